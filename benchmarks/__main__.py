@@ -45,25 +45,28 @@ def main() -> None:
         action="store_true",
         help="write the results and, of this checkout alone, their summary in the docs",
     )
-    given = options.parse_args()
+    arguments = options.parse_args()
     console = Console(width=250)
     split = cores.serve_on_few()
-    checkouts = [Checkout("this"), *([Checkout("other", given.against)] if given.against else [])]
-    commits = ", ".join(f"{each.commit()} ({each.name})" for each in checkouts)
-    how = (
+    checkouts = [
+        Checkout("this"),
+        *([Checkout("other", arguments.against)] if arguments.against else []),
+    ]
+    commits = ", ".join(f"{checkout.commit()} ({checkout.name})" for checkout in checkouts)
+    description = (
         f"{time.strftime('%Y-%m-%d')}, commit {commits}, on {cores.host()}, Python "
         f"{platform.python_version()}: {split}, load {os.getloadavg()[0]:.0f} before it; "
-        f"scale {given.scale:g}, {given.rounds} rounds of {given.seconds:g} s."
+        f"scale {arguments.scale:g}, {arguments.rounds} rounds of {arguments.seconds:g} s."
     )
-    console.print(how)
+    console.print(description)
     began = time.perf_counter()
     sheets = []
     # Not in /tmp, which may be memory; the sockets of some peers need a short path.
     Path("build/bench").mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir="build/bench"))
-    parts = given.only or [part for part in PARTS if part != "peers" or not given.against]
-    with closing(Subjects(scratch, checkouts, given.scale, given.workers)) as subjects:
-        run = Run(subjects, given.rounds, given.seconds, given.callers)
+    parts = arguments.only or [part for part in PARTS if part != "peers" or not arguments.against]
+    with closing(Subjects(scratch, checkouts, arguments.scale, arguments.workers)) as subjects:
+        run = Run(subjects, arguments.rounds, arguments.seconds, arguments.callers)
         for part in parts:
             for sheet in getattr(run, part)():
                 sheet.show(console)
@@ -71,10 +74,12 @@ def main() -> None:
             console.print(f"{part}: after {time.perf_counter() - began:.0f} s")
     for large in ("bundles", "bundles-other", "whole"):  # its logs stay
         shutil.rmtree(scratch / large, ignore_errors=True)
-    if given.document and given.against:
-        write_tables(how, sheets, RESULTS / f"{how[:10]}-against-{checkouts[1].commit()}.md")
-    elif given.document:
-        document(how, sheets)
+    if arguments.document and arguments.against:
+        write_tables(
+            description, sheets, RESULTS / f"{description[:10]}-against-{checkouts[1].commit()}.md"
+        )
+    elif arguments.document:
+        document(description, sheets)
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ class Sasrec(nn.Module):  # type: ignore[misc]
     @nn.compact  # type: ignore[untyped-decorator]
     def __call__(self, inputs: Weights) -> Any:
         """Computes [b, DIM]."""
-        places = self.param("places", nn.initializers.normal(0.02), (LENGTH, DIM))
-        x = inputs["history"] + places
+        position_vectors = self.param("places", nn.initializers.normal(0.02), (LENGTH, DIM))
+        x = inputs["history"] + position_vectors
         positions = np.arange(LENGTH)
         watched = positions < inputs["length"][:, None]
         earlier = positions[:, None] >= positions[None, :]
@@ -127,9 +127,9 @@ def sasrec(weights: Weights, history: Any, length: Any) -> Any:
         key = _heads(x, attention["key"])
         value = _heads(x, attention["value"])
         shares = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + penalty)
-        found = tf.transpose(tf.matmul(shares, value), [0, 2, 1, 3])
+        mixed = tf.transpose(tf.matmul(shares, value), [0, 2, 1, 3])
         kernel = attention["out"]["kernel"].reshape(DIM, DIM)
-        x += tf.matmul(tf.reshape(found, [-1, LENGTH, DIM]), kernel) + attention["out"]["bias"]
+        x += tf.matmul(tf.reshape(mixed, [-1, LENGTH, DIM]), kernel) + attention["out"]["bias"]
         hidden = _normalized(x, weights[f"LayerNorm_{2 * block + 1}"])
         hidden = tf.nn.relu(_dense(hidden, weights[f"Dense_{2 * block}"]))
         x += _dense(hidden, weights[f"Dense_{2 * block + 1}"])
@@ -166,8 +166,8 @@ def _dense(x: Any, weights: Weights) -> Any:
 def _heads(x: Any, weights: Weights) -> Any:
     """Returns [b, heads, length, width]."""
     kernel = weights["kernel"].reshape(DIM, DIM)
-    found = tf.matmul(x, kernel) + weights["bias"].reshape(DIM)
-    return tf.transpose(tf.reshape(found, [-1, LENGTH, HEADS, DIM // HEADS]), [0, 2, 1, 3])
+    product = tf.matmul(x, kernel) + weights["bias"].reshape(DIM)
+    return tf.transpose(tf.reshape(product, [-1, LENGTH, HEADS, DIM // HEADS]), [0, 2, 1, 3])
 
 
 def _last(x: Any, length: Any) -> Any:
@@ -187,7 +187,7 @@ def _of_jax(module: nn.Module, weights: Any) -> Any:
     def body(history: Any, length: Any) -> Any:
         tensors = [*(tf.constant(np.asarray(leaf)) for leaf in leaves), history, length]
         avals = traced.jaxpr.in_avals
-        values = [Value(aval.shape, each) for aval, each in zip(avals, tensors, strict=True)]
+        values = [Value(aval.shape, tensor) for aval, tensor in zip(avals, tensors, strict=True)]
         (vector,) = Evaluator({BATCH: tf.shape(history)[0]}).results(traced.jaxpr, values)
         return {"vector": vector}
 

@@ -68,7 +68,7 @@ def _tower(bundle: Path, precision: Precision) -> Step:
 
     tower = open_tower(bundle, read_manifest(bundle).towers["ranking"], precision)
     random = np.random.default_rng(0)
-    shapes = {each.name: [size or CANDIDATES for size in each.shape] for each in tower.inputs}
+    shapes = {tensor.name: [size or CANDIDATES for size in tensor.shape] for tensor in tower.inputs}
     values = {name: random.random(shape, np.float32) for name, shape in shapes.items()}
     return lambda _: tower.run(values)
 
@@ -80,7 +80,7 @@ def _search(bundle: Path) -> Step:
     vectors = np.memmap(bundle / entry.vectors, "<f4", "r").reshape(-1, entry.dim)
     index = ScannIndex.load(bundle / entry.directory, entry.distance, vectors)
     queries = np.load(bundle.parent / QUERIES)
-    return lambda at: index.search(queries[at % len(queries)][np.newaxis], entry.recall.k)
+    return lambda number: index.search(queries[number % len(queries)][np.newaxis], entry.recall.k)
 
 
 def _run(step: Step, threads: int, seconds: float) -> tuple[float, float]:

@@ -39,13 +39,13 @@ def serve_on_few() -> str:
 @contextmanager
 def loading() -> Iterator[None]:
     """Runs what is started in this context on the cores of the load."""
-    own = os.sched_getaffinity(0)
+    allowed_cores = os.sched_getaffinity(0)
     # Unless serve_on_few was called, both share all cores.
-    os.sched_setaffinity(0, _loading if own == _serving else own)
+    os.sched_setaffinity(0, _loading if allowed_cores == _serving else allowed_cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, own)
+        os.sched_setaffinity(0, allowed_cores)
 
 
 def host() -> str:

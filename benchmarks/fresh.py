@@ -108,48 +108,48 @@ def main() -> None:
     options.add_argument("--rate", type=int, default=1000, help="changes per second")
     options.add_argument("--minutes", type=int, default=3, help="of changes beside load")
     options.add_argument("--changed", type=int, default=10_000, help="changed candidates")
-    given = options.parse_args()
+    arguments = options.parse_args()
     console = Console(width=160)
     console.print(
         f"{time.strftime('%Y-%m-%d')}, commit {Checkout('this').commit()}, on {cores.host()}: "
-        f"{cores.serve_on_few()}; scale {given.scale:g}, {given.workers} workers"
+        f"{cores.serve_on_few()}; scale {arguments.scale:g}, {arguments.workers} workers"
     )
     Path("build/bench").mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="fresh-", dir="build/bench")).resolve()
     root = scratch / "bundles"
-    workload = write_retrieval(root, given.scale, MODEL)
+    workload = write_retrieval(root, arguments.scale, MODEL)
     random = np.random.default_rng(1)
 
-    with _served(root, scratch, given.workers, workload) as (client, start_s):
+    with _served(root, scratch, arguments.workers, workload) as (client, start_s):
         without_s = start_s
         console.print(f"visible: {_milliseconds(_visibilities(client, random))}")
-        _beside_load(client, given.rate, given.minutes, console)
+        _beside_load(client, arguments.rate, arguments.minutes, console)
     _forget_changes(root)
-    with _served(root, scratch, given.workers, workload) as (client, _):
+    with _served(root, scratch, arguments.workers, workload) as (client, _):
         before = _throughput(client)
-        for first in range(0, given.changed, 500):
-            last = min(first + 500, given.changed)
+        for first in range(0, arguments.changed, 500):
+            last = min(first + 500, arguments.changed)
             client.upsert([_item(key, key) for key in range(first, last)])
         at_once = _throughput(client)
         time.sleep(ABSORBED_S)
         after = _throughput(client)
         console.print(
-            f"many changes: {before:.0f} queries per second; with {given.changed:,} changed "
+            f"many changes: {before:.0f} queries per second; with {arguments.changed:,} changed "
             f"candidates {at_once:.0f} at once ({at_once / before:.2f} x), {after:.0f} "
             f"{ABSORBED_S:.0f} s later ({after / before:.2f} x)"
         )
-    with _served(root, scratch, given.workers, workload) as (_, start_s):
+    with _served(root, scratch, arguments.workers, workload) as (_, start_s):
         console.print(
-            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {given.changed:,} "
+            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {arguments.changed:,} "
             "changes in it"
         )
     _forget_changes(root)
     _write_records(root, scratch, workload)
-    with _served(root, scratch, given.workers, workload) as (_, start_s):
+    with _served(root, scratch, arguments.workers, workload) as (_, start_s):
         console.print(f"replay: {start_s:.1f} s with {RECORDS:,} records in the log")
     _forget_changes(root)
     without_cpu_s, with_cpu_s = (
-        _cpu_of_a_query(root, scratch, given.workers, workload, share) for share in (0.0, 0.01)
+        _cpu_of_a_query(root, scratch, arguments.workers, workload, share) for share in (0.0, 0.01)
     )
     console.print(
         f"live recall of 1 % of queries: {1000 * with_cpu_s:.2f} ms of CPU time for a query, "
@@ -241,11 +241,11 @@ def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> N
     minutes_beside = []
     for number in range(1, minutes + 1):
         before = client.sequence()
-        beside = _minute(client, half_load, seed=number)
-        minutes_beside.append(beside)
+        loaded_minute = _minute(client, half_load, seed=number)
+        minutes_beside.append(loaded_minute)
         console.print(
             f"minute {number}, {BATCH * (client.sequence() - before) / 60:.0f} changes per second: "
-            f"{_latencies(beside)}"
+            f"{_latencies(loaded_minute)}"
         )
     stream.kill()
     stream.join()

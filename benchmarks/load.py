@@ -78,7 +78,8 @@ class Endpoint:
         block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
         message = struct.pack(">BI", 0, len(body)) + body
         parts = [
-            message[at : at + FRAME_BYTES_MAX] for at in range(0, len(message), FRAME_BYTES_MAX)
+            message[first : first + FRAME_BYTES_MAX]
+            for first in range(0, len(message), FRAME_BYTES_MAX)
         ]
         frames = [_frame(_HEADERS, _END_HEADERS, block)]
         frames += [_frame(_DATA, _END_STREAM if part is parts[-1] else 0, part) for part in parts]
@@ -118,8 +119,10 @@ class Answers:
 
     def percentile_ms(self, percent: float) -> float:
         """Returns a percentile of the latency of answered requests, ms; nan without any."""
-        found = self.latency_s[self.status == ANSWERED]
-        return float(np.percentile(found, percent)) * 1e3 if len(found) else float("nan")
+        latencies_s = self.latency_s[self.status == ANSWERED]
+        return (
+            float(np.percentile(latencies_s, percent)) * 1e3 if len(latencies_s) else float("nan")
+        )
 
 
 class Load:

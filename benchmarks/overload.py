@@ -95,8 +95,8 @@ class Overload:
 
     def latency_s(self, status: int) -> Floats:
         """Returns the latencies of the requests that ended with a status."""
-        found: Floats = self.answers.latency_s[self.answers.status == status]
-        return found
+        latencies_s: Floats = self.answers.latency_s[self.answers.status == status]
+        return latencies_s
 
     @property
     def rejected_share(self) -> float:
@@ -113,8 +113,8 @@ class Overload:
 
     def p99_ms(self, status: int) -> float:
         """Returns the 99th percentile of the same; nan without any."""
-        found = self.latency_s(status)
-        return float(np.percentile(found, 99)) * 1e3 if len(found) else float("nan")
+        latencies_s = self.latency_s(status)
+        return float(np.percentile(latencies_s, 99)) * 1e3 if len(latencies_s) else float("nan")
 
     def problems(self) -> list[str]:
         """Returns what must not happen on any host."""
@@ -125,15 +125,15 @@ class Overload:
         if self.cancelled and self.offered_per_s >= FILLS_CORE_FROM * self.peak_per_s:
             expected.add(CANCELLED)
             recovery_max_s = RECOVERY_OF_CORE_MAX_S
-        others = sorted(set(statuses.tolist()) - expected)
+        unexpected = sorted(set(statuses.tolist()) - expected)
         checks = {
             "no request was answered in time": self.goodput == 0,
-            f"requests ended with {others}, not with a rejection": bool(others),
+            f"requests ended with {unexpected}, not with a rejection": bool(unexpected),
             "rejected requests were computed": self.computed > self.answers.answered + late,
             "health checks failed": self.probes.failed > 0,
             f"recovered after more than {recovery_max_s:g} s": self.recovery_s > recovery_max_s,
         }
-        return [problem for problem, found in checks.items() if found]
+        return [problem for problem, is_present in checks.items() if is_present]
 
 
 def overload(
@@ -222,8 +222,8 @@ def _computed(port: int, call: str) -> float:
     """Returns how many requests the service has computed; nan: it does not count them."""
     lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=GIVE_UP_S).text.splitlines()
     counter = f'rowcast_examples_total{{call="{call}"'
-    found = [line.split()[-1] for line in lines if line.startswith(counter)]
-    return sum(map(float, found)) if found else float("nan")
+    counts = [line.split()[-1] for line in lines if line.startswith(counter)]
+    return sum(map(float, counts)) if counts else float("nan")
 
 
 def _probe(port: int, probes: Probes, done: threading.Event) -> None:

@@ -71,7 +71,7 @@ class Sheet:
 
 
 def document(
-    how: str, sheets: Sequence[Sheet], page: Path = DOCUMENT, results: Path = RESULTS
+    description: str, sheets: Sequence[Sheet], page: Path = DOCUMENT, results: Path = RESULTS
 ) -> None:
     """Writes all tables to a file named by the day, and a summary of them between the marks of the
     page.
@@ -79,7 +79,7 @@ def document(
     Targets belong to the file of the day, not to the page.
 
     Args:
-      how: The circumstances of the run, which begin with its day.
+      description: The circumstances of the run, which begin with its day.
       sheets: The tables of a whole run.
     Raises:
       ValueError: The page has no marks.
@@ -88,15 +88,15 @@ def document(
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
-    write_tables(how, sheets, results / f"{how[:10]}.md")
-    page.write_text(f"{before}{BEGIN}\n{_summary(how, sheets)}\n{END}{after}")
+    write_tables(description, sheets, results / f"{description[:10]}.md")
+    page.write_text(f"{before}{BEGIN}\n{_summary(description, sheets)}\n{END}{after}")
 
 
-def write_tables(how: str, sheets: Sequence[Sheet], file: Path) -> None:
+def write_tables(description: str, sheets: Sequence[Sheet], file: Path) -> None:
     """Writes all tables to a file."""
     file.parent.mkdir(exist_ok=True)
     tables = "\n".join(sheet.markdown() for sheet in sheets)
-    file.write_text(f"# {how[:10]}\n\n{how}\n\n{_targets(sheets)}\n{tables}")
+    file.write_text(f"# {description[:10]}\n\n{description}\n\n{_targets(sheets)}\n{tables}")
 
 
 def _records(sheets: Sequence[Sheet]) -> dict[str, list[dict[str, str]]]:
@@ -109,64 +109,66 @@ def _by_request(service: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
     return {row["request"]: row for row in sorted(service, key=_rate)}
 
 
-def _summary(how: str, sheets: Sequence[Sheet]) -> str:
-    found = _records(sheets)
-    service = found["Service"]
-    peers = found.get("Peers", [])
-    start = found["Start"][-1]
+def _summary(description: str, sheets: Sequence[Sheet]) -> str:
+    records = _records(sheets)
+    service = records["Service"]
+    peers = records.get("Peers", [])
+    start = records["Start"][-1]
     best = _by_request(service)
     requests = [best[name] for name in dict.fromkeys(row["request"] for row in service)]
-    overload = [{title: row[name] for name, title in OVERLOAD.items()} for row in found["Overload"]]
+    overload = [
+        {title: row[name] for name, title in OVERLOAD.items()} for row in records["Overload"]
+    ]
     ranked = {"rowcast": best[_RANKING], "rowcast, int8": best[_INT8]}
     parts = [
-        how,
+        description,
         "\n## Ranking beside other servers",
         "Each server ranks 200 candidates by a DCN v2 over HTTP, at its best number of callers: in "
         "JSON, Triton in its binary form. All compute in float32 except `rowcast, int8`.",
         _chart(best, peers),
         _beside(ranked, peers, start),
         "\nScores by int8 differ from those by float32 as follows, over the 64 requests:\n",
-        _table(tuple(found["Error"][0]), found["Error"]),
+        _table(tuple(records["Error"][0]), records["Error"]),
         "\n## Retrieval beside a service written by hand",
         "The 100 nearest of the candidates of Q, JSON over HTTP. The other service is FastAPI with "
         "the query tower in TensorFlow and a ScaNN index with the same parameters.\n",
-        _beside({"rowcast": best[_RETRIEVAL]}, found.get("Retrieval", []), start),
+        _beside({"rowcast": best[_RETRIEVAL]}, records.get("Retrieval", []), start),
         "\n## Ranking and retrieval, by transport",
         "R is the ranking above, Q the retrieval, each at its best number of callers.\n",
         _table(("request", "callers", "requests/s", "p50 ms", "p99 ms", "CPU ms"), requests),
         "\nThe share of the tower, or of the search, that is called in process by some threads "
         "with nothing around it:\n",
-        _table(tuple(found["Bare"][0])[:6], found["Bare"]),
+        _table(tuple(records["Bare"][0])[:6], records["Bare"]),
         "\n## Overload",
         "Requests arrive at twice and ten times the peak rate, each with a deadline of 250 ms.\n",
         _table(tuple(OVERLOAD.values()), overload),
     ]
-    if "Client" in found:
+    if "Client" in records:
         parts += [
             "\n## The Python client",
             "CPU of a caller that retrieves the 10 nearest candidates, beside that of a caller "
             "that writes the messages itself.\n",
-            _table(tuple(found["Client"][0]), found["Client"]),
+            _table(tuple(records["Client"][0]), records["Client"]),
         ]
     return "\n".join(parts)
 
 
 def _targets(sheets: Sequence[Sheet]) -> str:
-    found = _records(sheets)
-    if not {"Service", "Bare", "Overload", "Start"} <= found.keys():
+    records = _records(sheets)
+    if not {"Service", "Bare", "Overload", "Start"} <= records.keys():
         return ""
     return (
         "## Targets\n"
         "The bare call is the compiled tower, called in process by two threads, or the index, "
         "searched by one.\n\n"
-        f"{_figures(found)}\n"
+        f"{_figures(records)}\n"
     )
 
 
 def _best(row: dict[str, str]) -> tuple[str, str]:
     """Returns the number of callers at which a peer is best, and its requests per second then."""
     rates = {name.split()[1]: rate for name, rate in row.items() if name.startswith("requests/s, ")}
-    return max(rates.items(), key=lambda each: float(each[1]))
+    return max(rates.items(), key=lambda item: float(item[1]))
 
 
 def _chart(best: dict[str, dict[str, str]], peers: Sequence[dict[str, str]]) -> str:
@@ -196,7 +198,7 @@ xychart-beta
 
 
 def _beside(
-    own: dict[str, dict[str, str]], peers: Sequence[dict[str, str]], start: dict[str, str]
+    rowcast_rows: dict[str, dict[str, str]], peers: Sequence[dict[str, str]], start: dict[str, str]
 ) -> str:
     """Returns rowcast's rows, by name, and those of its peers; the ratio is that of the first."""
     columns = (
@@ -211,7 +213,7 @@ def _beside(
     )
     memory = start["PSS MiB, after requests"]
     rows = []
-    for name, row in own.items():
+    for name, row in rowcast_rows.items():
         tails = f"{row['p50 ms']} / {row['p99 ms']}"
         figures = (row["callers"], row["requests/s"], tails, row["CPU ms"])
         rows.append((name, *figures, start["s to ready"], memory, ""))
@@ -228,11 +230,11 @@ def _table(columns: Sequence[str], rows: Sequence[dict[str, str]]) -> str:
     return "\n".join((f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines))
 
 
-def _figures(found: dict[str, list[dict[str, str]]]) -> str:
+def _figures(records: dict[str, list[dict[str, str]]]) -> str:
     """Returns a table of all targets with what the run measured, met or missed."""
     shares = {
         (row["request"], row["callers"], row["threads"]): float(row["share"])
-        for row in found["Bare"]
+        for row in records["Bare"]
     }
     at_least = [
         (f"{key[0]}, {key[1]} callers: share of the bare call", shares[key], bound)
@@ -241,13 +243,13 @@ def _figures(found: dict[str, list[dict[str, str]]]) -> str:
     ]
     at_least += [
         (f"{_RANKING}: times the requests/s of {row['peer']}", float(row[_BEST]), PEER_TARGET)
-        for row in found.get("Peers", [])
+        for row in records.get("Peers", [])
     ]
-    twice = found["Overload"][0]
+    twice = records["Overload"][0]
     at_least.append(("Overload, 2 x: goodput by peak", float(twice["goodput by peak"]), 0.95))
     at_most = [
         ("Overload, 2 x: p99 ms of rejections", float(twice["p99 ms of rejections"]), 2.0),
-        ("One worker: s to ready", float(found["Start"][0]["s to ready"]), 1.0),
+        ("One worker: s to ready", float(records["Start"][0]["s to ready"]), 1.0),
     ]
     at_most += [
         (
@@ -255,7 +257,7 @@ def _figures(found: dict[str, list[dict[str, str]]]) -> str:
             float(row[CLIENT_TARGETS[row["call"]]]),
             CLIENT_TARGET,
         )
-        for row in found.get("Client", [])
+        for row in records.get("Client", [])
         if row["call"] in CLIENT_TARGETS
     ]
     rows = [

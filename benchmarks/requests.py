@@ -46,10 +46,10 @@ def retrievals(work: RetrievalWorkload) -> Kind:
 def rank_json(work: RankingWorkload) -> list[bytes]:
     """One JSON body per request: a context, and 200 candidates by their features."""
     bodies = []
-    for at in range(len(work.numbers)):
-        context = {name: int(ids[at]) for name, ids in work.context.items()}
-        context["numbers"] = work.numbers[at].tolist()
-        candidates = {name: ids[at].tolist() for name, ids in work.candidates.items()}
+    for number in range(len(work.numbers)):
+        context = {name: int(ids[number]) for name, ids in work.context.items()}
+        context["numbers"] = work.numbers[number].tolist()
+        candidates = {name: ids[number].tolist() for name, ids in work.candidates.items()}
         bodies.append(orjson.dumps({"context": context, "candidate_features": candidates}))
     return bodies
 
@@ -57,13 +57,13 @@ def rank_json(work: RankingWorkload) -> list[bytes]:
 def rank_messages(work: RankingWorkload) -> list[bytes]:
     """The same requests as encoded RankRequest messages."""
     bodies = []
-    for at in range(len(work.numbers)):
+    for number in range(len(work.numbers)):
         request = pb.RankRequest(model=pb.ModelSpec(name=work.model))
         for name, ids in work.context.items():
-            request.context[name].int64s = ids[at : at + 1].tobytes()
-        request.context["numbers"].float32s = work.numbers[at].tobytes()
+            request.context[name].int64s = ids[number : number + 1].tobytes()
+        request.context["numbers"].float32s = work.numbers[number].tobytes()
         for name, ids in work.candidates.items():
-            request.candidate_features[name].int64s = ids[at].tobytes()
+            request.candidate_features[name].int64s = ids[number].tobytes()
         bodies.append(request.SerializeToString())
     return bodies
 

@@ -96,8 +96,8 @@ class Rounds:
         """Measures the contestants of a group in turns, at each number of callers."""
         for number in range(rounds):
             for count in callers:
-                for each in group if number % 2 else reversed(group):
-                    self.add(each.name, count, each.measure(count, self._seconds))
+                for contestant in group if number % 2 else reversed(group):
+                    self.add(contestant.name, count, contestant.measure(count, self._seconds))
 
     def add(self, name: str, callers: int, block: Block) -> None:
         """Adds what a contestant did in one round."""
@@ -105,14 +105,14 @@ class Rounds:
 
     def callers(self, name: str) -> list[int]:
         """Returns the numbers of callers at which a contestant was measured."""
-        return [callers for each, callers in self._seen if each == name]
+        return [callers for contestant, callers in self._seen if contestant == name]
 
     def block(self, name: str, callers: int) -> Block:
         """Returns the medians of the rounds."""
         blocks = self._seen[name, callers]
         return Block(
             *(
-                median(getattr(each, field) for each in blocks)
+                median(getattr(block, field) for block in blocks)
                 for field in Block.__dataclass_fields__
             )
         )
@@ -124,11 +124,11 @@ class Rounds:
             key=lambda block: block.per_s,
         )
 
-    def ratio(self, name: str, other: str, callers: int, field: str = "per_s") -> float:
+    def ratio(self, name: str, baseline: str, callers: int, field: str = "per_s") -> float:
         """Returns the median of one contestant's figure by another's, round by round; nan if a
         figure is 0.
         """
-        pairs = zip(self._seen[name, callers], self._seen[other, callers], strict=True)
+        pairs = zip(self._seen[name, callers], self._seen[baseline, callers], strict=True)
         return float(
             median(getattr(mine, field) / (getattr(theirs, field) or nan) for mine, theirs in pairs)
         )

@@ -98,9 +98,9 @@ class Run:
                 ]
                 bare = self._bare_calls(running, precision)
                 for way, first in called[0].items():
-                    if any(way not in each for each in called):
+                    if any(way not in ways for ways in called):
                         continue
-                    group: list[Contestant] = [first, *(each[way] for each in called[1:])]
+                    group: list[Contestant] = [first, *(ways[way] for ways in called[1:])]
                     group += bare.get(way, [])
                     measured.run(group, self.rounds, self.callers)
                     ways.append(way)
@@ -123,7 +123,7 @@ class Run:
             service.resume()
             bodies = self.subjects.files(checkout).bodies
             way = Way(Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast)
-            scores = scores or [way.call(at) for at in range(len(way.bodies))]
+            scores = scores or [way.call(number) for number in range(len(way.bodies))]
             check_scores(way, scores, allowed)
             if precision == "f32":
                 endpoint = Endpoint(service.http, RETRIEVE, MEDIA[JSON])
@@ -153,7 +153,7 @@ class Run:
                 f"Q, {GRPC}, {workload_files.QUERIES_PER_REQUEST} queries": "several",
             }
         written = self.subjects.files(checkout).bodies
-        found = {}
+        problems = {}
         for way, name in bodies.items():
             if name not in written:
                 continue
@@ -164,8 +164,8 @@ class Run:
             else:
                 endpoint = Endpoint(service.grpc, requests.RANK if ranks else requests.RETRIEVE)
             load = running.enter_context(closing(Load(endpoint, written[name])))
-            found[way] = Called(f"{way}, {checkout.name}", service, load)
-        return found
+            problems[way] = Called(f"{way}, {checkout.name}", service, load)
+        return problems
 
     def _bare_calls(self, running: ExitStack, precision: str) -> dict[str, list[RepeatedCall]]:
         """Returns the bare calls that are measured beside a way to call the service."""
@@ -181,12 +181,12 @@ class Run:
 
     def _service_sheet(self, measured: Rounds, ways: Sequence[str]) -> Sheet:
         first = self.checkouts[0].name
-        others = [each.name for each in self.checkouts[1:]]
+        checkout_names = [checkout.name for checkout in self.checkouts[1:]]
         columns = ["request", "callers", *_FIGURES, "generator ms", "failed"]
-        for other in others:
+        for checkout_name in checkout_names:
             columns += [
-                *(f"{other}: {figure}" for figure in _FIGURES),
-                f"requests/s by {other}",
+                *(f"{checkout_name}: {figure}" for figure in _FIGURES),
+                f"requests/s by {checkout_name}",
                 "p50",
                 "CPU",
             ]
@@ -202,11 +202,13 @@ class Run:
                     f"{block.generator_ms:.3f}",
                     f"{block.failed:.1%}",
                 ]
-                for other in (f"{way}, {each}" for each in others):
-                    row += _cells(measured.block(other, callers))
+                for checkout_name in (
+                    f"{way}, {checkout_name}" for checkout_name in checkout_names
+                ):
+                    row += _cells(measured.block(checkout_name, callers))
                     ratios = (
-                        measured.ratio(name, other, callers, each)
-                        for each in ("per_s", "p50_ms", "cpu_ms")
+                        measured.ratio(name, checkout_name, callers, field)
+                        for field in ("per_s", "p50_ms", "cpu_ms")
                     )
                     row += [f"{ratio:.2f}" for ratio in ratios]
                 rows.append(row)
@@ -261,7 +263,7 @@ class Run:
         service.resume()
         bodies = self.subjects.files(self.checkouts[0]).bodies
         ranking = Way(Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast)
-        wanted = [ranking.call(at) for at in range(3)]
+        wanted = [ranking.call(number) for number in range(3)]
         retrieval = Way(
             Endpoint(service.http, RETRIEVE, MEDIA[JSON]), bodies["retrieve_json"], read_ids
         )
@@ -279,9 +281,9 @@ class Run:
         model = self.subjects.scratch / "whole"
         if any(not peer.problem for peer in PEERS):
             write_whole_model(self.subjects.ranking.directory, model)
-        sent = rankings(self.subjects.ranking)
+        ranking_inputs = rankings(self.subjects.ranking)
         ranked = [
-            self._beside(service, ranking, peer, model, sent, check_ranking, absent)
+            self._beside(service, ranking, peer, model, ranking_inputs, check_ranking, absent)
             for peer in PEERS
         ]
         searched = [
@@ -306,17 +308,17 @@ class Run:
         ):
             columns = ("peer", *rates, best, "CPU ms", "CPU by rowcast's", *tails)
             columns += ("s to ready", "PSS MiB", check)
-            found = [row for row in rows if row]
-            sheets += [Sheet(title, columns, found)] if found else []
+            present = [row for row in rows if row]
+            sheets += [Sheet(title, columns, present)] if present else []
         return sheets + ([Sheet("Not measured", ("peer", "reason"), absent)] if absent else [])
 
     def _beside(
         self,
         service: Service,
-        own: Way,
+        rowcast_way: Way,
         peer: Peer,
         model: Path,
-        sent: Sequence[Inputs],
+        ranking_inputs: Sequence[Inputs],
         check: Callable[[Way], str],
         absent: list[tuple[str, str]],
     ) -> list[str]:
@@ -324,9 +326,9 @@ class Run:
 
         Args:
           service: It is paused.
-          own: How it is called.
+          rowcast_way: How it is called.
           model: What the peer serves.
-          sent: The requests.
+          ranking_inputs: The requests.
           check: Compares the results of the peer with the model's; returns how they compare.
           absent: Gets the peer and the reason if it cannot be measured.
 
@@ -337,10 +339,10 @@ class Run:
             absent.append((peer.name, peer.problem))
             return []
         try:
-            program, way = peer.start(model, sent, self.subjects.scratch)
+            program, way = peer.start(model, ranking_inputs, self.subjects.scratch)
             with (
                 closing(program),
-                closing(Load(own.endpoint, own.bodies)) as load,
+                closing(Load(rowcast_way.endpoint, rowcast_way.bodies)) as load,
                 closing(Load(way.endpoint, way.bodies)) as theirs,
             ):
                 checked = check(way)
@@ -367,10 +369,10 @@ class Run:
         kind = requests.rankings(self.subjects.ranking)
         for checkout in self.checkouts:
             bodies = self.subjects.files(checkout).bodies["rank_messages"]
-            sent = replace(kind, bodies=bodies)
+            way = replace(kind, bodies=bodies)
             service = self.subjects.service(checkout, "f32")
             for times in OVERLOADS:
-                seen = overload.overload(service, sent, times, 2 * self.seconds)
+                seen = overload.overload(service, way, times, 2 * self.seconds)
                 figures = overload.figures(seen)
                 rows.append((checkout.name, f"{times} x", *figures.values()))
         return [Sheet("Overload", ("service", "load", *figures), rows)]
@@ -413,7 +415,7 @@ class Run:
 def _error_sheet(exact: Sequence[_Scores], quantized: Sequence[_Scores]) -> Sheet:
     """Returns how the int8 scores of all requests of R differ from those in f32."""
     errors = np.abs(np.concatenate(quantized) - np.concatenate(exact))
-    kept = [
+    rows = [
         np.intersect1d(np.argsort(mine)[-BEST:], np.argsort(theirs)[-BEST:]).size / BEST
         for mine, theirs in zip(quantized, exact, strict=True)
     ]
@@ -423,7 +425,7 @@ def _error_sheet(exact: Sequence[_Scores], quantized: Sequence[_Scores]) -> Shee
         f"{errors.mean():.4f}",
         f"{np.percentile(errors, 99):.4f}",
         f"{errors.max():.4f}",
-        f"{np.mean(kept):.3f}",
+        f"{np.mean(rows):.3f}",
     )
     columns = ("standard deviation of scores", "mean error", "p99", "maximum")
     return Sheet("Error of int8 on R, by f32", (*columns, f"best {BEST} that stay"), [row])

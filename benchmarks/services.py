@@ -81,17 +81,17 @@ class Program:
         """Returns the proportional set size of all processes: pages that they share are counted
         once.
         """
-        return int(self._sum(lambda each: each.memory_full_info().pss))
+        return int(self._sum(lambda process: process.memory_full_info().pss))
 
     def cpu_s(self) -> float:
         """Returns the CPU seconds that all processes used so far."""
-        return self._sum(lambda each: sum(each.cpu_times()[:2]))  # of user and system
+        return self._sum(lambda process: sum(process.cpu_times()[:2]))  # of user and system
 
     def _sum(self, read: Callable[[psutil.Process], float]) -> float:
         total = 0.0
-        for each in self._tree():
+        for process in self._tree():
             try:
-                total += read(each)
+                total += read(process)
             except (psutil.NoSuchProcess, OSError):  # ended meanwhile
                 continue
         return total
@@ -112,8 +112,8 @@ class Program:
         if self._process.poll() is None:
             self._process.terminate()
         _, alive = psutil.wait_procs(tree, timeout=30)
-        for each in alive:
-            each.kill()
+        for process in alive:
+            process.kill()
         self._process.wait(30)
         self._log.close()
 
@@ -208,7 +208,7 @@ class Service(Program):
         self, checkout: Checkout, root: Path, scratch: Path, precision: str, *options: str
     ) -> None:
         """Starts it; `scratch` is for its log and its file of ports. Raises as Program does."""
-        name = "-".join((checkout.name, precision, *(each.strip("-") for each in options)))
+        name = "-".join((checkout.name, precision, *(option.strip("-") for option in options)))
         name = name.replace("/", "-")
         self._ports = scratch.resolve() / f"ports-{name}.json"
         self._ports.unlink(missing_ok=True)
@@ -230,11 +230,11 @@ class Service(Program):
     def _ready(self) -> bool:
         if not self._ports.exists():
             return False
-        found = json.loads(self._ports.read_text())
-        self.http = found["http"]
-        self.grpc = found["grpc"]
-        self.health = found.get("health", self.http)
-        self.admin = found["admin"]
+        ports = json.loads(self._ports.read_text())
+        self.http = ports["http"]
+        self.grpc = ports["grpc"]
+        self.health = ports.get("health", self.http)
+        self.admin = ports["admin"]
         try:
             for _ in range(ANSWERS_READY):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)

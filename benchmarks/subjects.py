@@ -53,8 +53,8 @@ class Subjects:
     def retrieval(self) -> RetrievalWorkload:
         """Workload Q."""
         # A cost is measured, so two checkouts may choose different settings; the last decides.
-        others = self.checkouts[1:]
-        parameters = self.index(others[-1])["parameters"] if others else None
+        older_checkouts = self.checkouts[1:]
+        parameters = self.index(older_checkouts[-1])["parameters"] if older_checkouts else None
         work = write_retrieval(self.root, self.scale, parameters=parameters)
         np.save(work.directory.parent / QUERIES, work.vectors)
         return work

@@ -37,8 +37,8 @@ ITEM_DIM = 64
 EXAMPLES = 256
 """Random examples over which the forms are compared."""
 
-CONTEXT = tuple(f"c{place:02d}" for place in range(0, CATEGORICAL, 2))
-CANDIDATE = tuple(f"c{place:02d}" for place in range(1, CATEGORICAL, 2))
+CONTEXT = tuple(f"c{number:02d}" for number in range(0, CATEGORICAL, 2))
+CANDIDATE = tuple(f"c{number:02d}" for number in range(1, CATEGORICAL, 2))
 PRECISIONS: dict[str, tuple[manifest.Precision, ...]] = {
     "ranking": ("f32", "int8"),
     "query": ("f32", "int8"),
@@ -147,10 +147,10 @@ def _traced(tf: Any, name: str, function: Callable[..., Any]) -> TracedTower:
         manifest.TowerInput(name=key, feature=key, dtype="float32", shape=(None, *shape))
         for key, shape in inputs_of(name).items()
     )
-    keys = [each.name for each in inputs]
+    keys = [tensor.name for tensor in inputs]
     whole = tf.compat.v1.wrap_function(
         lambda *tensors: function(**dict(zip(keys, tensors, strict=True))),
-        [tf.TensorSpec(each.shape, each.dtype, each.name) for each in inputs],
+        [tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name) for tensor in inputs],
     )
     traced, read = narrowed(
         name, whole, whole.graph.inputs[: len(inputs)], whole.structured_outputs
@@ -184,8 +184,8 @@ def _forms(
     entries = traced.spec.inputs
     inputs = tower_inputs(entries, values, EXAMPLES)
     constant = load_tensorflow().constant
-    found = traced.function(*(constant(inputs[entry.name]) for entry in entries))
-    wanted = {key: each.numpy() for key, each in found.items()}
+    results = traced.function(*(constant(inputs[entry.name]) for entry in entries))
+    wanted = {key: result.numpy() for key, result in results.items()}
     values |= wanted
     saved = paths.saved_model(name, part)
     save_function(traced, directory / saved)
@@ -197,8 +197,8 @@ def _forms(
         path = paths.compiled_tower(name, precision, part)
         if reason := compile_tower(directory / saved, precision, directory / path):
             raise RuntimeError(reason)
-        found = CompiledTower(directory / path).run(inputs)
-        errors = {key: float(np.abs(found[key] - wanted[key]).max()) for key in wanted}
+        results = CompiledTower(directory / path).run(inputs)
+        errors = {key: float(np.abs(results[key] - wanted[key]).max()) for key in wanted}
         forms.append(
             manifest.TowerForm(kind="litert", precision=precision, path=path, max_abs_error=errors)
         )

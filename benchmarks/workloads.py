@@ -98,7 +98,7 @@ class RetrievalWorkload:
 def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> RankingWorkload:
     """Writes R under `root` as the model's version 1; 128 MB at scale 1/10."""
     random = np.random.default_rng(20)
-    names = [f"c{place:02d}" for place in range(len(VOCABULARIES))]
+    names = [f"c{number:02d}" for number in range(len(VOCABULARIES))]
     rows = {
         name: max(10, round(size * scale)) for name, size in zip(names, VOCABULARIES, strict=True)
     }
@@ -231,7 +231,7 @@ def _zipf(clusters: int) -> NDArray[np.float64]:
 def _histories(random: np.random.Generator, belongs: Ids, size: int) -> Ids:
     # Each user likes three clusters, one most.
     members = {int(cluster): np.flatnonzero(belongs == cluster) for cluster in np.unique(belongs)}
-    likely = np.array([len(found) for found in members.values()]) / len(belongs)
+    likely = np.array([len(found_items) for found_items in members.values()]) / len(belongs)
     histories = np.empty((size, HISTORY), np.int64)
     for row in histories:
         liked = random.choice(list(members), 3, p=likely)
@@ -241,7 +241,7 @@ def _histories(random: np.random.Generator, belongs: Ids, size: int) -> Ids:
 
 
 def _query_vectors(
-    place: Path,
+    directory: Path,
     tables: Mapping[str, manifest.Table],
     features: Mapping[str, Feature],
     tower: Tower,
@@ -249,22 +249,23 @@ def _query_vectors(
     histories: Ids,
 ) -> Floats:
     reader = FeatureReader(
-        features, {name: TableReader(place, table) for name, table in tables.items()}, {}
+        features, {name: TableReader(directory, table) for name, table in tables.items()}, {}
     )
-    sent = {"user": Column(users), "history": Column(histories.reshape(-1))}
+    columns = {"user": Column(users), "history": Column(histories.reshape(-1))}
     activations = {
-        name: reader.activation(name, sent, len(users)).values for name, column in sent.items()
+        name: reader.activation(name, columns, len(users)).values
+        for name, column in columns.items()
     }
     reader.close()
-    vectors: Floats = open_tower(place, tower).run(activations)["vector"]
+    vectors: Floats = open_tower(directory, tower).run(activations)["vector"]
     return vectors
 
 
-def write_table(place: Path, name: str, parts: Iterable[Floats]) -> manifest.Table:
+def write_table(directory: Path, name: str, parts: Iterable[Floats]) -> manifest.Table:
     """Writes a table of one segment into a bundle; returns its manifest entry."""
     file = paths.table_segment(name, 0, 1)
     rows = dim = 0
-    with SegmentWriter(place / file) as writer:
+    with SegmentWriter(directory / file) as writer:
         for part in parts:
             writer.write(part.astype("<f4").tobytes())
             rows = rows + part.shape[0]

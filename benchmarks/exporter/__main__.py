@@ -35,14 +35,14 @@ def main() -> None:
     )
     parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
     parser.add_argument("--only", choices=PARTS, help="one of the contests")
-    given = parser.parse_args()
-    size = int(given.gib * GIB) >> 26 << 26
+    arguments = parser.parse_args()
+    size = int(arguments.gib * GIB) >> 26 << 26
     console = Console(width=160, highlight=False)
-    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         directory = Path(name)
         contests.warm_up(directory)
-        for part in [given.only] if given.only else PARTS:
-            for sheet in sheets(part, directory, size, given.rounds):
+        for part in [arguments.only] if arguments.only else PARTS:
+            for sheet in sheets(part, directory, size, arguments.rounds):
                 sheet.show(console)
 
 
@@ -50,17 +50,21 @@ def sheets(part: str, directory: Path, size: int, rounds: int) -> Iterator[Sheet
     """Yields the tables of a part."""
     rows: list[list[str]] = []
     if part == "copies":
-        for name, found in contests.contest_copies(directory, size, CORES, rounds).items():
-            figures = [found[each] for each in ("cp", "copy", "command", "ratio")]
-            sizes = [size_text(int(found[each])) for each in ("bytes", "peak")]
-            rows.append([name, *(f"{each:.2f}" for each in figures), *sizes])
+        for name, measurements in contests.contest_copies(directory, size, CORES, rounds).items():
+            figures = [measurements[key] for key in ("cp", "copy", "command", "ratio")]
+            sizes = [size_text(int(measurements[key])) for key in ("bytes", "peak")]
+            rows.append([name, *(f"{figure:.2f}" for figure in figures), *sizes])
         columns = ["layout", "cp s", "copy s", "command s", "cp / copy", "bytes", "largest process"]
     elif part == "tensorflow":
         ways = contests.contest_tensorflow(directory, size, rounds)
-        own = ways["rowcast-export tables"]
-        for name, each in ways.items():
-            figures = [each.seconds, each.seconds / own.seconds, each.peak_bytes / own.peak_bytes]
-            rows.append([name, *(f"{each:.2f}" for each in figures), size_text(each.peak_bytes)])
+        rowcast_way = ways["rowcast-export tables"]
+        for name, way in ways.items():
+            figures = [
+                way.seconds,
+                way.seconds / rowcast_way.seconds,
+                way.peak_bytes / rowcast_way.peak_bytes,
+            ]
+            rows.append([name, *(f"{each:.2f}" for each in figures), size_text(way.peak_bytes)])
         columns = [
             "way",
             "s until synced",

@@ -73,9 +73,9 @@ def write_plain(
         )
         pairs = [(KEY.encode(), whole)]
         for number, box in enumerate(boxes):
-            at = 1 + number * (size // slices)
+            first = 1 + number * (size // slices)
             pairs.append(
-                (slice_key(KEY, box), entry(1, (part, dim), at, size // slices, crcs[number]))
+                (slice_key(KEY, box), entry(1, (part, dim), first, size // slices, crcs[number]))
             )
     (directory / "c.index").write_bytes(table([(b"", header()), *pairs]))
     return BigTable(directory, rows, size, data, ("--table", f"t={KEY}"))
@@ -101,22 +101,22 @@ def _write_values(data: Path, size: int, slices: int) -> list[int]:
     values = np.random.default_rng(0).standard_normal(count, np.float32).view(np.uint8)
     shift = 0
     crcs = []
-    left = size // slices
+    bytes_left = size // slices
     crc = 0
     with data.open("wb") as file:
         file.write(b"\0")  # no alignment, as in a checkpoint
         written = 0
         while written < size:
             # No two rows are alike: rows that are would be taken for padding.
-            chunk = values[shift : shift + min(left, CHUNK_BYTES, size - written)]
+            chunk = values[shift : shift + min(bytes_left, CHUNK_BYTES, size - written)]
             shift = (shift + 4) % SHIFTS_BYTES
             file.write(chunk.data)
             crc = int(google_crc32c.extend(crc, chunk))
             written += len(chunk)
-            left -= len(chunk)
-            if not left:
+            bytes_left -= len(chunk)
+            if not bytes_left:
                 crcs.append(crc)
-                left = size // slices
+                bytes_left = size // slices
                 crc = 0
     return crcs
 

@@ -68,8 +68,8 @@ def contest_copies(
     }
     results = {}
     for name, write in layouts.items():
-        place = directory / "source"
-        table = write(place)
+        source_directory = directory / "source"
+        table = write(source_directory)
         seen: dict[str, list[float]] = defaultdict(list)
         for _ in range(rounds):
             _touch(directory / "touched", table.bytes)
@@ -81,8 +81,8 @@ def contest_copies(
             seen["copy"].append(seconds)
             seen["command"].append(ran.seconds)
             seen["peak"].append(ran.peak_bytes)
-        shutil.rmtree(place)
-        ratios = [plain / own for plain, own in zip(seen["cp"], seen["copy"], strict=True)]
+        shutil.rmtree(source_directory)
+        ratios = [plain / copy_s for plain, copy_s in zip(seen["cp"], seen["copy"], strict=True)]
         results[name] = {what: median(values) for what, values in seen.items()} | {
             "bytes": float(table.bytes),
             "ratio": median(ratios),
@@ -107,19 +107,26 @@ def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Ran
     on the disk.
     """
     rows = size // big_checkpoints.ROW_BYTES
-    place = directory / "tensorflow"
+    tensorflow_directory = directory / "tensorflow"
     out = directory / "out"
     saved = directory / "tensorflow" / "saved"
-    place.mkdir()
+    tensorflow_directory.mkdir()
     peer = [sys.executable, "-m", "benchmarks.exporter.tensorflow_path"]
-    run([*peer, "write", place, str(rows)])
+    run([*peer, "write", tensorflow_directory, str(rows)])
     table = BigTable(
-        place, rows, size, place / "ckpt.data-00000-of-00001", ("--table", "t=model.table")
+        tensorflow_directory,
+        rows,
+        size,
+        tensorflow_directory / "ckpt.data-00000-of-00001",
+        ("--table", "t=model.table"),
     )
     ways: dict[str, tuple[Callable[[], Ran], Path]] = {
-        "TensorFlow, tf.Variable(zeros)": (lambda: run([*peer, "zeros", place, str(rows)]), saved),
+        "TensorFlow, tf.Variable(zeros)": (
+            lambda: run([*peer, "zeros", tensorflow_directory, str(rows)]),
+            saved,
+        ),
         "TensorFlow, UninitializedVariable": (
-            lambda: run([*peer, "uninitialized", place, str(rows)]),
+            lambda: run([*peer, "uninitialized", tensorflow_directory, str(rows)]),
             saved,
         ),
         "rowcast-export tables": (lambda: exported(table, out)[0], out),
@@ -135,11 +142,11 @@ def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Ran
             sync_s = run(["sync", *(file for file in written.rglob("*") if file.is_file())]).seconds
             seen[name].append(replace(ran, seconds=ran.seconds + sync_s))
             shutil.rmtree(written)
-    shutil.rmtree(place)
+    shutil.rmtree(tensorflow_directory)
     return {
         name: Ran(
-            median(each.seconds for each in every),
-            int(median(each.peak_bytes for each in every)),
+            median(run.seconds for run in every),
+            int(median(run.peak_bytes for run in every)),
             "",
         )
         for name, every in seen.items()
@@ -152,16 +159,16 @@ def contest_sizes(directory: Path, sizes: Mapping[str, int]) -> dict[str, dict[s
     """
     results = {}
     for name, size in sizes.items():
-        place = directory / "hole"
+        hole_directory = directory / "hole"
         out = directory / "out"
-        table = write_plain(place, size, hole=True)
+        table = write_plain(hole_directory, size, hole=True)
         results[name] = {
-            "inspect": run([*EXPORT, "inspect", place, "--json"]),
+            "inspect": run([*EXPORT, "inspect", hole_directory, "--json"]),
             "plan": run(
                 tables_command(table, out, "--tables", "link", "--plan")
             ),  # a copy may not fit the disk
             "link": exported(table, out, "--tables", "link")[0],
         }
         shutil.rmtree(out)
-        shutil.rmtree(place)
+        shutil.rmtree(hole_directory)
     return results

@@ -38,13 +38,13 @@ def main() -> None:
         "--wrong", type=int, default=10_000, help="number of wrong statements (default 10,000)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the first stack (default 0)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     drawn: Counter[tuple[str, str]] = Counter()
     rejected: Counter[tuple[str, str]] = Counter()
     begun = time.perf_counter()
     proofs = 0
-    seed = given.seed
-    while sum(drawn[kind, name] for kind in WRONG for name in OPTIMIZERS) < given.wrong:
+    seed = arguments.seed
+    while sum(drawn[kind, name] for kind in WRONG for name in OPTIMIZERS) < arguments.wrong:
         optimizer = list(OPTIMIZERS)[seed % len(OPTIMIZERS)]
         random = np.random.default_rng(seed)
         seed += 1
@@ -66,7 +66,7 @@ def main() -> None:
         [kind, *(f"{rejected[kind, name]} of {drawn[kind, name]}" for name in OPTIMIZERS)]
         for kind in (DERIVED, RIGHT, *WRONG)
     ]
-    title = f"rejected, of {seed - given.seed} stacks; {1000 * seconds / proofs:.0f} ms each"
+    title = f"rejected, of {seed - arguments.seed} stacks; {1000 * seconds / proofs:.0f} ms each"
     Sheet(title, ("statement", *OPTIMIZERS), rows).show(Console(width=120, highlight=False))
 
 
@@ -76,11 +76,13 @@ def _is_rejected(checkpoint: Path, stack: Stack, statement: Statement | None) ->
         tables = recognised(checkpoint, stack, statement).tables
     except NotConvertible:
         return True
-    for table, trained, place in zip(tables, stack.tables, stack.places, strict=True):
+    for table, trained, table_place in zip(tables, stack.tables, stack.places, strict=True):
         rows = np.arange(len(trained.values))
-        is_same = np.array_equal(stored_rows(table.layout, rows), place.stored_rows(len(rows)))
+        is_same = np.array_equal(
+            stored_rows(table.layout, rows), table_place.stored_rows(len(rows))
+        )
         if statement is None and not is_same:
-            raise AssertionError(f"derived {table.layout}, and the table lies at {place}")
+            raise AssertionError(f"derived {table.layout}, and the table lies at {table_place}")
     return False
 
 

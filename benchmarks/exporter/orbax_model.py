@@ -52,13 +52,13 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=8.0, help="size of the tables (default 8)")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each (default 2)")
     parser.add_argument("--dir", type=Path, help="where to work; a temporary directory by default")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         folder = Path(name)
-        size = int(given.gib * (1 << 30))
+        size = int(arguments.gib * (1 << 30))
         write_model(folder, size)
-        measure(folder, given.rounds)
-        measure_versions(folder, size, given.rounds)
+        measure(folder, arguments.rounds)
+        measure_versions(folder, size, arguments.rounds)
 
 
 def write_model(folder: Path, size: int) -> None:
@@ -230,7 +230,9 @@ def _figures(seconds: list[float]) -> str:
 
 
 def _ratio(first: list[float], second: list[float]) -> str:
-    return f"{median(one / other for one, other in zip(first, second, strict=True)):.2f}"
+    return (
+        f"{median(first_s / second_s for first_s, second_s in zip(first, second, strict=True)):.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -53,14 +53,14 @@ class Way:
     bodies: list[bytes]
     read: Read
 
-    def call(self, at: int) -> NDArray[Any]:
+    def call(self, number: int) -> NDArray[Any]:
         """Sends one request and returns its scores, or ids.
 
         Raises:
           OSError: it cannot be reached, or answers an error.
         """
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.endpoint.port}{self.endpoint.path}", self.bodies[at]
+            f"http://127.0.0.1:{self.endpoint.port}{self.endpoint.path}", self.bodies[number]
         )
         headers = {"content-type": self.endpoint.content_type, **self.endpoint.headers}
         for name, value in headers.items():
@@ -79,10 +79,10 @@ def check_scores(way: Way, wanted: Sequence[Scores], allowed: float = 1e-5) -> N
     Raises:
       OtherResults: They differ by more.
     """
-    for at, scores in enumerate(wanted):
-        found = way.call(at)
-        if found.shape != scores.shape or not np.allclose(found, scores, rtol=1e-4, atol=allowed):
-            raise OtherResults(f"other scores for request {at}")
+    for number, scores in enumerate(wanted):
+        actual = way.call(number)
+        if actual.shape != scores.shape or not np.allclose(actual, scores, rtol=1e-4, atol=allowed):
+            raise OtherResults(f"other scores for request {number}")
 
 
 def recall_of(way: Way, exact: NDArray[np.int64]) -> float:
@@ -94,8 +94,10 @@ def recall_of(way: Way, exact: NDArray[np.int64]) -> float:
     Raises:
       OtherResults: It is less than 0.9.
     """
-    found = [way.call(at) for at in range(len(exact))]
-    hits = [np.intersect1d(ids, nearest).size for ids, nearest in zip(found, exact, strict=True)]
+    neighbors = [way.call(number) for number in range(len(exact))]
+    hits = [
+        np.intersect1d(ids, nearest).size for ids, nearest in zip(neighbors, exact, strict=True)
+    ]
     recall = float(np.sum(hits)) / exact.size
     if recall < RECALL_MIN:
         raise OtherResults(f"recall {recall:.3f}; at least {RECALL_MIN} was expected")
@@ -118,7 +120,7 @@ def read_ids(body: bytes) -> NDArray[np.int64]:
     """
     content = orjson.loads(body)
     if "neighbors" in content:
-        return np.array([each["id"] for each in content["neighbors"]])
+        return np.array([neighbor["id"] for neighbor in content["neighbors"]])
     return np.array(content["ids"])
 
 
@@ -141,7 +143,7 @@ def read_binary(body: bytes) -> Scores:
 
 def rankings(work: RankingWorkload) -> list[Inputs]:
     """Returns the requests of R as the whole model takes them."""
-    return [inputs_of(work, at) for at in range(len(work.numbers))]
+    return [inputs_of(work, number) for number in range(len(work.numbers))]
 
 
 def queries(work: RetrievalWorkload) -> list[Inputs]:
@@ -152,18 +154,18 @@ def queries(work: RetrievalWorkload) -> list[Inputs]:
     ]
 
 
-def inputs_of(work: RankingWorkload, at: int) -> Inputs:
+def inputs_of(work: RankingWorkload, number: int) -> Inputs:
     """Returns one request as the whole model takes it."""
     return {
-        "context_ids": np.array([work.context[name][at] for name in CONTEXT]),
-        "numbers": work.numbers[at],
-        "candidate_ids": np.stack([work.candidates[name][at] for name in CANDIDATE], axis=1),
+        "context_ids": np.array([work.context[name][number] for name in CONTEXT]),
+        "numbers": work.numbers[number],
+        "candidate_ids": np.stack([work.candidates[name][number] for name in CANDIDATE], axis=1),
     }
 
 
 def plain_json(inputs: Inputs) -> bytes:
     """Encodes a request as lists by name."""
-    return orjson.dumps({name: each.tolist() for name, each in inputs.items()})
+    return orjson.dumps({name: values.tolist() for name, values in inputs.items()})
 
 
 _V2_TYPES = {"int64": "INT64", "float32": "FP32"}
@@ -174,11 +176,11 @@ def v2_json(inputs: Inputs) -> bytes:
     tensors = [
         {
             "name": name,
-            "shape": each.shape,
-            "datatype": _V2_TYPES[each.dtype.name],
-            "data": each.reshape(-1).tolist(),
+            "shape": values.shape,
+            "datatype": _V2_TYPES[values.dtype.name],
+            "data": values.reshape(-1).tolist(),
         }
-        for name, each in inputs.items()
+        for name, values in inputs.items()
     ]
     return orjson.dumps({"inputs": tensors})
 
@@ -190,14 +192,14 @@ def v2_binary(inputs: Inputs) -> bytes:
     tensors = [
         {
             "name": name,
-            "shape": (1, *each.shape),
-            "datatype": _V2_TYPES[each.dtype.name],
-            "parameters": {"binary_data_size": each.nbytes},
+            "shape": (1, *values.shape),
+            "datatype": _V2_TYPES[values.dtype.name],
+            "parameters": {"binary_data_size": values.nbytes},
         }
-        for name, each in inputs.items()
+        for name, values in inputs.items()
     ]
     head = orjson.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}})
-    return head.ljust(V2_HEADER_BYTES) + b"".join(each.tobytes() for each in inputs.values())
+    return head.ljust(V2_HEADER_BYTES) + b"".join(values.tobytes() for values in inputs.values())
 
 
 @dataclass(frozen=True)
@@ -227,26 +229,26 @@ class Peer:
         """Why it cannot be measured; empty if it can."""
         return self.venv.problem
 
-    def start(self, model: Path, sent: Sequence[Inputs], logs: Path) -> tuple[Program, Way]:
+    def start(self, model: Path, inputs: Sequence[Inputs], logs: Path) -> tuple[Program, Way]:
         """Starts it and waits for its first response.
 
         Args:
           model: What it serves: a SavedModel, or a bundle.
-          sent: The requests.
+          inputs: The requests.
           logs: Directory of its log.
         Raises:
           NotStarted: it did not answer.
         """
         ports = free_ports(3)
-        place = Path(tempfile.mkdtemp(prefix="rowcast-"))  # short, for the paths of sockets
+        scratch = Path(tempfile.mkdtemp(prefix="rowcast-"))  # short, for the paths of sockets
         endpoint = Endpoint(ports[0], self.path, self.content_type, self.headers)
-        way = Way(endpoint, [self.encode(each) for each in sent], self.read)
+        way = Way(endpoint, [self.encode(request_inputs) for request_inputs in inputs], self.read)
         environment = {
             "PEER_MODEL": str(model.resolve()),
             "PEER_CORES": str(len(os.sched_getaffinity(0))),
             "PYTHONPATH": str(SERVERS),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "XDG_CACHE_HOME": str(place),
+            "XDG_CACHE_HOME": str(scratch),
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "CUDA_VISIBLE_DEVICES": "",
             "PATH": f"{self.venv.directory}/bin:{os.environ['PATH']}",
@@ -259,21 +261,21 @@ class Peer:
                 return False
 
         log = logs / f"{self.name.replace(' ', '-')}.log"
-        command = self.command(self.venv, ports, place)
+        command = self.command(self.venv, ports, scratch)
         return Program(command, ready, log, environment | dict(self.environment)), way
 
 
 def free_ports(count: int) -> list[int]:
     """Returns ports of loopback that nobody has now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
+    ports = [int(listener.getsockname()[1]) for listener in sockets]
     for each in sockets:
         each.close()
     return ports
 
 
 def fastapi(
-    venv: Environment, ports: Sequence[int], _place: Path, app: str = "fastapi_app"
+    venv: Environment, ports: Sequence[int], _scratch: Path, app: str = "fastapi_app"
 ) -> list[str]:
     """Uvicorn with its defaults: one process, requests in a pool of threads."""
     uvicorn = ["-m", "uvicorn", f"{app}:app", "--port", str(ports[0]), "--no-access-log"]
@@ -281,25 +283,27 @@ def fastapi(
 
 
 def fastapi_processes(
-    venv: Environment, ports: Sequence[int], place: Path, app: str = "fastapi_app"
+    venv: Environment, ports: Sequence[int], scratch: Path, app: str = "fastapi_app"
 ) -> list[str]:
     """Uvicorn with a process for each core, each with its copy of the tables."""
-    return [*fastapi(venv, ports, place, app), "--workers", str(len(os.sched_getaffinity(0)))]
+    return [*fastapi(venv, ports, scratch, app), "--workers", str(len(os.sched_getaffinity(0)))]
 
 
-def triton(venv: Environment, ports: Sequence[int], _place: Path, queue_delay_us: int) -> list[str]:
+def triton(
+    venv: Environment, ports: Sequence[int], _scratch: Path, queue_delay_us: int
+) -> list[str]:
     """Triton with its dynamic batcher, and a thread of Python for each core."""
     program = str(SERVERS / "triton_server.py")
     return [venv.program("python"), program, *map(str, ports), str(queue_delay_us)]
 
 
-def bentoml(venv: Environment, ports: Sequence[int], _place: Path) -> list[str]:
+def bentoml(venv: Environment, ports: Sequence[int], _scratch: Path) -> list[str]:
     """One worker with two threads over one copy of the tables."""
     serve = ["serve", "bentoml_service:Ranker", "--port", str(ports[0]), "--host", "127.0.0.1"]
     return [venv.program("bentoml"), *serve]
 
 
-def mlserver(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
+def mlserver(venv: Environment, ports: Sequence[int], scratch: Path) -> list[str]:
     """Two parallel workers, after its settings are written."""
     http, grpc_port, metrics = ports
     settings: dict[str, object] = {
@@ -312,18 +316,18 @@ def mlserver(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
         "parallel_workers": len(os.sched_getaffinity(0)),
         "debug": False,
     }
-    (place / MODEL).mkdir(exist_ok=True)
-    (place / "settings.json").write_text(json.dumps(settings))
+    (scratch / MODEL).mkdir(exist_ok=True)
+    (scratch / "settings.json").write_text(json.dumps(settings))
     model = {"name": MODEL, "implementation": "mlserver_runtime.Ranker"}
-    (place / MODEL / "model-settings.json").write_text(json.dumps(model))
-    return [venv.program("mlserver"), "start", str(place)]
+    (scratch / MODEL / "model-settings.json").write_text(json.dumps(model))
+    return [venv.program("mlserver"), "start", str(scratch)]
 
 
-def ray(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
+def ray(venv: Environment, ports: Sequence[int], scratch: Path) -> list[str]:
     """Two replicas, each with its copy, behind HAProxy, which Ray's documentation advises for
     throughput.
     """
-    return [venv.program("python"), str(SERVERS / "ray_serve_app.py"), str(ports[0]), str(place)]
+    return [venv.program("python"), str(SERVERS / "ray_serve_app.py"), str(ports[0]), str(scratch)]
 
 
 _RAY = {

@@ -76,8 +76,8 @@ class Environment:
 
 
 ENVIRONMENTS = {
-    each.name: each
-    for each in (
+    command.name: command
+    for command in (
         Environment(
             "fastapi",
             (
@@ -130,12 +130,12 @@ def main(names: Sequence[str]) -> int:
     console = Console()
     failed = 0
     for name in names or ENVIRONMENTS:
-        each = ENVIRONMENTS[name]
-        if each.problem:
-            console.print(f"{name}: installing {', '.join(each.requirements)}")
-            each.make()
-        console.print(f"{name}: {each.problem or 'installed'}")
-        failed += bool(each.problem)
+        environment = ENVIRONMENTS[name]
+        if environment.problem:
+            console.print(f"{name}: installing {', '.join(environment.requirements)}")
+            environment.make()
+        console.print(f"{name}: {environment.problem or 'installed'}")
+        failed += bool(environment.problem)
     return failed
 
 

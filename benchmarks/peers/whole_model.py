@@ -41,26 +41,30 @@ def _write(bundle: Path, directory: Path) -> None:
 
     def score(context_ids: Any, numbers: Any, candidate_ids: Any) -> dict[str, Any]:
         context = [
-            tf.gather(module.tables[name], context_ids[at]) for at, name in enumerate(CONTEXT)
+            tf.gather(module.tables[name], context_ids[column])
+            for column, name in enumerate(CONTEXT)
         ]
-        one = tf.concat([*context, tf.math.log1p(numbers)], 0)[tf.newaxis]
+        context_vector = tf.concat([*context, tf.math.log1p(numbers)], 0)[tf.newaxis]
         candidates = [
-            tf.gather(module.tables[name], candidate_ids[:, at])
-            for at, name in enumerate(CANDIDATE)
+            tf.gather(module.tables[name], candidate_ids[:, column])
+            for column, name in enumerate(CANDIDATE)
         ]
-        inputs = tf.concat([tf.repeat(one, tf.shape(candidate_ids)[0], 0), *candidates], 1)
+        inputs = tf.concat(
+            [tf.repeat(context_vector, tf.shape(candidate_ids)[0], 0), *candidates], 1
+        )
         scores: dict[str, Any] = dcn(tf, module.weights, inputs)
         return scores
 
     def score_batch(context_ids: Any, numbers: Any, candidate_ids: Any) -> dict[str, Any]:
         context = [
-            tf.gather(module.tables[name], context_ids[:, at]) for at, name in enumerate(CONTEXT)
+            tf.gather(module.tables[name], context_ids[:, column])
+            for column, name in enumerate(CONTEXT)
         ]
         contexts = tf.concat([*context, tf.math.log1p(numbers)], 1)
         shape = tf.shape(candidate_ids)[:2]
         flat = tf.reshape(candidate_ids, [-1, len(CANDIDATE)])
         candidates = [
-            tf.gather(module.tables[name], flat[:, at]) for at, name in enumerate(CANDIDATE)
+            tf.gather(module.tables[name], flat[:, column]) for column, name in enumerate(CANDIDATE)
         ]
         inputs = tf.concat([tf.repeat(contexts, shape[1], 0), *candidates], 1)
         return {"score": tf.reshape(dcn(tf, module.weights, inputs)["score"], shape)}

@@ -98,19 +98,19 @@ def main() -> None:
         "--dir", type=Path, default=Path("build/bench-retrieval"), help="of vectors and indexes"
     )
     parser.add_argument("--only", nargs="*", default=list(ENGINES), help="engines beside rowcast")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=160, highlight=False)
-    directory = (given.dir / str(given.size)).absolute()
+    directory = (arguments.dir / str(arguments.size)).absolute()
     if not (directory / "nearest-1.npy").exists():
-        write_corpus(directory, given.size)
+        write_corpus(directory, arguments.size)
     environment = ENVIRONMENTS["retrieval"]
-    own = [sys.executable, "-m", "benchmarks.retrieval.rowcast_engine", str(directory)]
-    commands = {name: [*own, mode] for name, mode in OWN.items()}
+    rowcast_command = [sys.executable, "-m", "benchmarks.retrieval.rowcast_engine", str(directory)]
+    commands = {name: [*rowcast_command, mode] for name, mode in OWN.items()}
     if environment.problem:
         console.print(f"the other engines are left out: {environment.problem}")
     else:
         script = str(Path(__file__).with_name("engines.py"))
-        for name in given.only:
+        for name in arguments.only:
             commands[_NAMES.get(name, name)] = [
                 environment.program("python"),
                 script,
@@ -129,13 +129,15 @@ def main() -> None:
             tuned[name, below] = running[-1].ask(tune=below)
     seen: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
     load_before = os.getloadavg()[0]
-    for number in range(given.rounds):
-        for each in running if number % 2 else reversed(running):
-            for below in each.filters:
-                asked = each.ask(run=below, first=97 * number, seconds=given.seconds)
-                seen[each.name, below].append(asked)
-    for each in running:
-        each.close()
+    for number in range(arguments.rounds):
+        for engine_process in running if number % 2 else reversed(running):
+            for below in engine_process.filters:
+                measurements = engine_process.ask(
+                    run=below, first=97 * number, seconds=arguments.seconds
+                )
+                seen[engine_process.name, below].append(measurements)
+    for engine_process in running:
+        engine_process.close()
     console.print(
         f"{host()}, {os.cpu_count()} cores; load average {load_before:.1f} before the rounds and "
         f"{os.getloadavg()[0]:.1f} after them, of which one process is the benchmark's"
@@ -143,7 +145,7 @@ def main() -> None:
     for name, below in FILTERS.items():
         _sheet(
             name,
-            {engine: rounds for (engine, of), rounds in seen.items() if of == below},
+            {engine: rounds for (engine, limit), rounds in seen.items() if limit == below},
             tuned,
             below,
         ).show(console)
@@ -159,16 +161,16 @@ def _sheet(
     first = seen[next(iter(OWN))]
     for name, rounds in seen.items():
         pairs = list(zip(first, rounds, strict=True))
-        by_queries = median(mine["per_s"] / each["per_s"] for mine, each in pairs)
-        by_cpu = median(each["cpu_ms"] / mine["cpu_ms"] for mine, each in pairs)
+        by_queries = median(mine["per_s"] / theirs["per_s"] for mine, theirs in pairs)
+        by_cpu = median(theirs["cpu_ms"] / mine["cpu_ms"] for mine, theirs in pairs)
         figures = [
-            median(each[figure] for each in rounds)
+            median(measurements[figure] for measurements in rounds)
             for figure in ("per_s", "cpu_ms", "p50_ms", "p99_ms")
         ]
-        found = tuned[name, below]
-        shown = [f"{figures[0]:.0f}", *(f"{figure:.3f}" for figure in figures[1:])]
+        setting = tuned[name, below]
+        cells = [f"{figures[0]:.0f}", *(f"{figure:.3f}" for figure in figures[1:])]
         ratios = [f"{by_queries:.2f}", f"{by_cpu:.2f}"]
-        rows.append([name, f"{found['recall']:.3f}", *shown, *ratios, found["parameter"]])
+        rows.append([name, f"{setting['recall']:.3f}", *cells, *ratios, setting["parameter"]])
     columns = (
         "engine",
         "recall@100",

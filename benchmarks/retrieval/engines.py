@@ -46,8 +46,8 @@ def scann(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
 
     def search(query: Any, below: int, parameter: Any) -> Any:
         leaves, reorder, fetch = parameter
-        found, _ = index.search(query, fetch, reorder, leaves)
-        return found if below == ALL else found[attribute[found] < below][:K]
+        positions, _ = index.search(query, fetch, reorder, leaves)
+        return positions if below == ALL else positions[attribute[positions] < below][:K]
 
     tens = [
         (45, 3000, 2000),
@@ -67,10 +67,10 @@ def scann(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
 def subset(_: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int, Sequence[Any]]]:
     """Exact scores of the matching vectors, which lie side by side already: the limit."""
     rows = {below: np.flatnonzero(attribute < below) for below in (10, 1)}
-    held = {below: np.ascontiguousarray(vectors[each]) for below, each in rows.items()}
+    subsets = {below: np.ascontiguousarray(vectors[allowed]) for below, allowed in rows.items()}
 
     def search(query: Any, below: int, _: Any) -> Any:
-        scores = held[below] @ query
+        scores = subsets[below] @ query
         best = np.argpartition(scores, -K)[-K:]
         return rows[below][best[np.argsort(-scores[best])]]
 
@@ -90,9 +90,9 @@ def faiss(directory: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[i
         library.write_index(built, str(path))
     index = library.read_index(str(path))
     bits = {below: np.packbits(attribute < below, bitorder="little") for below in (10, 1)}
-    chosen = {below: {"sel": library.IDSelectorBitmap(each)} for below, each in bits.items()} | {
-        ALL: {}
-    }
+    chosen = {
+        below: {"sel": library.IDSelectorBitmap(bitmap)} for below, bitmap in bits.items()
+    } | {ALL: {}}
 
     def search(query: Any, below: int, parameter: Any) -> Any:
         options = library.SearchParametersIVF(nprobe=parameter, **chosen[below])
@@ -119,10 +119,10 @@ def faiss_flat(_: Path, vectors: Any, attribute: Any) -> tuple[Search, dict[int,
         indexes[below] = index
 
     def search(query: Any, below: int, parameter: Any) -> Any:
-        found = rows[below][indexes[below].search(query[np.newaxis], parameter)[1][0]]
-        scores = vectors[found] @ query
+        neighbors = rows[below][indexes[below].search(query[np.newaxis], parameter)[1][0]]
+        scores = vectors[neighbors] @ query
         best = np.argpartition(scores, -K)[-K:]
-        return found[best[np.argsort(-scores[best])]]
+        return neighbors[best[np.argsort(-scores[best])]]
 
     pools = [200, 300, 400, 600, 900, 1300]
     return search, {10: pools, 1: pools}
@@ -181,16 +181,20 @@ def lancedb(
 
     def search(query: Any, below: int, parameter: Any) -> Any:
         probes, refine = parameter
-        asked = (
+        lance_query = (
             table.search(query, vector_column_name="vector").distance_type("dot").nprobes(probes)
         )
-        asked = asked.refine_factor(refine).limit(K).select(["id", "_distance"])
+        lance_query = lance_query.refine_factor(refine).limit(K).select(["id", "_distance"])
         if below != ALL:
-            asked = asked.where(f"a < {below}", prefilter=True)
-        return asked.to_arrow()["id"].to_numpy()
+            lance_query = lance_query.where(f"a < {below}", prefilter=True)
+        return lance_query.to_arrow()["id"].to_numpy()
 
-    few = [(30, 3), (60, 5), (100, 8), (150, 10)]
-    return search, {ALL: few, 10: [*few, (300, 20)], 1: [(100, 8), (200, 10), (400, 10)]}
+    settings_of_few = [(30, 3), (60, 5), (100, 8), (150, 10)]
+    return search, {
+        ALL: settings_of_few,
+        10: [*settings_of_few, (300, 20)],
+        1: [(100, 8), (200, 10), (400, 10)],
+    }
 
 
 def pgvector(
@@ -284,15 +288,15 @@ def chroma(
 
     def search(query: Any, below: int, _: Any) -> Any:
         where = {} if below == ALL else {"where": {"a": {"$lt": below}}}
-        found = table.query(query_embeddings=[query], n_results=K, include=[], **where)
-        return list(map(int, found["ids"][0]))
+        neighbors = table.query(query_embeddings=[query], n_results=K, include=[], **where)
+        return list(map(int, neighbors["ids"][0]))
 
     return search, {below: [0] for below in (ALL, 10, 1)}
 
 
 ENGINES = {
-    each.__name__: each
-    for each in (scann, subset, faiss, faiss_flat, hnswlib, lancedb, pgvector, chroma)
+    engine.__name__: engine
+    for engine in (scann, subset, faiss, faiss_flat, hnswlib, lancedb, pgvector, chroma)
 }
 
 
@@ -311,12 +315,12 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
             recall = 0.0
             for parameter in parameters[below]:
                 chosen[below] = parameter
-                found = [search(query, below, parameter) for query in queries[:TUNED_ON]]
+                neighbors = [search(query, below, parameter) for query in queries[:TUNED_ON]]
                 recall = float(
                     np.mean(
                         [
-                            np.isin(true, each).mean()
-                            for true, each in zip(nearest, found, strict=True)
+                            np.isin(true, row).mean()
+                            for true, row in zip(nearest, neighbors, strict=True)
                         ]
                     )
                 )
@@ -335,7 +339,7 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
             seconds.append(time.perf_counter() - before)
             number += 1
         per_s = len(seconds) / (time.perf_counter() - began)
-        p50, p99 = (float(each) * 1e3 for each in np.percentile(seconds, [50, 99]))
+        p50, p99 = (float(percentile_s) * 1e3 for percentile_s in np.percentile(seconds, [50, 99]))
         cpu_ms = 1000 * (time.process_time() - used) / len(seconds)
         _answer(per_s=per_s, cpu_ms=cpu_ms, p50_ms=p50, p99_ms=p99)
 

@@ -74,5 +74,5 @@ def load_index(
 
 
 def _attribute_files(name: str) -> manifest.AttributeIndex:
-    place = f"corpora/{NAME}/{name}"
-    return manifest.AttributeIndex(values=f"{place}.values", rows=f"{place}.rows")
+    column_path = f"corpora/{NAME}/{name}"
+    return manifest.AttributeIndex(values=f"{column_path}.values", rows=f"{column_path}.rows")

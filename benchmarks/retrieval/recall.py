@@ -77,31 +77,31 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100, help="that measure (default 100)")
     parser.add_argument("--built-at", type=int, nargs="*", default=[10, 100], help="k of recipes")
     parser.add_argument("--k", type=int, nargs="*", default=[10, 100, 1000], help="k of requests")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=120, highlight=False)
-    columns = ("distance", "k of the recipe", "filter", *(f"recall@{k}" for k in given.k))
+    columns = ("distance", "k of the recipe", "filter", *(f"recall@{k}" for k in arguments.k))
     rows = []
     measured = []
     for distance in DISTANCES:
-        for built_at in given.built_at:
+        for built_at in arguments.built_at:
             with tempfile.TemporaryDirectory() as directory:
-                index, queries = _built(Path(directory), distance, built_at, given)
+                index, queries = _built(Path(directory), distance, built_at, arguments)
                 for name, (attribute, below) in _FILTERS.items():
-                    found = [_recall(index, queries, attribute, below, k) for k in given.k]
-                    measured += found
-                    rows.append([distance, str(built_at), name, *map(str, found)])
-    lowest = min(each.mean for each in measured)
-    missed = sum(each.is_below for each in measured)
+                    recalls = [_recall(index, queries, attribute, below, k) for k in arguments.k]
+                    measured += recalls
+                    rows.append([distance, str(built_at), name, *map(str, recalls)])
+    lowest = min(recall.mean for recall in measured)
+    missed = sum(recall.is_below for recall in measured)
     console.print(
-        f"{given.size} vectors of dim {_DIM} in {_CLUSTERS} clusters, {given.queries} queries, on "
-        f"{host()}; load average {os.getloadavg()[0]:.1f}. {RECALL} is asked for. The lowest is "
+        f"{arguments.size} vectors of dim {_DIM} in {_CLUSTERS} clusters, {arguments.queries} "
+        f"queries, on {host()}; load average {os.getloadavg()[0]:.1f}. {RECALL} is asked for. The lowest is "
         f"{lowest:.3f}; {missed} of {len(measured)} are below {RECALL} by more than their 95 % "
         "interval, marked by *"
     )
     Sheet("Recall against exact search", columns, rows).show(console)
 
 
-def _built(base: Path, distance: Any, k: int, given: Any) -> tuple[ServedIndex, Vectors]:
+def _built(base: Path, distance: Any, k: int, arguments: Any) -> tuple[ServedIndex, Vectors]:
     """Returns an index that the exporter built for recall at k, and queries that it did not see."""
     random = np.random.default_rng(_SEED)
     centers = random.standard_normal((_CLUSTERS, _DIM), np.float32)
@@ -111,10 +111,10 @@ def _built(base: Path, distance: Any, k: int, given: Any) -> tuple[ServedIndex, 
         noise = random.standard_normal((count, _DIM), np.float32)
         return centers[cluster] + noise * np.float32(0.8), cluster
 
-    vectors, cluster = around(given.size)
+    vectors, cluster = around(arguments.size)
     examples, _ = around(_EXAMPLES)
-    queries, _ = around(given.queries)
-    percent = random.integers(0, 100, given.size)
+    queries, _ = around(arguments.queries)
+    percent = random.integers(0, 100, arguments.size)
     file = base / paths.index_vectors(NAME)
     file.parent.mkdir(parents=True)
     vectors.astype("<f4").tofile(file)
@@ -128,7 +128,7 @@ def _built(base: Path, distance: Any, k: int, given: Any) -> tuple[ServedIndex, 
         recall={"k": k, "value": RECALL, "queries": _EXAMPLES},
     )
     entry = build_index(base, NAME, part, examples, coded=True)
-    tree = load_tree([base / each for each in entry.directories], distance, vectors)
+    tree = load_tree([base / partition for partition in entry.directories], distance, vectors)
     return load_index(base, entry, tree, vectors, ["percent", "cluster"], _CACHE_BYTES), queries
 
 
@@ -139,9 +139,9 @@ def _recall(index: ServedIndex, queries: Vectors, attribute: str, below: int, k:
         wanted = Filter({attribute: Condition(lt=below)})
     shares = []
     for query in queries:
-        found = _ids(index, query, wanted, k)
+        ids = _ids(index, query, wanted, k)
         true = _ids(index, query, wanted, k, exact=True)
-        shares.append(len(found & true) / len(true))
+        shares.append(len(ids & true) / len(true))
     margin = _Z95 * float(np.std(shares)) / math.sqrt(len(shares))
     return _Measured(float(np.mean(shares)), margin)
 
@@ -153,8 +153,8 @@ def _ids(
     request = RetrievalRequest(Target(), k=k, vectors=query[np.newaxis], filter=wanted, exact=exact)
     settings = ServiceSettings(root=Path())
     execution = Execution("retrieve")
-    found = completed(retrieve.retrieve(version, request, settings, execution))
-    return {*found.ids.tolist()}
+    result = completed(retrieve.retrieve(version, request, settings, execution))
+    return {*result.ids.tolist()}
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def main() -> None:
 
     def search_alone(query: Any, _: int, setting: tuple[int, int]) -> Any:
         leaves, reorder = setting
-        found = approximate.candidates(query, reorder, leaves)
-        return rank_exactly(mapped, query, found, K, "dot_product")[0]
+        positions = approximate.candidates(query, reorder, leaves)
+        return rank_exactly(mapped, query, positions, K, "dot_product")[0]
 
     if sys.argv[2] == "alone":
         serve(search_alone, {ALL: _SETTINGS}, directory)
@@ -69,8 +69,8 @@ def main() -> None:
     queries = np.load(directory / "queries.npy")[:TUNED_ON]
     curve = []
     for cost, setting in enumerate(_SETTINGS):
-        found = [search_alone(query, ALL, setting) for query in queries]
-        hits = [np.isin(*pair).mean() for pair in zip(nearest, found, strict=True)]
+        neighbors = [search_alone(query, ALL, setting) for query in queries]
+        hits = [np.isin(*pair).mean() for pair in zip(nearest, neighbors, strict=True)]
         parameters = dict(zip(("leaves_to_search", "reorder"), setting, strict=True))
         point = manifest.CostPoint(
             parameters=parameters, recall=float(np.mean(hits)), relative_cost=cost

@@ -29,21 +29,22 @@ def main() -> None:
     options.add_argument("--shards", type=int, default=4)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=2.0, help="of each block of load")
-    given = options.parse_args()
+    arguments = options.parse_args()
     console = Console(width=250)
     split = cores.serve_on_few()
     commit = Checkout("this").commit()
     console.print(
-        f"{time.strftime('%Y-%m-%d')}, commit {commit}, on {host()}: {split}; scale {given.scale:g}"
+        f"{time.strftime('%Y-%m-%d')}, commit {commit}, on {host()}: {split}; scale "
+        f"{arguments.scale:g}"
     )
     Path("build/bench").mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="scale-", dir="build/bench")).resolve()
     root = scratch / "bundles"
-    turns = (given.rounds, given.seconds)
-    rank = write_ranking(root, given.scale)
-    retrieve = write_retrieval(root, given.scale)
-    routers.compare(rank, retrieve, scratch, given.shards, *turns).show(console)
-    paths.compare(rank, given.shards, *turns).show(console)
+    turns = (arguments.rounds, arguments.seconds)
+    rank = write_ranking(root, arguments.scale)
+    retrieve = write_retrieval(root, arguments.scale)
+    routers.compare(rank, retrieve, scratch, arguments.shards, *turns).show(console)
+    paths.compare(rank, arguments.shards, *turns).show(console)
     towers = compiled_towers(scratch / "towers")
     control_plane.compare(scratch, towers, *turns).show(console)
     shutil.rmtree(root)

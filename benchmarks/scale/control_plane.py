@@ -51,7 +51,7 @@ def measure(ports: Mapping[str, int], rounds: int, seconds: float) -> Rounds:
     user = messages.Column(int64s=np.array([3], "<i8").tobytes())
     message = messages.RetrieveRequest(k=2, context={"user": user}).SerializeToString()
     json = b'{"context": {"user": 3}, "k": 2}'
-    found = Rounds(seconds)
+    measured = Rounds(seconds)
     with ExitStack() as opened:
         loads = dict[str, Load]()
         for name, port in ports.items():
@@ -66,8 +66,8 @@ def measure(ports: Mapping[str, int], rounds: int, seconds: float) -> Rounds:
             for name in loads if number % 2 else reversed(loads):
                 answers = loads[name].closed(callers, seconds)
                 assert answers.failed == 0, f"{name}: {answers.failed} requests failed"
-                found.add(name, callers, block_of(answers, 0.0))
-    return found
+                measured.add(name, callers, block_of(answers, 0.0))
+    return measured
 
 
 def compare(scratch: Path, towers: Path, rounds: int, seconds: float) -> Sheet:
@@ -79,20 +79,20 @@ def compare(scratch: Path, towers: Path, rounds: int, seconds: float) -> Sheet:
     write_small_bundle(root, towers, "movies", 1)
     plain = Service(Checkout("this"), root, scratch, "f32", "--workers", "2", "--threads", "1")
     with closing(plain), closing(ServeCluster()) as cluster:
-        own = {
+        options = {
             "replicas, HTTP": "http",
             "replicas, gRPC": "grpc",
             "Serve's ingress, HTTP": "ingress",
         }
-        ports = {name: cluster.ports[port] for name, port in own.items()}
+        ports = {name: cluster.ports[port] for name, port in options.items()}
         for loops, variables in EVENT_LOOPS.items():
             deploy(cluster, root, variables)
-            found = measure(
+            measured = measure(
                 {"plain, HTTP": plain.http, "plain, gRPC": plain.grpc, **ports}, rounds, seconds
             )
             for name, callers in product(ports, CALLERS):
                 base = f"plain, {name.rpartition(' ')[2]}"
-                figures = (f"{found.ratio(name, base, callers, field):.2f}" for field in FIGURES)
+                figures = (f"{measured.ratio(name, base, callers, field):.2f}" for field in FIGURES)
                 rows.append((name, loops, str(callers), *figures))
     columns = ["contestant", "event loops", "callers", *FIGURES.values()]
     return Sheet(

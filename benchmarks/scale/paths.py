@@ -103,14 +103,14 @@ class Handles:
 
         async def call() -> list[Any]:
             remote = [
-                self._handles[each.shard.number].remote(each.request.SerializeToString())
-                for each in calls
+                self._handles[call.shard.number].remote(call.request.SerializeToString())
+                for call in calls
             ]
             async with asyncio.timeout(left_s):
                 responses = await asyncio.gather(*remote)
             return [
-                each.read(shard_pb.RowsResponse.FromString(response))
-                for each, response in zip(calls, responses, strict=True)
+                call.read(shard_pb.RowsResponse.FromString(response))
+                for call, response in zip(calls, responses, strict=True)
             ]
 
         return RemoteCall(self._loop, call)
@@ -122,7 +122,7 @@ class LocalTables:
     def __init__(self, directory: Path) -> None:
         tables = read_manifest(directory).tables
         self._tables = [TableReader(directory, table) for table in tables.values()]
-        self._firsts = [place.first for place in remote_tables(tables).values()]
+        self._firsts = [table.first for table in remote_tables(tables).values()]
 
     async def rows(self, wanted: Wanted, left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
@@ -135,7 +135,10 @@ class LocalTables:
         )
         return {
             layout: FetchedRows(
-                rows, np.concatenate([table.take(own - first) for table, first, own in parts])
+                rows,
+                np.concatenate(
+                    [table.take(positions - first) for table, first, positions in parts]
+                ),
             )
         }
 
@@ -194,13 +197,15 @@ class Proxy(ShardServiceServicer):
         return await asyncio.to_thread(self._merged, request, context.time_remaining())
 
     def _merged(self, request: Any, left_s: float) -> Any:
-        (sent,) = request.rows
-        places = [self._remote.tables[name] for name in sent.tables]
-        firsts = np.repeat([place.first for place in places], np.frombuffer(sent.counts, "<u4"))
-        rows = firsts + np.frombuffer(sent.positions, "<u4")
-        wanted = {places[0].among.name: rows}
-        (found,) = completed(self._remote.rows(wanted, left_s)).values()
-        return shard_pb.RowsResponse(rows=[shard_pb.StoredRows(values=found.take(rows).tobytes())])
+        (part,) = request.rows
+        tables = [self._remote.tables[name] for name in part.tables]
+        firsts = np.repeat([table.first for table in tables], np.frombuffer(part.counts, "<u4"))
+        rows = firsts + np.frombuffer(part.positions, "<u4")
+        wanted = {tables[0].among.name: rows}
+        (response_rows,) = completed(self._remote.rows(wanted, left_s)).values()
+        return shard_pb.RowsResponse(
+            rows=[shard_pb.StoredRows(values=response_rows.take(rows).tobytes())]
+        )
 
 
 class Caller:
@@ -218,12 +223,12 @@ class Caller:
 
     def checksums(self) -> list[int]:
         """Returns a checksum of the vectors of each request."""
-        found = [
+        results = [
             (wanted, completed(self._path.rows(wanted, TIMEOUT_S))) for wanted in self._requests
         ]
         return [
             crc32c(fetched[layout].take(wanted[layout]))
-            for wanted, fetched in found
+            for wanted, fetched in results
             for layout in wanted
         ]
 
@@ -267,8 +272,8 @@ def shards_on_ray(root: Path, total: int) -> Iterator[list[str]]:
             shard = serve.deployment(Shard, user_config={}, max_ongoing_requests=256)
             ports = [free_port() for _ in range(total)]
             for number, port in enumerate(ports, 1):
-                own = {"shard": f"{number}/{total}", "http_port": 0, "grpc_port": port}
-                application = shard.bind({"root": str(root), "shard_min_bytes": 1, **own})
+                options = {"shard": f"{number}/{total}", "http_port": 0, "grpc_port": port}
+                application = shard.bind({"root": str(root), "shard_min_bytes": 1, **options})
                 serve.run(application, name=f"shard-{number}", route_prefix=None)
             yield [f"127.0.0.1:{port}" for port in ports]
         finally:
@@ -278,13 +283,13 @@ def shards_on_ray(root: Path, total: int) -> Iterator[list[str]]:
 def requests_of(work: RankingWorkload) -> list[Wanted]:
     """Returns the distinct rows of each request; the tables of R have one layout."""
     ids = {**work.context, **work.candidates}
-    places = remote_tables(read_manifest(work.directory).tables)
-    (layout,) = {place.among.name for place in places.values()}
+    tables = remote_tables(read_manifest(work.directory).tables)
+    (layout,) = {table.among.name for table in tables.values()}
     rows = [
-        [np.unique(ids[name][at]) + place.first for name, place in places.items()]
-        for at in range(len(work.numbers))
+        [np.unique(ids[name][number]) + table.first for name, table in tables.items()]
+        for number in range(len(work.numbers))
     ]
-    return [{layout: np.concatenate(each)} for each in rows]
+    return [{layout: np.concatenate(parts)} for parts in rows]
 
 
 def compare(work: RankingWorkload, total: int, rounds: int, seconds: float) -> Sheet:
@@ -297,11 +302,13 @@ def compare(work: RankingWorkload, total: int, rounds: int, seconds: float) -> S
         of_proxy = [ray.get(proxy.start.remote(work.directory, shards))]
         addresses = {DIRECT: shards, HANDLES: shards, PROXY: of_proxy, LOCAL: shards}
         contestants = {
-            path: caller.remote(path, work.directory, each, requests)
-            for path, each in addresses.items()
+            path: caller.remote(path, work.directory, addresses_of_path, requests)
+            for path, addresses_of_path in addresses.items()
         }
-        checksums = [ray.get(each.checksums.remote()) for each in contestants.values()]
-        assert all(each == checksums[0] for each in checksums), "the paths lead to different rows"
+        checksums = [ray.get(contestant.checksums.remote()) for contestant in contestants.values()]
+        assert all(checksum == checksums[0] for checksum in checksums), (
+            "the paths lead to different rows"
+        )
         for number, callers in itertools.product(range(rounds), CALLERS):
             for path in contestants if number % 2 else reversed(contestants):
                 measured.add(

@@ -54,14 +54,16 @@ class Cluster:
                 started.enter_context(
                     closing(
                         Service(
-                            checkout, root, scratch, "f32", "--shard", f"{each}/{total}", *least
+                            checkout, root, scratch, "f32", "--shard", f"{shard}/{total}", *least
                         )
                     )
                 )
-                for each in range(1, total + 1)
+                for shard in range(1, total + 1)
             ]
             options = [
-                text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.grpc}")
+                text
+                for shard in shards
+                for text in ("--shard-addresses", f"127.0.0.1:{shard.grpc}")
             ]
             self.router = started.enter_context(
                 closing(Service(checkout, root, scratch, "f32", *options, *least))
@@ -71,7 +73,7 @@ class Cluster:
 
     def cpu_s(self) -> tuple[float, float]:
         """Returns the CPU seconds that the router used so far, and those of its shards."""
-        return self.router.cpu_s(), sum(each.cpu_s() for each in self.shards)
+        return self.router.cpu_s(), sum(shard.cpu_s() for shard in self.shards)
 
     def shard_bytes(self) -> float:
         """Returns the bytes that shards have answered so far."""
@@ -88,8 +90,11 @@ class Cluster:
 def workloads(rank: RankingWorkload, retrieve: RetrievalWorkload) -> list[Workload]:
     """Returns R and Q as they are sent."""
     columns = [*rank.context.values(), *rank.candidates.values()]
-    ranked = [sum(np.unique(each[at]).size for each in columns) for at in range(len(rank.numbers))]
-    retrieved = [1 + np.unique(each).size for each in retrieve.histories]  # and the user
+    ranked = [
+        sum(np.unique(column[number]).size for column in columns)
+        for number in range(len(rank.numbers))
+    ]
+    retrieved = [1 + np.unique(history).size for history in retrieve.histories]  # and the user
     rank_bytes = 4 * DIM * float(np.mean(ranked))
     retrieve_bytes = 4 * ITEM_DIM * float(np.mean(retrieved))
     return [
@@ -107,16 +112,17 @@ def measure(
     work: Workload, clusters: Mapping[str, Cluster], rounds: int, seconds: float
 ) -> tuple[str, ...]:
     """Loads `local` and `router` in turns; returns figures of the second by those of the first."""
-    found = Rounds(seconds)
+    measured = Rounds(seconds)
     shards_cpu_ms = list[float]()
     overhead = list[float]()
     with ExitStack() as opened:
         endpoints = {
-            name: Endpoint(each.router.http, work.path, PROTOBUF) for name, each in clusters.items()
+            name: Endpoint(cluster.router.http, work.path, PROTOBUF)
+            for name, cluster in clusters.items()
         }
         loads = {
-            name: opened.enter_context(closing(Load(each, work.bodies)))
-            for name, each in endpoints.items()
+            name: opened.enter_context(closing(Load(endpoint, work.bodies)))
+            for name, endpoint in endpoints.items()
         }
         for number in range(rounds):
             for name in loads if number % 2 else reversed(loads):
@@ -128,21 +134,21 @@ def measure(
                 answers = load.closed(CALLERS, seconds)
                 after = cluster.cpu_s()
                 answered = cluster.shard_bytes() - bytes_before
-                found.add(name, CALLERS, block_of(answers, after[0] - before[0]))
+                measured.add(name, CALLERS, block_of(answers, after[0] - before[0]))
                 if answered:
                     shards_cpu_ms.append((after[1] - before[1]) / max(1, answers.answered) * 1e3)
                     overhead.append(answered / len(answers.status) / work.row_bytes)
-                found.add(
+                measured.add(
                     name,
                     OPEN,
                     block_of(load.open(answers.requests_per_s / 2, seconds, seed=number), 0.0),
                 )
-    local, router = (found.block(name, OPEN) for name in ("local", "router"))
+    local, router = (measured.block(name, OPEN) for name in ("local", "router"))
     return (
         work.name,
-        f"{found.ratio('router', 'local', CALLERS):.2f}",
-        f"{found.ratio('router', 'local', CALLERS, 'cpu_ms'):.2f}",
-        f"{median(shards_cpu_ms) / found.block('local', CALLERS).cpu_ms:.2f}",
+        f"{measured.ratio('router', 'local', CALLERS):.2f}",
+        f"{measured.ratio('router', 'local', CALLERS, 'cpu_ms'):.2f}",
+        f"{median(shards_cpu_ms) / measured.block('local', CALLERS).cpu_ms:.2f}",
         f"{local.p50_ms:.1f} / {local.p99_ms:.1f}",
         f"{router.p50_ms:.1f} / {router.p99_ms:.1f}",
         f"{router.p99_ms - local.p99_ms:+.1f}",

@@ -56,10 +56,10 @@ def hang_up(service: Process, callers: int, client: httpx.Client) -> list[str]:
         for call in calls[1::2]:
             call.exception()
     end = time.monotonic() + WAIT_S
-    while (left := inflight(client)) and time.monotonic() < end:
+    while (requests_left := inflight(client)) and time.monotonic() < end:
         time.sleep(0.05)
-    SHOW.print(f"{2 * callers} callers hung up: {left:g} requests in flight")
-    return ["requests of callers that hung up stay in flight"] if left else []
+    SHOW.print(f"{2 * callers} callers hung up: {requests_left:g} requests in flight")
+    return ["requests of callers that hung up stay in flight"] if requests_left else []
 
 
 def inflight(client: httpx.Client) -> float:

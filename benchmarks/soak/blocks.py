@@ -116,24 +116,26 @@ class Pressure:
 
 
 def _joined(parts: Sequence[Block]) -> Block:
-    latencies = np.concatenate([each.latency_s for each in parts])
-    sent, elapsed_s, spent_s = np.sum(
-        [(each.sent, each.elapsed_s, each.cpu_s) for each in parts], axis=0
+    latencies = np.concatenate([part.latency_s for part in parts])
+    sent_count, elapsed_s, spent_s = np.sum(
+        [(part.sent, part.elapsed_s, part.cpu_s) for part in parts], axis=0
     )
-    return Block(latencies, int(sent), elapsed_s, spent_s)
+    return Block(latencies, int(sent_count), elapsed_s, spent_s)
 
 
 def cpu_s(service: int) -> float:
     """Returns the CPU seconds that a process and its children used so far."""
     parent = psutil.Process(service)
-    return float(sum(sum(each.cpu_times()[:2]) for each in (parent, *parent.children())))
+    return float(sum(sum(process.cpu_times()[:2]) for process in (parent, *parent.children())))
 
 
 def sent_and_failed(rounds: Sequence[Round]) -> tuple[int, int]:
     """Counts the requests of some rounds, and those that were not answered."""
-    blocks = [block for each in rounds for block in (each.before, each.during, each.after)]
-    sent = sum(block.sent for block in blocks)
-    return sent, sent - sum(len(block.latency_s) for block in blocks)
+    blocks = [
+        block for measured in rounds for block in (measured.before, measured.during, measured.after)
+    ]
+    sent_count = sum(block.sent for block in blocks)
+    return sent_count, sent_count - sum(len(block.latency_s) for block in blocks)
 
 
 def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
@@ -141,16 +143,16 @@ def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
     requests.
     """
     before, during, after = (
-        [getattr(each, name) for each in rounds] for name in ("before", "during", "after")
+        [getattr(measured, name) for measured in rounds] for name in ("before", "during", "after")
     )
     for percent in PERCENTS:
-        one, other, both, while_ = (
+        earlier, later, around, while_ = (
             np.percentile(np.concatenate([block.latency_s for block in blocks]), percent) * 1e3
             for blocks in (before, after, before + after, during)
         )
         yield (
-            f"p{percent}: {both:.2f} ms without {what}, {while_:.2f} ms with them: x "
-            f"{while_ / both:.2f}; noise x {other / one:.2f}"
+            f"p{percent}: {around:.2f} ms without {what}, {while_:.2f} ms with them: x "
+            f"{while_ / around:.2f}; noise x {later / earlier:.2f}"
         )
     calm, busy = (
         [(block.cpu_s, block.elapsed_s) for block in blocks] for blocks in (before + after, during)
@@ -159,7 +161,7 @@ def compared(rounds: Sequence[Round], what: str) -> Iterator[str]:
     (busy_s, busy_elapsed_s) = np.sum(busy, axis=0)
     each_ms = (
         (busy_s - calm_s * busy_elapsed_s / calm_elapsed_s)
-        / max(1, sum(each.times for each in rounds))
+        / max(1, sum(measured.times for measured in rounds))
         * 1e3
     )
     yield f"CPU of the service: {each_ms:.0f} ms for each of the {what}"

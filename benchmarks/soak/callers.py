@@ -74,20 +74,23 @@ class Seen:
 
     def report(self) -> list[str]:
         """Prints how long recovery took; returns what is wrong, each once."""
-        found = [*self.wrong]
+        problems_found = [*self.wrong]
         for router, begun, ended, problem in self.failures:
             excused = any(
-                each in ("", router) and begun <= last and ended >= first
-                for each, first, last in self.allowed
+                name in ("", router) and begun <= last and ended >= first
+                for name, first, last in self.allowed
             )
             self.counts["excused failures"] += excused
-            found += [] if excused else [problem]
+            problems_found += [] if excused else [problem]
         for what, times in sorted(self.recovery_s.items()):
             middle = f"{np.median(times):.1f} s"
             longest = f"{max(times):.1f} s at most"
             SHOW.print(f"{what}, {len(times)} times: recovered after {middle}, {longest}")
         SHOW.print(f"{sum(map(len, self.recovery_s.values()))} moments:", dict(self.counts))
-        problems = [f"{each}, {count} times" for each, count in Counter(found).most_common(10)]
+        problems = [
+            f"{problem}, {count} times"
+            for problem, count in Counter(problems_found).most_common(10)
+        ]
         for problem in problems:
             SHOW.print("WRONG:", problem)
         return problems

@@ -40,20 +40,23 @@ def press(
 ) -> list[str]:
     """Does each in turn, under load, to a service of so many versions; returns what is wrong."""
     seen = Seen()
-    found = {what: list[Round]() for what in actions}
+    rounds_by_action = {what: list[Round]() for what in actions}
     command_s: dict[str, list[float]] = {}
     options = ("--latest-versions", str(latest))
-    with service_of(towers, *options, workers=workers, kept=latest + 1) as (service, publisher):
+    with service_of(towers, *options, workers=workers, kept_versions=latest + 1) as (
+        service,
+        publisher,
+    ):
         with pressure_on(service, publisher, seen, pace, INTERVAL_S) as pressure:
             for number in range(rounds):
                 publisher.next()
                 for what, act in actions.items():
                     publisher.command_s = command_s.setdefault(what, [])
-                    found[what].append(pressure.round(partial(act, publisher), number))
+                    rounds_by_action[what].append(pressure.round(partial(act, publisher), number))
         wrong = [] if service.stop(signal.SIGTERM) == 0 else ["the service did not drain"]
-    for what, blocks in found.items():
-        sent, failed = sent_and_failed(blocks)
-        SHOW.print(f"{what}: {sent} requests timed, {failed} failed")
+    for what, blocks in rounds_by_action.items():
+        sent_count, failed = sent_and_failed(blocks)
+        SHOW.print(f"{what}: {sent_count} requests timed, {failed} failed")
         for line in compared(blocks, what):
             SHOW.print(" ", line)
         if command_s[what]:
@@ -70,8 +73,8 @@ def press(
 
 def run(rounds: int, workers: int, pace: Pace, towers: Path) -> list[str]:
     """Does each in so many blocks; returns what is wrong."""
-    how = (rounds, workers, pace, towers)
-    return press(ACTIONS, 1, *how) + press(THREE, 3, *how)
+    options = (rounds, workers, pace, towers)
+    return press(ACTIONS, 1, *options) + press(THREE, 3, *options)
 
 
 if __name__ == "__main__":

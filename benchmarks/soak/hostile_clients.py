@@ -70,13 +70,13 @@ class Report:
             f"another client waits {self.caller.longest_s:.1f} s": self.caller.longest_s
             > ANSWERED_WITHIN_S,
         }
-        return [problem for problem, found in checks.items() if found]
+        return [problem for problem, is_present in checks.items() if is_present]
 
 
 def slow_headers(port: int, service: list[psutil.Process], call_port: int) -> Report:
     """Sends the headers of requests a byte at a time."""
     start = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: localhost\r\nx-slow: "
-    return _attack(port, service, call_port, CONNECTIONS, start, again=b"x")
+    return _attack(port, service, call_port, CONNECTIONS, start, repeated=b"x")
 
 
 def connection_flood(port: int, service: list[psutil.Process], call_port: int) -> Report:
@@ -108,9 +108,9 @@ def _attack(
     call_port: int,
     count: int,
     start: bytes,
-    again: bytes = b"",
+    repeated: bytes = b"",
 ) -> Report:
-    """Opens connections, sends `start` and then `again` every half second, until the proxy has
+    """Opens connections, sends `start` and then `repeated` every half second, until the proxy has
     closed them all.
     """
     report = Report()
@@ -127,11 +127,12 @@ def _attack(
             report.opened += 1
         while ours and time.monotonic() - began < CLOSED_WITHIN_S:
             time.sleep(BYTE_INTERVAL_S)
-            held = _held(port)
+            server_side = _held(port)
             gone = {
-                each
-                for each in ours
-                if each.getsockname()[1] not in held or (again and _send(each, again))
+                connection
+                for connection in ours
+                if connection.getsockname()[1] not in server_side
+                or (repeated and _send(connection, repeated))
             }
             report.closed += len(gone)
             for each in gone:
@@ -174,9 +175,11 @@ def _send(connection: socket.socket, data: bytes) -> bool:
 def _held(port: int) -> set[int]:
     """Returns the client ports of the connections that the proxy holds."""
     return {
-        each.raddr.port
-        for each in psutil.net_connections("tcp")
-        if each.status == "ESTABLISHED" and each.laddr.port == port and each.raddr.ip == ADDRESS
+        connection.raddr.port
+        for connection in psutil.net_connections("tcp")
+        if connection.status == "ESTABLISHED"
+        and connection.laddr.port == port
+        and connection.raddr.ip == ADDRESS
     }
 
 
@@ -209,10 +212,16 @@ def _calling(port: int, seen: Caller) -> Iterator[None]:
 
 def _connections(service: list[psutil.Process]) -> int:
     return sum(
-        len([each for each in one.net_connections("tcp") if each.status == "ESTABLISHED"])
-        for one in service
+        len(
+            [
+                connection
+                for connection in process.net_connections("tcp")
+                if connection.status == "ESTABLISHED"
+            ]
+        )
+        for process in service
     )
 
 
 def _memory_bytes(service: list[psutil.Process]) -> int:
-    return sum(each.memory_info().rss for each in service)
+    return sum(process.memory_info().rss for process in service)

@@ -89,8 +89,8 @@ def _block(
     began = time.strftime("%H:%M:%S")
     seen = overload(service, kind, times, plan.seconds, transport, connections, peak_of)
     block = f"{kind.name} {transport} {times:g} x, {connections} connections"
-    shown = [f"{name} {figure}" for name, figure in figures(seen).items()]
-    SHOW.print(f"{began}: {block}: {', '.join(shown)}")
+    lines = [f"{name} {figure}" for name, figure in figures(seen).items()]
+    SHOW.print(f"{began}: {block}: {', '.join(lines)}")
     return [
         f"{block}: {problem}"
         for problem in seen.problems()
@@ -121,22 +121,22 @@ def main() -> None:
     arguments.add_argument(
         "--against", type=Path, metavar="DIR", help="another checkout, whose peak is the measure"
     )
-    given = arguments.parse_args()
+    options = arguments.parse_args()
     checkouts = [Checkout("this")]
-    if given.against is not None:
-        checkouts.append(Checkout("other", given.against))
+    if options.against is not None:
+        checkouts.append(Checkout("other", options.against))
     SHOW.print(cores.serve_on_few())
     plan = Plan(
-        workloads=given.workload or WORKLOADS,
-        transports=given.transport or tuple(REJECTED),
-        connections=given.connections,
-        times=given.times,
-        seconds=given.seconds,
-        precision=given.precision,
+        workloads=options.workload or WORKLOADS,
+        transports=options.transport or tuple(REJECTED),
+        connections=options.connections,
+        times=options.times,
+        seconds=options.seconds,
+        precision=options.precision,
     )
     with (
         tempfile.TemporaryDirectory() as folder,
-        closing(Subjects(Path(folder), checkouts, SCALE, given.workers)) as subjects,
+        closing(Subjects(Path(folder), checkouts, SCALE, options.workers)) as subjects,
     ):
         wrong = run(plan, subjects)
     for problem in wrong:

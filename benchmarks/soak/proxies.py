@@ -107,7 +107,7 @@ class Services:
 
     def processes(self) -> list[psutil.Process]:
         """Returns all processes of both."""
-        parents = [psutil.Process(each.process.pid) for each in self.running]
+        parents = [psutil.Process(program.process.pid) for program in self.running]
         return [*parents, *(child for parent in parents for child in parent.children())]
 
     def _ctl(self, command_name: str) -> None:
@@ -124,9 +124,9 @@ class Services:
 
 def free_port() -> int:
     """Returns a port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _with_ports(line: str, ports: Ports) -> str:
@@ -223,14 +223,14 @@ def calls_during(ports: tuple[int, int], event: Callable[[], None]) -> dict[str,
 def soak(programs: Sequence[str]) -> int:
     """Runs everything behind every proxy; returns the exit code."""
     problems: list[str] = []
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place) / "bundles"
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory) / "bundles"
         root.mkdir()
         write_small_bundle(root, kept_towers(), MODEL, 1)
         services = Services(root)
         try:
             for program in programs:
-                with proxy(program, services, Path(place)) as ports:
+                with proxy(program, services, Path(directory)) as ports:
                     problems += events(program, services, ports) + attacks(program, services, ports)
         finally:
             services.close()

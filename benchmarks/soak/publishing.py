@@ -36,7 +36,12 @@ class Publisher:
     """
 
     def __init__(
-        self, service: Process, workers: int, root: Path, originals: list[Path], kept: int = 2
+        self,
+        service: Process,
+        workers: int,
+        root: Path,
+        originals: list[Path],
+        kept_versions: int = 2,
     ) -> None:
         """Begins after version 1.
 
@@ -49,7 +54,7 @@ class Publisher:
         self._workers = workers
         self._root = root
         self._originals = originals
-        self._kept = kept
+        self._kept = kept_versions
         self._client = httpx.Client(
             base_url=f"http://127.0.0.1:{service.ports['admin']}", timeout=WAIT_S
         )
@@ -72,9 +77,9 @@ class Publisher:
 
     def rehearse(self) -> None:
         """Does what `next` does, outside the root."""
-        beside = self._root.parent / "rehearsed"
-        self._write(beside, self.version + 1)
-        shutil.rmtree(beside)
+        rehearsal = self._root.parent / "rehearsed"
+        self._write(rehearsal, self.version + 1)
+        shutil.rmtree(rehearsal)
 
     def roll_back_and_forth(self) -> None:
         """Makes the version before current, then the newest again; each is when the command

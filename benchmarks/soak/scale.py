@@ -103,9 +103,9 @@ def recovered(routers: Sequence[Member], shards: Sequence[Member]) -> bool:
                 f"http://127.0.0.1:{router.admin}/v1/topology", timeout=WAIT_S
             ).json()["processes"]
             whole = [
-                each
-                for each in process["shards"]
-                if f"{MODEL}/{VERSION}" in each["holds"] and not each["problem"]
+                shard
+                for shard in process["shards"]
+                if f"{MODEL}/{VERSION}" in shard["holds"] and not shard["problem"]
             ]
             if len(whole) != len(shards):
                 return False
@@ -122,7 +122,7 @@ def cluster(root: Path, older: Path) -> Iterator[tuple[list[Member], list[Member
         for r in "ab"
     ]
     addresses = [
-        text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.at.grpc}")
+        text for shard in shards for text in ("--shard-addresses", f"127.0.0.1:{shard.at.grpc}")
     ]
     routers = [
         Member(f"router {r}", root, older, *addresses, *ALL, "--request-timeout-s", "5")
@@ -132,21 +132,21 @@ def cluster(root: Path, older: Path) -> Iterator[tuple[list[Member], list[Member
         until(lambda: recovered(routers, shards))
         yield routers, shards
     finally:
-        for each in (*routers, *shards):
-            each.process.kill()
+        for process in (*routers, *shards):
+            process.process.kill()
 
 
 def disturb(routers: list[Member], shards: list[Member], seen: Seen, seed: int) -> None:
     """Does something to some processes, and notes how long recovery took once it was over."""
     chosen = random.Random(seed)
-    one = [chosen.choice([*routers, *shards])]
+    victim = [chosen.choice([*routers, *shards])]
     several = [chosen.choice(shards[:2]), chosen.choice(shards[2:])]
-    victims = chosen.choices([one, several, shards[:2]], [7, 2, 1])[0]
+    victims = chosen.choices([victim, several, shards[:2]], [7, 2, 1])[0]
     action = chosen.choice(ACTIONS[:3] if victims[0] in routers else ACTIONS)
     begun = time.monotonic()
     hold_s = chosen.uniform(*HOLD_S)
     with ThreadPoolExecutor(len(victims)) as threads:
-        list(threads.map(lambda each: action(each, hold_s), victims))
+        list(threads.map(lambda victim: action(victim, hold_s), victims))
     until(lambda: recovered(routers, shards))
     now = time.monotonic()
     excused = victims[0].at.name if victims[0] in routers else ""
@@ -165,13 +165,16 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
     """Disturbs a cluster so many times; returns what is wrong."""
     with tempfile.TemporaryDirectory() as scratch:
         root, older = (Path(scratch) / name / "bundles" for name in ("now", "older"))
-        for place, version in ((root, VERSION), (older, OLDER)):
-            place.mkdir(parents=True)
+        for directory, version in ((root, VERSION), (older, OLDER)):
+            directory.mkdir(parents=True)
             write_small_bundle(
-                place, towers, MODEL, version, row_types={"movies": "int8"}, partitions=3
+                directory, towers, MODEL, version, row_types={"movies": "int8"}, partitions=3
             )
         seen = seen_of_one(root)
-        with cluster(root, older) as (routers, shards), load([each.at for each in routers], seen):
+        with (
+            cluster(root, older) as (routers, shards),
+            load([router.at for router in routers], seen),
+        ):
             for moment in range(moments):
                 disturb(routers, shards, seen, seed + moment)
     return seen.report()

@@ -104,20 +104,20 @@ class Nodes:
 
     def _end_orphans(self) -> None:
         """Ends what killed node agents have left behind."""
-        for each in self._before:
+        for process in self._before:
             with suppress(psutil.NoSuchProcess):
-                if each.ppid() == 1:
-                    each.kill()
+                if process.ppid() == 1:
+                    process.kill()
 
 
 _nodes: list[Nodes] = []
 
 
-def in_nodes_process(method: str, *given: Any) -> Any:
+def in_nodes_process(method: str, *arguments: Any) -> Any:
     """Calls a method of the nodes that belong to this process; starts them first."""
     if not _nodes:
         _nodes.append(Nodes())
-    return getattr(_nodes[0], method)(*given)
+    return getattr(_nodes[0], method)(*arguments)
 
 
 class Site:
@@ -135,9 +135,9 @@ class Site:
         ]
         self._deploy(root)
 
-    def nodes(self, method: str, *given: Any) -> Any:
+    def nodes(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the nodes."""
-        return self._nodes.submit(in_nodes_process, method, *given).result()
+        return self._nodes.submit(in_nodes_process, method, *arguments).result()
 
     def _deploy(self, root: Path) -> None:
         shared: dict[str, Any] = {"root": str(root), "shard_min_bytes": 1, "drain_delay_s": 0}
@@ -193,14 +193,14 @@ class Site:
 
         alive = [("class_name", "=", "ServeController"), ("state", "=", "ALIVE")]
         with suppress(httpx.HTTPError, state.exception.RayStateApiException):
-            found = state.list_actors(f"http://{self._dashboard}", filters=alive, detail=True)
+            actors = state.list_actors(f"http://{self._dashboard}", filters=alive, detail=True)
             answer = self._client.get("/api/serve/applications/").raise_for_status().json()
-            return {each.class_name: Running(each.pid, "") for each in found} | {
-                name: Running(each["pid"], each["node_id"])
+            return {actor.class_name: Running(actor.pid, "") for actor in actors} | {
+                name: Running(replica["pid"], replica["node_id"])
                 for name, application in answer["applications"].items()
                 for deployment in application["deployments"].values()
-                for each in deployment["replicas"]
-                if each["state"] == "RUNNING"
+                for replica in deployment["replicas"]
+                if replica["state"] == "RUNNING"
             }
         return {}
 
@@ -219,7 +219,7 @@ class Site:
                     r'^rowcast_shard_replicas\{shard="./2"\} (.+)', metrics, re.MULTILINE
                 )
                 if httpx.get(f"{url}/readyz").status_code != 200 or [
-                    float(each) for each in replicas
+                    float(replica) for replica in replicas
                 ] != [2, 2]:
                     return False
             return True
@@ -241,8 +241,8 @@ def disturb(site: Site, seen: Seen, seed: int) -> None:
     }.get(kind)
     begun = time.monotonic()
     if lost is None:
-        node = chosen.choice(sorted({each.node for each in before.values()} - {""}))
-        lost = [name for name, each in before.items() if each.node == node]
+        node = chosen.choice(sorted({process.node for process in before.values()} - {""}))
+        lost = [name for name, process in before.items() if process.node == node]
         resources = site.nodes("remove", node)
     else:
         for name in lost:
@@ -250,8 +250,8 @@ def disturb(site: Site, seen: Seen, seed: int) -> None:
     gone = {before[name] for name in lost}
     until(lambda: site.recovered(gone))
     now = time.monotonic()
-    both = any(set(pair) <= set(lost) for pair in (SHARDS[:2], SHARDS[2:]))
-    seen.allowed += [(each, begun, now) for each in ([""] if both else lost)]
+    lost_pair = any(set(pair) <= set(lost) for pair in (SHARDS[:2], SHARDS[2:]))
+    seen.allowed += [(name, begun, now) for name in ([""] if lost_pair else lost)]
     seen.recovered(kind, now - begun)
     if resources:
         site.nodes("add", resources)

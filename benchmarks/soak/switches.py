@@ -172,13 +172,13 @@ class State:
         time.sleep(1)
         parent = psutil.Process(service.process.pid)
         processes = [parent, *parent.children()]
-        maps = "".join(Path(f"/proc/{each.pid}/maps").read_text() for each in processes)
+        maps = "".join(Path(f"/proc/{process.pid}/maps").read_text() for process in processes)
         metrics = f"http://127.0.0.1:{service.ports['http']}/metrics"
         # What is looked at from time to time alone is served from the first time on.
         until(lambda: "rowcast_model_table_bytes{" in httpx.get(metrics, timeout=WAIT_S).text)
         return cls(
-            sum(anonymous_bytes(each.pid) for each in processes),
-            sum(each.num_fds() for each in processes),
+            sum(anonymous_bytes(process.pid) for process in processes),
+            sum(process.num_fds() for process in processes),
             maps.count(f"/{MODEL}/"),
             httpx.get(metrics, timeout=WAIT_S).text.count("\n"),
         )
@@ -192,7 +192,7 @@ def anonymous_bytes(process: int) -> int:
 
 def median_bytes(states: Sequence[State]) -> int:
     """Returns the memory of a few looks at it, bytes."""
-    return int(np.median([each.memory_bytes for each in states]))
+    return int(np.median([state.memory_bytes for state in states]))
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def running(repeated: Sequence[Callable[[threading.Event], None]]) -> Iterator[N
     """
     done = threading.Event()
     with ThreadPoolExecutor(len(repeated)) as threads:
-        jobs = [threads.submit(each, done) for each in repeated]
+        jobs = [threads.submit(action, done) for action in repeated]
         try:
             yield
         finally:
@@ -264,18 +264,18 @@ def switch_under_load(
                 states[publisher.version] = State.of(service)
         states[publisher.version] = State.of(service)
     answered = {version for _, version in seen.answers}
-    sent, failed = sent_and_failed(rounds)
-    rates = [each.rate_per_s for each in rounds]
+    sent_count, failed = sent_and_failed(rounds)
+    rates = [measured.rate_per_s for measured in rounds]
     SHOW.print(
         f"{publisher.switches} switches to {versions} versions at {min(rates):.0f} to "
         f"{max(rates):.0f} calls a second: "
-        f"{sent} requests timed, {failed} failed; {sum(seen.counts.values())} answers of "
+        f"{sent_count} requests timed, {failed} failed; {sum(seen.counts.values())} answers of "
         f"{len(answered)} versions compared"
     )
     for line in compared(rounds, "switches"):
         SHOW.print(line)
     memory = ", ".join(
-        f"{each.memory_bytes / 1e6:.1f} at {version}" for version, each in states.items()
+        f"{state.memory_bytes / 1e6:.1f} at {version}" for version, state in states.items()
     )
     SHOW.print(f"MB of memory: {memory}")
     return wrong_of(seen, failed, [*states.values()])
@@ -301,24 +301,24 @@ def wrong_of(seen: Seen, failed: int, states: Sequence[State]) -> list[str]:
 
 def kept_towers() -> Path:
     """Returns the directory of the compiled towers, which later soaks use too."""
-    place = Path("build/soak/towers").resolve()
-    place.mkdir(parents=True, exist_ok=True)
-    return compiled_towers(place)
+    directory = Path("build/soak/towers").resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    return compiled_towers(directory)
 
 
-def originals_of(towers: Path, place: Path) -> list[Path]:
+def originals_of(towers: Path, directory: Path) -> list[Path]:
     """Writes versions that answer differently."""
     return [
-        write_small_bundle(place, towers, MODEL, version).directory
+        write_small_bundle(directory, towers, MODEL, version).directory
         for version in range(1, DISTINCT + 1)
     ]
 
 
 @contextmanager
 def service_of(
-    towers: Path, *options: str, workers: int = 1, kept: int = 2
+    towers: Path, *options: str, workers: int = 1, kept_versions: int = 2
 ) -> Iterator[tuple[Process, Publisher]]:
-    """Runs a service with version 1, and a publisher of others, of which `kept` stay in
+    """Runs a service with version 1, and a publisher of others, of which `kept_versions` stay in
     the root.
     """
     Path("build/soak").mkdir(parents=True, exist_ok=True)
@@ -330,7 +330,7 @@ def service_of(
         try:
             service.event("listening")
             with cores.loading():
-                yield service, Publisher(service, workers, root, originals, kept)
+                yield service, Publisher(service, workers, root, originals, kept_versions)
         finally:
             service.kill()
 

@@ -14,11 +14,11 @@ class Ranker(MLModel):  # type: ignore[misc]  # untyped here
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        sent = {each.name: NumpyCodec.decode_input(each) for each in payload.inputs}
-        candidates = sent["candidate_ids"]
+        inputs = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
+        candidates = inputs["candidate_ids"]
         scores = self.score(
-            sent["context_ids"].reshape(-1),
-            sent["numbers"].reshape(-1),
+            inputs["context_ids"].reshape(-1),
+            inputs["numbers"].reshape(-1),
             candidates.reshape(len(candidates), -1),
         )
         return InferenceResponse(

@@ -37,12 +37,12 @@ def load(name: str = ONE) -> Score:
     def score(
         context_ids: ArrayLike, numbers: ArrayLike, candidate_ids: ArrayLike
     ) -> NDArray[np.float32]:
-        found = signature(
+        outputs = signature(
             context_ids=tf.constant(context_ids, tf.int64),
             numbers=tf.constant(numbers, tf.float32),
             candidate_ids=tf.constant(candidate_ids, tf.int64),
         )
-        scores: NDArray[np.float32] = found["score"].numpy()
+        scores: NDArray[np.float32] = outputs["score"].numpy()
         return scores
 
     score.model = model  # type: ignore[attr-defined]  # its variables live as long as it

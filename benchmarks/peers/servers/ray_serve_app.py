@@ -29,8 +29,8 @@ class Ranker:
         self.score = load()
 
     async def __call__(self, request: Request) -> Response:
-        sent: dict[str, Any] = orjson.loads(await request.body())
-        scores = self.score(sent["context_ids"], sent["numbers"], sent["candidate_ids"])
+        inputs: dict[str, Any] = orjson.loads(await request.body())
+        scores = self.score(inputs["context_ids"], inputs["numbers"], inputs["candidate_ids"])
         body = orjson.dumps({"score": scores}, option=orjson.OPT_SERIALIZE_NUMPY)
         return Response(body, media_type="application/json")
 

@@ -72,27 +72,31 @@ class Seen:
 
 
 def at_a_moment(
-    forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random
+    forked: ForkedRuns, job: Job, directory: Path, seconds: float, lot: random.Random
 ) -> int:
     """Kills the exporter at any moment."""
     return forked.run(
-        job.arguments(place / "bundles"), place / "output", seconds=lot.uniform(0.01, 1.0) * seconds
+        job.arguments(directory / "bundles"),
+        directory / "output",
+        seconds=lot.uniform(0.01, 1.0) * seconds,
     )
 
 
 def at_a_change(
-    forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random
+    forked: ForkedRuns, job: Job, directory: Path, seconds: float, lot: random.Random
 ) -> int:
     """Kills the exporter right before it makes, renames or removes a file."""
     return forked.run(
-        job.arguments(place / "bundles"), place / "output", operation=lot.randint(1, 32)
+        job.arguments(directory / "bundles"), directory / "output", operation=lot.randint(1, 32)
     )
 
 
-def a_worker(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: random.Random) -> int:
+def a_worker(
+    forked: ForkedRuns, job: Job, directory: Path, seconds: float, lot: random.Random
+) -> int:
     """Kills one table worker: the run ends, and can be resumed."""
     died: list[int] = []
-    pid = forked.start(job.arguments(place / "bundles"), place / "output")
+    pid = forked.start(job.arguments(directory / "bundles"), directory / "output")
     began = time.monotonic()
     moment = lot.uniform(0.1, 0.9) * seconds
 
@@ -101,9 +105,9 @@ def a_worker(forked: ForkedRuns, job: Job, place: Path, seconds: float, lot: ran
             time.sleep(0.005)
             with suppress(psutil.NoSuchProcess):
                 workers = [
-                    each
-                    for each in psutil.Process(pid).children()
-                    if "spawn_main" in " ".join(each.cmdline())
+                    child
+                    for child in psutil.Process(pid).children()
+                    if "spawn_main" in " ".join(child.cmdline())
                 ]
                 if workers and time.monotonic() - began > moment:
                     lot.choice(workers).kill()
@@ -133,10 +137,10 @@ class Soak:
         """Takes jobs in turn until so many were killed, or the time is up."""
         lot = random.Random(f"{self.seed} {plan[0][0].name}")
         expected: dict[Job, Expected] = {}
-        own = {(job.name, kill.__name__) for job, kill in plan}
+        pairs = {(job.name, kill.__name__) for job, kill in plan}
 
         def done() -> bool:
-            killed = sum(self.seen[which].killed for which in own if which in self.seen)
+            killed = sum(self.seen[pair].killed for pair in pairs if pair in self.seen)
             return killed >= kills or time.monotonic() - self.began > BEGIN_NO_MORE_S
 
         while not done():
@@ -160,19 +164,19 @@ class Soak:
         seen: Seen,
     ) -> None:
         """One kill, one resume, one comparison."""
-        place = Path(tempfile.mkdtemp(dir=self.base))
+        directory = Path(tempfile.mkdtemp(dir=self.base))
         seen.points += 1
-        status = kill(forked, job, place, seen.seconds, lot)
+        status = kill(forked, job, directory, seen.seconds, lot)
         try:
-            assert status in (0, *KILLED), (place / "output").read_text()
-            if (place / "bundles" / job.model / "1").is_dir():
+            assert status in (0, *KILLED), (directory / "output").read_text()
+            if (directory / "bundles" / job.model / "1").is_dir():
                 seen.published += 1
             elif status != 0:
-                seen.after_steps[len(journaled(place / "bundles" / job.model))] += 1
-            resume(forked, job, place, expected)
+                seen.after_steps[len(journaled(directory / "bundles" / job.model))] += 1
+            resume(forked, job, directory, expected)
         except (AssertionError, OSError) as problem:
             seen.failures.append(f"point {seen.points}: {problem!r}")
-        shutil.rmtree(place)
+        shutil.rmtree(directory)
         seen.killed += status != 0
         seen.seconds *= 1.03 if status else 0.85
 
@@ -181,18 +185,18 @@ class Soak:
         table = Table(
             "job", "killed", "points", "kills", "files finished then", "published then", "wrong"
         )
-        for (job, how), seen in self.seen.items():
+        for (job, kill), seen in self.seen.items():
             steps = sorted(seen.after_steps.elements())
             spread = f"{steps[0]} to {steps[-1]}" if steps else ""
             counts = (str(count) for count in (seen.published, len(seen.failures)))
             table.add_row(
-                job, how.replace("_", " "), str(seen.points), str(seen.killed), spread, *counts
+                job, kill.replace("_", " "), str(seen.points), str(seen.killed), spread, *counts
             )
         SHOW.print(table)
         failures = [
-            f"{' '.join(which)}: {each}"
-            for which, seen in self.seen.items()
-            for each in seen.failures
+            f"{' '.join(pair)}: {failure}"
+            for pair, seen in self.seen.items()
+            for failure in seen.failures
         ]
         for each in failures[:10]:
             SHOW.print(each, markup=False)
