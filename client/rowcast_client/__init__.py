@@ -8,7 +8,7 @@ reports about its models.
 from importlib.metadata import version
 
 from rowcast_client.calls import Call
-from rowcast_client.changes import AppliedChanges, Changed
+from rowcast_client.changes import AppliedChanges, ChangeResult
 from rowcast_client.client import AsyncClient, Client
 from rowcast_client.columns import Column
 from rowcast_client.errors import (
@@ -33,16 +33,16 @@ from rowcast_client.errors import (
 from rowcast_client.filters import near, where
 from rowcast_client.model_details import ModelDetails, ModelState
 from rowcast_client.results import (
-    Embedded,
+    EmbeddingResult,
     Explanation,
     FailedCandidate,
-    LookedUp,
+    LookupResult,
     Neighbor,
     Neighbors,
-    Ranked,
     RankedCandidate,
     RankedCandidates,
-    Retrieved,
+    RankingResult,
+    RetrievalResult,
 )
 from rowcast_client.retries import Retries
 from rowcast_client.sources import Source
@@ -54,19 +54,19 @@ __all__ = [
     "AsyncClient",
     "Call",
     "Cancelled",
-    "Changed",
+    "ChangeResult",
     "Client",
     "Column",
     "DataLoss",
     "DeadlineExceeded",
-    "Embedded",
+    "EmbeddingResult",
     "Explanation",
     "FailedCandidate",
     "FieldViolation",
     "Internal",
     "InvalidArgument",
     "InvalidResponse",
-    "LookedUp",
+    "LookupResult",
     "ModelDetails",
     "ModelState",
     "Neighbor",
@@ -75,11 +75,11 @@ __all__ = [
     "NotReady",
     "Overloaded",
     "PermissionDenied",
-    "Ranked",
     "RankedCandidate",
     "RankedCandidates",
+    "RankingResult",
     "Retries",
-    "Retrieved",
+    "RetrievalResult",
     "RowcastError",
     "Source",
     "TlsFailed",

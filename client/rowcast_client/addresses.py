@@ -42,9 +42,13 @@ def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     texts: Sequence[str | Sequence[str]] = [urls]
     if isinstance(urls, (list, tuple)):
         texts = urls
-    addresses = [_parse(url) for text in texts for url in _separate(text)]
+    addresses: list[Address] = []
+    for text in texts:
+        addresses += map(_parse, _separate(text))
     if not addresses:
         raise InvalidArgument(f"the list of addresses is empty: {EXPECTED}")
+
+    # Clients have one transport, one TLS context and one set of paths for all addresses.
     first = addresses[0]
     for address in addresses:
         if (_scheme(address.url), address.path) != (_scheme(first.url), first.path):
@@ -72,7 +76,9 @@ def _separate(text: Any) -> list[str]:
 
 def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
-    return scheme.lower() if separator else ""
+    if not separator:
+        return ""
+    return scheme.lower()
 
 
 def _parse(url: str) -> Address:
@@ -83,6 +89,7 @@ def _parse(url: str) -> Address:
         raise InvalidArgument(f"address {url!r} cannot be read ({error}): {EXPECTED}") from error
     if parts.scheme not in SCHEMES or not parts.hostname or not url.isascii():
         raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
+    # The message has the host alone: a query may hold a secret.
     if parts.query or parts.fragment:
         raise InvalidArgument(
             f"address of {parts.hostname} has more than a host, a port and a path: {EXPECTED}"
@@ -95,5 +102,10 @@ def _parse(url: str) -> Address:
         raise InvalidArgument(
             f"address {url!r} has a path, which gRPC does not support: {EXPECTED}"
         )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return Address(url, "grpc", secure, f"{host}:{port or (443 if secure else 80)}", path)
+    # urlsplit removes the brackets of an IPv6 address, which gRPC needs.
+    host = parts.hostname
+    if ":" in host:
+        host = f"[{host}]"
+    if not port:
+        port = 443 if secure else 80
+    return Address(url, "grpc", secure, f"{host}:{port}", path)

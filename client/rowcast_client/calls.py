@@ -1,4 +1,4 @@
-"""The calls of a service: what each sends and how its response is read. Both clients and both
+"""The calls of a service: their requests, and how their responses are read. Both clients and both
 transports use them.
 
 Each function checks and packs its arguments and returns a Call; `Client` and `AsyncClient` send it.
@@ -34,14 +34,14 @@ from rowcast_client.errors import InvalidArgument
 from rowcast_client.filters import Filter, pack_crowding, pack_filter
 from rowcast_client.model_details import ModelDetails, ModelState
 from rowcast_client.results import (
-    Embedded,
-    LookedUp,
-    Ranked,
-    Retrieved,
-    unpack_embedded,
-    unpack_looked_up,
-    unpack_ranked,
-    unpack_retrieved,
+    EmbeddingResult,
+    LookupResult,
+    RankingResult,
+    RetrievalResult,
+    unpack_embedding,
+    unpack_lookup,
+    unpack_ranking,
+    unpack_retrieval,
 )
 from rowcast_client.sources import Source, pack_sources
 from rowcast_client.stubs import embedding_service_pb2 as pb
@@ -72,7 +72,7 @@ class CallOptions(VersionOptions, total=False):
     """Options of the five calls, beside their own.
 
     Attributes:
-      model: left out: the only one.
+      model: The name of the model; the only one if left out.
     """
 
     model: str
@@ -83,28 +83,30 @@ class SelectOptions(CallOptions, total=False):
     order.
 
     Attributes:
-      k: neighbors wanted of each request; left out or 0: 10.
-      pool_size: how many are retrieved before they are ranked or reordered; left out or 0: max(100,
-        10 k).
-      filter: conditions on their attributes: `where("year").at_least(1990)`, or a dict as in JSON.
-      exclude_ids: candidates never returned: a list for all requests, or a list of lists, one per
+      k: The number of neighbors of each request; 10 if left out or 0.
+      pool_size: The number of candidates that are retrieved before they are ranked or reordered;
+        max(100, 10 k) if left out or 0.
+      filter: Conditions on the candidates' attributes: `where("year").at_least(1990)`, or a dict as
+        in JSON.
+      exclude_ids: Candidates never returned: a list for all requests, or a list of lists, one per
         request.
-      negative_ids: candidates that the neighbors must not be like, given as `exclude_ids`; they are
-        not returned either.
+      negative_ids: Candidates that the neighbors must not be like, in the form of `exclude_ids`;
+        they are not returned either.
       offset: The position of the first neighbor to return, for pages: the list is made over a pool
         of `pool_size`.
-      crowding: how many neighbors may have the same value of an attribute, by attribute:
+      crowding: The maximum number of neighbors with the same value of an attribute, by attribute:
         `{"seller": 3}`.
-      diversity: 0: by score alone; up to 1: less and less like the neighbors before.
-      min_score: neighbors with lower scores are left out.
-      formula: gives the score: over outputs in recommend; over `score` and numeric attributes in
-        retrieve.
-      attributes: returned with each neighbor, such as `["title"]`.
-      index: left out: the only one.
-      recall: at least this one, by the index's measured curve; left out or 0: as exported.
-      explain: the response has an explanation of each request.
-      context_ids: The ID, or a list of IDs, of contexts whose stored features are taken where
-        `context` sends none.
+      diversity: The weight of diversity: 0 orders by score alone; up to 1, neighbors are less and
+        less like the ones before.
+      min_score: The minimum score; neighbors with lower scores are left out.
+      formula: The formula of the score: over outputs in recommend; over `score` and numeric
+        attributes in retrieve.
+      attributes: Names of attributes to return with each neighbor, such as `["title"]`.
+      index: The name of the index; the only one if left out.
+      recall: The minimum recall, by the index's measured curve; as exported if left out or 0.
+      explain: Whether the response has an explanation of each request.
+      context_ids: The ID, or a list of IDs, of contexts whose stored features are read where
+        `context` has none.
     """
 
     k: int
@@ -128,12 +130,12 @@ class Call(NamedTuple, Generic[Result_co]):
     """One call, ready to be sent.
 
     Attributes:
-      method: its name in the contract, such as "Retrieve".
-      request: the message that goes out.
-      response: class of the message that comes back.
-      unpack: reads that message.
-      timeout_s: time for all attempts together; None: the client's.
-      request_id: under which the service logs it; None: a new one.
+      method: The name of the method in the contract, such as "Retrieve".
+      request: The message of the request.
+      response: The class of the response's message.
+      unpack: The function that reads a response.
+      timeout_s: The timeout in seconds for all attempts together; None: The client's timeout.
+      request_id: The ID under which the service logs the call; None: a new one.
     """
 
     method: str
@@ -152,19 +154,19 @@ def retrieve(
     exact: bool = False,
     not_found: NotFoundRule = "error",
     **options: Unpack[SelectOptions],
-) -> Call[Retrieved]:
+) -> Call[RetrievalResult]:
     """Finds the k nearest candidates of each query.
 
     Queries are given by exactly one of context (or context_ids, or both), vectors and ids.
 
     Args:
-      context: features of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such
+      context: The features of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such
         dicts.
       vectors: The vectors of one query: [dim], or [m, dim], for which a candidate has its best
         score; for n queries, a list of n such arrays, or [n, m, dim].
-      ids: candidates whose own vectors are the query: of one query an id, or a list, for which a
-        candidate has its best score; of n queries a list of n lists.
-      exact: search exactly, whatever the index.
+      ids: Candidates whose vectors are the query: an id or a list for one query, for which a
+        candidate has its best score; a list of n lists for n queries.
+      exact: Whether to search exactly, whatever the index.
       not_found: What happens with `ids` that do not exist. "error": The call fails; "skip": It does
         without them, and the response has them in `not_found`.
       options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
@@ -174,7 +176,7 @@ def retrieve(
       One list of neighbors per query.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     by_context = context is not None or options.get("context_ids") is not None
@@ -182,7 +184,7 @@ def retrieve(
         raise InvalidArgument(
             "queries must be given as exactly one of context (or context_ids), vectors, and ids"
         )
-    fields, others = _selection(options)
+    fields, call_options = _selection(options)
     counts = None
     if context is not None:
         fields["context"] = pack_requests(context)
@@ -193,7 +195,9 @@ def retrieve(
     if counts is not None:
         fields["query_offsets"] = offsets_of("queries", counts)
     request = pb.RetrieveRequest(exact=bool(exact), not_found=_not_found_rule(not_found), **fields)
-    return versioned_call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, **others)
+    return versioned_call(
+        "Retrieve", request, pb.RetrieveResponse, unpack_retrieval, **call_options
+    )
 
 
 def rank(
@@ -208,21 +212,22 @@ def rank(
     tower: str = "",
     not_found: NotFoundRule = "error",
     **options: Unpack[CallOptions],
-) -> Call[Ranked]:
+) -> Call[RankingResult]:
     """Scores candidates for each context.
 
     Args:
-      context: features of one context, or a list of them; None: all are stored, or have defaults.
+      context: The features of one context, or a list of them; None: all are stored, or have
+        defaults.
       candidate_ids: The ids of the candidates; for several contexts a list of lists, one per
         context. None: Candidates are given by features alone.
-      candidate_features: name -> one value per candidate; of several contexts a list of such
-        dicts. What is not sent is taken from the candidate store.
-      k: only the k best of each context, best first; 0: all, in the order sent.
-      heads: outputs returned beside the score.
-      formula: over outputs, gives the score: `click^0.7 * like^0.3`; empty: the model's own.
-      context_ids: The ID, or a list of IDs, of contexts whose stored features are taken where
-        `context` sends none.
-      tower: empty: the only ranking tower.
+      candidate_features: One value per candidate, by the name of the feature; a list of such dicts
+        for several contexts. The candidate store has the others.
+      k: The number of candidates of each context to return, best first; 0: all, in the order sent.
+      heads: Names of outputs to return in addition to the score.
+      formula: The formula of the score over outputs: `click^0.7 * like^0.3`; empty: the model's.
+      context_ids: The ID, or a list of IDs, of contexts whose stored features are read where
+        `context` has none.
+      tower: The name of the ranking tower; empty: the only one.
       not_found: What happens with candidates that the candidate store does not have. "error": The
         call fails; "skip": They are left out, and the response has their ids in `not_found`.
       options: model, version, label, timeout_s, request_id: see CallOptions.
@@ -231,11 +236,14 @@ def rank(
       One list of candidates with scores per context.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
+    # Stored contexts need no features, but the number of contexts shows in their list.
     if context is None:
-        context = [{}] * len(context_ids) if is_list(context_ids) else {}
+        context = {}
+        if is_list(context_ids):
+            context = [{}] * len(context_ids)
     request = pb.RankRequest(
         tower=text("tower", tower),
         context=pack_requests(context),
@@ -246,7 +254,7 @@ def rank(
         not_found=_not_found_rule(not_found),
         **pack_candidates(context, candidate_ids, candidate_features),
     )
-    return versioned_call("Rank", request, pb.RankResponse, unpack_ranked, **options)
+    return versioned_call("Rank", request, pb.RankResponse, unpack_ranking, **options)
 
 
 def recommend(
@@ -257,17 +265,17 @@ def recommend(
     keep: int = 0,
     skip_stage: bool = False,
     **options: Unpack[SelectOptions],
-) -> Call[Retrieved]:
+) -> Call[RetrievalResult]:
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
 
     Args:
-      context: features of one request, for the query tower and the ranking tower, or a list of
+      context: The features of one request, for the query tower and the ranking tower, or a list of
         them; None: all are stored, or have defaults.
-      tower: empty: the only ranking tower.
-      sources: Where candidates come from, such as `[{"index": "movies"}, {"ids": [1, 260]}]`: see
-        Source; left out: from `index`.
-      keep: How many candidates of each request the stage before the ranking tower keeps; 0: as
-        exported.
+      tower: The name of the ranking tower; empty: the only one.
+      sources: The sources of candidates, such as `[{"index": "movies"}, {"ids": [1, 260]}]`: see
+        Source; left out: `index`.
+      keep: The number of candidates of each request that the stage before the ranking tower keeps;
+        0: as exported.
       skip_stage: Whether all candidates are ranked, without the stage before the ranking tower.
       options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
         more: see CallOptions.
@@ -276,36 +284,42 @@ def recommend(
       One list of neighbors per request; their scores are the ranking tower's.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    packed = None if context is None else pack_requests(context)
-    selection, others = _selection(options)
+    columns = None
+    if context is not None:
+        columns = pack_requests(context)
+    selection, call_options = _selection(options)
     request = pb.RecommendRequest(
-        context=packed,
+        context=columns,
         tower=text("tower", tower),
         sources=pack_sources(sources),
         keep=_count("keep", keep),
         skip_stage=bool(skip_stage),
         **selection,
     )
-    return versioned_call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **others)
+    return versioned_call(
+        "Recommend", request, pb.RecommendResponse, unpack_retrieval, **call_options
+    )
 
 
-def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]) -> Call[Embedded]:
+def embed(
+    features: Requests, *, tower: str = "", **options: Unpack[CallOptions]
+) -> Call[EmbeddingResult]:
     """Computes a tower's vector for each of the given features.
 
     Args:
       features: The features of one example, or a list of them.
-      tower: empty: the only one.
+      tower: The name of the tower; empty: the only one.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     request = pb.EmbedRequest(tower=text("tower", tower), features=pack_requests(features))
-    return versioned_call("Embed", request, pb.EmbedResponse, unpack_embedded, **options)
+    return versioned_call("Embed", request, pb.EmbedResponse, unpack_embedding, **options)
 
 
 def lookup(
@@ -314,28 +328,29 @@ def lookup(
     *,
     not_found: NotFoundRule = "error",
     **options: Unpack[CallOptions],
-) -> Call[LookedUp]:
+) -> Call[LookupResult]:
     """Reads the table rows that a feature's ids stand for.
 
     Args:
       feature: The name of the feature whose table and id rule are used.
-      ids: a list of ids.
+      ids: A list of ids.
       not_found: "skip": The response has the ids that the table does not have in `not_found`, and
         zeros for those that the feature rejects. "error": The call fails if the feature rejects
         one.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    pack_ids("ids", ids)  # rejects what is no flat list of ids
+    # A column may be nested or hold floats; the ids of a lookup must not, which this checks.
+    pack_ids("ids", ids)
     request = pb.LookupRequest(
         feature=feature,
         ids=pack_column(feature, ids),
         not_found=_not_found_rule(not_found),
     )
-    return versioned_call("Lookup", request, pb.LookupResponse, unpack_looked_up, **options)
+    return versioned_call("Lookup", request, pb.LookupResponse, unpack_lookup, **options)
 
 
 def models(
@@ -345,7 +360,7 @@ def models(
 
     Args:
       timeout_s: The timeout in seconds for all attempts together; None: The client's timeout.
-      request_id: under which the service logs the call; None: a new one.
+      request_id: The ID under which the service logs the call; None: a new one.
     """
     request = pb.ListModelsRequest()
     response = pb.ListModelsResponse
@@ -356,7 +371,7 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[ModelDetail
     """Describes a model: the features of each call, readers, tables, towers, indexes.
 
     Args:
-      name: empty: the only one.
+      name: The name of the model; empty: the only one.
       options: version, label, timeout_s, request_id: see VersionOptions.
     """
     return versioned_call(
@@ -374,9 +389,17 @@ def _unpack_models(message: pb.ListModelsResponse) -> list[ModelState]:
 
 
 def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
-    """Packs what is given of SELECTION as fields of a request; returns the other options too."""
+    """Packs the options of SELECTION and _ID_LISTS that are set.
+
+    Returns:
+      The fields of a request, and the options of the call itself.
+
+    Raises:
+      InvalidArgument: A value cannot be sent; names the option.
+    """
     fields: dict[str, Any] = {}
-    others: Any = {}
+    call_options: Any = {}
+    # Type checkers know the values of a TypedDict by literal names only.
     values: Mapping[str, Any] = {**options}
     for name, value in values.items():
         if name in SELECTION:
@@ -384,8 +407,9 @@ def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
         elif name in _ID_LISTS:
             fields |= pack_id_lists(name, _ID_LISTS[name], value)
         else:
-            others[name] = value
-    return fields, others
+            # An unknown name goes on to `versioned_call`, whose TypeError names it.
+            call_options[name] = value
+    return fields, call_options
 
 
 def versioned_call(
@@ -400,7 +424,18 @@ def versioned_call(
     timeout_s: float | None = None,
     request_id: str | None = None,
 ) -> Call[Result_co]:
-    """A call of one version of a model; takes the names of CallOptions, and has their defaults."""
+    """Returns a call of one version of a model.
+
+    Args:
+      method: The name of the method in the contract.
+      request: The message of the request, without the model.
+      response: The class of the response's message.
+      unpack: The function that reads a response.
+      model, version, label, timeout_s, request_id: The values of CallOptions, or their defaults.
+
+    Raises:
+      InvalidArgument: One of these values cannot be sent, or both version and label are set.
+    """
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise InvalidArgument(
             f"version is {version!r}: expected a positive integer, or 0 for the current one"
@@ -410,6 +445,7 @@ def versioned_call(
             f"version is {version} and label is {label!r}: expected only one of the two"
         )
     spec = request.model
+    # Protobuf leaves out a message in which no field is set, such as that of the only model.
     spec.SetInParent()
     spec.name = text("model", model)
     if version:
@@ -434,11 +470,24 @@ def _number(name: str, value: float | None) -> float | None:
         value, (int, float, np.integer, np.floating, type(None))
     ):
         raise InvalidArgument(f"{name} is {value!r}: expected a number")
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    return float(value)
+
+
+def _optional_count(name: str, value: int | None) -> int | None:
+    # The offset 0 is not the same as none: pages have a pool of `pool_size`.
+    if value is None:
+        return None
+    return _count(name, value)
 
 
 def text(name: str, value: str | None) -> str:
-    """Returns a text, "" for None; raises InvalidArgument if it is none."""
+    """Returns a text, "" for None.
+
+    Raises:
+      InvalidArgument: The value is not text.
+    """
     if value is not None and not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r}: expected text")
     return value or ""
@@ -453,14 +502,12 @@ def _not_found_rule(rule: NotFoundRule) -> pb.NotFoundRule:
 
 
 def _names(name: str, values: Iterable[str]) -> list[str]:
-    listed = (
-        list(values)
-        if isinstance(values, Iterable) and not isinstance(values, (str, bytes))
-        else None
-    )
-    if listed is None or not all(isinstance(value, str) for value in listed):
+    # A text would be iterated by its characters.
+    is_sequence = isinstance(values, Iterable) and not isinstance(values, (str, bytes))
+    names = list(values) if is_sequence else []
+    if not is_sequence or not all(isinstance(entry, str) for entry in names):
         raise InvalidArgument(f"{name} is {values!r}: expected a list of names")
-    return listed
+    return names
 
 
 SELECTION: dict[str, Callable[[str, Any], Any]] = {
@@ -468,12 +515,12 @@ SELECTION: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("diversity", "min_score", "recall"), _number),
     **dict.fromkeys(("formula", "index"), text),
     "attributes": _names,
-    "context_ids": lambda _, given: pack_contexts(given),
-    "crowding": lambda _, given: pack_crowding(given),
-    "offset": lambda name, given: None if given is None else _count(name, given),
-    "explain": lambda _, given: bool(given),
-    "filter": lambda _, given: pack_filter(given),
+    "context_ids": lambda _, ids: pack_contexts(ids),
+    "crowding": lambda _, crowding: pack_crowding(crowding),
+    "offset": _optional_count,
+    "explain": lambda _, explain: bool(explain),
+    "filter": lambda _, conditions: pack_filter(conditions),
 }
-"""What packs each of SelectOptions but those of _ID_LISTS."""
+"""Functions that pack the options of SelectOptions, without those in _ID_LISTS."""
 _ID_LISTS = {"exclude_ids": "exclude_offsets", "negative_ids": "negative_offsets"}
-"""Options that are two fields of a request: the ids, and the offsets of each request's."""
+"""Options that are two fields of a request: the ids, and the offsets between requests."""

@@ -21,8 +21,9 @@ from rowcast_client.results import Ids, unpack_ids
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Values = Sequence[Any] | NDArray[Any]
-"""One for each id: a list or an array."""
+"""One value for each id: a list or an array."""
 _INT64 = "<i8"
+"""The dtype of integers in a message."""
 
 
 class ChangeOptions(CallOptions, total=False):
@@ -30,12 +31,12 @@ class ChangeOptions(CallOptions, total=False):
     checked against; all that are served get it.
 
     Attributes:
-      sequences: an integer from 0 for each id: an id keeps its state if that has this sequence or a
+      sequences: An integer from 0 for each id: an id keeps its state if that has this sequence or a
         later one.
-      stream: where the change was read from, with `offset`.
-      offset: the position in the stream behind the change. A change of the stream before
+      stream: The name of the stream that the change was read from, with `offset`.
+      offset: The position in the stream behind the change. A change of the stream before
         the offset of an earlier one is left out, so that each is made once.
-      from_offset: the position in the stream before the change. If the stream was applied beyond
+      from_offset: The position in the stream before the change. If the stream was applied beyond
         it, all of the change is left out, so that no part of it is made twice; left out: a change
         that ends behind the stream's offset is made as a whole.
     """
@@ -47,21 +48,21 @@ class ChangeOptions(CallOptions, total=False):
 
 
 @dataclass(frozen=True, eq=False)
-class Changed:
+class ChangeResult:
     """What became of a change.
 
     Attributes:
-      model: the name of the model.
-      version: the version that the change was checked against.
-      sequence: of the change in the log of the model; 0: nothing was changed.
-      changed: how many ids were changed.
-      outdated: the first ids that were left alone, since a state with their sequence or a later one
-        was there.
-      unknown: the first ids to delete, or to give attributes to, that do not exist.
-      outdated_count, unknown_count: how many ids these are in all.
-      is_repeated: whether the stream was applied up to the offset, or beyond `from_offset`, before,
+      model: The name of the model.
+      version: The version that the change was checked against.
+      sequence: The sequence number of the change in the log of the model; 0: nothing was changed.
+      changed: The number of ids that were changed.
+      outdated: The first ids that were left alone, since a state with their sequence or a later one
+        existed.
+      unknown: The first ids to delete, or to set attributes of, that do not exist.
+      outdated_count, unknown_count: The number of all such ids.
+      is_repeated: Whether the stream was applied up to the offset, or beyond `from_offset`, before,
         so that all was left alone.
-      stream_offset: up to which the stream is applied; 0: the change was of none.
+      stream_offset: The offset up to which the stream is applied; 0: the change has no stream.
     """
 
     model: str
@@ -81,9 +82,9 @@ class AppliedChanges:
     """What was changed of a model so far.
 
     Attributes:
-      model: the name of the model.
-      sequence: the number of the last change in its log; 0: there is none.
-      streams: up to which offset each stream was applied, by its name.
+      model: The name of the model.
+      sequence: The sequence number of the last change in its log; 0: there is none.
+      streams: The offset up to which each stream was applied, by its name.
     """
 
     model: str
@@ -97,12 +98,12 @@ def changes(
     """Returns what was changed of a model so far: where the readers of streams continue.
 
     Args:
-      model: its name; left out: the only one.
-      timeout_s: the time for all attempts together; None: the client's.
-      request_id: under which the service logs the call; None: a new one.
+      model: The name of the model; the only one if left out.
+      timeout_s: The timeout in seconds for all attempts together; None: The client's timeout.
+      request_id: The ID under which the service logs the call; None: a new one.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     return versioned_call(
@@ -123,18 +124,18 @@ def upsert_rows(
     table: str = "",
     feature: str = "",
     **options: Unpack[ChangeOptions],
-) -> Call[Changed]:
+) -> Call[ChangeResult]:
     """Replaces rows of a table.
 
     Args:
-      ids: of the m rows: numbers of rows, or the ids of a feature.
+      ids: Numbers of the m rows, or the ids of a feature.
       vectors: [m, dim] numbers.
-      table: left out: the one that `feature` reads, or the only one.
-      feature: by whose rule ids become rows; left out: they are rows.
+      table: The name of the table; the one that `feature` reads, or the only one, if left out.
+      feature: The name of the feature by whose rule ids become rows; left out: they are rows.
       options: model, sequences, stream and more: see ChangeOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     request = pb.ChangeRequest(
@@ -156,43 +157,45 @@ def upsert_candidates(
     expires_s: Values | None = None,
     corpus: str = "",
     **options: Unpack[ChangeOptions],
-) -> Call[Changed]:
+) -> Call[ChangeResult]:
     """Adds candidates, or replaces those with the same ids.
 
     Args:
-      ids: of the m candidates.
-      features: one value of each candidate by name: those that the corpus holds.
-      attributes: likewise; None stands for no value, as it does in attributes that are left out.
+      ids: The IDs of the m candidates.
+      features: One value of each candidate, by the name of the feature: the corpus's features.
+      attributes: One value of each candidate, by the name of the attribute; None stands for no
+        value, as it does in attributes that are left out.
       vectors: [m, dim] by index, instead of those that the candidate tower computes.
-      expires_s: when each candidate expires, in Unix seconds; None: never.
-      corpus: left out: the only one.
+      expires_s: The time when each candidate expires, in Unix seconds; None: never.
+      corpus: The name of the corpus; the only one if left out.
       options: model, sequences, stream and more: see ChangeOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     request = _upsert(pb.CHANGE_KIND_CANDIDATES, corpus, features, attributes)
     for name, matrix in (vectors or {}).items():
         request.vectors[name] = _matrix(f"vectors of {name!r}", matrix)
     if expires_s is not None:
-        times = [np.nan if time_s is None else time_s for time_s in _listed("expires_s", expires_s)]
-        request.expires_s = _packed("expires_s", times, "<f8")
+        # The contract has NaN for candidates that never expire.
+        times_s = _filled(_listed("expires_s", expires_s), np.nan)
+        request.expires_s = _packed("expires_s", times_s, "<f8")
     return _change(request, ids, **options)
 
 
 def delete_candidates(
     ids: Values, *, corpus: str = "", **options: Unpack[ChangeOptions]
-) -> Call[Changed]:
+) -> Call[ChangeResult]:
     """Deletes candidates.
 
     Args:
-      ids: theirs.
-      corpus: left out: the only one.
+      ids: The IDs of the candidates.
+      corpus: The name of the corpus; the only one if left out.
       options: model, sequences, stream and more: see ChangeOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     return _change(_delete(pb.CHANGE_KIND_CANDIDATES, corpus), ids, **options)
@@ -204,17 +207,18 @@ def set_candidate_attributes(
     *,
     corpus: str = "",
     **options: Unpack[ChangeOptions],
-) -> Call[Changed]:
+) -> Call[ChangeResult]:
     """Changes attributes of candidates, such as prices; features and vectors stay.
 
     Args:
-      ids: of the candidates.
-      attributes: one value of each candidate by name; None: no value. Others stay.
-      corpus: left out: the only one.
+      ids: The IDs of the candidates.
+      attributes: One value of each candidate, by the name of the attribute; None: no value. Other
+        attributes stay.
+      corpus: The name of the corpus; the only one if left out.
       options: model, sequences, stream and more: see ChangeOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     return _change(_attributes(pb.CHANGE_KIND_CANDIDATES, corpus, attributes), ids, **options)
@@ -227,18 +231,18 @@ def upsert_contexts(
     attributes: Mapping[str, Values] | None = None,
     store: str = "",
     **options: Unpack[ChangeOptions],
-) -> Call[Changed]:
+) -> Call[ChangeResult]:
     """Adds contexts to a store, or replaces those with the same ids.
 
     Args:
-      ids: of the m contexts, such as users.
-      features: one value of each context by name: those that the store holds.
-      attributes: likewise; None stands for no value.
-      store: left out: the only one.
+      ids: The IDs of the m contexts, such as users.
+      features: One value of each context, by the name of the feature: the store's features.
+      attributes: One value of each context, by the name of the attribute; None stands for no value.
+      store: The name of the store; the only one if left out.
       options: model, sequences, stream and more: see ChangeOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     return _change(_upsert(pb.CHANGE_KIND_CONTEXTS, store, features, attributes), ids, **options)
@@ -246,16 +250,16 @@ def upsert_contexts(
 
 def delete_contexts(
     ids: Values, *, store: str = "", **options: Unpack[ChangeOptions]
-) -> Call[Changed]:
+) -> Call[ChangeResult]:
     """Deletes contexts from a store.
 
     Args:
-      ids: theirs.
-      store: left out: the only one.
+      ids: The IDs of the contexts.
+      store: The name of the store; the only one if left out.
       options: model, sequences, stream and more: see ChangeOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     return _change(_delete(pb.CHANGE_KIND_CONTEXTS, store), ids, **options)
@@ -267,17 +271,18 @@ def set_context_attributes(
     *,
     store: str = "",
     **options: Unpack[ChangeOptions],
-) -> Call[Changed]:
+) -> Call[ChangeResult]:
     """Changes attributes of contexts; their features stay.
 
     Args:
-      ids: of the contexts.
-      attributes: one value of each context by name; None: no value. Others stay.
-      store: left out: the only one.
+      ids: The IDs of the contexts.
+      attributes: One value of each context, by the name of the attribute; None: no value. Other
+        attributes stay.
+      store: The name of the store; the only one if left out.
       options: model, sequences, stream and more: see ChangeOptions.
 
     Raises:
-      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+      InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
     return _change(_attributes(pb.CHANGE_KIND_CONTEXTS, store, attributes), ids, **options)
@@ -324,8 +329,8 @@ def _change(
     offset: int = 0,
     from_offset: int | None = None,
     **options: Unpack[CallOptions],
-) -> Call[Changed]:
-    """Completes a request with what all changes have."""
+) -> Call[ChangeResult]:
+    """Completes a request with the fields that all changes have."""
     request.ids.CopyFrom(pack_ids("ids", ids))
     if sequences is not None:
         request.sequences = _packed("sequences", _listed("sequences", sequences), _INT64)
@@ -346,8 +351,8 @@ def _unpack_applied(message: pb.GetChangesResponse) -> AppliedChanges:
     return AppliedChanges(message.model.name, message.sequence, dict(message.streams))
 
 
-def _unpack(message: pb.ChangeResponse) -> Changed:
-    return Changed(
+def _unpack(message: pb.ChangeResponse) -> ChangeResult:
+    return ChangeResult(
         message.model.name,
         message.model.version,
         message.sequence,
@@ -379,15 +384,26 @@ def _listed(what: str, values: Values) -> list[Any]:
     values = as_list(values)
     if not is_list(values):
         raise InvalidArgument(f"{what} is {shown(values)}: expected a list, one value for each id")
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+    # tolist, since the types of NumPy's scalars are no types of Python.
+    if isinstance(values, np.ndarray):
+        return values.tolist()
+    return list(values)
+
+
+def _filled(values: list[Any], filler: float) -> list[Any]:
+    """Returns values with a filler instead of None."""
+    return [filler if value is None else value for value in values]
 
 
 def _packed(what: str, values: list[Any], dtype: str) -> bytes:
-    """Packs numbers."""
-    kinds = (int, np.integer) if dtype == _INT64 else (int, float, np.number)
+    """Packs numbers, of which integers must be integers: NumPy would round a float."""
+    kinds: tuple[type, ...] = (int, float, np.number)
+    expected = "numbers"
+    if dtype == _INT64:
+        kinds = (int, np.integer)
+        expected = "integers"
     for value in values:
         if isinstance(value, bool) or not isinstance(value, kinds):
-            expected = "integers" if dtype == _INT64 else "numbers"
             raise InvalidArgument(f"{what} holds {shown(value)}: expected {expected}")
     try:
         return np.array(values, dtype).tobytes()
@@ -404,10 +420,14 @@ def _packed_attributes(attributes: Mapping[str, Values]) -> dict[str, pb.Attribu
 
 def _packed_attribute(what: str, values: list[Any]) -> pb.Attribute:
     """Packs the values of one attribute, None where there is none."""
-    message = pb.Attribute(nulls=[place for place, value in enumerate(values) if value is None])
+    nulls = [position for position, value in enumerate(values) if value is None]
+    message = pb.Attribute(nulls=nulls)
     present = [value for value in values if value is not None]
     if not present:
         return message
+
+    # The type of the attribute is that of all its values, bools before integers, since every bool
+    # is an int. The message has a filler at the positions of its nulls.
     if all(isinstance(value, (bool, np.bool_)) for value in present):
         message.bools = bytes(bool(value) for value in values)
     elif all(isinstance(value, str) for value in present):
@@ -416,9 +436,9 @@ def _packed_attribute(what: str, values: list[Any]) -> pb.Attribute:
         for value in values:
             message.lists.values.append(pb.Strings(values=_texts(what, value or ())))
     elif all(isinstance(value, (int, np.integer)) for value in present):
-        message.int64s = _packed(what, [0 if value is None else value for value in values], _INT64)
+        message.int64s = _packed(what, _filled(values, 0), _INT64)
     else:
-        message.float64s = _packed(what, [0 if value is None else value for value in values], "<f8")
+        message.float64s = _packed(what, _filled(values, 0), "<f8")
     return message
 
 

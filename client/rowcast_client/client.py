@@ -1,5 +1,5 @@
-"""The clients: `Client` for programs that wait, `AsyncClient` for those of an event loop. Same
-calls, same arguments.
+"""The clients: `Client` for programs that wait, `AsyncClient` for programs with an event loop. Both
+have the same calls with the same arguments.
 
 with Client("grpc://127.0.0.1:9090") as client:
     for neighbor in client.retrieve({"user_id": 5}, k=10, attributes=["title"])[0]:
@@ -31,19 +31,21 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _signed(method: Method, pack: Callable[..., Any]) -> Method:
-    """A method with the name, text and signature of what it sends, as `help` shows them."""
+    """Returns a method with the name, docstring and parameters of `pack`, as `help` shows them."""
     functools.update_wrapper(method, pack)
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    client = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     signature = inspect.signature(pack)
+    parameters = [client, *signature.parameters.values()]
+    # Functions have no attribute of this name for type checkers.
     wrapped: Any = method
-    wrapped.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])
+    wrapped.__signature__ = signature.replace(parameters=parameters)
     return method
 
 
 def _waiting(
     pack: Callable[Arguments, Call[Result]],
 ) -> Callable[Concatenate[Client, Arguments], Result]:
-    """The method of `Client` that sends what `pack` packs."""
+    """Returns the method of `Client` that sends the calls of `pack`."""
 
     def method(self: Client, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self.send(pack(*arguments, **options))
@@ -54,7 +56,7 @@ def _waiting(
 def _awaiting(
     pack: Callable[Arguments, Call[Result]],
 ) -> Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Result]]:
-    """The method of `AsyncClient` that sends what `pack` packs."""
+    """Returns the method of `AsyncClient` that sends the calls of `pack`."""
 
     async def method(
         self: AsyncClient, /, *arguments: Arguments.args, **options: Arguments.kwargs
@@ -90,13 +92,14 @@ class Client(ServiceConnection):
         allows.
 
         Raises:
-          RowcastError: it failed.
+          RowcastError: The call failed.
         """
         deadline, request_id = self._begin(call)
         for attempt in itertools.count(1):
             try:
                 return self._attempt(call, deadline, request_id)
             except RowcastError as failure:
+                # Raises the failure if another attempt is of no use.
                 wait_s = self._retries.wait_s(failure, attempt, deadline)
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
@@ -118,10 +121,11 @@ class Client(ServiceConnection):
     ) -> Result:
         """Sends a call to one address."""
         with self._failures(transport, deadline, request_id):
+            # A URL names a model: the only one is learned once, at the cost of another request.
             if transport.lacks_model(call):
-                listed = calls.models()
-                response = transport.send(listed, deadline, request_id)
-                transport.learn_model(transport.read(listed, response))
+                model_list = calls.models()
+                response = transport.send(model_list, deadline, request_id)
+                transport.learn_model(transport.read(model_list, response))
             response = transport.send(call, deadline, request_id)
             result: Result = transport.read(call, response)
         return result
@@ -187,7 +191,7 @@ class AsyncClient(ServiceConnection):
         allows.
 
         Raises:
-          RowcastError: it failed.
+          RowcastError: The call failed.
         """
         self._check_loop()
         deadline, request_id = self._begin(call)
@@ -195,6 +199,7 @@ class AsyncClient(ServiceConnection):
             try:
                 return await self._attempt(call, deadline, request_id)
             except RowcastError as failure:
+                # Raises the failure if another attempt is of no use.
                 wait_s = self._retries.wait_s(failure, attempt, deadline)
             await asyncio.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
@@ -216,10 +221,11 @@ class AsyncClient(ServiceConnection):
     ) -> Result:
         """Sends a call to one address."""
         with self._failures(transport, deadline, request_id):
+            # A URL names a model: the only one is learned once, at the cost of another request.
             if transport.lacks_model(call):
-                listed = calls.models()
-                response = await transport.send(listed, deadline, request_id)
-                transport.learn_model(transport.read(listed, response))
+                model_list = calls.models()
+                response = await transport.send(model_list, deadline, request_id)
+                transport.learn_model(transport.read(model_list, response))
             response = await transport.send(call, deadline, request_id)
             result: Result = transport.read(call, response)
         return result
@@ -252,6 +258,7 @@ class AsyncClient(ServiceConnection):
           InvalidArgument: They belong to another one, and cannot be used by two.
         """
         running = asyncio.get_running_loop()
+        # A forked process opens connections of its own, in its own loop.
         if self._rotation is None or self._process != os.getpid():
             self._loop = running
         elif self._loop is not running:

@@ -25,10 +25,11 @@ LISTS = (list, tuple, np.ndarray)
 sequence.
 """
 
+# Types that are packed with little work. Exactly these types: a subclass such as bool or a named
+# tuple may mean something else.
 _PLAIN_LISTS = {list, tuple}
 _PLAIN_INTEGERS = {int}
 _PLAIN_NUMBERS = {int, float}
-"""Types that are packed with little work."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Column:
       values: [m] integers, strings or floats.
       offsets: [n + 1] integers: example i owns values[offsets[i]:offsets[i + 1]]. None: every
         example owns as many.
-      weights: [m] floats beside the values of a weighted bag. None: all 1.
+      weights: [m] floats, the weights of the values of a weighted bag. None: all 1.
     """
 
     values: ArrayLike
@@ -55,27 +56,28 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
     """Packs the features of one request, or of a list of them, into one column per feature.
 
     Raises:
-      InvalidArgument: a value that is no feature value, or a feature that only some of the requests
-        have.
+      InvalidArgument: A value is no feature value, or only some of the requests have a feature.
     """
     if isinstance(requests, Mapping):
+        # One Column makes all values those of n examples.
         for value in requests.values():
             if isinstance(value, Column):
                 return pack_features(requests)
         return {name: pack_column(name, [value]) for name, value in requests.items()}
-    if not is_list(requests) or not all(isinstance(one, Mapping) for one in requests):
+    if not is_list(requests) or not all(isinstance(request, Mapping) for request in requests):
         raise InvalidArgument(
             "features must be a dict of feature -> value, or a list of such dicts, one per request"
         )
     if not requests:
         raise InvalidArgument("the list of requests is empty: expected at least one")
     names = requests[0].keys()
-    for place, request in enumerate(requests):
+    # A column has a value of every request; the service knows no absent ones.
+    for position, request in enumerate(requests):
         if request.keys() != names:
             name = min(request.keys() ^ names)
             raise InvalidArgument(
                 f"feature {name!r} is in only some of the {len(requests)} requests (request "
-                f"{place} differs from the first): send it in all or in none"
+                f"{position} differs from the first): send it in all or in none"
             )
     return pack_features({name: [request[name] for request in requests] for name in names})
 
@@ -92,9 +94,10 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
 
     Args:
       name: The name of the feature, for messages.
-      values: a Column, or n values, or an array [n] or [n, ...].
+      values: A Column, or n values, or an array [n] or [n, ...].
+
     Raises:
-      InvalidArgument: a value that is no feature value.
+      InvalidArgument: A value is no feature value.
     """
     what = f"feature {name!r}"
     if not isinstance(name, str):
@@ -104,42 +107,39 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
         if plain is not None:
             return plain
     if isinstance(values, Column):
-        weights = None if values.weights is None else _weights(what, values.weights)
+        weights = None
+        if values.weights is not None:
+            weights = _weights(what, values.weights)
         return _message(what, _flat(what, values.values), values.offsets, weights)
     values = as_list(values)
     if not is_list(values):
         raise InvalidArgument(
             f"{what} is of type {type(values).__name__}: expected one value per example"
         )
+
+    # An array of numbers needs no look at its values.
     if isinstance(values, np.ndarray) and values.dtype != object:
-        width = values.size // max(len(values), 1)
-        return _message(
-            what,
-            _flat(what, values),
-            np.arange(len(values) + 1) * width if values.ndim > 1 else None,
-        )
+        offsets = None
+        if values.ndim > 1:
+            width = values.size // max(len(values), 1)
+            offsets = np.arange(len(values) + 1) * width
+        return _message(what, _flat(what, values), offsets)
     if not any(isinstance(value, (Mapping, *LISTS)) for value in values):
         return _message(what, _flat(what, values))
-    bags = [_bag(what, value) for value in values]
-    weights = None
-    if any(own is not None for _, own in bags):
-        weights = np.concatenate(
-            [np.ones(len(ids), np.float32) if own is None else own for ids, own in bags]
-        )
-    filled = [ids for ids, _ in bags if len(ids)] or [bags[0][0]]  # an empty list has no kind
-    offsets = np.cumsum([0, *(len(ids) for ids, _ in bags)])
-    return _message(what, _flat(what, np.concatenate(filled)), offsets, weights)
+
+    return _bags_column(what, values)
 
 
 def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
     """Packs candidate ids.
 
     Raises:
-      InvalidArgument: they are not all integers or all strings.
+      InvalidArgument: They are not all integers or all strings.
     """
     ids = as_list(ids)
     if not is_list(ids):
         raise InvalidArgument(f"{name} is {shown(ids)}: expected a list of ids")
+    # What most requests send skips the detection of types below.
     if set(map(type, ids)) == _PLAIN_INTEGERS:
         return pb.Ids(int64s=_integers(name, ids))
     values = _flat(name, ids)
@@ -175,13 +175,14 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
     """
     counts = None
     try:
+        # Queries may have different numbers of vectors, which are no array until laid flat.
         if (
             is_list(vectors)
             and len(vectors)
-            and all(is_list(one) and len(one) and is_list(one[0]) for one in vectors)
+            and all(is_list(query) and len(query) and is_list(query[0]) for query in vectors)
         ):
-            counts = [len(one) for one in vectors]
-            vectors = [row for one in vectors for row in one]
+            counts = [len(query) for query in vectors]
+            vectors = list(itertools.chain.from_iterable(vectors))
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             values = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
         if counts is None and len(values) > 1:
@@ -196,14 +197,17 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
 
 
 def is_list(values: Any) -> TypeGuard[Sequence[Any]]:
-    """Whether it is a list, an array, or another sequence but text."""
+    """Whether a value is a list, an array, or another sequence but text."""
     return isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, (str, bytes))
 
 
 def as_list(values: Any) -> Any:
     """Returns a series of pandas or polars, or a tensor, as an array; anything else as it is."""
+    # By what they can do: neither pandas nor polars is a dependency of the client.
     is_series = hasattr(values, "__array__") and hasattr(values, "__len__")
-    return np.asarray(values) if is_series and not is_list(values) else values
+    if is_series and not is_list(values):
+        return np.asarray(values)
+    return values
 
 
 def shown(value: Any) -> str:
@@ -212,7 +216,7 @@ def shown(value: Any) -> str:
 
 
 def _plain_column(what: str, values: list[Any]) -> pb.Column | None:
-    """Packs what most requests are made of with little work: scalars, or flat lists, of the types
+    """Packs what most requests consist of with little work: scalars, or flat lists, of the types
     of Python. None: the values are of other kinds.
     """
     kinds = set(map(type, values))
@@ -230,6 +234,24 @@ def _plain_column(what: str, values: list[Any]) -> pb.Column | None:
     return None
 
 
+def _bags_column(what: str, values: Sequence[Any]) -> pb.Column:
+    """Packs lists of values, some of which may have weights."""
+    bags = [_bag(what, value) for value in values]
+    weights = None
+    if any(bag_weights is not None for _, bag_weights in bags):
+        weights_by_bag = []
+        for ids, bag_weights in bags:
+            if bag_weights is None:
+                weights_by_bag.append(np.ones(len(ids), np.float32))
+            else:
+                weights_by_bag.append(bag_weights)
+        weights = np.concatenate(weights_by_bag)
+    # An empty list has no kind of its own, and must not change the type of the others.
+    filled_bags = [ids for ids, _ in bags if len(ids)] or [bags[0][0]]
+    offsets = np.cumsum([0, *(len(ids) for ids, _ in bags)])
+    return _message(what, _flat(what, np.concatenate(filled_bags)), offsets, weights)
+
+
 def _integers(what: str, values: Sequence[int]) -> bytes:
     try:
         return struct.pack(f"<{len(values)}q", *values)  # for few values faster than an array
@@ -238,7 +260,7 @@ def _integers(what: str, values: Sequence[int]) -> bytes:
 
 
 def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-    """Flat values of one example, and its weights."""
+    """Returns the flat values of one example, and its weights, None if it has none."""
     if isinstance(value, Mapping):
         if value.keys() != {"ids", "weights"}:
             raise InvalidArgument(
@@ -268,13 +290,17 @@ def _weights(what: str, values: Any) -> NDArray[np.float32]:
 
 
 def _flat(what: str, values: Any) -> NDArray[Any]:
-    """[m] int64, int32, float32, or object holding str; nested lists of equal lengths are laid
-    flat.
+    """Returns values as [m] int64, int32, float32, or object holding str; nested lists of equal
+    lengths are laid flat.
     """
     if hasattr(values, "__array__"):  # an array, a scalar of numpy, a series of pandas
         values = np.asarray(values).reshape(-1)
+    # Arrays of objects and of text are read like lists: their elements may be of any type.
     if not isinstance(values, np.ndarray) or values.dtype.kind in "OU":
-        values = _array(what, list(values) if is_list(values) else [values])
+        elements = [values]
+        if is_list(values):
+            elements = list(values)
+        values = _array(what, elements)
     array: NDArray[Any] = values
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
@@ -285,29 +311,36 @@ def _flat(what: str, values: Any) -> NDArray[Any]:
         )
     if array.dtype == np.uint64 and array.size and int(array.max()) > 2**63 - 1:
         raise InvalidArgument(f"{what} holds an integer beyond 64 bits")
-    return array if array.dtype in (object, np.int32) else array.astype(np.int64, copy=False)
+    if array.dtype in (object, np.int32):
+        return array
+    return array.astype(np.int64, copy=False)
 
 
 def _array(what: str, values: list[Any]) -> NDArray[Any]:
-    """[m] int64, float64, or object holding str, of nested lists whose values are of one kind."""
+    """Returns nested lists whose values are of one kind as [m] int64, float64, or object holding
+    str.
+    """
     leaves = list(_leaves(values))
     kinds = set(map(type, leaves))
-    integers, strings, numbers = (
-        all(issubclass(kind, wanted) for kind in kinds)
-        for wanted in ((int, np.integer), str, (int, float, np.integer, np.floating))
-    )
-    if bool in kinds or not (strings or numbers):
-        named = ", ".join(sorted(kind.__name__ for kind in kinds))
-        cure = "; omit a feature to use its default" if type(None) in kinds else ""
+    are_strings = all(issubclass(kind, str) for kind in kinds)
+    are_integers = all(issubclass(kind, (int, np.integer)) for kind in kinds)
+    are_numbers = all(issubclass(kind, (int, float, np.integer, np.floating)) for kind in kinds)
+    # A bool is an int for Python, but no id and no number of a feature.
+    if bool in kinds or not (are_strings or are_numbers):
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        cure = ""
+        if type(None) in kinds:
+            cure = "; omit a feature to use its default"
         raise InvalidArgument(
-            f"{what} holds {named}: expected all integers, all strings or all numbers{cure}"
+            f"{what} holds {names}: expected all integers, all strings or all numbers{cure}"
         )
     dtype: type[Any] = np.float64
-    if integers:
+    if are_integers:
         dtype = np.int64
-    elif strings:
+    elif are_strings:
         dtype = object
     try:
+        # Raises ValueError for unequal lengths, which the flat leaves would hide.
         np.shape(values)
         return np.array(leaves, dtype)
     except OverflowError as error:
@@ -319,8 +352,10 @@ def _array(what: str, values: list[Any]) -> NDArray[Any]:
 
 
 def _leaves(values: Sequence[Any] | NDArray[Any]) -> Iterator[Any]:
-    """The values of nested lists."""
-    for value in values.tolist() if isinstance(values, np.ndarray) else values:
+    """Yields the values of nested lists."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    for value in values:
         if isinstance(value, LISTS):
             yield from _leaves(value)
         else:
@@ -336,12 +371,10 @@ def _message(
     message = pb.Column()
     if values.dtype == object:
         message.strings.CopyFrom(_strings(what, values))
-    else:  # the fields are named after the dtypes
-        setattr(
-            message,
-            f"{values.dtype.name}s",
-            values.astype(values.dtype.newbyteorder("<")).tobytes(),
-        )
+    else:
+        # The contract's fields are named after the dtypes, and hold little-endian bytes.
+        little_endian = values.astype(values.dtype.newbyteorder("<"))
+        setattr(message, f"{values.dtype.name}s", little_endian.tobytes())
     if offsets is not None:
         message.offsets = pack_offsets(what, offsets)
     if weights is not None:

@@ -34,6 +34,7 @@ from rowcast_client.printing import (
 from rowcast_client.retries import Retries
 from rowcast_client.service_connection import TIMEOUT_S
 
+# The groups of error codes that share an exit code.
 REJECTED = (
     "INVALID_ARGUMENT",
     "UNAUTHENTICATED",
@@ -50,8 +51,9 @@ NOT_READY_EXIT = 4
 """Exit code of `ready` if the service is not."""
 
 RETRIES = Retries(attempts_max=4)
-"""A person who mistyped the address learns it within a second."""
+"""Retries of the command line: a person who mistyped the address learns it within a second."""
 
+# Numbers as JSON writes them: `007` and `1.` are texts, which ids may be.
 INTEGER = re.compile(r"-?(0|[1-9][0-9]*)", re.ASCII)
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
@@ -73,72 +75,78 @@ class Connection(NamedTuple):
 
     def default(self) -> Any:
         """Returns the default."""
-        return (_environment(self.variable) if self.variable else None) or self.fallback
+        value = None
+        if self.variable:
+            value = _environment(self.variable)
+        return value or self.fallback
 
 
-Received = tuple[Any, Callable[[Any], Iterable[Table | str]]]
+CommandResult = tuple[Any, Callable[[Any], Iterable[Table | str]]]
 """The response to a command, and a function that shows it."""
 
 
-def models(client: Client, **options: Any) -> Received:
+def models(client: Client, **options: Any) -> CommandResult:
     """List the models of the service, with their versions and states."""
     return client.models(**options), models_table
 
 
-def model(client: Client, **options: Any) -> Received:
+def model(client: Client, **options: Any) -> CommandResult:
     """Describe a model: its calls, features, tables, indexes and attributes."""
     return client.model(**options), details_tables
 
 
-def retrieve(client: Client, **options: Any) -> Received:
+def retrieve(client: Client, **options: Any) -> CommandResult:
     """Find the candidates nearest to a query."""
     return client.retrieve(**options), neighbors_table
 
 
-def rank(client: Client, **options: Any) -> Received:
+def rank(client: Client, **options: Any) -> CommandResult:
     """Score candidates for one context."""
     return client.rank(**options), ranked_table
 
 
-def recommend(client: Client, **options: Any) -> Received:
+def recommend(client: Client, **options: Any) -> CommandResult:
     """Retrieve candidates and rank them."""
     return client.recommend(**options), neighbors_table
 
 
-def embed(client: Client, **options: Any) -> Received:
+def embed(client: Client, **options: Any) -> CommandResult:
     """Compute the vector of a tower for features."""
     return client.embed(options.pop("context", {}), **options), vectors_table
 
 
-def lookup(client: Client, ids: Sequence[str], **options: Any) -> Received:
+def lookup(client: Client, ids: Sequence[str], **options: Any) -> CommandResult:
     """Read the table rows of ids."""
     return client.lookup(ids=_scalars(ids), **options), partial(rows_table, ids)
 
 
-def ready(client: Client, **options: Any) -> Received:
+def ready(client: Client, **options: Any) -> CommandResult:
     """Check whether the service is ready. Exit codes: 0 it is, 4 it is not, or cannot be reached.
 
     Of several addresses, one that is ready is enough.
     """
-    response = {"ready": client.ready(**options)}
-    return response, lambda _: ["ready" if response["ready"] else "not ready"]
+    is_ready = client.ready(**options)
+    line = "ready" if is_ready else "not ready"
+    return {"ready": is_ready}, lambda _: [line]
 
 
 def main() -> None:
     """Runs the command line."""
     # gRPC would otherwise print lines of its own in addition to the error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    given = vars(_parser().parse_args())
-    command, url, as_json = (given.pop(name) for name in ("command", "url", "as_json"))
-    identity = {name: given.pop(name) for name in ("ca_file", "cert_file", "key_file")}
-    token = given.pop("token_file") or _environment("TOKEN")
+    arguments = vars(_parser().parse_args())
+
+    # What is left after the options of the connection are the arguments of the call.
+    command, url, as_json = (arguments.pop(name) for name in ("command", "url", "as_json"))
+    files = {name: arguments.pop(name) for name in ("ca_file", "cert_file", "key_file")}
+    token = arguments.pop("token_file") or _environment("TOKEN")
     try:
-        with Client(url, token=token, retries=RETRIES, **identity) as client:
-            response, show = command(client, **given)
+        with Client(url, token=token, retries=RETRIES, **files) as client:
+            response, show = command(client, **arguments)
     except RowcastError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"{error.code}: {error}"
-        )
+        # Messages may hold brackets, which rich would take for markup.
+        console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{error.code}: {error}")
         sys.exit(EXITS.get(error.code, 1))
     except KeyboardInterrupt:
         sys.exit(130)
@@ -171,24 +179,28 @@ def _parser() -> ArgumentParser:
     )
     for connection in CONNECTION:
         parser.add_argument(connection.flag, default=connection.default(), **connection.settings)
-    options = [_option(each.flag, **each.settings) for each in CONNECTION]
+    # After a command they have no defaults, which would override a value before it.
+    connection_options = [
+        _option(connection.flag, **connection.settings) for connection in CONNECTION
+    ]
 
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command, own in _options().items():
+    for command, options in _options().items():
         text = command.__doc__
-        added = commands.add_parser(
+        command_parser = commands.add_parser(
             command.__name__,
             help=text,
             description=text,
-            parents=[*own, *options],
+            parents=[*options, *connection_options],
             allow_abbrev=False,
         )
-        added.set_defaults(command=command)
+        command_parser.set_defaults(command=command)
     return parser
 
 
-def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
+def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
     """Returns the options of each command."""
+    # Options of several commands.
     model_version = [
         _option("--version", type=int, help="Version of the model. Default: the current one."),
         _option("--label", help="Label of a version, instead of its number."),
@@ -218,6 +230,7 @@ def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
     formula = _option(
         "--formula", help="Formula that combines outputs into the score: click^0.7 * like^0.3."
     )
+    # Options of retrieve and recommend.
     selection = [
         k,
         context_id,
@@ -285,6 +298,8 @@ def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
         ),
         _option("--explain", action="store_true", help="Show how the neighbors were found."),
     ]
+
+    # Options of one or two commands.
     sources = _option(
         "--sources",
         type=_json,
@@ -351,7 +366,9 @@ def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
 
 
 def _count(text: str) -> int:
-    """Returns a number of results: the default of a call is 0, which nobody means who writes it."""
+    """Returns a number of results, at least 1: 0 is the calls' word for the default, which nobody
+    means who writes it.
+    """
     count = int(text)
     if count < 1:
         raise ArgumentTypeError(f"{count}: at least 1 was expected")
@@ -468,16 +485,16 @@ class _Features(Action):
     """Collects features by name."""
 
     def __call__(
-        self, _: ArgumentParser, given: Namespace, text: Any, __: str | None = None
+        self, _: ArgumentParser, arguments: Namespace, text: Any, __: str | None = None
     ) -> None:
         try:
             name, value = parse_feature(text)
         except ValueError as error:
             raise ArgumentError(self, str(error)) from error
-        features = getattr(given, self.dest, {})
+        features = getattr(arguments, self.dest, {})
         if name in features:
             raise ArgumentError(self, f"{name!r} was given twice")
-        setattr(given, self.dest, features | {name: value})
+        setattr(arguments, self.dest, features | {name: value})
 
 
 def parse_feature(text: str) -> tuple[str, Any]:
@@ -494,7 +511,9 @@ def parse_feature(text: str) -> tuple[str, Any]:
             return name[:-1], json.loads(value)
         except json.JSONDecodeError as error:
             raise ValueError(f"{text!r}: the value after := is not valid JSON: {error}") from error
-    return name, _ids(value) if "," in value else _id(value)
+    if "," in value:
+        return name, _ids(value)
+    return name, _id(value)
 
 
 def _id(text: str) -> Any:
@@ -502,6 +521,7 @@ def _id(text: str) -> Any:
 
 
 def _ids(text: str) -> list[Any]:
+    # Empty parts are left out, so that `5,` is a list of one.
     return _scalars([part for part in text.split(",") if part])
 
 

@@ -33,7 +33,9 @@ class AsyncBackend(httpcore.AnyIOBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connects to a host."""
-        timeout_s = CONNECT_TIMEOUT_S if timeout is None else min(timeout, CONNECT_TIMEOUT_S)
+        timeout_s = CONNECT_TIMEOUT_S
+        if timeout is not None:
+            timeout_s = min(timeout, CONNECT_TIMEOUT_S)
         return await super().connect_tcp(host, port, timeout_s, local_address, socket_options)
 
 
@@ -57,8 +59,8 @@ class DeadlineBackend(httpcore.NetworkBackend):
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         # The system resolves the name, and bounds that time by its own settings.
         with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in found:
+            endpoints = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in endpoints:
             connection = socket.socket(family, kind, protocol)
             try:
                 with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
@@ -68,6 +70,8 @@ class DeadlineBackend(httpcore.NetworkBackend):
                 connection.close()
                 failure = problem
             else:
+                # Without Nagle's algorithm, as httpcore does: it would hold back the end of a small
+                # request until the server acknowledges its beginning.
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return DeadlineStream(connection)
         raise failure
@@ -102,6 +106,7 @@ class DeadlineStream(httpcore.NetworkStream):
             with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
                 self._wait_until(timeout)
                 secure = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
+        # As in httpcore's own stream: nothing else closes the socket if this method raises.
         except Exception:
             self.close()
             raise
@@ -130,17 +135,18 @@ class DeadlineStream(httpcore.NetworkStream):
 
 
 def _can_read(connection: socket.socket) -> bool:
+    # Unlike select.select, a poll takes descriptors above 1023, which a large program has.
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
 @contextmanager
-def _failures(timeout: type[Exception], other: type[Exception]) -> Iterator[None]:
+def _failures(timeout_error: type[Exception], error: type[Exception]) -> Iterator[None]:
     """Raises the exceptions of sockets as those of httpcore."""
     try:
         yield
     except TimeoutError as problem:
-        raise timeout(str(problem)) from problem
+        raise timeout_error(str(problem)) from problem
     except OSError as problem:
-        raise other(str(problem)) from problem
+        raise error(str(problem)) from problem

@@ -25,9 +25,12 @@ def text_of(enum: EnumDescriptor, number: int) -> str:
     value = enum.values_by_number.get(number)
     if value is None:
         return str(number)
+    # The contract prefixes each value with the enumeration's name: ROLE_CONTEXT of Role.
     prefix = _WORD_STARTS.sub("_", enum.name).upper()
-    name = value.name.removeprefix(f"{prefix}_").lower()
-    return "" if name == "unspecified" else name
+    name: str = value.name.removeprefix(f"{prefix}_").lower()
+    if name == "unspecified":
+        return ""
+    return name
 
 
 def described(message: Any) -> Any:
@@ -54,6 +57,7 @@ def _fields(message: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
+        # Records and JSON have the model's name and version side by side, not as an object.
         if field.message_type is not None and field.message_type.full_name == _MODEL_SPEC:
             fields |= {"model": value.name, "version": value.version}
         elif field.has_presence and not message.HasField(field.name):
@@ -62,6 +66,7 @@ def _fields(message: Any) -> dict[str, Any]:
             fields[field.name] = [text_of(field.enum_type, number) for number in value]
         elif field.enum_type is not None:
             fields[field.name] = text_of(field.enum_type, value)
+        # Maps, before repeated fields: protobuf has maps as repeated entries, too.
         elif hasattr(value, "items"):
             fields[field.name] = {key: _plain(element) for key, element in value.items()}
         elif field.is_repeated:
@@ -72,7 +77,9 @@ def _fields(message: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return described(value) if isinstance(value, Message) else value
+    if isinstance(value, Message):
+        return described(value)
+    return value
 
 
 def _id(message: Any) -> int | str:
@@ -89,12 +96,16 @@ def _id_rule(message: Any) -> dict[str, Any]:
 def _without_absent(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_absent(field) for name, field in value.items() if field is not None}
-    return [_without_absent(element) for element in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_without_absent(element) for element in value]
+    return value
 
 
 def _unknown(message: Any) -> str:
     rule = text_of(pb.UnknownRule.DESCRIPTOR, message.rule)
-    return f"{rule} {message.row}" if rule == "row" else rule
+    if rule == "row":
+        return f"{rule} {message.row}"
+    return rule
 
 
 def _column(message: Any) -> Any:
@@ -107,7 +118,9 @@ def _column(message: Any) -> Any:
         values = np.frombuffer(getattr(message, kind), dtype).tolist()
     if message.weights:
         return {"ids": values, "weights": np.frombuffer(message.weights, "<f4").tolist()}
-    return values if message.offsets else values[0]
+    if message.offsets:
+        return values
+    return values[0]
 
 
 def _timestamp(message: Any) -> str:
@@ -115,6 +128,7 @@ def _timestamp(message: Any) -> str:
     return text
 
 
+# Messages whose JSON is not an object of their fields.
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
     pb.Id.DESCRIPTOR.full_name: _id,
     pb.IdRule.DESCRIPTOR.full_name: _id_rule,

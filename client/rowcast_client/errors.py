@@ -69,7 +69,9 @@ class RowcastError(Exception):
         self.retry_after_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.message} (request id {self.request_id})" if self.request_id else self.message
+        if not self.request_id:
+            return self.message
+        return f"{self.message} (request id {self.request_id})"
 
 
 class InvalidArgument(RowcastError):
@@ -183,8 +185,10 @@ def error_of(details: pb.ErrorDetails, retry_after_s: float | None = None) -> Ro
     """Returns the error that the service reported. An unknown code, of a newer service, becomes
     Internal, with the code in the message.
     """
-    known = pb.ErrorCode.DESCRIPTOR.values_by_number.get(details.code)
-    code = known.name.removeprefix("ERROR_CODE_") if known else ""
+    value = pb.ErrorCode.DESCRIPTOR.values_by_number.get(details.code)
+    code = ""
+    if value is not None:
+        code = value.name.removeprefix("ERROR_CODE_")
     if code in SERVICE_ERRORS:
         error = service_error(code, details.message, retry_after_s)
     else:
@@ -192,10 +196,8 @@ def error_of(details: pb.ErrorDetails, retry_after_s: float | None = None) -> Ro
         error = service_error(Internal.code, message, retry_after_s)
     error.request_id = details.request_id
     error.violations = tuple(
-        [
-            FieldViolation(violation.field, violation.value, violation.expected)
-            for violation in details.violations
-        ]
+        FieldViolation(violation.field, violation.value, violation.expected)
+        for violation in details.violations
     )
     return error
 
@@ -208,4 +210,7 @@ def parse_retry_after(value: str | None) -> float | None:
         seconds = float(value or "")
     except ValueError:
         return None
-    return seconds if 0 <= seconds < float("inf") else None
+    # Also none for NaN, which compares false.
+    if not 0 <= seconds < float("inf"):
+        return None
+    return seconds

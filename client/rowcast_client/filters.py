@@ -24,45 +24,51 @@ GROUPS = ("all", "any", "none")
 class Conditions(dict[str, Any]):
     """A filter. `&` joins two that must both match, `|` two of which one must; `~` inverts one."""
 
-    def __and__(self, other: Filter) -> Conditions:
+    def __and__(self, second: Filter) -> Conditions:
         joined = Conditions(self)
-        for name, condition in other.items():
-            mine = joined.get(name)
-            if mine is None:
+        for name, condition in second.items():
+            first_condition = joined.get(name)
+            if first_condition is None:
                 joined[name] = condition
-            elif _are_disjoint(mine, condition):
-                joined[name] = {**mine, **condition}
+            elif _are_disjoint(first_condition, condition):
+                joined[name] = {**first_condition, **condition}
             else:
-                return Conditions(all=[*_members(self, "all"), *_members(other, "all")])
+                # One dict cannot hold two bounds of a kind; a group of both filters can.
+                return Conditions(all=[*_members(self, "all"), *_members(second, "all")])
         return joined
 
-    def __rand__(self, other: Filter) -> Conditions:
-        return Conditions(other) & self
+    def __rand__(self, first: Filter) -> Conditions:
+        return Conditions(first) & self
 
-    def __or__(self, other: Filter) -> Conditions:  # type: ignore[override]
-        return Conditions(any=[*_members(self, "any"), *_members(other, "any")])
+    # A dict's own `|` merges, and takes the right value of a name that both have; a filter's must
+    # not.
+    def __or__(self, second: Filter) -> Conditions:  # type: ignore[override]
+        return Conditions(any=[*_members(self, "any"), *_members(second, "any")])
 
-    def __ror__(self, other: Filter) -> Conditions:  # type: ignore[override]
-        return Conditions(other) | self
+    def __ror__(self, first: Filter) -> Conditions:  # type: ignore[override]
+        return Conditions(first) | self
 
-    def __ior__(self, other: Filter) -> Conditions:  # type: ignore[override]
-        return self | other
+    def __ior__(self, second: Filter) -> Conditions:  # type: ignore[override]
+        return self | second
 
     def __invert__(self) -> Conditions:
         return Conditions(none=[self])
 
 
-def _are_disjoint(some: Any, others: Any) -> bool:
+def _are_disjoint(first: Any, second: Any) -> bool:
     """Whether two conditions on one attribute are the same as one with the parts of both."""
-    conditions = isinstance(some, Mapping) and isinstance(others, Mapping)
-    return conditions and some.keys().isdisjoint(others)
+    # The values of a group's name are lists, which never merge.
+    are_conditions = isinstance(first, Mapping) and isinstance(second, Mapping)
+    return are_conditions and first.keys().isdisjoint(second)
 
 
 def _members(joined: Filter, group: str) -> list[Filter]:
     """Returns the filters in a filter that is nothing but such a group, so that chains of an
     operator stay on one level.
     """
-    return list(joined[group]) if [*joined] == [group] else [joined]
+    if [*joined] == [group]:
+        return list(joined[group])
+    return [joined]
 
 
 def near(
@@ -136,80 +142,94 @@ class where:  # noqa: N801 - reads as a word of the filter
         return self._meets(is_null=False)
 
 
-def pack_filter(given: Filter | None) -> pb.Filter | None:
+def pack_filter(conditions: Filter | None) -> pb.Filter | None:
     """Packs a filter; None: there is none.
 
     Raises:
-      InvalidArgument: it is no filter; names the attribute.
+      InvalidArgument: It is no filter; names the attribute.
     """
-    return None if given is None else _packed("filter", given)
+    if conditions is None:
+        return None
+    return _packed("filter", conditions)
 
 
-def _packed(where: str, given: Any) -> pb.Filter:
-    if not isinstance(given, Mapping):
-        raise InvalidArgument(f"{where} is {given!r}: expected conditions by attribute")
+def _packed(path: str, conditions: Any) -> pb.Filter:
+    """Packs a filter; `path` names it in messages, as the service's errors do."""
+    if not isinstance(conditions, Mapping):
+        raise InvalidArgument(f"{path} is {conditions!r}: expected conditions by attribute")
     packed = pb.Filter()
-    for name, value in given.items():
-        part = f"{where}.{name}"
+    for name, value in conditions.items():
+        value_path = f"{path}.{name}"
+        # An attribute may have the name of a group: its condition is a dict, a group is a list.
         if name not in (*GROUPS, "near") or isinstance(value, Mapping):
-            packed.conditions[_text(part, name)].CopyFrom(_condition(part, value))
+            condition = _condition(value_path, value)
+            packed.conditions[_text(value_path, name)].CopyFrom(condition)
             continue
         if not is_list(value) or not len(value):
-            raise InvalidArgument(f"{part} is {value!r}: expected a list of at least one")
-        pack: Any = _circle if name == "near" else _packed
-        members = [pack(f"{part}[{number}]", each) for number, each in enumerate(value)]
+            raise InvalidArgument(f"{value_path} is {value!r}: expected a list of at least one")
+        pack: Any = _packed
+        if name == "near":
+            pack = _circle
+        members = [pack(f"{value_path}[{index}]", member) for index, member in enumerate(value)]
         getattr(packed, name).extend(members)
     return packed
 
 
-def _condition(where: str, given: Any) -> pb.Condition:
-    if not isinstance(given, Mapping) or {*given} - {"allow", "deny", "is_null", *BOUNDS}:
+def _condition(path: str, condition: Any) -> pb.Condition:
+    if not isinstance(condition, Mapping) or {*condition} - {"allow", "deny", "is_null", *BOUNDS}:
         raise InvalidArgument(
-            f"{where} is {given!r}: expected a dict of allow, deny, ge, gt, le, lt, is_null"
+            f"{path} is {condition!r}: expected a dict of allow, deny, ge, gt, le, lt, is_null"
         )
     packed = pb.Condition()
-    for kind, value in given.items():
-        part = f"{where}.{kind}"
+    for kind, value in condition.items():
+        value_path = f"{path}.{kind}"
         if kind == "is_null":
             if not isinstance(value, (bool, np.bool_)):
-                raise InvalidArgument(f"{part} is {value!r}: expected True or False")
+                raise InvalidArgument(f"{value_path} is {value!r}: expected True or False")
             packed.is_null = bool(value)
-            continue
-        pack: Any = _number if kind in BOUNDS else _tokens
-        getattr(packed, kind).CopyFrom(pack(part, value))
+        elif kind in BOUNDS:
+            getattr(packed, kind).CopyFrom(_number(value_path, value))
+        else:
+            getattr(packed, kind).CopyFrom(_tokens(value_path, value))
     return packed
 
 
-def _circle(where: str, given: Any) -> pb.Circle:
+def _circle(path: str, circle: Any) -> pb.Circle:
     numbers = ("latitude", "longitude", "radius_m")
     attributes = ("latitude_attribute", "longitude_attribute")
-    if not isinstance(given, Mapping) or {*given} - {*numbers, *attributes}:
-        raise InvalidArgument(f"{where} is {given!r}: expected a dict as `near` returns it")
+    if not isinstance(circle, Mapping) or {*circle} - {*numbers, *attributes}:
+        raise InvalidArgument(f"{path} is {circle!r}: expected a dict as `near` returns it")
     packed = pb.Circle()
     for name in numbers:
-        number = _number(f"{where}.{name}", given.get(name))
+        number = _number(f"{path}.{name}", circle.get(name))
+        # The fields of a circle are floats, into which a Number of either kind is copied.
         setattr(packed, name, getattr(number, number.WhichOneof("kind") or "float64"))
     for name in attributes:
-        setattr(packed, name, _text(f"{where}.{name}", given.get(name, "")))
+        setattr(packed, name, _text(f"{path}.{name}", circle.get(name, "")))
     return packed
 
 
-def _text(where: str, value: Any) -> str:
+def _text(path: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidArgument(f"{where} is {value!r}: expected a string")
+        raise InvalidArgument(f"{path} is {value!r}: expected a string")
     return value
 
 
-def _tokens(where: str, values: Any) -> pb.Ids:
-    truths = (
+def _tokens(path: str, values: Any) -> pb.Ids:
+    """Packs the values that a condition allows or denies."""
+    are_bools = (
         is_list(values)
         and len(values) > 0
-        and all(isinstance(one, (bool, np.bool_)) for one in values)
+        and all(isinstance(value, (bool, np.bool_)) for value in values)
     )
-    return pack_ids(where, [str(one).lower() for one in values] if truths else values)
+    # The contract has truth values of a condition as the texts "true" and "false".
+    if are_bools:
+        values = [str(value).lower() for value in values]
+    return pack_ids(path, values)
 
 
-def _number(where: str, value: Any) -> pb.Number:
+def _number(path: str, value: Any) -> pb.Number:
+    # Integers stay integers: a float would round those beyond 2^53.
     if (
         isinstance(value, (int, np.integer))
         and not isinstance(value, bool)
@@ -217,21 +237,24 @@ def _number(where: str, value: Any) -> pb.Number:
     ):
         return pb.Number(int64=int(value))
     if not isinstance(value, (float, np.floating)):
-        raise InvalidArgument(f"{where} is {value!r}: expected a number")
+        raise InvalidArgument(f"{path} is {value!r}: expected a number")
     return pb.Number(float64=float(value))
 
 
-def pack_crowding(given: Mapping[str, int] | None) -> dict[str, int]:
+def pack_crowding(crowding: Mapping[str, int] | None) -> dict[str, int]:
     """Packs how many neighbors may share a value of an attribute, by attribute.
 
     Raises:
-      InvalidArgument: it is no such dict.
+      InvalidArgument: It is no such dict.
     """
-    packed = {**given} if isinstance(given, Mapping) else {}
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidArgument(f"crowding is {given!r}: expected a dict, such as {{'seller': 3}}")
+    if crowding is None:
+        return {}
+    if not isinstance(crowding, Mapping):
+        raise InvalidArgument(f"crowding is {crowding!r}: expected a dict, such as {{'seller': 3}}")
+    packed = {**crowding}
     for attribute, maximum in packed.items():
         _text("crowding", attribute)
+        # The type itself, since a bool is an int for isinstance.
         if type(maximum) is not int or not 0 <= maximum < 2**31:
             raise InvalidArgument(
                 f"crowding.{attribute} is {maximum!r}: expected an integer below 2^31"

@@ -30,9 +30,11 @@ from rowcast_client.transport import CONNECT_TIMEOUT_S, Tls, Transport
 SERVICE = "/rowcast.embedding.v1.EmbeddingService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 OPTIONS = (
-    ("grpc.max_send_message_length", -1),  # the service rejects what is too large
+    # No limits here: the service rejects what is too large, with an error that says how large.
+    ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_http_proxy", 0),  # as over HTTP: a token must not pass a proxy unnoticed
+    # As over HTTP: a token must not pass a proxy unnoticed.
+    ("grpc.enable_http_proxy", 0),
     # After a failed connection gRPC rejects calls for this long; below the first wait of a retry,
     # so that one connects.
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -43,7 +45,9 @@ OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),  # no limit
+    # 0 is no limit.
+    ("grpc.http2.max_pings_without_data", 0),
+    # Calls take all addresses of a name in turns; by default gRPC uses the first that connects.
     ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
 )
 
@@ -76,6 +80,7 @@ class GrpcTransport(Transport):
         return self._send(HEALTH_CHECK, health_pb2.HealthCheckRequest(), deadline, request_id)
 
     def _send(self, path: str, request: Any, deadline: Deadline, request_id: str) -> Any:
+        # Creating a method costs more than looking it up, and few paths exist.
         method = self._methods.get(path)
         if method is None:
             method = self._channel.unary_unary(path)
@@ -104,6 +109,8 @@ class GrpcTransport(Transport):
         details = _error_details(trailers.get("grpc-status-details-bin"))
         if details is not None:
             return error_of(details, retry_after_s)
+
+        # Without details, the status is that of gRPC itself or of a proxy.
         if status == "DEADLINE_EXCEEDED":
             return self.out_of_time(deadline)
         if status == "UNAVAILABLE":
@@ -112,6 +119,7 @@ class GrpcTransport(Transport):
             # Not by this client, which would not see the status: the service was shutting down.
             return self.unreachable("ended the call without a response", text)
         if status == "RESOURCE_EXHAUSTED":
+            # gRPC has one status for both: only an overloaded service permits a retry.
             code = "TOO_LARGE" if retry_after_s is None else "OVERLOADED"
             message = f"{self.address.url} rejected the call: {text}"
             return service_error(code, message, retry_after_s)
@@ -124,6 +132,9 @@ def _error_details(packed: bytes | None) -> pb.ErrorDetails | None:
     details = pb.ErrorDetails()
     try:
         status.ParseFromString(packed or b"")
-        return details if any(one.Unpack(details) for one in status.details) else None
+        # Unpack reads a detail of this type only, and returns whether it was one.
+        if any(detail.Unpack(details) for detail in status.details):
+            return details
     except DecodeError:
         return None
+    return None

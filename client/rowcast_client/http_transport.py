@@ -28,16 +28,17 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.transport import CONNECT_TIMEOUT_S, Tls, Transport
 
 PROTOBUF = "application/x-protobuf"
-KEPT_S = 30.0
-"""How long an idle connection is kept: well below the time after which services and proxies close
-it.
+KEEP_ALIVE_S = 30.0
+"""Time for which an idle connection is open: well below the time after which services and proxies
+close it.
 """
 READS = {"ListModels", "GetModel", "GetChanges"}
 """Methods of the contract that are a GET without a body."""
 CONNECTIONS: dict[str, Any] = {
+    # Unlimited: a limit would make threads of a caller wait for each other without a deadline.
     "max_connections": None,
     "max_keepalive_connections": 100,
-    "keepalive_expiry": KEPT_S,
+    "keepalive_expiry": KEEP_ALIVE_S,
 }
 PROXIES = {413: "TOO_LARGE", 429: "OVERLOADED", 502: "NOT_READY", 503: "NOT_READY", 504: "DEADLINE"}
 """Status -> code, for rejections without an error of rowcast: those of a proxy on the way."""
@@ -63,7 +64,9 @@ class HttpTransport(Transport):
         super().__init__(address)
         self._url = address.target
         self._headers = {"host": urlsplit(self._url).netloc, "accept": PROTOBUF, **headers}
-        context = None if tls is None else tls.context
+        context = None
+        if tls is not None:
+            context = tls.context
         self._asynchronous = asynchronous
         if asynchronous:
             self._pool: Any = httpcore.AsyncConnectionPool(
@@ -77,7 +80,9 @@ class HttpTransport(Transport):
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once."""
-        content = None if call.method in READS else call.request.SerializeToString()
+        content = None
+        if call.method not in READS:
+            content = call.request.SerializeToString()
         return self._send(self._path(call), content, deadline, request_id)
 
     def send_probe(self, deadline: Deadline, request_id: str) -> Any:
@@ -86,13 +91,15 @@ class HttpTransport(Transport):
 
     def _send(self, path: str, content: bytes | None, deadline: Deadline, request_id: str) -> Any:
         """Sends a message with POST, or without one a GET."""
-        left_s = deadline.remaining_s()
+        remaining_s = deadline.remaining_s()
+        remaining_ms = max(int(remaining_s * 1000), 1)
         headers = {
             **self._headers,
             "x-request-id": request_id,
-            "x-request-timeout-ms": str(max(int(left_s * 1000), 1)),
+            "x-request-timeout-ms": str(remaining_ms),
         }
-        step: Any = left_s if self._asynchronous else deadline
+        # The synchronous backend reads the Deadline itself; see connections.py.
+        step: Any = remaining_s if self._asynchronous else deadline
         extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), step)}
         url = self._url + path
         if content is None:
@@ -102,8 +109,9 @@ class HttpTransport(Transport):
             response = self._pool.request(
                 "POST", url, headers=headers, content=content, extensions=extensions
             )
+        # The seconds of each step do not bound the exchange, which has many.
         if self._asynchronous:
-            return _within(left_s, response)
+            return _within(remaining_s, response)
         return response
 
     def read(self, call: Call[Any], response: httpcore.Response) -> Any:
@@ -113,15 +121,16 @@ class HttpTransport(Transport):
             if isinstance(rejection, NotFound):
                 self.only_model = ""  # another model may be the only one by now
             raise rejection
-        kind = _kind(response)
-        if kind != PROTOBUF:
-            raise self.invalid_response(f"content-type {kind!r} instead of {PROTOBUF}")
+        content_type = _content_type(response)
+        if content_type != PROTOBUF:
+            raise self.invalid_response(f"content-type {content_type!r} instead of {PROTOBUF}")
         return self.unpack(call, response.content)
 
     def check_probe(self, response: httpcore.Response) -> None:
         """Checks that the service is ready."""
         if response.status != HTTPStatus.OK:
             raise self._rejection(response)
+        # Any server may return 200 to any path; this body is the service's.
         try:
             reports_ready = json.loads(response.content) == {"ready": True}
         except ValueError:
@@ -132,6 +141,7 @@ class HttpTransport(Transport):
     def failure(self, error: Exception, deadline: Deadline) -> RowcastError:
         """Returns the error for a failed exchange."""
         reason = str(error) or type(error).__name__
+        # The connection has its own, shorter time: the call may try the next address.
         if isinstance(error, httpcore.ConnectTimeout) and not deadline.is_over():
             reason = f"no connection within {CONNECT_TIMEOUT_S:g} s"
             return self.unreachable("cannot be reached", reason)
@@ -141,6 +151,7 @@ class HttpTransport(Transport):
             return self.unreachable("cannot be reached", reason)
         if isinstance(error, httpcore.LocalProtocolError):
             return InvalidArgument(f"the request to {self.address.url} cannot be sent: {reason}")
+        # What h11 reports of bytes that do not begin like HTTP, such as those of TLS or HTTP/2.
         if isinstance(error, httpcore.RemoteProtocolError) and "illegal" in reason:
             return self.invalid_response(
                 "its response is not HTTP/1.1; does the port expect https:// or grpc://?"
@@ -156,10 +167,14 @@ class HttpTransport(Transport):
             return f"/v1/models/{model}/changes"
         if call.method == "Change":  # the body alone names a version
             return f"/v1/models/{model}/{_change_path(call.request)}"
-        version = f"/versions/{spec.version}" if spec.version else ""
-        version = f"/labels/{quote(spec.label, safe='')}" if spec.label else version
-        verb = "" if call.method == "GetModel" else f":{call.method.lower()}"
-        return f"/v1/models/{model}{version}{verb}"
+        path = f"/v1/models/{model}"
+        if spec.label:
+            path += f"/labels/{quote(spec.label, safe='')}"
+        elif spec.version:
+            path += f"/versions/{spec.version}"
+        if call.method != "GetModel":
+            path += f":{call.method.lower()}"
+        return path
 
     def _rejection(self, response: httpcore.Response) -> RowcastError:
         details = _error_details(response)
@@ -191,16 +206,20 @@ def _header(response: httpcore.Response, name: bytes) -> str:
     return next(values, b"").decode("latin-1")
 
 
-def _kind(response: httpcore.Response) -> str:
+def _content_type(response: httpcore.Response) -> str:
+    """Returns the content type without its parameters, such as a charset."""
     return _header(response, b"content-type").partition(";")[0].strip()
 
 
 def _error_details(response: httpcore.Response) -> pb.ErrorDetails | None:
     """Returns the error that the service reported; None if the server is not a rowcast service."""
+    if _content_type(response) != PROTOBUF:
+        return None
     try:
-        details = pb.ErrorDetails.FromString(
-            response.content if _kind(response) == PROTOBUF else b""
-        )
+        details: pb.ErrorDetails = pb.ErrorDetails.FromString(response.content)
     except DecodeError:
         return None
-    return details if details.code else None
+    # Bytes of another message may be read without an error, but set no code.
+    if not details.code:
+        return None
+    return details

@@ -21,42 +21,52 @@ Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
 _NO_IDS = np.empty(0, np.int64)
 Record = TypeVar("Record")
-OfRequest = TypeVar("OfRequest", bound="Records[Any]")
+RequestRecords = TypeVar("RequestRecords", bound="Records[Any]")
 
 
 class Records(Sequence[Record]):
-    """Arrays side by side, read record by record; a slice is of the same type."""
+    """Arrays of equal lengths, read record by record; a slice is of the same type."""
 
     scores: NDArray[np.float32]
     record: ClassVar[Callable[..., Any]]
-    """Makes a record of one value of each array, in their order."""
+    """The class of a record. Its fields have the order of the arrays."""
 
     def __len__(self) -> int:
         return len(self.scores)
 
     @overload
-    def __getitem__(self, place: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record: ...
     @overload
-    def __getitem__(self, place: slice) -> Self: ...
-    def __getitem__(self, place: int | slice) -> Any:
-        """The record at a place, from the end if negative; of a slice, the same with
-        fewer records.
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """Returns one record, counted from the end if `index` is negative; of a slice, the same
+        with fewer records.
         """
-        picked = [_pick(values, place) for values in vars(self).values()]
-        return type(self)(*picked) if isinstance(place, slice) else self.record(*picked)
+        # The arrays are the only attributes of a subclass, in the order of its record's fields.
+        columns = [_pick(values, index) for values in vars(self).values()]
+        if isinstance(index, slice):
+            return type(self)(*columns)
+        return self.record(*columns)
 
 
-def _pick(values: Any, place: int | slice) -> Any:
-    """What arrays have at a place, as plain Python; or in a slice."""
+def _pick(values: Any, index: int | slice) -> Any:
+    """Returns the value of an array at an index, or the values of a slice; of a dict of arrays, the
+    dict of these; None if there is no array.
+    """
     if isinstance(values, Mapping):
-        return {name: _pick(each, place) for name, each in values.items()}
-    picked = None if values is None else values[place]
-    return picked.item() if isinstance(picked, np.generic) else picked
+        return {name: _pick(column, index) for name, column in values.items()}
+    if values is None:
+        return None
+    picked = values[index]
+    # People print records and write them as JSON, which does not know NumPy's scalars.
+    if isinstance(picked, np.generic):
+        return picked.item()
+    return picked
 
 
 @dataclass(frozen=True, eq=False)
-class Answer(Sequence[OfRequest]):
-    """The records of n requests; those of request i are offsets[i]:offsets[i + 1] of all records.
+class BatchResult(Sequence[RequestRecords]):
+    """The result of n requests; request i owns the records offsets[i]:offsets[i + 1].
 
     Attributes:
       model: The name of the model that served the request.
@@ -69,7 +79,7 @@ class Answer(Sequence[OfRequest]):
 
     model: str
     version: int
-    packed: OfRequest
+    packed: RequestRecords
     offsets: NDArray[np.int64]
     coverage: float = field(default=1.0, kw_only=True)
 
@@ -77,15 +87,18 @@ class Answer(Sequence[OfRequest]):
         return len(self.offsets) - 1
 
     @overload
-    def __getitem__(self, place: int) -> OfRequest: ...
+    def __getitem__(self, index: int) -> RequestRecords: ...
     @overload
-    def __getitem__(self, place: slice) -> list[OfRequest]: ...
-    def __getitem__(self, place: int | slice) -> OfRequest | list[OfRequest]:
-        """The records of one request, from the end if negative; the list of them for a slice."""
-        chosen = range(len(self))[place]
-        if isinstance(chosen, range):
-            return [self[one] for one in chosen]
-        return self.packed[self.offsets[chosen] : self.offsets[chosen + 1]]
+    def __getitem__(self, index: slice) -> list[RequestRecords]: ...
+    def __getitem__(self, index: int | slice) -> RequestRecords | list[RequestRecords]:
+        """Returns the records of one request, counted from the end if `index` is negative; the list
+        of them for a slice.
+        """
+        # A range resolves negative indexes, slices and steps, and raises IndexError beyond its end.
+        requests = range(len(self))[index]
+        if isinstance(requests, range):
+            return [self[request] for request in requests]
+        return self.packed[self.offsets[requests] : self.offsets[requests + 1]]
 
 
 @dataclass(frozen=True)
@@ -93,10 +106,10 @@ class Neighbor:
     """A candidate returned with its score.
 
     Attributes:
-      id: the candidate's.
-      score: larger is better; of `recommend`, the ranking tower's.
-      attributes: the requested ones: int, float, str, list of str, or None where the candidate has
-        none.
+      id: The ID of the candidate.
+      score: The score, larger is better; from `recommend`, that of the ranking tower.
+      attributes: The requested attributes by name: int, float, str, list of str, or None where the
+        candidate has no value.
       retrieval_score: The score of the index, from `recommend`.
       source: The first source that has the candidate, from `recommend` with sources.
     """
@@ -113,11 +126,11 @@ class Neighbors(Records[Neighbor]):
     """Neighbors of one query, best first.
 
     Attributes:
-      ids: [k] int64 or str.
-      scores: [k] float32.
-      attributes: name -> [k] values.
-      retrieval_scores: [k] float32, of `recommend`.
-      sources: The name of the first source that has each, [k], from `recommend` with sources.
+      ids: [k] int64 or str, the IDs of the candidates.
+      scores: [k] float32, the scores, larger is better.
+      attributes: [k] values of each requested attribute, by its name.
+      retrieval_scores: [k] float32, the scores of the index, from `recommend`.
+      sources: [k] names of the first source that has each neighbor, from `recommend` with sources.
     """
 
     record = Neighbor
@@ -133,11 +146,12 @@ class Explanation:
     """How the neighbors of one query were found.
 
     Attributes:
-      path: index, exact, or none where nothing could match.
-      matches: candidates that the filter, exclusions and the deny list leave.
-      selectivity: their share of the index.
-      scored: candidates whose exact score was computed.
-      shortfall: why there are fewer than k neighbors; empty: there are k.
+      path: The way of searching: index, exact, or none where nothing could match.
+      matches: The number of candidates that the filter, exclusions and the deny list leave.
+      selectivity: Their share of the index.
+      scored: The number of candidates whose exact score was computed.
+      search_ms: The time of the search, in milliseconds.
+      shortfall: The reason why there are fewer than k neighbors; empty: there are k.
     """
 
     path: str
@@ -149,16 +163,16 @@ class Explanation:
 
 
 @dataclass(frozen=True, eq=False)
-class Retrieved(Answer[Neighbors]):
+class RetrievalResult(BatchResult[Neighbors]):
     """Neighbors of n queries.
 
     Attributes:
-      searched: candidates that were searched; 0 from `recommend`.
+      searched: The number of candidates that were searched; 0 from `recommend`.
       explanations: The explanation of each query, if requested.
       not_found: By query, [m] the ids that do not exist, if `retrieve` skips them; else none.
       degraded: Whether `recommend` dropped diversity, or returned some or all neighbors unranked,
         in the order of retrieval.
-      degraded_reason: why, in a sentence with the numbers.
+      degraded_reason: The reason of that, in a sentence with the numbers.
     """
 
     searched: int = 0
@@ -174,9 +188,9 @@ class RankedCandidate:
 
     Attributes:
       id: The ID as sent; None if candidates were sent by features alone.
-      score: larger is better.
-      position: its place among the candidates as sent.
-      heads: the other requested outputs.
+      score: The score, larger is better.
+      position: The position among the candidates as sent.
+      heads: The other requested outputs, by name.
     """
 
     id: int | str | None
@@ -190,10 +204,10 @@ class RankedCandidates(Records[RankedCandidate]):
     """Candidates of one context: in the order sent, or the k best, best first.
 
     Attributes:
-      ids: [m] int64 or str; None if candidates were sent by features alone.
-      scores: [m] float32.
-      positions: [m] int32 among the candidates as sent.
-      heads: name -> [m] float32.
+      ids: [m] int64 or str, the IDs as sent; None if candidates were sent by features alone.
+      scores: [m] float32, the scores, larger is better.
+      positions: [m] int32, the positions among the candidates as sent.
+      heads: [m] float32 of each other requested output, by its name.
     """
 
     record = RankedCandidate
@@ -208,9 +222,9 @@ class FailedCandidate:
     """A candidate that the service could not score.
 
     Attributes:
-      context: the position of its context.
-      position: its position among the candidates of the context, as sent.
-      message: why.
+      context: The position of its context.
+      position: Its position among the candidates of the context, as sent.
+      message: The reason, in a sentence.
     """
 
     context: int
@@ -219,11 +233,11 @@ class FailedCandidate:
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked(Answer[RankedCandidates]):
+class RankingResult(BatchResult[RankedCandidates]):
     """Ranked candidates of n contexts.
 
     Attributes:
-      failed: candidates without a score, which the records leave out.
+      failed: Candidates without a score, which the records leave out.
       not_found: By context, [m] the ids that do not exist, if the request skips them; else none.
         The records leave them out.
     """
@@ -233,8 +247,15 @@ class Ranked(Answer[RankedCandidates]):
 
 
 @dataclass(frozen=True, eq=False)
-class Embedded:
-    """Outputs of a tower: vectors [n, dim] float32."""
+class EmbeddingResult:
+    """Outputs of a tower.
+
+    Attributes:
+      model: The name of the model that served the request.
+      version: The version that served the request.
+      vectors: [n, dim] float32.
+      coverage: The fraction of the requested rows that were read; less than 1 if shards are lost.
+    """
 
     model: str
     version: int
@@ -243,16 +264,20 @@ class Embedded:
 
 
 @dataclass(frozen=True, eq=False)
-class LookedUp:
+class LookupResult:
     """Table rows of n ids.
 
     Attributes:
+      model: The name of the model that served the request.
+      version: The version that served the request.
+      table: The name of the table.
       vectors: [n, dim] float32.
-      found: [n] bool: whether the row of each id was read.
-      lost: [n] bool: whether the table has each id, but no shard that holds its row responds; None:
+      found: [n] bool, whether the row of each id was read.
+      lost: [n] bool, whether the table has each id, but no shard that holds its row responds; None:
         there is none.
       not_found: [m] the ids that the table does not have, as sent, if the request skips them; else
         none.
+      coverage: The fraction of the requested rows that were read; less than 1 if shards are lost.
     """
 
     model: str
@@ -265,58 +290,65 @@ class LookedUp:
     coverage: float = field(default=1.0, kw_only=True)
 
 
-def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Retrieved:
+def unpack_retrieval(message: pb.RetrieveResponse | pb.RecommendResponse) -> RetrievalResult:
     """Reads the response of retrieve or recommend."""
-    recommended = isinstance(message, pb.RecommendResponse)
-    attributes = {}
-    if message.attributes:
-        for name, values in sorted(message.attributes.items()):
-            attributes[name] = _attribute(values)
+    # Protobuf sends maps in any order; sorted, the same response always reads the same.
+    attributes = {name: _attribute(values) for name, values in sorted(message.attributes.items())}
+
+    # The two responses share most fields; each has some that the other does not know.
+    retrieval_scores: NDArray[np.float32] | None = None
     sources: list[str] | None = None
-    if isinstance(message, pb.RecommendResponse) and message.source_names:
-        numbers = np.frombuffer(message.sources, "<i4").tolist()
-        sources = [message.source_names[number] for number in numbers]
+    own_fields: dict[str, Any]
+    if isinstance(message, pb.RecommendResponse):
+        retrieval_scores = np.frombuffer(message.retrieval_scores, "<f4")
+        if message.source_names:
+            numbers = np.frombuffer(message.sources, "<i4").tolist()
+            sources = [message.source_names[number] for number in numbers]
+        own_fields = {"degraded": message.degraded, "degraded_reason": message.degraded_reason}
+    else:
+        own_fields = {"searched": message.searched}
+
     packed = Neighbors(
         ids=unpack_ids(message.ids),
         scores=np.frombuffer(message.scores, "<f4"),
         attributes=attributes,
-        retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
+        retrieval_scores=retrieval_scores,
         sources=sources,
     )
-    explanations: tuple[Explanation, ...] = ()
-    if message.explanations:
-        explanations = tuple(Explanation(**plain_message(each)) for each in message.explanations)
+    explanations = tuple(
+        Explanation(**plain_message(explanation)) for explanation in message.explanations
+    )
     offsets = _offsets(message, packed)
-    spec = message.model
-    return Retrieved(
-        spec.name,
-        spec.version,
+    return RetrievalResult(
+        message.model.name,
+        message.model.version,
         packed,
         offsets,
-        searched=0 if recommended else message.searched,
         explanations=explanations,
         not_found=_not_found(message, len(offsets) - 1),
-        degraded=recommended and message.degraded,
-        degraded_reason=message.degraded_reason if recommended else "",
         coverage=_coverage(message),
+        **own_fields,
     )
 
 
-def unpack_ranked(message: pb.RankResponse) -> Ranked:
+def unpack_ranking(message: pb.RankResponse) -> RankingResult:
     """Reads the response of rank."""
+    ids = None
+    if message.HasField("ids"):
+        ids = unpack_ids(message.ids)
+    heads = {name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())}
     packed = RankedCandidates(
-        ids=unpack_ids(message.ids) if message.HasField("ids") else None,
+        ids=ids,
         scores=np.frombuffer(message.scores, "<f4"),
         positions=np.frombuffer(message.positions, "<i4"),
-        heads={
-            name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())
-        },
+        heads=heads,
     )
     offsets = _offsets(message, packed)
     failed = tuple(
-        FailedCandidate(each.context, each.position, each.message) for each in message.failed
+        FailedCandidate(candidate.context, candidate.position, candidate.message)
+        for candidate in message.failed
     )
-    return Ranked(
+    return RankingResult(
         message.model.name,
         message.model.version,
         packed,
@@ -327,24 +359,35 @@ def unpack_ranked(message: pb.RankResponse) -> Ranked:
     )
 
 
-def unpack_embedded(message: pb.EmbedResponse) -> Embedded:
+def unpack_embedding(message: pb.EmbedResponse) -> EmbeddingResult:
     """Reads the response of embed."""
-    return Embedded(
+    return EmbeddingResult(
         message.model.name, message.model.version, _vectors(message), coverage=_coverage(message)
     )
 
 
-def unpack_looked_up(message: pb.LookupResponse) -> LookedUp:
+def unpack_lookup(message: pb.LookupResponse) -> LookupResult:
     """Reads the response of lookup."""
-    found = np.frombuffer(message.found, np.bool_)
-    response = (message.model.name, message.model.version, message.table, _vectors(message), found)
-    lost = np.frombuffer(message.lost, np.bool_) if message.lost else None
-    not_found = _column(message.not_found)
-    return LookedUp(*response, lost=lost, not_found=not_found, coverage=_coverage(message))
+    lost = None
+    if message.lost:
+        lost = np.frombuffer(message.lost, np.bool_)
+    return LookupResult(
+        message.model.name,
+        message.model.version,
+        message.table,
+        _vectors(message),
+        np.frombuffer(message.found, np.bool_),
+        lost=lost,
+        not_found=_column(message.not_found),
+        coverage=_coverage(message),
+    )
 
 
 def _coverage(message: Any) -> float:
-    return float(message.coverage) if message.HasField("coverage") else 1.0
+    # A service without shards, or with all of them, leaves the field out.
+    if message.HasField("coverage"):
+        return float(message.coverage)
+    return 1.0
 
 
 def unpack_ids(message: pb.Ids) -> Ids:
@@ -358,11 +401,13 @@ def _not_found(
     message: pb.RetrieveResponse | pb.RecommendResponse | pb.RankResponse, n: int
 ) -> tuple[Ids, ...]:
     """Returns the ids of each of n queries or contexts that do not exist."""
+    # Recommendations leave out unknown ids of their sources without a report.
     if isinstance(message, pb.RecommendResponse):
         return ()
     if not message.HasField("not_found"):
         return (_NO_IDS,) * n
     ids = unpack_ids(message.not_found)
+    # Without offsets, every query or context misses the same ids.
     if not message.not_found_offsets:
         return (ids,) * n
     offsets = np.frombuffer(message.not_found_offsets, "<i4")
@@ -379,31 +424,34 @@ def _column(message: pb.Column) -> NDArray[Any]:
 
 
 def _attribute(message: pb.Attribute) -> list[Any]:
-    """One attribute of m candidates; None where a candidate has no value."""
+    """Returns the values of one attribute of m candidates; None where a candidate has no value."""
     values: list[Any]
     match message.WhichOneof("values"):
         case "strings":
             values = list(message.strings.values)
         case "lists":
-            values = [list(one.values) for one in message.lists.values]
+            values = [list(strings.values) for strings in message.lists.values]
         case "float64s":
             values = np.frombuffer(message.float64s, "<f8").tolist()
         case "int64s":
             values = np.frombuffer(message.int64s, "<i8").tolist()
         case _:  # no candidate has a value
             values = [None] * len(message.nulls)
-    for place in message.nulls:
-        values[place] = None
+    # At these positions the packed values are fillers.
+    for position in message.nulls:
+        values[position] = None
     return values
 
 
 def _vectors(message: pb.EmbedResponse | pb.LookupResponse) -> NDArray[np.float32]:
+    # A dim that is not set reads as 0, to which NumPy cannot reshape.
     return np.frombuffer(message.vectors, "<f4").reshape(-1, max(message.dim, 1))
 
 
 def _offsets(
     message: pb.RetrieveResponse | pb.RecommendResponse | pb.RankResponse, packed: Records[Any]
 ) -> NDArray[np.int64]:
+    # Without offsets, all records are those of the only request.
     if not message.offsets:
         return np.array([0, len(packed)], np.int64)
     return np.frombuffer(message.offsets, "<i4").astype(np.int64)

@@ -51,11 +51,12 @@ class Retries:
     """How often and how patiently a call is tried again.
 
     Attributes:
-      attempts_max: tries in all, each at the addresses of the client in turn until one responds; 1:
-        never again. The default lasts about five seconds, in which a service restarts.
-      backoff_s: longest wait before the second try; doubled for each further one. A random part of
-        it is waited, so that callers rejected together do not come back together.
-      backoff_max_s: longest wait, unless the service requires a longer one.
+      attempts_max: The maximum number of attempts, each at the addresses of the client in turn
+        until one responds; 1: no retry. The default lasts about five seconds, in which a service
+        restarts.
+      backoff_s: The longest wait before the second attempt; doubled for each further one. The wait
+        is random, from half of it, so that callers rejected together do not come back together.
+      backoff_max_s: The longest wait, unless the service requires a longer one.
     """
 
     attempts_max: int = 8
@@ -82,10 +83,12 @@ class Retries:
         if not failure.retryable or attempt >= self.attempts_max:
             raise failure
         if failure.retry_after_s is not None:
+            # A little later than required, since all callers that were rejected got the same time.
             wait_s = failure.retry_after_s * JITTER.uniform(1.0, 1.1)
         else:
             longest_s = min(self.backoff_max_s, self.backoff_s * 2 ** (attempt - 1))
             wait_s = JITTER.uniform(longest_s / 2, longest_s)
+        # The failure says more than a deadline that passed while waiting.
         if wait_s >= deadline.remaining_s():
             raise failure
         return wait_s

@@ -11,7 +11,7 @@ from rowcast_client.retries import JITTER
 from rowcast_client.transport import Transport
 
 AVOIDED_S = 10.0
-"""How long an address that failed is used only if all others fail, too."""
+"""Time for which an address that failed is used only if all others fail, too."""
 
 
 class Rotation:
@@ -36,6 +36,7 @@ class Rotation:
             transport for transport in self.transports if self._avoided_until_s[transport] > now_s
         ]
         usable = [transport for transport in self.transports if transport not in avoided]
+        # If all failed, all are tried: one of them may work again.
         if not usable:
             return avoided
         first = next(self._turns) % len(usable)
@@ -66,10 +67,12 @@ def joined(failures: Sequence[RowcastError]) -> RowcastError:
         if failure.address not in reason:
             reason = f"{failure.address}: {reason}"
         reasons.append(reason)
+    # The first of these kinds that occurs: a service that responded knows most about the failure.
     kinds = {type(failure) for failure in failures}
     kind = next((kind for kind in (NotReady, Unreachable) if kind in kinds), TlsFailed)
     error = kind(f"none of {len(failures)} addresses can be used: {'; '.join(reasons)}")
     error.address = ", ".join(failure.address for failure in failures)
+    # The retry waits for the service that is available first.
     waits_s = []
     for failure in failures:
         error.request_id = error.request_id or failure.request_id

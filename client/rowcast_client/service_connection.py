@@ -24,7 +24,7 @@ from rowcast_client.rotation import Rotation
 from rowcast_client.transport import File, Tls, Transport, checked_headers
 
 TIMEOUT_S = 10.0
-"""Time for a call, all its attempts together, unless a client or a call states another."""
+"""Timeout for all attempts of a call together, unless a client or a call sets another."""
 REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
 """Request ids that a service accepts; it replaces any other."""
 OF_ONE_SERVICE = ("Change", "GetChanges")
@@ -60,16 +60,16 @@ class ServiceConnection:
           url: `http://host:port`, `https://…`, `grpc://…` or `grpcs://…`; or several addresses of
             the same service, as a list or as `grpc://a:9090,b:9090`. Calls take them in turns, and
             go to the next one if a service cannot be reached or is not ready.
-          timeout_s: time for a call, all its attempts together.
-          retries: when a call is tried again; `Retries(attempts_max=1)`: never.
-          ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships
-            over gRPC.
-          cert_file: certificate, PEM, for services that require one of their clients; with
+          timeout_s: The timeout in seconds for all attempts of a call together.
+          retries: The rules of retries; `Retries(attempts_max=1)`: none.
+          ca_file: The file of trusted certificate authorities, PEM; None: The system's authorities
+            over HTTP, those that gRPC ships over gRPC.
+          cert_file: The file of the client's certificate, PEM, for services that require one; with
             key_file.
-          key_file: its private key, PEM without a password.
+          key_file: The file of the certificate's private key, PEM without a password.
           token: The token for services that require one; over TLS, since anyone who reads it may
             use it.
-          headers: sent with every call, such as those that a proxy requires.
+          headers: Headers of every call, such as those that a proxy requires.
 
         Raises:
           InvalidArgument: An argument is not as described here.
@@ -77,14 +77,22 @@ class ServiceConnection:
         self.addresses = parse_addresses(url)
         self._name = f"client of {', '.join(address.url for address in self.addresses)}"
         self._timeout_s = Deadline(timeout_s).timeout_s
-        self._retries = Retries() if retries is None else retries
-        if not isinstance(self._retries, Retries):
+        if retries is None:
+            retries = Retries()
+        if not isinstance(retries, Retries):
             raise InvalidArgument(
                 f"retries is {retries!r}: expected Retries(attempts_max=..., ...)"
             )
-        self._tls = Tls(ca_file, cert_file, key_file) if self.addresses[0].secure else None
-        authorization = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._headers = checked_headers({**(headers or {}), **authorization})
+        self._retries = retries
+        self._tls: Tls | None = None
+        if self.addresses[0].secure:
+            self._tls = Tls(ca_file, cert_file, key_file)
+        all_headers = dict(headers or {})
+        if token is not None:
+            all_headers["authorization"] = f"Bearer {token}"
+        self._headers = checked_headers(all_headers)
+
+        # Connections are opened with the first call, in the process and event loop that make it.
         self._rotation: Any = None
         self._process = os.getpid()
         self._inherited: list[Any] = []
@@ -130,12 +138,13 @@ class ServiceConnection:
         parent still uses the inherited ones, and may have held their locks when it forked, so they
         are neither used nor closed here.
         """
+        # Referenced, since the end of the objects would close the parent's connections.
         self._inherited.append(self._rotation)
         self._rotation = None
         self._process = os.getpid()
 
     def _transport(self, address: Address) -> Transport:
-        """A transport; its library is imported now, since a client needs one of the two."""
+        """Returns a transport; its library is imported now, since a client needs one of the two."""
         if address.transport == "grpc":
             from rowcast_client.grpc_transport import GrpcTransport
 
@@ -150,11 +159,13 @@ class ServiceConnection:
 
     def _probes(self, timeout_s: float | None) -> Iterator[tuple[Transport, Deadline, str]]:
         """Yields the transports, each with its part of the time and the request id of a probe."""
-        whole = self._deadline(timeout_s)
+        total = self._deadline(timeout_s)
         self._open()
         transports = self._rotation.transports
-        for remaining, transport in zip(range(len(transports), 0, -1), transports, strict=True):
-            deadline = Deadline(whole.remaining_s() / remaining)
+        # An equal part of what remains for each, so that one dead address does not use up the time.
+        for position, transport in enumerate(transports):
+            remaining_count = len(transports) - position
+            deadline = Deadline(total.remaining_s() / remaining_count)
             yield transport, deadline, _new_request_id()
 
 
@@ -200,6 +211,7 @@ class _Attempt:
         has_no_response = isinstance(failure, DeadlineExceeded) and not failure.request_id
         if has_no_response or isinstance(failure, ELSEWHERE):
             self._rotation.failed(self._transport)
+        # A service that was not reached has no log entry to look for.
         if not isinstance(failure, Unreachable):
             failure.request_id = failure.request_id or self._request_id
         self._deadline.earlier_failure = failure.message

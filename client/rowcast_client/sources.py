@@ -14,8 +14,7 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 
 class Source(TypedDict, total=False):
-    """Where candidates of a recommendation come from: exactly one of `index`, `ids`
-    and `list`.
+    """A source of candidates of a recommendation: exactly one of `index`, `ids` and `list`.
 
     Attributes:
       name: The name in the response; left out: the index's, the list's, or "ids".
@@ -65,6 +64,7 @@ def _packed(where: str, source: Mapping[str, Any]) -> pb.Source:
         raise InvalidArgument(f"{where} is {source!r}: expected a dict of {', '.join(fields)}")
     packed = pb.Source()
     for name, value in source.items():
+        # The only field of two: the offsets belong to a list of lists.
         if name == "ids":
             ids, counts = pack_lists(f"{where}.ids", value)
             packed.ids.CopyFrom(ids)

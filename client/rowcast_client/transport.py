@@ -27,6 +27,7 @@ from rowcast_client.model_details import ModelState
 from rowcast_client.retries import Deadline
 
 File = str | PathLike[str] | None
+# What both HTTP/1.1 and the metadata of gRPC accept.
 HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 HEADER_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
 CONNECT_TIMEOUT_S = 1.0
@@ -42,15 +43,15 @@ class Tls:
 
     Attributes:
       context: The TLS context for HTTP.
-      pems: authorities, key and certificate, for gRPC in its order; None: those that gRPC ships, no
-        certificate.
+      pems: The authorities, key and certificate, for gRPC in its order; None: the authorities that
+        gRPC ships, no certificate.
     """
 
     def __init__(self, ca_file: File, cert_file: File, key_file: File) -> None:
         """Reads the files, PEM without a password.
 
         Raises:
-          InvalidArgument: one is missing, or does not hold what it should; names it.
+          InvalidArgument: A file is missing, or does not hold what it should; names it.
         """
         if (cert_file is None) != (key_file is None):
             raise InvalidArgument(
@@ -63,6 +64,7 @@ class Tls:
                 f"ca_file '{ca_file}' holds no certificates as PEM: {_reason(error)}"
             ) from error
         try:
+            # An empty password: without one, OpenSSL would prompt for it on the terminal.
             if cert_file is not None:
                 self.context.load_cert_chain(cert_file, key_file, password=lambda: b"")
         except OSError as error:
@@ -70,10 +72,13 @@ class Tls:
                 f"cert_file '{cert_file}' and key_file '{key_file}' are not a certificate and its "
                 f"key, as PEM without a password: {_reason(error)}"
             ) from error
-        self.pems = [
-            None if file is None else Path(file).read_bytes()
-            for file in (ca_file, key_file, cert_file)
-        ]
+        # Bytes, for gRPC does not read files. What OpenSSL accepted above is readable.
+        self.pems: list[bytes | None] = []
+        for file in (ca_file, key_file, cert_file):
+            content = None
+            if file is not None:
+                content = Path(file).read_bytes()
+            self.pems.append(content)
 
 
 def _reason(error: OSError) -> str:
@@ -84,7 +89,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Returns headers that both transports can send.
 
     Raises:
-      InvalidArgument: one cannot be sent; names it, never its value, which may be a secret.
+      InvalidArgument: A header cannot be sent; names it, never its value, which may be a secret.
     """
     for name, value in headers.items():
         texts = isinstance(name, str) and isinstance(value, str)
@@ -158,8 +163,11 @@ class Transport(ABC):
           NotReady: The service has no model yet.
           InvalidArgument: It serves several.
         """
-        served = [state for state in states if any(each.current for each in state.versions)]
-        names = [str(state.name) for state in served or states]
+        served_models = [
+            state for state in states if any(version.current for version in state.versions)
+        ]
+        # If no model has a current version, the only one is named: its error says what it lacks.
+        names = [str(state.name) for state in served_models or states]
         if not names:
             raise NotReady("the service has no model yet")
         if len(names) > 1:
@@ -193,6 +201,7 @@ class Transport(ABC):
         Raises:
           InvalidResponse: The bytes are not such a message, or the message is inconsistent.
         """
+        # ValueError and IndexError: offsets and packed arrays that do not fit each other.
         try:
             return call.unpack(call.response.FromString(content))
         except (DecodeError, ValueError, IndexError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rowcast_client import Changed, Client
+from rowcast_client import ChangeResult, Client
 
 from examples.stream.messages import Item
 
@@ -63,7 +63,7 @@ def _mixes(item: Item, first: Item) -> bool:
     return isinstance(item.key, str) != isinstance(first.key, str)
 
 
-def send(client: Client, model: str, stream: str, from_offset: int, batch: Batch) -> Changed:
+def send(client: Client, model: str, stream: str, from_offset: int, batch: Batch) -> ChangeResult:
     """Sends a batch; returns what became of it.
 
     Args:

@@ -36,8 +36,8 @@ def service(
     """A service of the models "movies", whose candidates are integers, and "named", whose
     candidates are strings.
     """
-    place = tmp_path_factory.mktemp("service")
-    root = place / "bundles"
+    folder = tmp_path_factory.mktemp("service")
+    root = folder / "bundles"
     root.mkdir()
     movies = write_small_bundle(root, small_towers, "movies", 2, parts=True, users=True, keep=60)
     named = write_small_bundle(root, small_towers, "named", 1, id_kind="string")

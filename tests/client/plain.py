@@ -1,4 +1,4 @@
-"""Requests and answers as nested plain values, so that they can be compared."""
+"""Requests and responses as nested plain values, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: plain(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [plain(element) for element in value]
     if hasattr(value, "__dataclass_fields__"):
         return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
     return value

@@ -1,4 +1,4 @@
-"""Small servers of both transports with prepared answers, and the ways to send calls to them."""
+"""Small servers of both transports with prepared responses, and the ways to send calls to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answers: a code of the contract, or "OK"."""
+    """What a server returns: a code of the contract, or "OK"."""
 
     code: str | int
     status: int
@@ -39,9 +39,9 @@ EMBEDDED = pb.EmbedResponse(
 
 
 class Server:
-    """Answers the replies in turn, the last one for ever, and records the requests.
+    """Returns the replies in turn, the last one for ever, and records the requests.
 
-    A reply is a Reply, None (no answer), or bytes: a whole HTTP answer, or a gRPC message.
+    A reply is a Reply, None (no response), or bytes: a whole HTTP response, or a gRPC message.
     """
 
     def __init__(self, replies: list[Any]) -> None:
@@ -74,9 +74,9 @@ def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterat
                     writer.write(reply)
                     break
                 if reply is None:
-                    await reader.read()  # never answers
+                    await reader.read()  # never responds
                     break
-                writer.write(http_answer(reply, headers))
+                writer.write(http_response(reply, headers))
                 await writer.drain()
         except asyncio.IncompleteReadError:
             pass
@@ -107,7 +107,7 @@ def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterat
         thread.join()
 
 
-def http_answer(reply: Reply, headers: dict[str, str]) -> bytes:
+def http_response(reply: Reply, headers: dict[str, str]) -> bytes:
     """A whole response, in the form that was accepted."""
     message = EMBEDDED if reply is OK else error_details(reply, headers)
     content = bytes(message.SerializeToString())
@@ -140,7 +140,7 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
     """A gRPC server that takes any method."""
     server = Server(replies)
 
-    def answer(body: bytes, context: Any) -> bytes:
+    def respond(body: bytes, context: Any) -> bytes:
         headers = dict(context.invocation_metadata()) | {
             "remaining_s": str(context.time_remaining())
         }
@@ -164,7 +164,7 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
 
     class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
         def service(self, call_details: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(answer)
+            return grpc.unary_unary_rpc_method_handler(respond)
 
     host = grpc.server(futures.ThreadPoolExecutor(4), handlers=[Anything()])
     port = (
@@ -192,18 +192,18 @@ class Way:
         """A server of the transport."""
         return http_server(replies, tls) if self.transport == "http" else grpc_server(replies, tls)
 
-    def send(self, url: str | Sequence[str], *sent: Call[Any], **options: Any) -> Any:
-        """The answer to the last of the calls, all of one client with these options."""
+    def send(self, url: str | Sequence[str], *sent_calls: Call[Any], **options: Any) -> Any:
+        """Returns the result of the last of the calls, all of one client with these options."""
         if self.asynchronous:
-            return asyncio.run(self._awaited(url, sent, options))
+            return asyncio.run(self._awaited(url, sent_calls, options))
         with Client(url, **options) as client:
-            return [client.send(call) for call in sent][-1]
+            return [client.send(call) for call in sent_calls][-1]
 
     async def _awaited(
-        self, url: str | Sequence[str], sent: Sequence[Call[Any]], options: dict[str, Any]
+        self, url: str | Sequence[str], sent_calls: Sequence[Call[Any]], options: dict[str, Any]
     ) -> Any:
         async with AsyncClient(url, **options) as client:
-            return [await client.send(call) for call in sent][-1]
+            return [await client.send(call) for call in sent_calls][-1]
 
     def ready(self, url: str | Sequence[str], timeout_s: float = 30, **options: Any) -> bool:
         """Whether the service is ready, as a client with these options finds."""
@@ -223,4 +223,4 @@ WAYS = [
     Way(transport, asynchronous) for transport in ("grpc", "http") for asynchronous in (False, True)
 ]
 EMBED = calls.embed({"user": 5}, model="m")
-"""The call that the servers answer."""
+"""The call that the servers expect."""

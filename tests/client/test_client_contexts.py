@@ -23,24 +23,26 @@ FORMULA = "watch^0.5 * exp(-0.1 * rating)"
 
 
 def stored(service: RunningService, user: int) -> dict[str, Any]:
-    places, weights, mood = STORED_USERS[user]
-    ids = service.movies.ids[list(places)].tolist()
+    positions, weights, mood = STORED_USERS[user]
+    ids = service.movies.ids[list(positions)].tolist()
     return {"liked": dict(zip(ids, weights, strict=True)), "mood": mood}
 
 
 def test_rank_by_context_ids_is_the_same_by_all_ways(service: RunningService) -> None:
     movies = service.movies.ids[:3].tolist()
-    one = same_by_all_ways(service, calls.rank(candidate_ids=movies, context_ids=7, model="movies"))
+    single = same_by_all_ways(
+        service, calls.rank(candidate_ids=movies, context_ids=7, model="movies")
+    )
     expected = [
         reference.ranked(service.movies, movie, 7, **stored(service, 7))["score"]
         for movie in movies
     ]
-    np.testing.assert_allclose(one[0].scores, expected, 1e-4, 1e-4)
+    np.testing.assert_allclose(single[0].scores, expected, 1e-4, 1e-4)
     several = calls.rank(candidate_ids=[movies, movies[:1]], context_ids=[7, 21], model="movies")
-    answer = same_by_all_ways(service, several)
-    assert answer[0].scores.tolist() == one[0].scores.tolist()
+    result = same_by_all_ways(service, several)
+    assert result[0].scores.tolist() == single[0].scores.tolist()
     expected = [reference.ranked(service.movies, movies[0], 21, **stored(service, 21))["score"]]
-    np.testing.assert_allclose(answer[1].scores, expected, 1e-4, 1e-4)
+    np.testing.assert_allclose(result[1].scores, expected, 1e-4, 1e-4)
 
 
 def test_sent_features_override_stored_ones_by_all_ways(service: RunningService) -> None:
@@ -51,48 +53,51 @@ def test_sent_features_override_stored_ones_by_all_ways(service: RunningService)
         context_ids=[7, 3],
         model="movies",
     )
-    answer = same_by_all_ways(service, call)
-    for place, (user, mood) in enumerate(((7, (0.5, 0.25)), (3, (1, 2)))):
+    result = same_by_all_ways(service, call)
+    for position, (user, mood) in enumerate(((7, (0.5, 0.25)), (3, (1, 2)))):
         features = {**stored(service, user), "mood": mood}
         expected = [
             reference.ranked(service.movies, movie, user, **features)["score"] for movie in movies
         ]
-        np.testing.assert_allclose(answer[place].scores, expected, 1e-4, 1e-4)
+        np.testing.assert_allclose(result[position].scores, expected, 1e-4, 1e-4)
 
 
 def test_retrieve_and_recommend_by_context_ids_are_the_same_by_all_ways(
     service: RunningService,
 ) -> None:
-    found = same_by_all_ways(service, calls.retrieve(context_ids=[7, 21], k=3, model="movies"))
-    sent = same_by_all_ways(
+    by_id = same_by_all_ways(service, calls.retrieve(context_ids=[7, 21], k=3, model="movies"))
+    by_features = same_by_all_ways(
         service, calls.retrieve([{"user": 7}, {"user": 21}], k=3, model="movies")
     )
-    assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in sent]
-    beside = same_by_all_ways(
+    for neighbors, expected in zip(by_id, by_features, strict=True):
+        assert neighbors.ids.tolist() == expected.ids.tolist()
+    by_both = same_by_all_ways(
         service, calls.retrieve({"hour": 3}, context_ids=7, k=3, model="movies")
     )
-    assert len(beside[0]) == 3
+    assert len(by_both[0]) == 3
     call = calls.recommend(context_ids=[7, 21], k=3, formula=FORMULA, model="movies")
-    answer = same_by_all_ways(service, call)
-    assert [len(one) for one in answer] == [3, 3]
+    result = same_by_all_ways(service, call)
+    assert [len(neighbors) for neighbors in result] == [3, 3]
     scores = [
         reference.ranked(service.movies, movie, 7, **stored(service, 7))
         for movie in service.movies.ids.tolist()
     ]
-    best = max(each["watch"] ** 0.5 * np.exp(-0.1 * each["rating"]) for each in scores)
-    assert answer[0][0].score == pytest.approx(best, rel=1e-4)
+    best = max(
+        candidate["watch"] ** 0.5 * np.exp(-0.1 * candidate["rating"]) for candidate in scores
+    )
+    assert result[0][0].score == pytest.approx(best, rel=1e-4)
 
 
 def test_formula_orders_by_all_ways(service: RunningService) -> None:
     movies = service.movies.ids[:8].tolist()
     heads = ["watch", "rating"]
     call = calls.rank({"user": 7}, movies, heads=heads, formula=FORMULA, k=5, model="movies")
-    answer = same_by_all_ways(service, call)[0]
-    expected = np.sqrt(answer.heads["watch"].astype(float)) * np.exp(
-        -0.1 * answer.heads["rating"].astype(float)
+    result = same_by_all_ways(service, call)[0]
+    expected = np.sqrt(result.heads["watch"].astype(float)) * np.exp(
+        -0.1 * result.heads["rating"].astype(float)
     )
-    np.testing.assert_allclose(answer.scores, expected, 1e-5)
-    assert answer.scores.tolist() == sorted(answer.scores.tolist(), reverse=True)
+    np.testing.assert_allclose(result.scores, expected, 1e-5)
+    assert result.scores.tolist() == sorted(result.scores.tolist(), reverse=True)
 
 
 @pytest.mark.parametrize(

@@ -39,28 +39,28 @@ OTHER = {"user": 8, "history": [], "city": "nowhere", "hour": 0.25}
 
 
 def same_by_all_ways(service: RunningService, call: Call[Any]) -> Any:
-    """The answer to a call, once it is known to be the same whichever way it was sent."""
-    answers = [way.send(service.url(way), call, retries=ONCE) for way in WAYS]
-    for way, answer in zip(WAYS, answers, strict=True):
-        assert plain(answer) == plain(answers[0]), way
-    return answers[0]
+    """Returns the result of a call, once it is known to be the same whichever way it was sent."""
+    results = [way.send(service.url(way), call, retries=ONCE) for way in WAYS]
+    for way, result in zip(WAYS, results, strict=True):
+        assert plain(result) == plain(results[0]), way
+    return results[0]
 
 
 def plain(value: Any) -> Any:
-    """An answer as nested plain values with its dtypes, so that it can be compared bit by bit."""
+    """Returns a result as nested plain values with its dtypes, to be compared bit by bit."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tolist())
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: plain(element) for name, element in value.items()}
     if hasattr(value, "__dataclass_fields__"):
         return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return [plain(element) for element in value] if isinstance(value, (list, tuple)) else value
 
 
 def query_vector(bundle: SmallBundle, features: dict[str, Any]) -> NDArray[np.float64]:
     """What the query tower makes of features whose city is the default."""
-    positions = [bundle.ids.tolist().index(one) for one in features["history"]]
-    rows = bundle.tables["movies"][[1 + place for place in positions]]
+    positions = [bundle.ids.tolist().index(movie) for movie in features["history"]]
+    rows = bundle.tables["movies"][[1 + position for position in positions]]
     city = same_city(bundle)
     inputs = {
         "user": bundle.tables["users"][[features["user"]]],
@@ -87,18 +87,18 @@ def test_retrieve_by_features_finds_the_nearest_with_their_attributes(
 ) -> None:
     attributes = ["title", "year", "rating", "genres"]
     call = calls.retrieve(FEATURES, k=5, attributes=attributes, model="movies")
-    answer = same_by_all_ways(service, call)
+    result = same_by_all_ways(service, call)
     expected = service.movies.vectors @ query_vector(service.movies, FEATURES)
     best = np.argsort(-expected)[:5]
-    assert (answer.model, answer.version, answer.searched) == ("movies", 2, 40)
-    assert len(answer) == 1
-    assert [neighbor.id for neighbor in answer[0]] == service.movies.ids[best].tolist()
-    np.testing.assert_allclose(answer[0].scores, expected[best], rtol=1e-4, atol=1e-4)
-    for neighbor, place in zip(answer[0], best, strict=True):
-        assert neighbor.attributes["title"] == service.movies.titles[place]
-        assert neighbor.attributes["year"] == (None if place == 1 else 1990 + place)
-        assert neighbor.attributes["rating"] == place / 4
-        assert neighbor.attributes["genres"] == list(service.movies.genres[place])
+    assert (result.model, result.version, result.searched) == ("movies", 2, 40)
+    assert len(result) == 1
+    assert [neighbor.id for neighbor in result[0]] == service.movies.ids[best].tolist()
+    np.testing.assert_allclose(result[0].scores, expected[best], rtol=1e-4, atol=1e-4)
+    for neighbor, position in zip(result[0], best, strict=True):
+        assert neighbor.attributes["title"] == service.movies.titles[position]
+        assert neighbor.attributes["year"] == (None if position == 1 else 1990 + position)
+        assert neighbor.attributes["rating"] == position / 4
+        assert neighbor.attributes["genres"] == list(service.movies.genres[position])
 
 
 def test_retrieve_of_several_queries_returns_results_in_their_order(
@@ -113,14 +113,14 @@ def test_retrieve_of_several_queries_returns_results_in_their_order(
 
 def test_retrieve_with_exclusions_never_returns_them(service: RunningService) -> None:
     free = same_by_all_ways(service, calls.retrieve([FEATURES, OTHER], k=3, model="movies"))
-    taken = [neighbors.ids.tolist() for neighbors in free]
-    call = calls.retrieve([FEATURES, OTHER], k=3, exclude_ids=taken, model="movies")
-    for neighbors, gone in zip(same_by_all_ways(service, call), taken, strict=True):
+    excluded_ids = [neighbors.ids.tolist() for neighbors in free]
+    call = calls.retrieve([FEATURES, OTHER], k=3, exclude_ids=excluded_ids, model="movies")
+    for neighbors, gone in zip(same_by_all_ways(service, call), excluded_ids, strict=True):
         assert len(neighbors) == 3
         assert not set(neighbors.ids.tolist()) & set(gone)
-    call = calls.retrieve([FEATURES, OTHER], k=3, exclude_ids=taken[0], model="movies")
+    call = calls.retrieve([FEATURES, OTHER], k=3, exclude_ids=excluded_ids[0], model="movies")
     for neighbors in same_by_all_ways(service, call):
-        assert not set(neighbors.ids.tolist()) & set(taken[0])
+        assert not set(neighbors.ids.tolist()) & set(excluded_ids[0])
 
 
 def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningService) -> None:
@@ -129,13 +129,15 @@ def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningServic
         service, calls.retrieve(vectors=vectors[:, None], k=3, exact=True, model="movies")
     )
     expected = np.argsort(-(service.movies.vectors @ vectors.T.astype(np.float64)), axis=0)[:3].T
-    assert [one.ids.tolist() for one in by_vector] == service.movies.ids[expected].tolist()
+    assert [neighbors.ids.tolist() for neighbors in by_vector] == service.movies.ids[
+        expected
+    ].tolist()
     ids = service.movies.ids[[3, 9]].tolist()
     by_id = same_by_all_ways(
-        service, calls.retrieve(ids=[[one] for one in ids], k=3, model="movies")
+        service, calls.retrieve(ids=[[movie] for movie in ids], k=3, model="movies")
     )
-    for one, neighbors in zip(ids, by_id, strict=True):
-        assert one not in neighbors.ids.tolist()
+    for query_id, neighbors in zip(ids, by_id, strict=True):
+        assert query_id not in neighbors.ids.tolist()
         assert len(neighbors) == 3
 
 
@@ -151,7 +153,7 @@ def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(
         FEATURES, k=40, filter=wanted, attributes=["genres", "year"], model="movies", explain=True
     )
     with Client(service.grpc) as client:
-        answer = client.send(call)
+        result = client.send(call)
         every = client.retrieve(FEATURES, k=40, attributes=["genres", "year"], model="movies")
 
     def matches(genres: list[str] | None, year: int | None) -> bool:
@@ -159,10 +161,12 @@ def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(
         return allowed and year is not None and year >= 2000
 
     expected = [
-        one.id for one in every[0] if matches(one.attributes["genres"], one.attributes["year"])
+        neighbor.id
+        for neighbor in every[0]
+        if matches(neighbor.attributes["genres"], neighbor.attributes["year"])
     ]
-    assert answer[0].ids.tolist() == expected
-    (explained,) = answer.explanations
+    assert result[0].ids.tolist() == expected
+    (explained,) = result.explanations
     assert 0 < len(expected) < 20
     assert (explained.matches, explained.selectivity) == (len(expected), len(expected) / 40)
     assert "candidates pass the filter" in explained.shortfall
@@ -170,37 +174,39 @@ def test_retrieve_with_a_filter_finds_the_nearest_that_match_and_explains(
 
 def test_retrieve_with_several_queries_merges_them_by_all_ways(service: RunningService) -> None:
     several = [[1007, 1021], [1028]]
-    answer = same_by_all_ways(service, calls.retrieve(ids=several, k=3, model="movies"))
-    for found, ids in zip(answer, several, strict=True):
+    result = same_by_all_ways(service, calls.retrieve(ids=several, k=3, model="movies"))
+    for merged, ids in zip(result, several, strict=True):
         alone = same_by_all_ways(
             service,
-            calls.retrieve(ids=[[each] for each in ids], k=40, exclude_ids=ids, model="movies"),
+            calls.retrieve(ids=[[movie] for movie in ids], k=40, exclude_ids=ids, model="movies"),
         )
         best: dict[int | str, float] = {}
-        for one in (neighbor for neighbors in alone for neighbor in neighbors):
-            best[one.id] = max(one.score, best.get(one.id, one.score))
-        assert found.ids.tolist() == sorted(best, key=lambda one: -best[one])[:3]
+        for scored in (neighbor for neighbors in alone for neighbor in neighbors):
+            best[scored.id] = max(scored.score, best.get(scored.id, scored.score))
+        assert merged.ids.tolist() == sorted(best, key=lambda movie: -best[movie])[:3]
     vectors = [service.movies.vectors[[1, 3]], service.movies.vectors[[4]]]
     by_vectors = same_by_all_ways(
         service, calls.retrieve(vectors=vectors, exclude_ids=several, k=3, model="movies")
     )
-    assert [each.ids.tolist() for each in by_vectors] == [each.ids.tolist() for each in answer]
+    assert [neighbors.ids.tolist() for neighbors in by_vectors] == [
+        neighbors.ids.tolist() for neighbors in result
+    ]
 
 
 def test_retrieve_of_string_candidates_returns_strings(service: RunningService) -> None:
     features = {"user": USER, "history": ["m-3", "m-5"]}
-    answer = same_by_all_ways(
+    result = same_by_all_ways(
         service, calls.retrieve(features, k=3, exclude_ids=["m-1"], model="named")
     )
-    assert all(isinstance(neighbor.id, str) for neighbor in answer[0])
-    ranked = same_by_all_ways(service, calls.rank({"user": USER}, answer[0].ids, model="named"))
+    assert all(isinstance(neighbor.id, str) for neighbor in result[0])
+    ranked = same_by_all_ways(service, calls.rank({"user": USER}, result[0].ids, model="named"))
     assert ranked[0].ids is not None
-    assert ranked[0].ids.tolist() == answer[0].ids.tolist()
+    assert ranked[0].ids.tolist() == result[0].ids.tolist()
 
 
 def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> None:
-    places = [4, 11, 2]
-    candidates = service.movies.ids[places].tolist()
+    positions = [4, 11, 2]
+    candidates = service.movies.ids[positions].tolist()
     context = {
         "user": USER,
         "liked": ([1007, 1014], [0.5, 2.0]),
@@ -209,7 +215,7 @@ def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> No
         "mood": [0.1, -0.2],
     }
     call = calls.rank(context, candidates, heads=["watch", "rating"], model="movies")
-    answer = same_by_all_ways(service, call)
+    result = same_by_all_ways(service, call)
     movies = service.movies.tables["movies"]
     genres = service.movies.tables["genres"]
     recent = np.zeros((3, 8))
@@ -221,21 +227,23 @@ def test_rank_scores_candidates_in_the_order_sent(service: RunningService) -> No
         "recent": np.repeat([recent], 3, axis=0),
         "hour": np.full(3, HOUR),
         "mood": np.repeat([[0.1, -0.2]], 3, axis=0),
-        "movie": movies[[1 + place for place in places]],
+        "movie": movies[[1 + position for position in positions]],
         "genres": np.array(
             [
-                genres[[names.index(one) for one in service.movies.genres[place]]].sum(axis=0)
-                for place in places
+                genres[[names.index(genre) for genre in service.movies.genres[position]]].sum(
+                    axis=0
+                )
+                for position in positions
             ]
         ),
-        "year": service.movies.years[places],
+        "year": service.movies.years[positions],
     }
     expected = linear.formula("ranking", service.movies.edition, inputs)
-    assert answer[0].ids.tolist() == candidates
-    assert [one.position for one in answer[0]] == [0, 1, 2]
-    np.testing.assert_allclose(answer[0].scores, expected["score"], rtol=1e-4, atol=1e-4)
+    assert result[0].ids.tolist() == candidates
+    assert [candidate.position for candidate in result[0]] == [0, 1, 2]
+    np.testing.assert_allclose(result[0].scores, expected["score"], rtol=1e-4, atol=1e-4)
     for name in ("watch", "rating"):
-        np.testing.assert_allclose(answer[0].heads[name], expected[name], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(result[0].heads[name], expected[name], rtol=1e-4, atol=1e-4)
 
 
 def test_rank_with_k_returns_the_best_first(service: RunningService) -> None:
@@ -260,17 +268,17 @@ def test_rank_of_several_contexts_returns_results_in_their_order(service: Runnin
 def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(
     service: RunningService,
 ) -> None:
-    places = [1, 6]
+    positions = [1, 6]
     features = {
-        "movie": service.movies.ids[places],
-        "genres": [list(service.movies.genres[place]) for place in places],
-        "year": service.movies.years[places],
+        "movie": service.movies.ids[positions],
+        "genres": [list(service.movies.genres[position]) for position in positions],
+        "year": service.movies.years[positions],
     }
     by_features = same_by_all_ways(
         service, calls.rank({"user": USER}, candidate_features=features, model="movies")
     )
     by_id = same_by_all_ways(
-        service, calls.rank({"user": USER}, service.movies.ids[places], model="movies")
+        service, calls.rank({"user": USER}, service.movies.ids[positions], model="movies")
     )
     assert by_features[0].ids is None
     assert by_features[0].scores.tolist() == by_id[0].scores.tolist()
@@ -279,15 +287,15 @@ def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(
 def test_recommend_ranks_what_it_retrieves(service: RunningService) -> None:
     features = {**FEATURES, "liked": ([1007], [2.0])}
     call = calls.recommend(features, k=4, pool_size=12, attributes=["title"], model="movies")
-    answer = same_by_all_ways(service, call)
-    found = same_by_all_ways(service, calls.retrieve(FEATURES, k=12, model="movies"))
+    result = same_by_all_ways(service, call)
+    retrieved = same_by_all_ways(service, calls.retrieve(FEATURES, k=12, model="movies"))
     context = {name: value for name, value in features.items() if name in ("user", "liked", "hour")}
-    ranked = same_by_all_ways(service, calls.rank(context, found[0].ids, k=4, model="movies"))
-    assert answer[0].ids.tolist() == ranked[0].ids.tolist()
-    np.testing.assert_allclose(answer[0].scores, ranked[0].scores, rtol=1e-5)
-    retrieval = dict(zip(found[0].ids.tolist(), found[0].scores.tolist(), strict=True))
-    assert [neighbor.retrieval_score for neighbor in answer[0]] == [
-        retrieval[one.id] for one in answer[0]
+    ranked = same_by_all_ways(service, calls.rank(context, retrieved[0].ids, k=4, model="movies"))
+    assert result[0].ids.tolist() == ranked[0].ids.tolist()
+    np.testing.assert_allclose(result[0].scores, ranked[0].scores, rtol=1e-5)
+    retrieval = dict(zip(retrieved[0].ids.tolist(), retrieved[0].scores.tolist(), strict=True))
+    assert [neighbor.retrieval_score for neighbor in result[0]] == [
+        retrieval[neighbor.id] for neighbor in result[0]
     ]
 
 
@@ -301,8 +309,8 @@ def test_recommend_tells_the_source_of_each_neighbor(service: RunningService) ->
         sources=[{"index": "movies", "pool_size": 6}, recent],
         model="movies",
     )
-    answer = same_by_all_ways(service, call)
-    for neighbors, movies_of_request in zip(answer, listed, strict=True):
+    result = same_by_all_ways(service, call)
+    for neighbors, movies_of_request in zip(result, listed, strict=True):
         assert len(neighbors) == 4
         assert [neighbor.source for neighbor in neighbors] == neighbors.sources
         of_source = [neighbor.id for neighbor in neighbors if neighbor.source == "recent"]
@@ -344,11 +352,11 @@ def test_packed_columns_are_the_same_requests_as_lists(service: RunningService) 
         "city": Column(["nowhere", "nowhere"]),
         "hour": Column(np.array([0.5, 0.25])),
     }
-    answer = same_by_all_ways(service, calls.embed(packed, tower="query", model="movies"))
+    result = same_by_all_ways(service, calls.embed(packed, tower="query", model="movies"))
     listed = same_by_all_ways(
         service, calls.embed([FEATURES, OTHER], tower="query", model="movies")
     )
-    assert answer.vectors.tolist() == listed.vectors.tolist()
+    assert result.vectors.tolist() == listed.vectors.tolist()
 
 
 def test_models_and_model_return_the_same_by_all_ways(service: RunningService) -> None:
@@ -390,7 +398,9 @@ REJECTED: list[tuple[Call[Any], type[RowcastError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "kind"), REJECTED, ids=lambda one: getattr(one, "method", ""))
+@pytest.mark.parametrize(
+    ("call", "kind"), REJECTED, ids=lambda parameter: getattr(parameter, "method", "")
+)
 def test_rejected_calls_raise_the_same_error_by_all_ways(
     service: RunningService, call: Call[Any], kind: type[RowcastError]
 ) -> None:

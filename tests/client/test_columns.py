@@ -29,9 +29,9 @@ def unpacked(column: pb.Column, count: int) -> list[list[Any]]:
         values = list(struct.unpack(f"<{len(data) // size}{letter}", data))
     if not column.offsets:
         width = len(values) // count
-        return [values[place * width : (place + 1) * width] for place in range(count)]
+        return [values[position * width : (position + 1) * width] for position in range(count)]
     offsets = struct.unpack(f"<{count + 1}i", column.offsets)
-    return [values[offsets[place] : offsets[place + 1]] for place in range(count)]
+    return [values[offsets[position] : offsets[position + 1]] for position in range(count)]
 
 
 @given(
@@ -62,9 +62,9 @@ def test_pack_column_of_bags_keeps_values_and_borders(bags: list[list[Any]]) -> 
 def test_pack_column_of_weighted_bags_keeps_weights_beside_ids(
     bags: list[list[Any]], as_dict: bool
 ) -> None:
-    pairs = [([one for one, _ in bag], [weight for _, weight in bag]) for bag in bags]
-    sent = [{"ids": ids, "weights": weights} for ids, weights in pairs] if as_dict else pairs
-    column = pack_column("feature", sent)
+    pairs = [([id_ for id_, _ in bag], [weight for _, weight in bag]) for bag in bags]
+    values = [{"ids": ids, "weights": weights} for ids, weights in pairs] if as_dict else pairs
+    column = pack_column("feature", values)
     assert unpacked(column, len(bags)) == [ids for ids, _ in pairs]
     flat = [weight for _, weights in pairs for weight in weights]
     assert list(struct.unpack(f"<{len(flat)}f", column.weights)) == flat

@@ -102,7 +102,7 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
         search_ms=0.5,
         shortfall="3 match",
     )
-    answer = pb.RecommendResponse(
+    response = pb.RecommendResponse(
         model=pb.ModelSpec(name="m", version=7),
         ids=pb.Ids(int64s=struct.pack("<q", 5)),
         scores=struct.pack("<f", 2.0),
@@ -121,7 +121,7 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
         "0.9",
         "--explain",
     )
-    with grpc_server([answer.SerializeToString()]) as server:
+    with grpc_server([response.SerializeToString()]) as server:
         recommend = (
             "recommend",
             "-f",
@@ -137,9 +137,9 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
         assert "path exact: 3 candidates match (25.00%), 3 scored, 0.50 ms; 3 match" in printed
         assert "degraded: out of time" in printed
         assert rowcast(*recommend, "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-    assert found["explanation"]["matches"] == 3
-    assert (found["degraded"], found["degraded_reason"]) == (True, "out of time")
+        response = json.loads(capsys.readouterr().out)
+    assert response["explanation"]["matches"] == 3
+    assert (response["degraded"], response["degraded_reason"]) == (True, "out of time")
     request = pb.RecommendRequest.FromString(server.requests[0][2])
     assert (
         request
@@ -168,8 +168,8 @@ def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
         assert rowcast(*embed, server.url) == 0
         assert rowcast("--token-file", str(tmp_path / "token"), *embed, server.url) == 0
         assert rowcast("--token-file", str(tmp_path / "none"), *embed, server.url) == 2
-    sent = [headers["authorization"] for _, headers, _ in server.requests]
-    assert sent == ["bearer from-the-environment", "bearer from-a-file"]
+    headers_sent = [headers["authorization"] for _, headers, _ in server.requests]
+    assert headers_sent == ["bearer from-the-environment", "bearer from-a-file"]
     assert "--token-file" in capsys.readouterr().err
 
 

@@ -197,8 +197,8 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("call", [calls.retrieve, calls.recommend])
 def test_every_option_equals_its_json(call: Callable[..., Call[Any]]) -> None:
-    given = sent(call(VIEWER, **OPTIONS, crowding={"seller": 3}))
-    assert given == written(call.__name__, **OPTIONS, crowding={"seller": 3})
+    actual = sent(call(VIEWER, **OPTIONS, crowding={"seller": 3}))
+    assert actual == written(call.__name__, **OPTIONS, crowding={"seller": 3})
     assert sent(call(VIEWER)) == written(call.__name__)
 
 
@@ -236,10 +236,10 @@ def merged(**body: Any) -> Any:
 def test_several_queries_merged_into_one_are_the_same_as_in_json() -> None:
     requests = [{"vectors": [[1.0, 2.0], [3.0, 4.0]]}, {"vectors": [[5.0, 6.0]]}]
     for vectors in ([[[1, 2], [3, 4]], [[5, 6]]], [np.array([[1, 2], [3, 4]]), np.array([[5, 6]])]):
-        given = sent(calls.retrieve(vectors=vectors))
+        actual = sent(calls.retrieve(vectors=vectors))
         expected = merged(requests=requests)
-        assert np.reshape(given.pop("vectors"), (-1, 2)).tolist() == expected.pop("vectors")
-        assert given == expected
+        assert np.reshape(actual.pop("vectors"), (-1, 2)).tolist() == expected.pop("vectors")
+        assert actual == expected
     assert sent(calls.retrieve(ids=[[1, 2], [3]])) == merged(
         requests=[{"ids": [1, 2]}, {"ids": [3]}]
     )

@@ -1,5 +1,5 @@
 """Both transports against small servers of the test's own: retries, deadlines, broken connections,
-strange answers.
+strange responses.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 def test_client_returns_arrays_and_version(way: Way) -> None:
     with way.server([OK]) as server:
-        answer = way.send(server.url, EMBED)
-    assert (answer.model, answer.version) == ("m", 7)
-    assert answer.vectors.dtype == np.float32
-    assert answer.vectors.tolist() == [[0.5, 2.0]]
+        result = way.send(server.url, EMBED)
+    assert (result.model, result.version) == ("m", 7)
+    assert result.vectors.dtype == np.float32
+    assert result.vectors.tolist() == [[0.5, 2.0]]
 
 
 def test_client_of_an_overloaded_service_waits_as_required_and_tries_again(way: Way) -> None:
     with way.server([OVERLOADED, OK]) as server:
-        answer = way.send(
+        result = way.send(
             server.url, calls.embed({"user": 5}, model="m", request_id="abc-1"), retries=QUICK
         )
-    assert answer.version == 7
+    assert result.version == 7
     (first, _, _), (second, _, _) = server.requests
     assert 0.2 <= second - first < 1.5
     assert {headers["x-request-id"] for _, headers, _ in server.requests} == {"abc-1"}
@@ -118,7 +118,9 @@ def test_client_with_a_retry_after_beyond_its_deadline_fails_at_once(way: Way) -
     assert time.monotonic() - started < 4
 
 
-@pytest.mark.parametrize(("reply", "kind"), REJECTIONS, ids=lambda one: getattr(one, "code", ""))
+@pytest.mark.parametrize(
+    ("reply", "kind"), REJECTIONS, ids=lambda parameter: getattr(parameter, "code", "")
+)
 def test_client_rejected_raises_the_services_error_and_never_tries_again(
     way: Way, reply: Reply, kind: type[RowcastError]
 ) -> None:
@@ -134,14 +136,14 @@ def test_client_rejected_raises_the_services_error_and_never_tries_again(
 def test_client_sends_the_remaining_time_as_the_deadline(way: Way) -> None:
     with way.server([OVERLOADED, OK]) as server:
         way.send(server.url, EMBED, timeout_s=3)
-    left = [
+    remaining_s = [
         float(headers["x-request-timeout-ms"]) / 1000
         if "x-request-timeout-ms" in headers
         else float(headers["remaining_s"])
         for _, headers, _ in server.requests
     ]
-    assert 2 < left[0] <= 3.1  # gRPC rounds up
-    assert left[1] <= left[0] - 0.19
+    assert 2 < remaining_s[0] <= 3.1  # gRPC rounds up
+    assert remaining_s[1] <= remaining_s[0] - 0.19
 
 
 def test_client_of_a_service_that_never_responds_ends_with_the_deadline_and_names_the_address(

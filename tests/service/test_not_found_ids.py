@@ -20,9 +20,9 @@ from tests.service.clients import Clients
 from tests.service.running import RunningService
 
 UNPACKING: dict[str, Any] = {
-    "rank": (pb.RankResponse, results.unpack_ranked),
-    "retrieve": (pb.RetrieveResponse, results.unpack_retrieved),
-    "lookup": (pb.LookupResponse, results.unpack_looked_up),
+    "rank": (pb.RankResponse, results.unpack_ranking),
+    "retrieve": (pb.RetrieveResponse, results.unpack_retrieval),
+    "lookup": (pb.LookupResponse, results.unpack_lookup),
 }
 METRIC = "rowcast_not_found_ids_total"
 
