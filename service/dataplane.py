@@ -18,7 +18,7 @@ from service.decode_turns import DecodeTurns
 from service.engine.calls import Result, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
-from service.engine.limits import check_bytes
+from service.engine.validation import check_bytes
 from service.errors import Overloaded
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing

@@ -37,7 +37,7 @@ from service.changes.growing_vectors import Vectors
 from service.changes.row_readers import Positions
 from service.changes.segments import UNUSABLE, LoadedSegment, SegmentDirectory
 from service.changes.store_changes import ChangedCorpus
-from service.engine.limits import NotFinite
+from service.engine.validation import NotFinite
 from service.errors import ServiceError
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 

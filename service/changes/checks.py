@@ -29,8 +29,7 @@ from service.changes.store_changes import ChangedCorpus
 from service.config import ServiceSettings
 from service.engine import lookup
 from service.engine.execution import Execution
-from service.engine.limits import at_most
-from service.engine.names import check_names, name_hint, show_id, show_version
+from service.engine.validation import at_most, check_names, name_hint, show_id, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
 from service.versions.version import ModelVersion, ServedIndex
 

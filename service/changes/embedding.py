@@ -18,7 +18,7 @@ from service.changes.store_changes import ChangedCorpus
 from service.engine import lookup, towers
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.limits import NotFinite
+from service.engine.validation import NotFinite
 from service.errors import SHARD_FAILURES, ServiceError
 from service.versions.version import ModelVersion, ServedIndex
 

@@ -21,7 +21,7 @@ from service.changes.checks import checked_change
 from service.changes.embedding import ShardsFailed
 from service.changes.requests import ChangeRequest, ChangeResult
 from service.config import ServiceSettings
-from service.engine.limits import NotFinite
+from service.engine.validation import NotFinite
 from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, TooLarge
 
 _LISTED_MAX = 100

@@ -18,7 +18,7 @@ from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.engine.limits import at_most
+from service.engine.validation import at_most
 from service.errors import InvalidArgument
 
 _KINDS: dict[int, Kind] = {

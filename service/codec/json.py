@@ -33,7 +33,7 @@ from service.codec.columns import (
 )
 from service.config import ServiceSettings
 from service.engine import calls
-from service.engine.limits import at_most, check_depth, check_terms
+from service.engine.validation import at_most, check_depth, check_terms
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 INTEGER_MAX = 2**53 - 1

@@ -21,8 +21,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.calls import FILTER_GROUPS, check_offsets
-from service.engine.limits import at_most, check_depth, check_terms
-from service.engine.names import SHOWN_CHARS
+from service.engine.validation import SHOWN_CHARS, at_most, check_depth, check_terms
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 _Url = calls.Target | None

@@ -21,8 +21,7 @@ from bundle.format.identifiers import identifier
 from service.codec.tensor_signatures import EITHER, WEIGHTS, K, Signature, Tensor, TensorInput
 from service.config import ServiceSettings
 from service.engine.calls import check_offsets
-from service.engine.limits import check_queries
-from service.engine.names import SHOWN_CHARS, name_hint
+from service.engine.validation import SHOWN_CHARS, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument
 
 Arrays = Mapping[str, NDArray[Any]]

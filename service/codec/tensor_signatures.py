@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from bundle.format.features import sent_dtype
 from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import DenseFeature, Manifest, Role
-from service.engine.names import SHOWN_CHARS, name_hint, show_version
+from service.engine.validation import SHOWN_CHARS, name_hint, show_version
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower, ModelVersion
 

@@ -28,8 +28,7 @@ from service.codec.tensor_signatures import (
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.engine import Engine
-from service.engine.limits import at_most
-from service.engine.names import SHOWN_CHARS, name_hint
+from service.engine.validation import SHOWN_CHARS, at_most, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError
 from service.security.principal import Principal, authorize
 from service.versions.version import ModelVersion

@@ -43,8 +43,8 @@ from service.engine.merging.requests import merge
 from service.engine.merging.responses import split
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
-from service.engine.scheduling.batching import Job
 from service.engine.scheduling.compute_pool import ComputePool
+from service.engine.scheduling.queues import Job
 from service.engine.scheduling.scheduler import Scheduler
 from service.engine.score_drift import ScoreDrift
 from service.errors import (
@@ -331,7 +331,7 @@ class Engine:
         self._metrics.set("inflight_requests", self.inflight)
         requests = Counter[str]()
         candidates = Counter[str]()
-        for job in self._scheduler.queued():
+        for job in self._scheduler.queues:
             requests[job.lease.version.model] += 1
             candidates[job.lease.version.model] += job.cost
         self._metrics.queued(requests, candidates)

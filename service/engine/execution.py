@@ -17,8 +17,8 @@ from bundle.features.sources import Fetched
 from bundle.tables.offsets import Offsets, lengths_of
 from service.engine.context import RequestContext
 from service.engine.live_recall import LiveRecall
+from service.engine.scheduling.admission import Estimates
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.scheduler import LatencyEstimates
 from service.engine.score_drift import ScoreDrift
 from service.observability.metrics import Metrics
 from service.versions.version import LoadedTower
@@ -68,7 +68,7 @@ class Execution:
         contexts: Sequence[RequestContext] = (),
         metrics: Metrics | None = None,
         pool: ComputePool | None = None,
-        estimates: LatencyEstimates | None = None,
+        estimates: Estimates | None = None,
         fetched_before: Fetched | None = None,
         live_recall: LiveRecall | None = None,
         score_drift: ScoreDrift | None = None,
@@ -89,7 +89,7 @@ class Execution:
         self.phases = defaultdict[str, float](float)
         self._phase = ""
         self._began = 0.0
-        self.estimates = estimates or LatencyEstimates()
+        self.estimates = estimates or Estimates()
         self._contexts = contexts
         self._metrics = metrics
         self._pool = pool

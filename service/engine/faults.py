@@ -15,8 +15,7 @@ from service.engine.calls import (
     RankingRequest,
     Request,
 )
-from service.engine.limits import NotFinite
-from service.engine.names import choose_ranking_tower
+from service.engine.validation import NotFinite, choose_ranking_tower
 from service.errors import DataLoss, FieldViolation, InvalidArgument, NotReady, ServiceError
 from service.versions.version import ModelVersion
 

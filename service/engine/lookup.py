@@ -33,8 +33,15 @@ from service.engine.calls import (
     Offsets,
 )
 from service.engine.execution import Execution, RowsLost
-from service.engine.limits import at_most, check_queries, check_rows
-from service.engine.names import choose_context_store, name_hint, show_id, show_version
+from service.engine.validation import (
+    at_most,
+    check_queries,
+    check_rows,
+    choose_context_store,
+    name_hint,
+    show_id,
+    show_version,
+)
 from service.errors import FieldViolation, InvalidArgument, NotFound, RowNotFinite
 from service.versions.version import LoadedStore, ModelVersion
 

@@ -35,8 +35,8 @@ class Pace:
     @property
     def expected_s(self) -> float:
         """How long the step is expected to take; 0.0: nothing is known yet."""
-        seconds = self.execution.estimates.expected_s((*self.kind, "seconds"))
-        units = self.execution.estimates.expected_s((*self.kind, "units"))
+        seconds = self.execution.estimates.expected((*self.kind, "seconds"))
+        units = self.execution.estimates.expected((*self.kind, "units"))
         return self.units * seconds / units if seconds and units else 0.0
 
     @contextmanager

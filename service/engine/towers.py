@@ -23,8 +23,14 @@ from service.config import ServiceSettings
 from service.engine import lookup
 from service.engine.calls import Columns, EmbeddingRequest, EmbeddingResult, Offsets, Vectors
 from service.engine.execution import Execution
-from service.engine.limits import NotFinite, check_finite, check_rows, check_values
-from service.engine.names import check_names, choose_tower
+from service.engine.validation import (
+    NotFinite,
+    check_finite,
+    check_names,
+    check_rows,
+    check_values,
+    choose_tower,
+)
 from service.versions.input_layout import Layout, Span
 from service.versions.version import LoadedPart, LoadedTower, ModelVersion, TowerPlan
 

@@ -28,9 +28,9 @@ from service.engine.calls import (
 )
 from service.engine.computation import Computation, completed
 from service.engine.execution import Execution
-from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
+from service.engine.validation import NotFinite
 from service.errors import RowNotFinite
 from service.versions.version import ModelVersion
 

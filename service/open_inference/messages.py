@@ -21,7 +21,7 @@ from service.codec.stubs import open_inference_pb2 as pb
 from service.codec.tensor_columns import Arrays
 from service.codec.tensors import ReturnedTensors
 from service.config import ServiceSettings
-from service.engine.limits import at_most
+from service.engine.validation import at_most
 from service.errors import InvalidArgument, Unimplemented
 from service.open_inference.tensors import (
     InputTensor,

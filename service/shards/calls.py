@@ -16,12 +16,11 @@ from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.engine.calls import Request, Result, Vectors, magnitude
 from service.engine.execution import Execution
-from service.engine.limits import NotFinite, check_bytes
-from service.engine.names import show_version
 from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import Compiled
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
+from service.engine.validation import NotFinite, check_bytes, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.version import LoadedIndex, ModelVersion, Sizes
 

@@ -16,9 +16,9 @@ from service.codec.protobuf import explanation_message, packed, read_explanation
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.engine.limits import NotFinite
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
+from service.engine.validation import NotFinite
 from service.errors import Internal, InvalidArgument
 from service.shards.calls import (
     RowPositions,

@@ -22,7 +22,7 @@ from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.engine.computation import RemoteCall
-from service.engine.limits import NotFinite
+from service.engine.validation import NotFinite
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
 from service.observability.metrics import RETRY_OUTCOMES, Metrics

@@ -28,8 +28,7 @@ from service.codec.tensor_columns import Ragged
 from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.engine.limits import at_most
-from service.engine.names import SHOWN_CHARS
+from service.engine.validation import SHOWN_CHARS, at_most
 from service.errors import TRANSPORT_STATUS, FieldViolation, InvalidArgument
 from service.http.other_protocols import ErrorResponse
 from service.tensorflow_serving.messages import (

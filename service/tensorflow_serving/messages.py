@@ -20,8 +20,7 @@ from service.codec.tensor_signatures import Tensor, find_signature, signature_na
 from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.engine.limits import at_most
-from service.engine.names import SHOWN_CHARS
+from service.engine.validation import SHOWN_CHARS, at_most
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.lifecycle import VersionState
 from service.versions.version import ModelVersion

@@ -20,7 +20,7 @@ from service.codec.tensors import TensorExchange
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
-from service.engine.names import SHOWN_CHARS
+from service.engine.validation import SHOWN_CHARS
 from service.errors import FieldViolation, InvalidArgument, Unimplemented
 from service.grpc_api.descriptions import MethodMessages
 from service.grpc_api.servicer import GrpcService

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FormulaError, FormulaUndefined
 from bundle.format.formula import Formula, parse_formula
-from service.engine.names import check_names
+from service.engine.validation import check_names
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower
 

@@ -32,17 +32,19 @@ from service.engine.calls import (
     check_offsets,
 )
 from service.engine.execution import Execution
-from service.engine.limits import (
+from service.engine.ranking import formulas
+from service.engine.ranking.formulas import Scores
+from service.engine.validation import (
     NotFinite,
     at_most,
     check_k,
+    check_names,
     check_queries,
     check_scores,
     check_values,
+    choose_corpus,
+    choose_ranking_tower,
 )
-from service.engine.names import check_names, choose_corpus, choose_ranking_tower
-from service.engine.ranking import formulas
-from service.engine.ranking.formulas import Scores
 from service.errors import InvalidArgument, RowNotFinite
 from service.versions.version import LoadedStore, LoadedTower, ModelVersion, TowerPlan
 

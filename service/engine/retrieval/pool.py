@@ -29,11 +29,11 @@ from service.config import ServiceSettings
 from service.engine import towers
 from service.engine.calls import Columns, Explanation, RecommendationRequest, Vectors
 from service.engine.execution import Execution
-from service.engine.limits import check_finite
 from service.engine.pace import MARGIN, Pace
 from service.engine.retrieval import filters, retrieve, sharded_search
 from service.engine.retrieval.search import Found, Queries
 from service.engine.retrieval.sources import PlannedSource, Sources
+from service.engine.validation import check_finite
 from service.errors import SHARD_FAILURES, DeadlineExceeded, RowNotFinite
 from service.versions.version import LoadedList, ModelVersion, ServedIndex
 

@@ -31,8 +31,6 @@ from service.engine.calls import (
     RetrievalResult,
 )
 from service.engine.execution import Execution
-from service.engine.limits import check_k
-from service.engine.names import check_names, choose_ranking_tower
 from service.engine.pace import MARGIN, Pace
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
@@ -42,6 +40,7 @@ from service.engine.retrieval.pool import Pool, Retriever
 from service.engine.retrieval.quotas import Quotas
 from service.engine.retrieval.sources import Sources
 from service.engine.retrieval.stages import Stage, Staged
+from service.engine.validation import check_k, check_names, choose_ranking_tower
 from service.versions.version import LoadedStore, ModelVersion, TowerPlan
 
 

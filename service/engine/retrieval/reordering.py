@@ -18,11 +18,11 @@ from bundle.tables.offsets import offsets_of
 from service.engine.calls import Offsets, Selecting
 from service.engine.computation import Computation
 from service.engine.execution import Execution
-from service.engine.names import check_attributes
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
 from service.engine.retrieval.quotas import Minima, Quotas
 from service.engine.retrieval.search import Found, joined
+from service.engine.validation import check_attributes
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ServedIndex
 

@@ -30,15 +30,6 @@ from service.engine.calls import (
     check_offsets,
 )
 from service.engine.execution import Execution
-from service.engine.limits import (
-    NUMBER_BYTES,
-    at_most,
-    check_bytes,
-    check_k,
-    check_queries,
-    check_values,
-)
-from service.engine.names import check_attributes, check_names, choose_index
 from service.engine.ranking import formulas
 from service.engine.retrieval import (
     by_example,
@@ -55,6 +46,17 @@ from service.engine.retrieval.search import (
     Queries,
     SearchedPart,
     SearchOptions,
+)
+from service.engine.validation import (
+    NUMBER_BYTES,
+    at_most,
+    check_attributes,
+    check_bytes,
+    check_k,
+    check_names,
+    check_queries,
+    check_values,
+    choose_index,
 )
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex

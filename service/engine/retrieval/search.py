@@ -27,7 +27,6 @@ from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
 from service.engine.execution import Execution
-from service.engine.limits import check_finite
 from service.engine.retrieval.filters import Compiled, Mask, Matches, is_among, not_among
 from service.engine.retrieval.search_depth import (
     FETCHED_PER_POOL,
@@ -37,6 +36,7 @@ from service.engine.retrieval.search_depth import (
     plan_search,
     scores_live_alone,
 )
+from service.engine.validation import check_finite
 from service.versions.version import LoadedIndex
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import lengths_of
 from service.engine.calls import Filter, Vectors
 from service.engine.execution import Execution
-from service.engine.limits import check_finite
 from service.engine.retrieval import changed_search
 from service.engine.retrieval.merging import explained, merged
 from service.engine.retrieval.search import Found, Queries, SearchOptions
+from service.engine.validation import check_finite
 from service.versions.version import RemoteParts, ServedIndex
 
 Positions = NDArray[np.int64]

@@ -31,8 +31,8 @@ from service.engine.context import RequestContext
 from service.engine.execution import Execution
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
+from service.engine.scheduling.admission import Estimates
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.scheduler import LatencyEstimates
 from service.observability.metrics import Metrics
 from service.versions.loader import Loader
 from service.versions.version import ModelVersion
@@ -75,7 +75,7 @@ class Served:
         self.small = small
         self.pool = pool
         self.metrics = Metrics()
-        self.estimates = LatencyEstimates()
+        self.estimates = Estimates()
         root = small.directory.parent.parent
         self.settings = ServiceSettings(root=root, **limits)
         self.version = load_version(root, small.manifest.model, small.manifest.version)

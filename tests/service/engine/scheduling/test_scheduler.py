@@ -14,9 +14,10 @@ import pytest
 
 from service.engine.computation import RemoteCall
 from service.engine.context import RequestContext
-from service.engine.scheduling.batching import Job
+from service.engine.scheduling.admission import Estimates
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.scheduler import LatencyEstimates, Scheduler
+from service.engine.scheduling.queues import Job
+from service.engine.scheduling.scheduler import Scheduler
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -198,12 +199,12 @@ async def test_scheduler_batch_of_a_kind_of_unknown_time_is_limited_by_cost(benc
 async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(bench: Make) -> None:
     one = bench()
     await one.learn()
-    before = one.scheduler.estimates.expected_s("kind") or 0.0
+    before = one.scheduler.estimates.expected("kind") or 0.0
     one.before = lambda: one.advance(0.02)
     one.answer = lambda request: InvalidArgument("no")
     with pytest.raises(InvalidArgument):
         await one.run("fails")
-    assert (one.scheduler.estimates.expected_s("kind") or 0.0) > before
+    assert (one.scheduler.estimates.expected("kind") or 0.0) > before
 
 
 async def test_scheduler_kinds_that_only_failed_are_not_kept(bench: Make) -> None:
@@ -213,7 +214,7 @@ async def test_scheduler_kinds_that_only_failed_are_not_kept(bench: Make) -> Non
     for number in range(3):
         with pytest.raises(InvalidArgument):
             await one.run("fails", kind=f"named by a client {number}")
-        assert one.scheduler.estimates.expected_s(f"named by a client {number}") is None
+        assert one.scheduler.estimates.expected(f"named by a client {number}") is None
 
 
 async def test_scheduler_cost_of_failed_requests_keeps_nobody_out(bench: Make) -> None:
@@ -568,14 +569,14 @@ async def test_scheduler_time_that_another_process_takes_is_no_time_of_computati
 ) -> None:
     one = bench()
     await one.learn()
-    expected_s = one.scheduler.estimates.expected_s("kind")
+    expected_s = one.scheduler.estimates.expected("kind")
     other = OtherProcess(one, "waits")
     waiting = one.run("waits")
     await other.called.wait()
     one.advance(100)
     other.release.set()
     await waiting
-    assert one.scheduler.estimates.expected_s("kind") == pytest.approx(expected_s, abs=1e-2)
+    assert one.scheduler.estimates.expected("kind") == pytest.approx(expected_s, abs=1e-2)
 
 
 async def test_scheduler_deadline_passes_while_another_process_is_called(bench: Make) -> None:
@@ -604,12 +605,12 @@ async def test_scheduler_close_fails_jobs_that_wait_for_another_process(bench: M
 
 
 async def test_estimates_of_too_many_kinds_forget_the_one_not_observed_for_longest() -> None:
-    estimates = LatencyEstimates()
+    estimates = Estimates()
     for kind in range(4096):
         estimates.observe(kind, 1.0)
     estimates.observe(0, 1.0)
     estimates.observe("new", 2.0)
-    assert estimates.expected_s(0) == 1.0
-    assert estimates.expected_s(1) is None
-    assert estimates.expected_s(4095) == 1.0
-    assert estimates.expected_s("new") == 2.0
+    assert estimates.expected(0) == 1.0
+    assert estimates.expected(1) is None
+    assert estimates.expected(4095) == 1.0
+    assert estimates.expected("new") == 2.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.engine.names import choose_corpus, choose_index, name_hint
+from service.engine.validation import choose_corpus, choose_index, name_hint
 from service.errors import InvalidArgument, NotFound
 from tests.service.engine.served import Served
 

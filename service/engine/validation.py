@@ -1,0 +1,343 @@
+"""What is validated of requests and responses: names, sizes, and that results are finite.
+
+Unknown names are rejected with a hint, and shown in messages at a bounded length, as ids are.
+
+A request beyond a limit is rejected before anything of its size is allocated. How large a response
+becomes is known from the request and the model before anything is computed. Sizes are those of
+JSON, the larger form, so that a request is accepted or rejected whatever the transport. Numbers and
+ids count with their longest text, strings of a store with their average.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from service.config import ServiceSettings
+from service.engine.calls import FILTER_DEPTH_MAX, Filter, Ids
+from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
+from service.versions.version import (
+    LoadedList,
+    LoadedStore,
+    LoadedTower,
+    ModelVersion,
+    ServedIndex,
+)
+
+Loaded = TypeVar("Loaded")
+
+SHOWN_CHARS = 128
+"""Maximum number of characters that a message shows of a name or id that a client sent."""
+_NAMES_SHOWN_MAX = 20
+"""Maximum number of accepted names that a message lists."""
+_COMPARED_CHARS = 64
+"""Maximum length of a name for which a similar accepted one is searched."""
+_NAMES_COMPARED_MAX = 64
+"""Maximum number of accepted names that a client's name is compared with: each costs about
+30 µs.
+"""
+_LENGTH_DIFFERENCE_MAX = 2
+"""Maximum difference in length of names that are compared where there are many."""
+NUMBER_BYTES = 16
+"""The longest float32, such as -1.2345678e-38, with its separators."""
+_INTEGER_BYTES = 24
+"""The longest int64, which is quoted beyond 2^53, with its separators."""
+_POSITION_BYTES = 12
+"""The longest position of a candidate among those of its request, with its comma."""
+
+
+class NotFinite(ArithmeticError):
+    """A result holds NaN or an infinity, which do not exist in JSON and cannot be ordered; the
+    message names it.
+    """
+
+
+def check_finite(array: NDArray[Any], what: str) -> None:
+    """Raises NotFinite if the array holds NaN or an infinity."""
+    finite = np.isfinite(array)
+    if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
+        raise NotFinite(what)
+
+
+def check_names(
+    names: Iterable[str], accepted: Collection[str], field: str, what: str, owner: str
+) -> None:
+    """Rejects unknown names: a misspelt feature must not silently become its default.
+
+    Args:
+      names: The names that the client sent.
+      accepted: The names that are accepted.
+      field: The field of the request that holds the names.
+      what: What one of them names, with its article.
+      owner: What the accepted names belong to.
+
+    Raises:
+      InvalidArgument: A name is unknown; the message has the nearest accepted one.
+    """
+    for name in names:
+        if name not in accepted:
+            hint = name_hint(name, accepted, "takes")
+            value = repr(name[:SHOWN_CHARS])
+            expected = f"{what} of {owner}"
+            raise InvalidArgument.of_field(field, value, expected, "has the unknown name", hint)
+
+
+def name_hint(name: str, accepted: Iterable[str], verb: str) -> str:
+    """Returns the name that was probably meant, or the accepted ones."""
+    names = sorted(accepted)
+    close_name = nearest_name(name, names)
+    if close_name is not None:
+        return f"did you mean {close_name!r}?"
+    listed = ", ".join(map(repr, names[:_NAMES_SHOWN_MAX])) or "none"
+    return f"it {verb} {listed}"
+
+
+def nearest_name(name: str, accepted: Sequence[str]) -> str | None:
+    """Returns the accepted name that is most like a client's; None if none is close.
+
+    The comparison takes time that grows with the length of the name and the number of names. Both
+    are bounded, since the name comes from a client and the event loop waits.
+    """
+    if len(name) > _COMPARED_CHARS:
+        return None
+    compared = accepted
+    if len(accepted) > _NAMES_COMPARED_MAX:
+        # A misspelt name usually begins right, and is about as long.
+        compared = [
+            accepted_name
+            for accepted_name in accepted
+            if accepted_name[:1] == name[:1]
+            and abs(len(accepted_name) - len(name)) <= _LENGTH_DIFFERENCE_MAX
+        ][:_NAMES_COMPARED_MAX]
+    close_names = difflib.get_close_matches(name, compared, n=1)
+    if not close_names:
+        return None
+    return close_names[0]
+
+
+def show_id(candidate_id: Any) -> str:
+    """Returns an id as error messages show it."""
+    if isinstance(candidate_id, str):
+        return repr(candidate_id[:SHOWN_CHARS])
+    return str(candidate_id)
+
+
+def show_version(model_version: ModelVersion) -> str:
+    """Returns which version it is, as error messages name it."""
+    return f"model {model_version.model!r} version {model_version.version}"
+
+
+def check_attributes(corpus: LoadedStore, attributes: Iterable[str], field: str) -> None:
+    """Rejects attributes, named in a field of the request, that a corpus does not hold."""
+    owner = f"corpus {corpus.name!r}"
+    check_names(attributes, corpus.entry.attributes, field, "an attribute", owner)
+
+
+def choose_index(model_version: ModelVersion, name: str) -> tuple[str, ServedIndex]:
+    """Returns an index and its name; empty: the only one."""
+    return _choose(model_version, model_version.indexes, name, "index", "index")
+
+
+def choose_list(model_version: ModelVersion, name: str) -> LoadedList:
+    """Returns a list of candidates; empty: the only one."""
+    return _choose(model_version, model_version.lists, name, "list", "list")[1]
+
+
+def choose_ranking_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTower]:
+    """Returns a ranking tower and its name; empty: the only one that is no stage before another."""
+    towers = {
+        tower_name: tower
+        for tower_name, tower in model_version.towers.items()
+        if tower.entry.role == "ranking"
+    }
+    if not name:
+        stage_names = model_version.manifest.towers_of_stages
+        towers = {tower.name: tower for tower in towers.values() if tower.name not in stage_names}
+    return _choose(model_version, towers, name, "ranking tower", "tower")
+
+
+def choose_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTower]:
+    """Returns any tower and its name; empty: the only one."""
+    return _choose(model_version, model_version.towers, name, "tower", "tower")
+
+
+def choose_corpus(model_version: ModelVersion, features: Collection[str]) -> LoadedStore | None:
+    """Returns the corpus that stores (some of) these candidate features; None: no corpus does.
+
+    Raises:
+      InvalidArgument: Several corpora do, so that an id alone does not identify a candidate.
+    """
+    return _choose_store(model_version.corpora, features, "corpora", "candidate")
+
+
+def choose_context_store(
+    model_version: ModelVersion, inputs: Collection[str]
+) -> LoadedStore | None:
+    """Returns the context store that holds (some of) these inputs of contexts; None: it holds none
+    of them.
+
+    Raises:
+      InvalidArgument: There is no store, or several hold them, so that an id alone does not
+        identify a context.
+    """
+    if not model_version.contexts:
+        where = show_version(model_version)
+        message = f"{where} has no context store; send the features instead of context_ids"
+        violation = FieldViolation("context_ids", "ids", "the features of contexts")
+        raise InvalidArgument(message, violation)
+    return _choose_store(model_version.contexts, inputs, "context stores", "context")
+
+
+def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> None:
+    """Raises TooLarge if a field, or `request`, has more than the limit `setting` allows."""
+    limit: int = getattr(settings, setting)
+    if count > limit:
+        size = f"{count} {setting.removeprefix('max_')}"
+        raise TooLarge.of_limit(field, size, limit, setting)
+
+
+def check_k(k: int, default: int, max_k: int) -> int:
+    """Returns the number of results per query: `k`, or the default for 0.
+
+    Raises:
+      InvalidArgument: k is negative or over its limit.
+    """
+    if not 0 <= k <= max_k:
+        expected = f"1 to {max_k} (max_k), or 0 for {default or 'all'}"
+        raise InvalidArgument.of_field("k", k, expected)
+    return k or min(default, max_k)
+
+
+def check_queries(n: int, settings: ServiceSettings) -> None:
+    """Rejects a request of no query, or of more than `max_queries`."""
+    if n < 1:
+        raise InvalidArgument.of_field("request", "no query", "at least one", "has")
+    at_most(settings, "max_queries", n, "request")
+
+
+def check_values(
+    settings: ServiceSettings, columns: Iterable[Column], *id_arrays: Ids | None
+) -> None:
+    """Rejects a request that holds more values and ids than `max_values`."""
+    value_count = sum([column.values.size for column in columns])
+    id_count = sum([ids.size for ids in id_arrays if ids is not None])
+    at_most(settings, "max_values", value_count + id_count, "request")
+
+
+def check_depth(where: str, depth: int) -> None:
+    """Rejects a filter that lies too deep in others, before it is read."""
+    if depth > FILTER_DEPTH_MAX:
+        raise TooLarge.of_limit(where, f"level {depth}", FILTER_DEPTH_MAX, verb="is a filter at")
+
+
+def check_terms(request_filter: Filter, settings: ServiceSettings) -> None:
+    """Rejects a filter with too many terms: each is a pass over the candidates."""
+    limit = settings.max_filter_terms
+    if request_filter.terms > limit:
+        size = f"{request_filter.terms} conditions, circles and nested filters"
+        raise TooLarge.of_limit("filter", size, limit, "max_filter_terms")
+
+
+def check_rows(n: int, dim: int, where: str, settings: ServiceSettings) -> None:
+    """Rejects a request whose response would have too many vectors.
+
+    Args:
+      n: The number of vectors.
+      dim: The number of values of each.
+      where: The field of the request that has one element per vector.
+      settings: The limit.
+
+    Raises:
+      TooLarge: The vectors exceed `max_response_bytes`.
+    """
+    what = f"{n} vectors of {dim} numbers"
+    check_bytes(n * dim * NUMBER_BYTES, what, settings, f"send fewer {where} at a time")
+
+
+def check_scores(count: int, ids: Ids | None, heads: int, settings: ServiceSettings) -> None:
+    """Rejects a ranking whose response would have too many scores.
+
+    Args:
+      count: The number of candidates that are returned.
+      ids: The ids of all candidates, which are returned too.
+      heads: The number of heads that are returned beside each score.
+      settings: The limit.
+
+    Raises:
+      TooLarge: The scores exceed `max_response_bytes`.
+    """
+    id_bytes = 0
+    if ids is not None and ids.size:
+        id_bytes = _INTEGER_BYTES
+        if ids.dtype == object:
+            # The average id, with two quotes and a comma: which ids the k best have is not known.
+            id_bytes = sum(map(len, ids.tolist())) // ids.size + 3
+    candidate_bytes = id_bytes + _POSITION_BYTES + (1 + heads) * NUMBER_BYTES
+    what = f"{count} candidates with {heads} heads"
+    remedy = "lower k, or send fewer candidates or heads at a time"
+    check_bytes(count * candidate_bytes, what, settings, remedy)
+
+
+def check_bytes(size: int, what: str, settings: ServiceSettings, remedy: str = "") -> None:
+    """Rejects a response by its size.
+
+    Args:
+      size: The number of bytes.
+      what: The content of the response.
+      settings: The limit.
+      remedy: What the client can do.
+
+    Raises:
+      TooLarge: The size exceeds `max_response_bytes`.
+    """
+    limit = settings.max_response_bytes
+    if size > limit:
+        value = f"{what}, about {size} bytes"
+        message = f"the response would have {value}; at most {limit} are sent (max_response_bytes)"
+        if remedy:
+            message = f"{message}; {remedy}"
+        expected = f"at most {limit} bytes (max_response_bytes)"
+        raise TooLarge(message, FieldViolation("response", value, expected))
+
+
+def _choose_store(
+    stores: Mapping[str, LoadedStore], features: Collection[str], what: str, noun: str
+) -> LoadedStore | None:
+    storing = [
+        store for store in stores.values() if not set(store.entry.features).isdisjoint(features)
+    ]
+    if len(storing) > 1:
+        names = ", ".join(repr(store.name) for store in storing)
+        field = f"{noun}_ids"
+        message = f"{what} {names} all store {noun} features; send the features instead of {field}"
+        raise InvalidArgument(message, FieldViolation(field, "ids", f"the features of {noun}s"))
+    if not storing:
+        return None
+    return storing[0]
+
+
+def _choose(
+    model_version: ModelVersion, loaded: Mapping[str, Loaded], name: str, what: str, field: str
+) -> tuple[str, Loaded]:
+    if name in loaded:
+        return name, loaded[name]
+    if not name and len(loaded) == 1:
+        return next(iter(loaded.items()))
+
+    where = show_version(model_version)
+    listed = ", ".join(repr(loaded_name) for loaded_name in sorted(loaded)) or "none"
+    expected = f"one of {listed} of {where}"
+    if name:
+        value = repr(name[:SHOWN_CHARS])
+        message = f"{where} has no {what} {value}; it has {listed}"
+        raise NotFound(message, FieldViolation(field, value, expected))
+    if not loaded:
+        violation = FieldViolation(field, "empty", f"a model with a {what}")
+        raise NotFound(f"{where} has no {what}", violation)
+    # The client left the name out, although there is a choice.
+    raise InvalidArgument.of_field(field, "empty", expected)
