@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from export.explain.drawing import Drawing, DrawnFeature, DrawnTable, DrawnTower, shortened
+from export.explain.drawing import Drawing, FeatureNode, TableNode, TowerNode, shortened
 from export.report_text import natural, size_text, thousands
 
 BOXES_MAX = 16
@@ -38,8 +38,8 @@ class Group:
     no tables.
     """
 
-    tables: tuple[DrawnTable, ...]
-    readers: tuple[tuple[DrawnFeature, ...], ...]
+    tables: tuple[TableNode, ...]
+    readers: tuple[tuple[FeatureNode, ...], ...]
 
 
 def grouped(drawing: Drawing) -> list[Group]:
@@ -61,11 +61,11 @@ def _candidate_share(group: Group) -> float:
 
 
 def _grouped(drawing: Drawing, detail: int) -> list[Group]:
-    readers: dict[str, list[DrawnFeature]] = {table.name: [] for table in drawing.tables}
+    readers: dict[str, list[FeatureNode]] = {table.name: [] for table in drawing.tables}
     for feature in drawing.features:
         if feature.table:
             readers[feature.table].append(feature)
-    alike: dict[object, list[DrawnTable]] = defaultdict(list)
+    alike: dict[object, list[TableNode]] = defaultdict(list)
     for table in sorted(drawing.tables, key=lambda table: natural(table.name)):
         alike[
             table.name
@@ -81,8 +81,8 @@ def _grouped(drawing: Drawing, detail: int) -> list[Group]:
     ]
 
 
-def _alike(features: Iterable[DrawnFeature], detail: int) -> tuple[tuple[DrawnFeature, ...], ...]:
-    found: dict[object, list[DrawnFeature]] = defaultdict(list)
+def _alike(features: Iterable[FeatureNode], detail: int) -> tuple[tuple[FeatureNode, ...], ...]:
+    found: dict[object, list[FeatureNode]] = defaultdict(list)
     for feature in sorted(
         features, key=lambda each: (each.role == "candidate", natural(each.name))
     ):
@@ -90,13 +90,13 @@ def _alike(features: Iterable[DrawnFeature], detail: int) -> tuple[tuple[DrawnFe
     return tuple(map(tuple, found.values()))
 
 
-def _look(feature: DrawnFeature, detail: int) -> tuple[object, ...]:
+def _look(feature: FeatureNode, detail: int) -> tuple[object, ...]:
     kind = feature.kind if feature.table else feature.kind.startswith("rows below")
     look = (feature.role, feature.taken_by, kind, feature.rule, feature.unknown, feature.default)
     return look if detail else look[:2]
 
 
-def feature_box(features: Sequence[DrawnFeature]) -> Box:
+def feature_box(features: Sequence[FeatureNode]) -> Box:
     """Returns the box of features that are alike: role and kind, how ids become rows, and whether
     they are needed.
     """
@@ -119,7 +119,7 @@ def feature_box(features: Sequence[DrawnFeature]) -> Box:
     )
 
 
-def table_box(tables: Sequence[DrawnTable], total: int) -> Box:
+def table_box(tables: Sequence[TableNode], total: int) -> Box:
     """Returns the box of tables that are alike: rows of all, columns of each, dtypes, and bytes of
     all.
     """
@@ -133,7 +133,7 @@ def table_box(tables: Sequence[DrawnTable], total: int) -> Box:
     return box
 
 
-def tower_box(tower: DrawnTower) -> Box:
+def tower_box(tower: TowerNode) -> Box:
     """Returns the box of a tower and its parts."""
     lines = [
         f"{tower.role} tower, {size_text(tower.bytes)} of weights",
@@ -144,7 +144,7 @@ def tower_box(tower: DrawnTower) -> Box:
     return Box("tower", tower.name, lines, parts, hint="\n".join([tower.name, *tower.runs]))
 
 
-def output_box(tower: DrawnTower, name: str) -> Box:
+def output_box(tower: TowerNode, name: str) -> Box:
     """Returns the box of one of a tower's outputs."""
     lines = ["result"] if name == tower.result and not tower.formula else []
     return Box("output", name, lines, hint=f"{tower.name}: {name}")

@@ -8,7 +8,7 @@ import math
 from html import escape
 from itertools import accumulate
 
-from export.explain.drawing import DrawnCurve
+from export.explain.drawing import RecallCurve
 
 WIDTH = 1152
 HEIGHT = 280
@@ -20,7 +20,7 @@ BOTTOM = 40
 _TICKS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
-def curve_section(curve: DrawnCurve) -> str:
+def curve_section(curve: RecallCurve) -> str:
     """Returns a heading and an SVG: cost on a logarithmic axis, a point a setting, and a line over
     the best of them.
     """

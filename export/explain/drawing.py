@@ -1,6 +1,6 @@
-"""What `explain` shows of a model: features -> tables -> towers, and their parts -> outputs.
+"""The contents of `explain`: features -> tables -> towers, and their parts -> outputs.
 
-Built from a prepared job or from a published bundle; `--json` prints it as it is.
+A drawing is built from a prepared job or from a published bundle; `--json` prints its fields.
 """
 
 from __future__ import annotations
@@ -21,29 +21,34 @@ from export.graphs.functions import bytes_of, constants_of
 from export.id_graphs.descriptions import describe_ids
 from export.report_text import partitions_text, size_text, thousands
 
-if TYPE_CHECKING:  # seconds, with TensorFlow
+# At run time, these would load TensorFlow, which takes seconds.
+if TYPE_CHECKING:
     from export.checkpoint.inventory.specs import TableSpec
     from export.corpora.size_estimates import IndexForecast
     from export.front_end.specs import TowerSpec
     from export.jobs.preparation import Prepared
 
 NAMES_MAX = 8
-"""Of features, where more are taken: the first ones and how many are named."""
+"""The number of features that a part lists; of more, it gives the first ones and their number."""
+_INSIDE_NAMES_MAX = 6
+"""The number of features that the line about tables inside towers lists."""
 
 
 @dataclass(frozen=True)
-class DrawnFeature:
+class FeatureNode:
     """One feature.
 
     Attributes:
-      name, inputs, role: as in the manifest.
-      kind: what callers send and what becomes of it: `single`, `bag, mean`, `numbers [3]`.
-      table: that it reads; "" of numbers and indicators.
-      rule: kind of the rule from id to row; "" of numbers.
-      ids: the rule in full.
-      unknown: what becomes of ids that the table does not know.
-      default: whether it may be left out.
-      taken_by: towers, or `TOWER/PART`, that take it.
+      name: The name in the manifest.
+      inputs: The inputs that it reads.
+      role: The role in the manifest.
+      kind: The form of the values, and how they are combined: `single`, `bag, mean`, `numbers [3]`.
+      table: The table that it reads; "" for numbers and indicators.
+      rule: The kind of the rule from id to row; "" for numbers.
+      ids: The rule in full.
+      unknown: The treatment of ids that the table does not know.
+      default: Whether a request may leave it out.
+      taken_by: The towers that take it, or their parts as `TOWER/PART`.
     """
 
     name: str
@@ -59,14 +64,14 @@ class DrawnFeature:
 
     @property
     def label(self) -> str:
-        """Its name beside its table: without that, if it was only added to tell readers of one
-        input apart.
-        """
-        return self.name.removesuffix(f"@{self.table}") if self.table else self.name
+        """The name beside its table, without the suffix that distinguishes readers of one input."""
+        if not self.table:
+            return self.name
+        return self.name.removesuffix(f"@{self.table}")
 
 
 @dataclass(frozen=True)
-class DrawnTable:
+class TableNode:
     """One table that left the towers, the features that read it, and where its rows come from."""
 
     name: str
@@ -79,15 +84,15 @@ class DrawnTable:
 
 
 @dataclass(frozen=True)
-class DrawnPart:
-    """A part of a tower, or a tower that has none.
+class PartNode:
+    """A part of a tower, or a whole tower that is not split.
 
     Attributes:
-      name: `TOWER/PART`, or the tower's.
-      per: for what it is computed once: a context, a candidate, or "" for an example.
-      features: that go into it.
-      takes: outputs of earlier parts.
-      gives: its outputs.
+      name: The name as `TOWER/PART`, or the tower's name.
+      per: The unit for which it is computed once: a context, a candidate, or "" for an example.
+      features: The features that it reads.
+      takes: The outputs of earlier parts that it reads.
+      gives: The names of its outputs.
     """
 
     name: str
@@ -98,32 +103,37 @@ class DrawnPart:
 
     @property
     def label(self) -> str:
-        """Its own name, without the tower's; "" of a whole tower."""
+        """The name of the part without the tower's; "" for a whole tower."""
         return self.name.partition("/")[2]
 
     def __str__(self) -> str:
-        count = f"{len(self.features)} features: " if len(self.features) > NAMES_MAX else ""
-        takes = (
-            ", ".join([*self.takes, *filter(None, [count + shortened(self.features, NAMES_MAX)])])
-            or "nothing"
-        )
+        sources = list(self.takes)
+        if self.features:
+            features = shortened(self.features, NAMES_MAX)
+            if len(self.features) > NAMES_MAX:
+                features = f"{len(self.features)} features: {features}"
+            sources.append(features)
+        takes = ", ".join(sources) or "nothing"
+        # The outputs of a whole tower are shown with the tower.
+        if not self.per:
+            return f"takes {takes}"
         gives = shortened(self.gives, NAMES_MAX)
-        return (
-            f"{self.label}, once for each {self.per}, takes {takes}; gives {gives}"
-            if self.per
-            else f"takes {takes}"
-        )
+        return f"{self.label}, once for each {self.per}, takes {takes}; gives {gives}"
 
 
 @dataclass(frozen=True)
-class DrawnTower:
+class TowerNode:
     """One tower.
 
     Attributes:
-      name, role, outputs, result, formula: as in the manifest.
-      parts: at least one; a tower that is not split is one itself.
-      runs: its forms, or what keeps it from LiteRT.
-      bytes: of its weights, or of the form that is served.
+      name: The name in the manifest.
+      role: The role in the manifest.
+      outputs: The names of its outputs.
+      result: The output that is its result.
+      formula: The formula that orders candidates; "": there is none.
+      parts: Its parts, at least one; a tower that is not split is a part itself.
+      runs: Its forms, or the reason why LiteRT cannot run it.
+      bytes: The size of its weights, or of the form that is served.
     """
 
     name: str
@@ -131,20 +141,21 @@ class DrawnTower:
     outputs: tuple[str, ...]
     result: str
     formula: str
-    parts: tuple[DrawnPart, ...]
+    parts: tuple[PartNode, ...]
     runs: tuple[str, ...]
     bytes: int
 
 
 @dataclass(frozen=True)
-class DrawnCurve:
-    """What the settings of an index that were tried find and cost.
+class RecallCurve:
+    """The recall and the cost of the settings of an index that were tried.
 
     Attributes:
-      index: its name.
-      k, target: recall@k was measured, and this was to be reached.
-      points: recall, cost as a share of exact search's, and the setting, by rising cost.
-      chosen: the setting of the index as it was written.
+      index: The name of the index.
+      k: The number of neighbors of which recall was measured.
+      target: The recall that the recipe requires.
+      points: Recall, cost as a share of exact search's, and the setting, by rising cost.
+      chosen: The setting of the index as it was written.
     """
 
     index: str
@@ -156,24 +167,27 @@ class DrawnCurve:
 
 @dataclass(frozen=True)
 class Drawing:
-    """All that is drawn.
+    """A partitioned model, as `explain` shows it.
 
     Attributes:
-      model: its name, and the version of a bundle.
-      source: what it was drawn from.
-      stays: what stays inside towers and why.
-      stores: corpora, contexts, indexes and the stages that choose from them, a line each.
-      curves: of trees, in a bundle.
+      model: The name and version of the model.
+      source: The recipe or bundle that it was drawn from, in words.
+      features: The features of the model.
+      tables: The tables outside the towers.
+      towers: The towers of the model.
+      stays: Lines about what stays inside towers, with the reason.
+      stores: A line for each corpus, context store, index and stage.
+      curves: The curves of indexes that are trees; a recipe has none.
     """
 
     model: str
     source: str
-    features: tuple[DrawnFeature, ...]
-    tables: tuple[DrawnTable, ...]
-    towers: tuple[DrawnTower, ...]
+    features: tuple[FeatureNode, ...]
+    tables: tuple[TableNode, ...]
+    towers: tuple[TowerNode, ...]
     stays: tuple[str, ...]
     stores: tuple[str, ...]
-    curves: tuple[DrawnCurve, ...] = ()
+    curves: tuple[RecallCurve, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -182,77 +196,92 @@ class Drawing:
 
     @property
     def totals(self) -> list[tuple[str, str]]:
-        """How much there is of everything: a figure and what it counts."""
+        """The totals of the model: pairs of a figure and what it counts."""
         inputs = {name for feature in self.features for name in feature.inputs}
         counts = {
-            "input": inputs,
-            "feature": self.features,
-            "table": self.tables,
-            "tower": self.towers,
+            "input": len(inputs),
+            "feature": len(self.features),
+            "table": len(self.tables),
+            "tower": len(self.towers),
         }
-        totals = [
-            (thousands(len(each)), noun + "s" * (len(each) != 1)) for noun, each in counts.items()
-        ]
-        inside = sum(tower.bytes for tower in self.towers)
-        return [
-            *totals,
-            (size_text(self.bytes), "of table rows"),
-            (size_text(inside), "of tower weights"),
-        ]
+        totals = []
+        for noun, count in counts.items():
+            unit = noun if count == 1 else f"{noun}s"
+            totals.append((thousands(count), unit))
+        weight_bytes = sum(tower.bytes for tower in self.towers)
+        totals.append((size_text(self.bytes), "of table rows"))
+        totals.append((size_text(weight_bytes), "of tower weights"))
+        return totals
 
 
 def draw_prepared(prepared: Prepared, source: str) -> Drawing:
-    """Draws what a recipe makes of its model."""
+    """Draws a model as a recipe partitions it, before anything is written."""
     spec = prepared.traced.spec
     job = prepared.job
-    plans = {plan.spec.name: plan for plan in prepared.plan.tables}
     traced = {tower.spec.name: tower for tower in prepared.traced.towers}
     towers = []
     for name, tower in spec.towers.items():
-        parts = (
-            [part.spec for part in prepared.splits[name].parts] if name in prepared.splits else []
-        )
+        parts = []
+        if name in prepared.splits:
+            parts = [part.spec for part in prepared.splits[name].parts]
+        runs = "LiteRT"
         lacking = prepared.not_in_litert[name]
-        runs = f"a SavedModel, since {lacking}" if lacking else "LiteRT"
+        if lacking:
+            runs = f"a SavedModel, since {lacking}"
+        # Constants of a graph are weights that are not trained.
+        weights = [*traced[name].variables, *constants_of(traced[name].function)]
+        size_bytes = sum(map(bytes_of, weights))
         formula = job.towers[name].formula or ""
-        held = [*traced[name].variables, *constants_of(traced[name].function)]
-        towers.append(_tower(name, tower, parts, formula, [runs], sum(map(bytes_of, held))))
+        towers.append(_tower(name, tower, parts, formula, [runs], size_bytes))
+
     features = _features(prepared.entries, towers)
-    tables = [
-        _table(features, name, plan.spec, plan.dtype, plan.spec.layout.kind, plan.spec)
-        for name, plan in ((name, plans[name]) for name in spec.tables)
-    ]
-    stores = [
-        f"{kind} {name}: {part.id} of "
-        f"{part.file if isinstance(part.file, str) else f'{len(part.file)} files'}"
-        + (
-            f", filtered by {', '.join(part.filters)}: 4 bytes for each value of a candidate"
-            if part.filters
-            else ""
+    plans = {plan.spec.name: plan for plan in prepared.plan.tables}
+    tables = []
+    for name in spec.tables:
+        table = plans[name].spec
+        node = _table(features, name, table, plans[name].dtype, table.layout.kind, table)
+        tables.append(node)
+    return Drawing(
+        f"{job.model} {prepared.version}",
+        source,
+        features,
+        tuple(tables),
+        tuple(towers),
+        (*_inside(prepared.entries), *prepared.stays),
+        tuple(_planned_stores(prepared)),
+    )
+
+
+def _planned_stores(prepared: Prepared) -> list[str]:
+    """Returns a line for each corpus, context store, index and stage of a recipe."""
+    job = prepared.job
+    lines = []
+    for kind, sections in (("corpus", job.corpora), ("contexts", job.contexts)):
+        for name, section in sections.items():
+            source = section.file
+            if not isinstance(source, str):
+                source = f"{len(source)} files"
+            line = f"{kind} {name}: {section.id} of {source}"
+            if section.filters:
+                filters = ", ".join(section.filters)
+                line += f", filtered by {filters}: 4 bytes for each value of a candidate"
+            lines.append(line)
+    for name, index in job.indexes.items():
+        forecast = _forecast_text(prepared.forecasts[name])
+        lines.append(f"index {name}: {index.query_tower} finds {index.corpus}; {forecast}")
+    for name, stage in job.stages.items():
+        lines.append(
+            f"stage {stage.tower}: keeps {stage.keep} candidates of each context for {name}"
         )
-        for kind, parts in (("corpus", job.corpora), ("contexts", job.contexts))
-        for name, part in parts.items()
-    ]
-    stores += [
-        f"index {name}: {part.query_tower} finds {part.corpus}; "
-        f"{_forecast_text(prepared.forecasts[name])}"
-        for name, part in job.indexes.items()
-    ]
-    stores += [
-        f"stage {part.tower}: keeps {part.keep} candidates of each context for {name}"
-        for name, part in job.stages.items()
-    ]
-    model = f"{job.model} {prepared.version}"
-    stays = (*_inside(prepared.entries), *prepared.stays)
-    return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
+    return lines
 
 
 def drawing_of_bundle(directory: Path) -> Drawing:
     """Draws the bundle in a directory.
 
     Raises:
-      UsageError: it holds none.
-      VerificationFailed: its manifest is damaged.
+      UsageError: The directory holds no bundle.
+      VerificationFailed: The bundle's manifest is damaged.
     """
     try:
         bundle = read_manifest(directory)
@@ -269,16 +298,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
     """Draws a published bundle by its manifest."""
     towers = []
     for name, tower in bundle.towers.items():
-        served = [form for form in tower.forms if form.precision == tower.serve]
-        path = next(
-            (form.path for form in served if form.kind == "litert"),
-            served[0].path if served else None,
-        )
-        size = sum(
-            file.bytes
-            for file in bundle.files
-            if path in (file.path, *map(str, Path(file.path).parents))
-        )
+        size = _served_bytes(tower, bundle.files)
         runs = [_form(form) for form in tower.forms]
         towers.append(_tower(name, tower, tower.parts, tower.formula or "", runs, size))
     features = _features(bundle.features, towers)
@@ -286,59 +306,82 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         _table(features, name, table, table.dtype, table.source.layout, table.source)
         for name, table in bundle.tables.items()
     ]
-    stores = [
-        f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id{_filters(corpus, bundle)}"
-        for kind, corpora in (("corpus", bundle.corpora), ("contexts", bundle.contexts))
-        for name, corpus in corpora.items()
-    ]
-    stores += [
-        f"index {name}: {index.query_tower} finds "
-        f"{index.corpus}{partitions_text(index.partitions)}, "
-        f"recall@{index.recall.k} {index.recall.value:.4f}"
-        for name, index in bundle.indexes.items()
-    ]
-    stores += [_stage(name, stage) for name, stage in bundle.stages.items()]
-    curves = tuple(
-        _curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1
-    )
-    model = f"{bundle.model} {bundle.version}"
-    stays = tuple(_inside(bundle.features))
+    # An index that is searched exactly has a single setting, which makes no curve.
+    curves = [_curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1]
     return Drawing(
-        model, source, features, tuple(tables), tuple(towers), stays, tuple(stores), curves
+        f"{bundle.model} {bundle.version}",
+        source,
+        features,
+        tuple(tables),
+        tuple(towers),
+        tuple(_inside(bundle.features)),
+        tuple(_published_stores(bundle)),
+        tuple(curves),
     )
+
+
+def _served_bytes(tower: manifest.Tower, files: Sequence[manifest.File]) -> int:
+    """Returns the size of the form in which a tower is served."""
+    served = [form for form in tower.forms if form.precision == tower.serve]
+    if not served:
+        return 0
+    compiled = [form for form in served if form.kind == "litert"]
+    path = (compiled or served)[0].path
+    # The path of a compiled form is a file, that of a SavedModel a directory.
+    total = 0
+    for file in files:
+        if path == file.path or path in map(str, Path(file.path).parents):
+            total += file.bytes
+    return total
+
+
+def _published_stores(bundle: manifest.Manifest) -> list[str]:
+    """Returns a line for each corpus, context store, index and stage of a bundle."""
+    lines = []
+    for kind, corpora in (("corpus", bundle.corpora), ("contexts", bundle.contexts)):
+        for name, corpus in corpora.items():
+            filters = _filters(corpus, bundle)
+            lines.append(f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id{filters}")
+    for name, index in bundle.indexes.items():
+        lines.append(
+            f"index {name}: {index.query_tower} finds "
+            f"{index.corpus}{partitions_text(index.partitions)}, "
+            f"recall@{index.recall.k} {index.recall.value:.4f}"
+        )
+    lines += [_stage(name, stage) for name, stage in bundle.stages.items()]
+    return lines
 
 
 def _forecast_text(forecast: IndexForecast) -> str:
-    count = (
-        "each million of candidates"
-        if forecast.candidates is None
-        else f"{thousands(forecast.candidates)} candidates"
-    )
+    # Only Parquet files state the number of candidates without being read.
+    count = "each million of candidates"
+    if forecast.candidates is not None:
+        count = f"{thousands(forecast.candidates)} candidates"
+    count += partitions_text(forecast.partitions)
+    disk = size_text(forecast.disk_bytes)
     build = size_text(forecast.build_bytes)
     load = size_text(forecast.load_bytes)
-    count += partitions_text(forecast.partitions)
-    return (
-        f"{count}: {size_text(forecast.disk_bytes)} of disk, at most {build} of memory to "
-        f"build, {load} to load"
-    )
+    return f"{count}: {disk} of disk, at most {build} of memory to build, {load} to load"
 
 
 def _filters(corpus: manifest.Corpus, bundle: manifest.Manifest) -> str:
+    """Returns the attributes by which candidates are filtered, each with its type and size."""
     sizes = {file.path: file.bytes for file in bundle.files}
-    told = [
-        f"{name} ({corpus.attributes[name]}, "
-        f"{size_text(sizes.get(each.values, 0) + sizes.get(each.rows, 0))})"
-        for name, each in corpus.filters.items()
-    ]
-    return f", filtered by {', '.join(told)}" if told else ""
+    descriptions = []
+    for name, filter_index in corpus.filters.items():
+        size = sizes.get(filter_index.values, 0) + sizes.get(filter_index.rows, 0)
+        descriptions.append(f"{name} ({corpus.attributes[name]}, {size_text(size)})")
+    if not descriptions:
+        return ""
+    return f", filtered by {', '.join(descriptions)}"
 
 
-def _curve(name: str, index: manifest.Index) -> DrawnCurve:
+def _curve(name: str, index: manifest.Index) -> RecallCurve:
     points = [
         (point.recall, point.relative_cost, _setting(point.parameters)) for point in index.curve
     ]
     chosen = {key: index.parameters.get(key) for key in index.curve[0].parameters}
-    return DrawnCurve(name, index.recall.k, index.recall.target, tuple(points), _setting(chosen))
+    return RecallCurve(name, index.recall.k, index.recall.target, tuple(points), _setting(chosen))
 
 
 def _setting(parameters: Mapping[str, Any]) -> str:
@@ -346,21 +389,24 @@ def _setting(parameters: Mapping[str, Any]) -> str:
 
 
 def _table(
-    features: Sequence[DrawnFeature],
+    features: Sequence[FeatureNode],
     name: str,
     table: manifest.Table | TableSpec,
     dtype: str,
     layout: str,
     source: manifest.TableSource | TableSpec,
-) -> DrawnTable:
+) -> TableNode:
     readers = tuple(feature.label for feature in features if feature.table == name)
-    size = table.rows * (row_bytes(dtype, table.dim) + SCALE_BYTES * (dtype == "int8"))
+    bytes_per_row = row_bytes(dtype, table.dim)
+    if dtype == "int8":
+        bytes_per_row += SCALE_BYTES
+    size = table.rows * bytes_per_row
     origin = source.key.removesuffix(VARIABLE_SUFFIX)
     if layout != "plain":
         origin += f", {layout.replace('_', ' ')}"
     if source.stated:
         origin += ", stated layout"
-    return DrawnTable(name, table.rows, table.dim, dtype, size, readers, origin)
+    return TableNode(name, table.rows, table.dim, dtype, size, readers, origin)
 
 
 def _tower(
@@ -370,20 +416,20 @@ def _tower(
     formula: str,
     runs: Sequence[str],
     size: int,
-) -> DrawnTower:
-    pieces = [_part(f"{name}/{part.name}", part.per, part) for part in parts] or [
-        _part(name, "", tower)
-    ]
+) -> TowerNode:
+    nodes = [_part(f"{name}/{part.name}", part.per, part) for part in parts]
+    if not nodes:
+        nodes = [_part(name, "", tower)]
     outputs = tuple(output.name for output in tower.outputs)
-    return DrawnTower(
-        name, tower.role, outputs, tower.result, formula, tuple(pieces), tuple(runs), size
+    return TowerNode(
+        name, tower.role, outputs, tower.result, formula, tuple(nodes), tuple(runs), size
     )
 
 
-def _part(name: str, per: str, part: manifest.TowerPart | TowerSpec | manifest.Tower) -> DrawnPart:
+def _part(name: str, per: str, part: manifest.TowerPart | TowerSpec | manifest.Tower) -> PartNode:
     features = tuple(source for tensor in part.inputs for source in tensor.sources)
     takes = tuple(tensor.tensor for tensor in part.inputs if tensor.tensor)
-    return DrawnPart(name, per, features, takes, tuple(output.name for output in part.outputs))
+    return PartNode(name, per, features, takes, tuple(output.name for output in part.outputs))
 
 
 def _stage(name: str, stage: manifest.Stage) -> str:
@@ -396,62 +442,65 @@ def _stage(name: str, stage: manifest.Stage) -> str:
 
 
 def _form(form: manifest.TowerForm) -> str:
-    kind = "LiteRT" if form.kind == "litert" else "SavedModel"
-    return (
-        f"{kind} {form.precision}, differs by "
-        f"{max(form.max_abs_error.values(), default=0.0):.2g} at most"
-    )
+    kind = {"litert": "LiteRT", "saved_model": "SavedModel"}[form.kind]
+    error = max(form.max_abs_error.values(), default=0.0)
+    return f"{kind} {form.precision}, differs by {error:.2g} at most"
 
 
 def _inside(features: Mapping[str, manifest.Feature]) -> list[str]:
-    """Says which inputs go into towers as rows, in one line for all."""
-    below = {
-        name: each.below
-        for name, each in features.items()
-        if isinstance(each, manifest.DenseFeature) and each.below is not None
-    }
-    readers = f"{shortened(list(below), 6)} read{'s' * (len(below) == 1)} them"
-    return (
-        [f"tables of at most {max(below.values())} rows stay inside the towers, where {readers}"]
-        if below
-        else []
-    )
+    """Returns the line about inputs that go into towers as rows; no line without such inputs."""
+    below = {}
+    for name, feature in features.items():
+        if isinstance(feature, manifest.DenseFeature) and feature.below is not None:
+            below[name] = feature.below
+    if not below:
+        return []
+    names = shortened(list(below), _INSIDE_NAMES_MAX)
+    verb = "reads" if len(below) == 1 else "read"
+    return [
+        f"tables of at most {max(below.values())} rows stay inside the towers, where {names} "
+        f"{verb} them"
+    ]
 
 
 def _features(
-    features: Mapping[str, manifest.Feature], towers: Sequence[DrawnTower]
-) -> tuple[DrawnFeature, ...]:
+    features: Mapping[str, manifest.Feature], towers: Sequence[TowerNode]
+) -> tuple[FeatureNode, ...]:
     taken_by: dict[str, list[str]] = {name: [] for name in features}
-    for part in (part for tower in towers for part in tower.parts):
-        for name in part.features:
-            taken_by[name].append(part.name)
+    for tower in towers:
+        for part in tower.parts:
+            for name in part.features:
+                taken_by[name].append(part.name)
     return tuple(
         _feature(name, feature, tuple(taken_by[name])) for name, feature in features.items()
     )
 
 
-def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) -> DrawnFeature:
+def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) -> FeatureNode:
     inputs = manifest.inputs_of(name, feature)
     default = feature.default is not None
     fitted = _fitted_lists(feature.input_length)
     if isinstance(feature, manifest.DenseFeature):
         kind = _dense_kind(feature) + fitted
-        return DrawnFeature(name, inputs, feature.role, kind, "", "", "", "", default, taken_by)
+        return FeatureNode(name, inputs, feature.role, kind, "", "", "", "", default, taken_by)
     kind = _embedded_kind(feature) + fitted
     ids = describe_ids(feature, inputs)
-    unknown = (
-        f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
-    )
+    unknown: str = feature.unknown.rule
+    if unknown == "row":
+        unknown = f"row {feature.unknown.row}"
     if feature.indicator is not None:
+        # An encoding reads no table, beside which its ids would be shown.
         kind = f"{kind}; {feature.stands_for}: {ids}; unknown: {unknown}"
     rule = feature.ids.kind
-    return DrawnFeature(
+    return FeatureNode(
         name, inputs, feature.role, kind, feature.table, rule, ids, unknown, default, taken_by
     )
 
 
 def _fitted_lists(length: manifest.InputLength | None) -> str:
-    """Returns what becomes of lists of another length than an input takes; "" if nothing does."""
+    """Returns the treatment of lists of another length than an input takes; "" if they are rejected
+    or any length is taken.
+    """
     if length is None:
         return ""
     words = []
@@ -463,20 +512,26 @@ def _fitted_lists(length: manifest.InputLength | None) -> str:
 
 
 def _dense_kind(feature: manifest.DenseFeature) -> str:
+    """Returns the form of the values of a feature that towers read directly."""
     if feature.below is not None:
-        return f"rows below {feature.below}" + (", from the end" if feature.from_end else "")
-    kinds = {
-        "lengths": "how many ids",
-        "padded": f"bag of {feature.dtype}, {math.prod(feature.shape)} at most",
-        "weights": f"weights of a bag, {math.prod(feature.shape)} at most",
-    }
-    return kinds.get(
-        feature.take, f"{feature.dtype} {list(feature.shape) if feature.shape else ''}".rstrip()
-    )
+        kind = f"rows below {feature.below}"
+        if feature.from_end:
+            kind += ", from the end"
+        return kind
+    match feature.take:
+        case "lengths":
+            return "how many ids"
+        case "padded":
+            return f"bag of {feature.dtype}, {math.prod(feature.shape)} at most"
+        case "weights":
+            return f"weights of a bag, {math.prod(feature.shape)} at most"
+    if not feature.shape:
+        return feature.dtype
+    return f"{feature.dtype} {list(feature.shape)}"
 
 
 def _embedded_kind(feature: manifest.EmbeddedFeature) -> str:
-    """Returns what is sent for a feature that has ids, and how its rows are combined."""
+    """Returns the form of the ids of a feature, and how its rows are combined."""
     kinds = {
         "bag": f"bag, {feature.combiner}",
         "sequence": f"sequence of {feature.length}",
@@ -495,6 +550,9 @@ def _embedded_kind(feature: manifest.EmbeddedFeature) -> str:
 
 
 def shortened(names: Sequence[str], most: int) -> str:
-    """Returns names with commas between, the first ones of many."""
-    more = len(names) - most
-    return ", ".join(names) if more <= 1 else f"{', '.join(names[:most])} and {more} more"
+    """Returns names with commas between them, the first ones of many."""
+    omitted_count = len(names) - most
+    # A single name takes less room than "and 1 more".
+    if omitted_count <= 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {omitted_count} more"

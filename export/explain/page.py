@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from export.explain.curve import curve_section
-from export.explain.drawing import Drawing, DrawnFeature, DrawnTable, DrawnTower, shortened
+from export.explain.drawing import Drawing, FeatureNode, TableNode, TowerNode, shortened
 from export.explain.picture import draw_svg, picture_style
 from export.report_text import natural, size_text, thousands
 
@@ -50,7 +50,7 @@ def explain_page(drawing: Drawing) -> str:
     )
 
 
-def _table(title: str, rows: Sequence[DrawnFeature | DrawnTable | DrawnTower]) -> str:
+def _table(title: str, rows: Sequence[FeatureNode | TableNode | TowerNode]) -> str:
     """Returns a list of everything known of some things; it is open if it is short."""
     names = [field.name for field in fields(rows[0])] if rows else []
     head = "".join(f"<th{_class(name)}>{name.replace('_', ' ')}</th>" for name in names)

@@ -35,7 +35,7 @@ LINES_MAX = 3
 """Of a text that is longer than its box is wide; the rest is left out."""
 
 
-class Placed:
+class PositionedBox:
     """A box in a column, its lines broken at its width; `top` is where it stands."""
 
     def __init__(self, box: Box, column: tuple[int, int], top: float = 0) -> None:
@@ -95,9 +95,11 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
     left = []
     bottom = float(HEAD)
     for group in grouped(drawing):
-        readers = [Placed(feature_box(features), FEATURES) for features in group.readers]
+        readers = [PositionedBox(feature_box(features), FEATURES) for features in group.readers]
         tables = (
-            [Placed(table_box(group.tables, drawing.bytes), TABLES, bottom)] if group.tables else []
+            [PositionedBox(table_box(group.tables, drawing.bytes), TABLES, bottom)]
+            if group.tables
+            else []
         )
         top = bottom
         bottom = _stack(readers, bottom)
@@ -105,9 +107,9 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
             table.top = max(top, (top + bottom - GAP - table.height) / 2)
             bottom = max(bottom, table.top + table.height + GAP)
         left.append((group, readers, tables))
-    towers = [Placed(tower_box(tower), TOWERS) for tower in drawing.towers]
+    towers = [PositionedBox(tower_box(tower), TOWERS) for tower in drawing.towers]
     _stack(towers, max(HEAD, (HEAD + bottom - _stack(towers, 0)) / 2))
-    outputs: list[Placed] = []
+    outputs: list[PositionedBox] = []
     lines: dict[
         str, None
     ] = {}  # those from a table to a tower are the same for features of one role
@@ -117,7 +119,7 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
         for number, part in enumerate(tower.parts):
             arrivals[part.name] = start = box.middle(number)
             names = [name for name in tower.outputs if name in part.gives]
-            given = [Placed(output_box(tower, name), OUTPUTS) for name in names]
+            given = [PositionedBox(output_box(tower, name), OUTPUTS) for name in names]
             free = _stack(given, max(free, start + GAP / 2 - _stack(given, 0) / 2))
             lines |= {
                 _line(box.right, start, each.left, each.middle(), "output"): None for each in given
@@ -156,7 +158,7 @@ def picture_style() -> str:
     return Path(__file__).with_name("picture.css").read_text(encoding="utf-8")
 
 
-def _stack(boxes: Sequence[Placed], top: float) -> float:
+def _stack(boxes: Sequence[PositionedBox], top: float) -> float:
     """Places boxes below one another; returns where the next one would stand."""
     for box in boxes:
         box.top = top

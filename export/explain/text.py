@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 from export.explain.boxes import Box, Group, feature_box, grouped, table_box, tower_box
-from export.explain.drawing import Drawing, DrawnTower
+from export.explain.drawing import Drawing, TowerNode
 
 WIDTH = 80
 
@@ -50,7 +50,7 @@ def _group(group: Group) -> Iterator[str]:
             yield from _wrapped(f"=> {', '.join(features[0].taken_by)}", 7)
 
 
-def _tower(tower: DrawnTower) -> Iterator[str]:
+def _tower(tower: TowerNode) -> Iterator[str]:
     order = ""
     if tower.formula:
         order = f" (ordered by {tower.formula})"

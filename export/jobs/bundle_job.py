@@ -264,7 +264,7 @@ class _BundleSteps:
                 table_effects.converted(tables.entries),
             )
             reference, expected = finite_results(reference)
-            if examples.known is not None and reference.examples.known is None:
+            if examples.with_known_ids is not None and reference.examples.with_known_ids is None:
                 self.notes.append(
                     "the model rejects invented ids that its tables lack, so what becomes of "
                     "unknown ids is not verified: name real examples as verify.examples"

@@ -40,7 +40,7 @@ from export.tables.task_keys import is_current, task_key
 from export.tables.tasks import RestTask, TableTask
 from export.tables.unpacking import with_sums
 from export.tables.zip_sums import check_zip_sums
-from export.verify.checks import STAGED, Subject, check_bundle
+from export.verify.checks import STAGED, CheckedBundle, check_bundle
 from export.verify.stated_layouts import StatedLayout
 from export.verify.unverified import unverified
 from object_store.locations import is_url
@@ -311,7 +311,7 @@ def staged_subject(
     rows: int | None,
     judged: Mapping[str, StatedLayout],
     made_of_rows: Sequence[str] = (),
-) -> Subject:
+) -> CheckedBundle:
     """Returns a staged bundle as its checks take it; what they find wrong in a table is made again
     by the next run.
 
@@ -334,19 +334,19 @@ def staged_subject(
         steps += [task.step for task in plan.unpacked if task.key == key]
         return [*steps, paths.key_index(name), *made_of_rows]
 
-    return Subject(
+    return CheckedBundle(
         staged_version.stage.directory,
         complete,
         checkpoint,
         rows,
-        judged=judged,
+        layouts=judged,
         linked={table.spec.name for table in plan.tables if table.linked},
         open_table=open_table,
         steps_of=steps_of,
     )
 
 
-def checked(subject: Subject, recorded: Collection[str] = ()) -> manifest.Manifest:
+def checked(subject: CheckedBundle, recorded: Collection[str] = ()) -> manifest.Manifest:
     """Checks a staged bundle; returns its manifest with what was compared, and what was not.
 
     Args:

@@ -1,4 +1,4 @@
-"""The files of a bundle: those that its manifest names, and others beside them."""
+"""The files of a bundle: listed ones, which its manifest names, and unlisted ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from export.verify.parts import towers_and_parts
 
 
 def check_unlisted(bundle: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Returns the files beside those that the manifest names.
+    """Returns the files of a bundle that the manifest does not name.
 
     Raises:
-      VerificationFailed: one lies in a directory that is opened as a whole, whose reader might take
+      VerificationFailed: One lies in a directory that is opened as a whole, whose reader might take
         it for a part.
     """
-    found = {
-        (Path(at) / name).relative_to(bundle).as_posix()
-        for at, _, names in os.walk(bundle)
-        for name in names
-    }
-    unlisted = sorted(found - listed_files(manifest) - {paths.MANIFEST})
+    existing = set()
+    for directory, _, names in os.walk(bundle):
+        for name in names:
+            existing.add(Path(directory, name).relative_to(bundle).as_posix())
+    unlisted = sorted(existing - listed_files(manifest) - {paths.MANIFEST})
+
+    # TensorFlow and ScaNN find the files of their directories by themselves.
     forms = [form for _, entry in towers_and_parts(manifest) for form in entry.forms]
     opened = [str(form.path) for form in forms if form.kind == "saved_model"]
     opened += [str(index.directory) for index in manifest.indexes.values()]

@@ -1,7 +1,7 @@
 """Compares candidates and contexts of a finished bundle with their files, and vectors with the
 reference model.
 
-Sampled candidates are read from the file anew.
+Sampled candidates are read from the file again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.changes.records import Change
 from bundle.features.columns import Column, checked_offsets
-from bundle.format.manifest import Manifest
+from bundle.format.manifest import Index, Manifest
 from bundle.storage import arrow, files
 from bundle.stores.reader import MappedColumns
 from export.corpora.changes import LoggedChanges
@@ -28,7 +28,7 @@ from export.verify.examples import Examples
 from export.verify.forms import allowed
 
 SAMPLE = 256
-"""Candidates compared of each corpus and index."""
+"""The number of candidates of each corpus and index that are compared."""
 
 Positions = NDArray[np.int64]
 Original = Callable[[str, Examples], NDArray[Any]]
@@ -46,59 +46,79 @@ def check_candidates(
     """Compares a sample of every corpus with its file, and of every index with the reference model.
 
     Args:
-      root: directory of the staged bundle.
-      manifest: of the bundle.
-      job: the recipe.
-      base: its folder.
-      original: gives vectors of the reference model.
-      changes: of the log whose changes the bundle contains; None: it contains none.
+      root: The directory of the staged bundle.
+      manifest: The bundle's manifest.
+      job: The recipe.
+      base: The recipe's folder.
+      original: Computes vectors by the reference model.
+      changes: The logged changes that the bundle contains; None: it contains none.
     Raises:
-      UsageError: the bundle contains changes, and they are not those of the log.
-      VerificationFailed: an id, feature, attribute or vector is another candidate's, or wrong;
+      UsageError: The bundle contains changes, and they are not those of the log.
+      VerificationFailed: An id, feature, attribute or vector is another candidate's, or wrong;
         names the candidate.
     """
-    stores = {}
     included = None if changes is None else changes.sequence
     if manifest.changes_included != included:
         raise UsageError(
             f"the bundle contains the changes of a log up to sequence {manifest.changes_included}, "
             f"and the log given ends at {included}; name the log as --with-changes, as it was"
         )
-    for kind, parts, entries in (
+    stores = {}
+    for kind, sections, entries in (
         ("corpora", job.corpora, manifest.corpora),
         ("contexts", job.contexts, manifest.contexts),
     ):
-        for name, part in parts.items():
+        for name, section in sections.items():
             file = entries[name].file
             stores[kind, name] = MappedColumns(files.locate(root, file), entries[name])
-            sources = locate_corpus(base, name, part, kind)
-            of_store = [] if changes is None else changes.of(kind, name)
-            _check_store(stores[kind, name], name, part.stored, sources, file, of_store)
+            sources = locate_corpus(base, name, section, kind)
+            store_changes: Sequence[tuple[int, Change]] = []
+            if changes is not None:
+                store_changes = changes.of(kind, name)
+            _check_store(stores[kind, name], name, section.stored, sources, file, store_changes)
     for name, index in manifest.indexes.items():
         store = stores["corpora", index.corpus]
-        corpus = manifest.corpora[index.corpus]
-        positions = _sample(store.size)
-        taken = manifest.inputs_of(
-            source
-            for tensor in manifest.towers[index.candidate_tower].inputs
-            for source in tensor.sources
+        _check_vectors(root, manifest, name, index, store, job, original)
+
+
+def _check_vectors(
+    root: Path,
+    manifest: Manifest,
+    name: str,
+    index: Index,
+    store: MappedColumns,
+    job: ExportJob,
+    original: Original,
+) -> None:
+    """Compares a sample of the vectors of an index with the reference model."""
+    corpus = manifest.corpora[index.corpus]
+    positions = _sample(store.size)
+    # A corpus may have features of several towers.
+    tower_inputs = manifest.inputs_of(
+        source
+        for tensor in manifest.towers[index.candidate_tower].inputs
+        for source in tensor.sources
+    )
+    features = [feature for feature in corpus.features if feature in tower_inputs]
+    columns = store.features(positions, features)
+    expected = original(index.candidate_tower, Examples(positions.size, columns))
+
+    vectors = np.memmap(
+        files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim)
+    )
+    difference = np.abs(vectors[positions].astype(np.float64) - expected)
+    limit = job.towers[index.candidate_tower].max_abs_error.get("f32")
+    # Negated, so that NaN is wrong, too.
+    wrong = (~(difference <= allowed(expected, limit))).any(axis=1)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        candidate_id = store.ids(positions).tolist()[first]
+        raise VerificationFailed(
+            f"index {name!r}: the vector of candidate {candidate_id!r} (row "
+            f"{positions[first] + 1} of corpus {index.corpus!r}) is not what the original model "
+            f"gives; {int(wrong.sum())} of {positions.size} compared are wrong",
+            steps=[index.vectors],
         )
-        columns = store.features(positions, [each for each in corpus.features if each in taken])
-        right = original(index.candidate_tower, Examples(positions.size, columns))
-        written = np.memmap(
-            files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim)
-        )[positions]
-        limit = job.towers[index.candidate_tower].max_abs_error.get("f32")
-        missed = ~(np.abs(written.astype(np.float64) - right) <= allowed(right, limit))
-        if missed.any():
-            place = int(np.argmax(missed.any(axis=1)))
-            raise VerificationFailed(
-                f"index {name!r}: the vector of candidate {store.ids(positions).tolist()[place]!r} "
-                f"(row {positions[place] + 1} of corpus {index.corpus!r}) is not what the original "
-                "model gives; "
-                f"{int(missed.any(axis=1).sum())} of {positions.size} compared are wrong",
-                steps=[index.vectors],
-            )
 
 
 def _sample(size: int) -> Positions:
@@ -108,27 +128,28 @@ def _sample(size: int) -> Positions:
 def _check_store(
     store: MappedColumns,
     name: str,
-    part: CorpusSection,
+    section: CorpusSection,
     files: list[CorpusFile],
     step: str,
     changes: Sequence[tuple[int, Change]],
 ) -> None:
-    """Compares a sample of a store with its files, and what its log changes with the log."""
+    """Compares a sample of a store with its files, and its changed entries with the log."""
     positions = _sample(store.size)
     file_rows = positions
     if changes:
         is_text = arrow.kind_of(store.types["id"]) == "string"
-        expected = expected_store(files, name, part, changes, is_text)
-        _check_changed(store, name, part, files, step, expected)
+        expected = expected_store(files, name, section, changes, is_text)
+        _check_changed(store, name, section, files, step, expected)
+        # Unchanged entries come first, without the gaps of changed and deleted ones.
         positions = _sample(expected.rows.size)
         file_rows = expected.rows[positions]
-    _check_rows(store, name, part, files, step, positions, file_rows)
+    _check_rows(store, name, section, files, step, positions, file_rows)
 
 
 def _check_changed(
     store: MappedColumns,
     name: str,
-    part: CorpusSection,
+    section: CorpusSection,
     files: list[CorpusFile],
     step: str,
     expected: ExpectedStore,
@@ -143,19 +164,22 @@ def _check_changed(
             f"{len(keys)} that its files and its log give",
             steps=[step],
         )
-    for number in _sample(len(keys)) if keys else ():
+    if not keys:
+        return
+    for number in _sample(len(keys)):
         entry = expected.changed[number]
         position = positions[number : number + 1]
         if entry.row is not None:
+            # A change of attributes leaves the others, and the features, as the files have them.
             row = np.array([entry.row])
-            untouched = [
-                name for name in part.attributes if f"attribute:{name}" not in entry.values
+            unchanged = [
+                name for name in section.attributes if f"attribute:{name}" not in entry.values
             ]
-            _check_rows(store, name, part, files, step, position, row, untouched)
+            _check_rows(store, name, section, files, step, position, row, unchanged)
         columns = [column for column in entry.values if column in store.types]
-        held = store.arrays(position, columns)
+        stored = store.arrays(position, columns)
         for column in columns:
-            (value,) = held[column].to_pylist()
+            (value,) = stored[column].to_pylist()
             if not _same_value(value, entry.values[column]):
                 raise VerificationFailed(
                     f"corpus {name!r}: {column.replace(':', ' ')} of {entry.key!r} is {value!r} in "
@@ -165,10 +189,11 @@ def _check_changed(
 
 
 def _same_value(value: Any, logged: Any) -> bool:
-    """Returns whether a store holds what a log says; a single value may be a list of it."""
+    """Returns whether a store holds a value of the log; a list may be logged as its only value."""
     if isinstance(value, list) and not isinstance(logged, list):
         logged = [logged]
     if isinstance(value, float) and logged is not None:
+        # A log is in float64; some columns of a store are in float32.
         return bool(value == np.float32(logged)) or value == logged
     return bool(value == logged)
 
@@ -176,7 +201,7 @@ def _same_value(value: Any, logged: Any) -> bool:
 def _check_rows(
     store: MappedColumns,
     name: str,
-    part: CorpusSection,
+    section: CorpusSection,
     files: list[CorpusFile],
     step: str,
     positions: Positions,
@@ -187,65 +212,81 @@ def _check_rows(
 
     Args:
       store: The store.
-      name: Of the corpus.
-      part: What the recipe says of it.
-      files: Of the corpus.
-      step: That wrote the store.
-      positions: [m] of the entries.
-      file_rows: [m], ascending, of their rows.
+      name: The name of the corpus.
+      section: The section of the recipe for the corpus.
+      files: The files of the corpus.
+      step: The step that wrote the store.
+      positions: [m] positions of the entries.
+      file_rows: [m] positions of the entries' rows in the files, ascending.
       attribute_names: The attributes that are compared; None: all.
     """
     if attribute_names is None:
-        attribute_names = part.attributes
-    columns_read = [part.id, *part.features.values(), *part.attributes]
-    rows = read_rows(files, name, part, file_rows, columns_read)
+        attribute_names = section.attributes
+    columns_read = [section.id, *section.features.values(), *section.attributes]
+    rows = read_rows(files, name, section, file_rows, columns_read)
     if len(rows) != positions.size:
         raise VerificationFailed(
             f"corpus {name!r}: its files do not hold the {store.size} candidates of the bundle",
             steps=[step],
         )
-    told = files[0].path.name if len(files) == 1 else f"the {len(files)} files"
     ids = store.ids(positions).tolist()
-    columns = store.features(positions, list(part.features))
+    columns = store.features(positions, list(section.features))
     values = {key: _values(key, column, len(rows)) for key, column in columns.items()}
     attributes = store.attributes(positions, list(attribute_names))
-    for place, row in enumerate(rows):
-        held: dict[str, tuple[str, Any]] = {"id": (part.id, ids[place])}
-        for key, column in part.features.items():
-            held[f"feature {key!r}"] = column, values[key][place]
+    for i, row in enumerate(rows):
+        # By its description: the column of the file, and the value in the store.
+        fields: dict[str, tuple[str, Any]] = {"id": (section.id, ids[i])}
+        for key, column in section.features.items():
+            fields[f"feature {key!r}"] = column, values[key][i]
         for key in attribute_names:
-            held[f"attribute {key!r}"] = key, attributes[key][place]
-        for what, (column, value) in held.items():
-            if not _same(row[column], value, part.list_separator):
-                raise VerificationFailed(
-                    f"corpus {name!r}, row {file_rows[place] + 1}: {what} is {value!r} in the "
-                    f"bundle, column {column!r} of {told} says {row[column]!r}",
-                    steps=[step],
-                )
+            fields[f"attribute {key!r}"] = key, attributes[key][i]
+        for description, (column, value) in fields.items():
+            if _same(row[column], value, section.list_separator):
+                continue
+            source = f"the {len(files)} files"
+            if len(files) == 1:
+                source = files[0].path.name
+            raise VerificationFailed(
+                f"corpus {name!r}, row {file_rows[i] + 1}: {description} is {value!r} in the "
+                f"bundle, column {column!r} of {source} says {row[column]!r}",
+                steps=[step],
+            )
 
 
 def _values(name: str, column: Column, n: int) -> list[list[Any]]:
+    """Returns the values of each entry in a column."""
     offsets = checked_offsets(name, column, n)
-    return [each.tolist() for each in np.split(column.values, offsets[1:-1])]
+    return [values.tolist() for values in np.split(column.values, offsets[1:-1])]
 
 
 def _same(cell: Any, value: Any, separator: str) -> bool:
-    """Tells whether a cell of the file, text or a value, says what the bundle holds."""
-    if isinstance(cell, list) and not isinstance(value, list):  # of an Example
-        cell = cell[0] if cell else None
+    """Returns whether a cell of a file, a text or a value, equals a value of the bundle."""
     if isinstance(value, list):
-        cells = cell.split(separator) if isinstance(cell, str) and len(value) > 1 else cell
-        if cells is None or cells == "":
-            cells = []
-        elif not isinstance(cells, list):
-            cells = [cells]
-        return len(cells) == len(value) and all(
-            _same(*pair, separator) for pair in zip(cells, value, strict=True)
-        )
+        cells = _cells(cell, len(value), separator)
+        if len(cells) != len(value):
+            return False
+        pairs = zip(cells, value, strict=True)
+        return all(_same(element, stored, separator) for element, stored in pairs)
+    # A tf.train.Example has a list for a single value, too.
+    if isinstance(cell, list):
+        cell = cell[0] if cell else None
     if value is None:
+        # What is missing is a null or NaN in Parquet, and an empty text in CSV.
         return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
     if isinstance(value, float):
         return bool(np.isclose(float(cell), value, rtol=1e-6, atol=0))
     if isinstance(value, int) and not isinstance(value, bool):
         return int(cell) == value
     return str(cell) == str(value)
+
+
+def _cells(cell: Any, count: int, separator: str) -> list[Any]:
+    """Returns the values of a cell that should hold `count` of them."""
+    if cell is None or cell == "":
+        return []
+    if isinstance(cell, list):
+        return cell
+    # A single text may contain the separator.
+    if isinstance(cell, str) and count > 1:
+        return cell.split(separator)
+    return [cell]

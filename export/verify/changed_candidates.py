@@ -1,5 +1,5 @@
-"""What a store must hold after the changes of a log: worked out entry by entry, from the files and
-the log, without the code that changes stores.
+"""The entries that a store must hold after the changes of a log, derived one by one from the files
+and the log, without the code that changes stores.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class ChangedEntry:
     """An entry that a log names.
 
     Attributes:
-      key: Its id.
-      row: Its position in the files, which have its features; None: the log has them.
-      values: What the log says, by column of the store, such as `attribute:title`.
+      key: The entry's id.
+      row: The entry's position in the files, which have its features; None: the log has them.
+      values: The logged values, by column of the store, such as `attribute:title`.
     """
 
     key: Key
@@ -36,11 +36,11 @@ class ChangedEntry:
 
 @dataclass(frozen=True)
 class ExpectedStore:
-    """What a store must hold, in its order.
+    """The entries that a store must hold, in its order.
 
     Attributes:
       rows: [u] positions in the files of the entries that no change names; they come first.
-      changed: The others, behind them.
+      changed: Entries that changes name, behind the unchanged ones.
     """
 
     rows: Positions
@@ -50,45 +50,56 @@ class ExpectedStore:
 def expected_store(
     files: Sequence[CorpusFile],
     name: str,
-    part: CorpusSection,
+    section: CorpusSection,
     changes: Sequence[tuple[int, Change]],
     is_text: bool,
 ) -> ExpectedStore:
-    """Returns what a store must hold.
+    """Returns the entries that a store must hold.
 
     Args:
-      files: Of the corpus.
-      name: Of the corpus.
-      part: What the recipe says of it.
-      changes: Of its log, with their sequences.
+      files: The files of the corpus.
+      name: The name of the corpus.
+      section: The section of the recipe for the corpus.
+      changes: The changes of the corpus' log, with their sequences.
       is_text: Whether the ids are strings.
     """
-    named = {key for _, change in changes for key in change.columns.column("id").to_pylist()}
+    changed_keys = set()
+    for _, change in changes:
+        changed_keys.update(change.columns.column("id").to_pylist())
+
     rows: list[int] = []
-    touched: dict[Key, ChangedEntry] = {}
+    changed: dict[Key, ChangedEntry] = {}
     position = 0
     for file in files:
-        for batch in read_batches(file, name, part, [part.id]):
-            for cell in batch.columns[part.id].to_pylist():
-                value = cell[0] if isinstance(cell, list) else cell
-                key: Key = str(value) if is_text else int(value)
-                if key in named:
-                    touched[key] = ChangedEntry(key, position)
+        for batch in read_batches(file, name, section, [section.id]):
+            for cell in batch.columns[section.id].to_pylist():
+                key = _key_of(cell, is_text)
+                if key in changed_keys:
+                    changed[key] = ChangedEntry(key, position)
                 else:
                     rows.append(position)
                 position += 1
     for _, change in changes:
-        for item in change.columns.to_pylist():
-            _apply(touched, change.head.action, item)
-    return ExpectedStore(np.array(rows, np.int64), list(touched.values()))
+        for logged in change.columns.to_pylist():
+            _apply(changed, change.head.action, logged)
+    return ExpectedStore(np.array(rows, np.int64), list(changed.values()))
 
 
-def _apply(touched: dict[Key, ChangedEntry], action: str, item: dict[str, Any]) -> None:
+def _key_of(cell: Any, is_text: bool) -> Key:
+    # A tf.train.Example has lists only.
+    value = cell[0] if isinstance(cell, list) else cell
+    if is_text:
+        return str(value)
+    return int(value)
+
+
+def _apply(changed: dict[Key, ChangedEntry], action: str, logged: dict[str, Any]) -> None:
     """Applies a change of one entry; an entry that changes becomes the last one."""
-    key = item["id"]
-    before = touched.pop(key, None)
+    key = logged["id"]
+    entry = changed.pop(key, None)
     if action == "upsert":
-        touched[key] = ChangedEntry(key, None, item)
-    elif action == "attributes" and before is not None:
-        before.values |= item
-        touched[key] = before
+        changed[key] = ChangedEntry(key, None, logged)
+    elif action == "attributes" and entry is not None:
+        # An entry that was deleted before has no attributes to change.
+        entry.values |= logged
+        changed[key] = entry

@@ -1,14 +1,13 @@
 """The checks of a bundle: one list, whether it is staged, published or compared with its recipe.
 
     files       every byte against its checksum, and files that no manifest names
-    parts       everything in the bundle opens and answers
+    parts       everything in the bundle opens and can be used
     rows        tables and their key indexes against the checkpoint
     towers      every form of every tower against the original model
     candidates  candidates against their files, and their vectors against the original model
     recall      indexes against exact search
 
-`verify` runs those of a published bundle, and with a recipe also those of its model. `run` and
-`tables` run those of a staged one.
+`verify` runs `OF_BUNDLE`, and with a recipe also `OF_MODEL`. `run` and `tables` run `STAGED`.
 """
 
 from __future__ import annotations
@@ -46,28 +45,28 @@ from export.verify.table_rows import verify_tables
 OF_BUNDLE = ("files", "parts", "rows")
 OF_MODEL = ("towers", "candidates", "recall")
 STAGED = ("rows", "parts", "candidates")
-"""Files were digested while they were written, and what towers and indexes give was compared when
-they were made: the next steps read them.
+"""The checks of a staged bundle. Files were digested while they were written. Towers and indexes
+were compared when they were made, because the next steps of the job read them.
 """
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A bundle, and what it is compared with.
+class CheckedBundle:
+    """A bundle, and what its checks compare it with.
 
     Attributes:
-      root: its directory.
-      manifest: of the bundle.
-      checkpoint: whose tables these are; None: rows are not compared.
-      rows: the number of rows that are compared of each table; None: all.
-      reference: the original model, which examples are known to suit; None: it is not called.
-      expected: what the original model gives for the examples.
-      judged: how the stated layouts of tables are known.
-      linked: tables whose rows lie in the checkpoint's own files, so that only a comparison of all
-        rows tells anything.
-      open_table: opens a table that may not lie in `root`; None: all do.
-      steps_of: the job's steps that write a table, by its name.
-      changes: of the log whose changes it contains; None: it contains none.
+      root: The bundle's directory.
+      manifest: The bundle's manifest.
+      checkpoint: The checkpoint that the tables come from; None: rows are not compared.
+      rows: The number of rows that are compared of each table; None: all.
+      reference: The original model, with examples that it can compute; None: it is not called.
+      expected: The outputs of the original model for the examples.
+      layouts: How the layouts of tables are known that the training program did not record.
+      linked: Tables whose rows lie in the checkpoint's own files, so that only a comparison of all
+        rows proves anything.
+      open_table: Opens a table that may not lie in `root`; None: all of them do.
+      steps_of: Returns the steps of the job that write a table, by the table's name.
+      changes: The logged changes that the bundle contains; None: it contains none.
     """
 
     root: Path
@@ -76,7 +75,7 @@ class Subject:
     rows: int | None = None
     reference: Reference | None = None
     expected: Results = field(default_factory=dict)
-    judged: Mapping[str, StatedLayout] = field(default_factory=dict)
+    layouts: Mapping[str, StatedLayout] = field(default_factory=dict)
     linked: Collection[str] = ()
     open_table: Callable[[Table], TableReader] | None = None
     steps_of: Callable[[str], Sequence[str]] = lambda _table: ()
@@ -85,15 +84,17 @@ class Subject:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in order.
+    """What the checks found in order.
 
     Attributes:
-      files, bytes: listed files whose checksums were compared.
-      unlisted: files in the directory that the manifest does not name, so that nothing reads them.
-      opened: parts of the bundle that open and answer.
-      tables: what was compared of each table with the checkpoint.
-      examples: number of examples that the model and every form of every tower were called with.
-      recall: measured anew, by index.
+      files: The number of listed files whose checksums were compared.
+      bytes: The size of these files.
+      unlisted: Files in the directory that the manifest does not name, so that nothing reads them.
+      opened: Parts of the bundle that open and can be used.
+      tables: What was compared of each table with the checkpoint.
+      examples: The number of examples that the model and every form of every tower were called
+        with.
+      recall: The recall of each index, measured again.
     """
 
     files: int = 0
@@ -105,26 +106,26 @@ class Findings:
     recall: Mapping[str, float] = field(default_factory=dict)
 
 
-def check_bundle(subject: Subject, names: Sequence[str]) -> Findings:
-    """Runs checks, and what needs a checkpoint or the original model only if the subject has it.
+def check_bundle(bundle: CheckedBundle, names: Sequence[str]) -> Findings:
+    """Runs checks; one that needs a checkpoint or the original model is skipped without it.
 
     Args:
-      subject: the bundle, and what it is compared with.
-      names: the checks, in their order.
+      bundle: The bundle, and what it is compared with.
+      names: The checks, in their order.
 
     Raises:
-      VerificationFailed: something is wrong; names it.
-      UsageError: the directory holds no bundle.
+      VerificationFailed: Something is wrong; names it.
+      UsageError: The directory holds no bundle.
     """
     findings = Findings()
-    with told_as_failures():
+    with raising_verification_failed():
         for name in names:
-            findings = replace(findings, **_CHECKS[name](subject))
+            findings = replace(findings, **_CHECKS[name](bundle))
     return findings
 
 
 @contextmanager
-def told_as_failures() -> Iterator[None]:
+def raising_verification_failed() -> Iterator[None]:
     """Turns what a reader of the bundle rejects into a failed check."""
     try:
         yield
@@ -138,76 +139,85 @@ def told_as_failures() -> Iterator[None]:
         ) from problem
 
 
-def _check_files(subject: Subject) -> dict[str, Any]:
-    integrity.check_files(subject.root, subject.manifest, tables="full")
-    listed = listed_files(subject.manifest)
+def _check_files(bundle: CheckedBundle) -> dict[str, Any]:
+    integrity.check_files(bundle.root, bundle.manifest, tables="full")
+    listed = listed_files(bundle.manifest)
     return {
         "files": len(listed),
-        "bytes": sum(files.size(subject.root, path) for path in listed),
-        "unlisted": check_unlisted(subject.root, subject.manifest),
+        "bytes": sum(files.size(bundle.root, path) for path in listed),
+        "unlisted": check_unlisted(bundle.root, bundle.manifest),
     }
 
 
-def _check_parts(subject: Subject) -> dict[str, Any]:
-    return {"opened": tuple(open_parts(subject.root, subject.manifest, subject.open_table))}
+def _check_parts(bundle: CheckedBundle) -> dict[str, Any]:
+    return {"opened": tuple(open_parts(bundle.root, bundle.manifest, bundle.open_table))}
 
 
-def _check_rows(subject: Subject) -> dict[str, Any]:
-    if subject.checkpoint is None:
+def _check_rows(bundle: CheckedBundle) -> dict[str, Any]:
+    if bundle.checkpoint is None:
         return {}
     checks = {}
-    for name, table in subject.manifest.tables.items():
+    for name, table in bundle.manifest.tables.items():
         try:
-            checks[name] = _check_table(subject, subject.checkpoint, name, table)
+            checks[name] = _check_table(bundle, bundle.checkpoint, name, table)
         except VerificationFailed as problem:
-            raise VerificationFailed(str(problem), subject.steps_of(name)) from problem
-    return {"tables": with_layouts(checks, subject.judged)}
+            # With its steps, the next run of the job makes the table again.
+            raise VerificationFailed(str(problem), bundle.steps_of(name)) from problem
+    return {"tables": with_layouts(checks, bundle.layouts)}
 
 
-def _check_table(subject: Subject, checkpoint: Checkpoint, name: str, table: Table) -> TableCheck:
-    root = subject.root
-    manifest = subject.manifest
-    checks = verify_tables(checkpoint, root, {name: table}, subject.rows, subject.open_table)
-    keys = {name: manifest.keys[name]} if name in manifest.keys else {}
-    check_key_indexes(checkpoint, root, manifest.tables, keys, subject.rows is None)
-    if name in subject.linked and subject.rows is not None and subject.rows < table.rows:
+def _check_table(
+    bundle: CheckedBundle, checkpoint: Checkpoint, name: str, table: Table
+) -> TableCheck:
+    root = bundle.root
+    manifest = bundle.manifest
+    checks = verify_tables(checkpoint, root, {name: table}, bundle.rows, bundle.open_table)
+    keys = {}
+    if name in manifest.keys:
+        keys[name] = manifest.keys[name]
+    check_key_indexes(checkpoint, root, manifest.tables, keys, bundle.rows is None)
+
+    # A sample of a linked table compares the checkpoint's files with themselves.
+    is_sample = bundle.rows is not None and bundle.rows < table.rows
+    if name in bundle.linked and is_sample:
         return TableCheck(rows_compared=0, rows=table.rows)
     return checks[name]
 
 
-def _check_towers(subject: Subject) -> dict[str, Any]:
-    if subject.reference is None:
+def _check_towers(bundle: CheckedBundle) -> dict[str, Any]:
+    if bundle.reference is None:
         return {}
-    towers = subject.manifest.towers
-    check_towers(subject.reference, subject.root, towers, subject.expected)
-    return {"examples": subject.reference.examples.n}
+    towers = bundle.manifest.towers
+    check_towers(bundle.reference, bundle.root, towers, bundle.expected)
+    return {"examples": bundle.reference.examples.n}
 
 
-def _check_candidates(subject: Subject) -> dict[str, Any]:
-    reference = subject.reference
+def _check_candidates(bundle: CheckedBundle) -> dict[str, Any]:
+    reference = bundle.reference
     if reference is None:
         return {}
 
     def vectors(name: str, examples: Examples) -> NDArray[Any]:
+        # Candidates hold the inputs of this tower alone, so no other tower can run.
         results = reference_results(replace(reference, examples=examples), name)
         return results[name][reference.model.towers[name].result]
 
     check_candidates(
-        subject.root, subject.manifest, reference.job, reference.base, vectors, subject.changes
+        bundle.root, bundle.manifest, reference.job, reference.base, vectors, bundle.changes
     )
     return {}
 
 
-def _check_recalls(subject: Subject) -> dict[str, Any]:
-    if subject.reference is None:
+def _check_recalls(bundle: CheckedBundle) -> dict[str, Any]:
+    if bundle.reference is None:
         return {}
-    manifest = subject.manifest
+    manifest = bundle.manifest
     recall = {}
-    with closing(open_features(subject.root, manifest)) as features:
+    with closing(open_features(bundle.root, manifest)) as features:
         for name, index in manifest.indexes.items():
             tower = manifest.towers[index.query_tower]
-            queries = query_vectors(subject.reference, subject.root, tower, features)
-            recall[name] = check_recall(subject.root, manifest, name, queries)
+            queries = query_vectors(bundle.reference, bundle.root, tower, features)
+            recall[name] = check_recall(bundle.root, manifest, name, queries)
     return {"recall": recall}
 
 
@@ -216,22 +226,24 @@ def check_recall(root: Path, manifest: Manifest, name: str, queries: NDArray[np.
     was measured on before.
 
     Raises:
-      VerificationFailed: it is below the target, or below what the manifest's measurement allows.
+      VerificationFailed: It is below the target, or below what the manifest's measurement allows.
     """
     index = manifest.indexes[name]
-    before = index.recall
+    published = index.recall
     path = files.locate(root, index.vectors)
     recall = measure_again(root, name, index, queries, queries, path).value
-    if recall < min(before.target, before.value) or recall < before.low:
+
+    required = min(published.target, published.value)
+    if recall < required or recall < published.low:
         raise VerificationFailed(
-            f"index {name!r}: recall@{before.k} is {recall:.4f} against exact search over its "
-            f"vectors; its manifest has {before.value:.4f} (at least {before.low:.4f}) and the "
-            f"target {before.target}; export the index again"
+            f"index {name!r}: recall@{published.k} is {recall:.4f} against exact search over its "
+            f"vectors; its manifest has {published.value:.4f} (at least {published.low:.4f}) and "
+            f"the target {published.target}; export the index again"
         )
     return recall
 
 
-_CHECKS: Mapping[str, Callable[[Subject], dict[str, Any]]] = {
+_CHECKS: Mapping[str, Callable[[CheckedBundle], dict[str, Any]]] = {
     "files": _check_files,
     "parts": _check_parts,
     "rows": _check_rows,

@@ -1,4 +1,4 @@
-"""Examples that towers are compared on, read from a file as callers would send them."""
+"""Examples that towers are compared on, read from a file in the form of requests."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ class Examples:
     """`n` examples by input; an input without a column takes its default.
 
     Attributes:
-      labels: [n] int64 of 0 and 1 by the output that they are the truth of, where the examples tell
-        it.
-      recorded: [n, ...] float64 by output: what training recorded of it, where the examples tell
-        it.
-      known: invented ones without the ids that no table has, which a model may reject.
+      n: The number of examples.
+      columns: The values of all examples, by input.
+      labels: [n] int64 of 0 and 1, the labels of outputs that have some.
+      recorded: [n, ...] float64, the values that training recorded of outputs.
+      with_known_ids: Synthetic examples without the ids that no table has, which a model may
+        reject; None: these are real examples, or have no such ids.
     """
 
     n: int
     columns: Mapping[str, Column]
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     recorded: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    known: Examples | None = None
+    with_known_ids: Examples | None = None
 
 
 def read_examples(
@@ -49,14 +50,14 @@ def read_examples(
     labels: Mapping[str, str] = MappingProxyType({}),
     recorded: Mapping[str, str] = MappingProxyType({}),
 ) -> Examples:
-    """Reads the first `count` examples of a Parquet file, or of one with a JSON object in each
+    """Reads the first `count` examples of a Parquet file, or of a file with a JSON object in each
     line.
 
-    It has a column (or key) for each input; one with a default may be left out. Weights stand in
-    the column of their input.
+    The file has a column (or key) for each input; one with a default may be left out. Weights stand
+    in the column of their input.
 
     Raises:
-      UsageError: no such file, not of that kind, or without an input; names it.
+      UsageError: The file does not exist, cannot be read, or lacks an input; names it.
     """
     return examples_of_table(read_table(path, count), path, model, entries, labels, recorded)
 
@@ -76,8 +77,8 @@ def examples_of_table(
       path: The file, for messages.
       model: The traced features.
       entries: The features of the manifest.
-      labels: The column of the truth of an output.
-      recorded: The column of what training recorded of an output.
+      labels: The columns of labels, by output.
+      recorded: The columns of values that training recorded, by output.
 
     Raises:
       UsageError: A column is missing or does not fit its input; names it.
@@ -94,21 +95,23 @@ def examples_of_table(
                     f"{list(table)}"
                 )
             continue
-        weighted = [spec.weights for spec in readers if spec.weights]
-        weights = table.get(weighted[0]) if weighted else None
+        # All weighted readers of an input have the same weights.
+        weights_names = [spec.weights for spec in readers if spec.weights]
+        weights = None
+        if weights_names:
+            weights = table.get(weights_names[0])
         try:
             columns[name] = _pack(table[name], weights)
         except (TypeError, ValueError, OverflowError) as problem:
+            # NumPy raises these where values have different types or do not fit an int64.
             raise UsageError(
                 f"verify.examples: {name!r} in {path} does not fit: {problem}"
             ) from problem
-    fitted = _fitted(columns, entries, n, path)
-    truths = {output: _labels(table, column, path) for output, column in labels.items()}
     return Examples(
         n,
-        fitted,
-        truths,
-        {name: _recorded(table, column, path) for name, column in recorded.items()},
+        _fitted(columns, entries, n, path),
+        {output: _labels(table, column, path) for output, column in labels.items()},
+        {output: _recorded(table, column, path) for output, column in recorded.items()},
     )
 
 
@@ -159,21 +162,20 @@ def _column(key: str, table: Mapping[str, list[Any]], column: str, path: Path) -
 
 
 def without_signs(examples: Examples, model: ModelSpec) -> Examples:
-    """Returns the same with the absolute value of each number that a tower takes."""
-    numbers = {
-        name
-        for name, readers in model.inputs.items()
-        if any(isinstance(each, DenseSpec) and each.entry.take == "values" for each in readers)
-    }
-    columns = {
-        name: column._replace(values=np.abs(column.values)) if name in numbers else column
-        for name, column in examples.columns.items()
-    }
+    """Returns examples with the absolute value of each number that a tower takes."""
+    columns = dict(examples.columns)
+    for name, column in examples.columns.items():
+        is_number = any(
+            isinstance(spec, DenseSpec) and spec.entry.take == "values"
+            for spec in model.inputs[name]
+        )
+        if is_number:
+            columns[name] = column._replace(values=np.abs(column.values))
     return replace(examples, columns=columns)
 
 
 def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:
-    """Returns where the values of each example begin, and where the last ones end."""
+    """Returns [n + 1] positions: where the values of each of n examples begin, and the last end."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
@@ -181,12 +183,12 @@ def read_table(path: Path, count: int, key: str = "verify.examples") -> dict[str
     """Returns the columns of the first `count` examples of a file.
 
     Args:
-      path: the file.
-      count: of examples.
-      key: what names the file, for messages.
+      path: The file.
+      count: The number of examples.
+      key: The key of the recipe that names the file, for messages.
 
     Raises:
-      UsageError: there is no such file, or it is not of that kind.
+      UsageError: The file does not exist, or cannot be read.
     """
     try:
         if path.suffix == ".parquet":
@@ -203,8 +205,11 @@ def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
 
     if not path.is_file():
         raise FileNotFoundError(path)
+    # Only the first batch is read, whatever the size of the file.
     batch = next(pq.ParquetFile(path).iter_batches(batch_size=count), None)
-    return {} if batch is None else dict(batch.to_pydict())
+    if batch is None:
+        return {}
+    return dict(batch.to_pydict())
 
 
 def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
@@ -214,12 +219,12 @@ def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
     for number, example in enumerate(examples, 1):
         if not isinstance(example, dict):
             raise ValueError(f"example {number} is no JSON object")
+    # Otherwise, an input whose name is misspelled in one line would have its default there.
     names = Counter(name for example in examples for name in example)
-    for name, found in names.items():
-        if found < len(examples):
-            raise ValueError(
-                f"{name!r} is left out in {len(examples) - found} of {len(examples)} examples"
-            )
+    for name, occurrences in names.items():
+        missing = len(examples) - occurrences
+        if missing:
+            raise ValueError(f"{name!r} is left out in {missing} of {len(examples)} examples")
     return {name: [example[name] for example in examples] for name in names}
 
 
@@ -235,21 +240,22 @@ def _parsed(number: int, line: str) -> Any:
 
 
 def _pack(values: list[Any], weights: list[Any] | None) -> Column:
-    lists = [value if isinstance(value, list) else [value] for value in values]
-    flat = [_flat(value) for value in lists]
-    offsets = offsets_of([len(part) for part in flat])
-    one_each = not any(isinstance(value, list) for value in values)
-    packed = _array([value for part in flat for value in part])
+    """Returns the column of an input, whose examples are single values or lists of any depth."""
+    examples = [_flat(value) for value in values]
+    packed = _array([value for example in examples for value in example])
+    offsets = None
+    if any(isinstance(value, list) for value in values):
+        offsets = offsets_of([len(example) for example in examples])
     if weights is None:
-        return Column(packed, None if one_each else offsets)
-    beside = [weight for part in weights for weight in part]
-    return Column(packed, None if one_each else offsets, np.asarray(beside, np.float32))
+        return Column(packed, offsets)
+    flat_weights = [weight for example in weights for weight in example]
+    return Column(packed, offsets, np.asarray(flat_weights, np.float32))
 
 
-def _flat(value: list[Any]) -> list[Any]:
-    return [
-        inner for part in value for inner in (_flat(part) if isinstance(part, list) else [part])
-    ]
+def _flat(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    return [number for element in value for number in _flat(element)]
 
 
 def _array(values: list[Any]) -> NDArray[Any]:
@@ -257,6 +263,7 @@ def _array(values: list[Any]) -> NDArray[Any]:
         return np.empty(0, np.int64)
     if all(isinstance(value, str) for value in values):
         return np.array(values, object)
+    # NumPy would turn numbers beside strings into strings, and booleans into 0 and 1.
     if any(isinstance(value, str | bool) or value is None for value in values):
         raise ValueError("strings, booleans or nulls among numbers")
     return np.asarray(values)

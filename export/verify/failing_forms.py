@@ -20,7 +20,7 @@ from export.verify.reference_inputs import Reference
 from runtime.towers import find_form
 
 _EXAMPLES = 2
-"""The number of examples whose integers are replaced by others."""
+"""The number of examples whose integers are replaced."""
 
 
 def without_failing_forms(
@@ -34,8 +34,8 @@ def without_failing_forms(
     Args:
       reference: The model and its examples.
       root: The directory of the staged bundle.
-      towers: Their entries in the manifest.
-      values: [n, ...] of each feature of the examples.
+      towers: The towers' entries in the manifest.
+      values: [n, ...] values of each feature of the examples.
 
     Returns:
       The entries, and a note about each form that is left out.
@@ -43,40 +43,41 @@ def without_failing_forms(
     Raises:
       NotConvertible: No form of the precision to be served remains.
     """
-    kept = {}
+    working = {}
     notes = []
     for name, tower in towers.items():
-        kept[name] = tower
+        working[name] = tower
         compiled: list[Precision] = [
             form.precision for form in tower.forms if form.kind == "litert"
         ]
         for precision in compiled:
-            why = _why_it_fails(reference, root, name, tower, precision, values)
-            if not why:
+            failure = _reason_of_failure(reference, root, name, tower, precision, values)
+            if not failure:
                 continue
-            kept[name] = _without(kept[name], precision)
-            notes.append(f"tower {name!r} is not compiled for LiteRT ({precision}): {why}")
-        if tower.serve not in {form.precision for form in kept[name].forms}:
+            working[name] = _without(working[name], precision)
+            notes.append(f"tower {name!r} is not compiled for LiteRT ({precision}): {failure}")
+        # In f32 the SavedModel remains; other precisions may have a compiled form alone.
+        if tower.serve not in {form.precision for form in working[name].forms}:
             raise NotConvertible(
                 f"tower {name!r} is to be served in {tower.serve}, and {notes[-1]}; set "
                 f"towers.{name}.serve to 'f32'"
             )
-    return kept, notes
+    return working, notes
 
 
 def _without(tower: Tower, precision: Precision) -> Tower:
     """Returns a tower and its parts without a compiled form."""
 
-    def others(entry: Tower | TowerPart) -> tuple[TowerForm, ...]:
+    def remaining(entry: Tower | TowerPart) -> tuple[TowerForm, ...]:
         return tuple(
             form for form in entry.forms if (form.kind, form.precision) != ("litert", precision)
         )
 
-    parts = tuple(part.model_copy(update={"forms": others(part)}) for part in tower.parts)
-    return tower.model_copy(update={"forms": others(tower), "parts": parts})
+    parts = tuple(part.model_copy(update={"forms": remaining(part)}) for part in tower.parts)
+    return tower.model_copy(update={"forms": remaining(tower), "parts": parts})
 
 
-def _why_it_fails(
+def _reason_of_failure(
     reference: Reference,
     root: Path,
     name: str,
@@ -86,12 +87,15 @@ def _why_it_fails(
 ) -> str:
     """Returns why a compiled tower, or its compiled parts, cannot be served; "" if they can."""
     chains = _compiled_chains(reference, root, name, tower, precision)
-    for what, given in _batches(reference, name, values):
-        n = len(next(iter(given.values())))
+    for description, batch in _batches(reference, name, values):
+        n = len(next(iter(batch.values())))
         for chain in chains:
-            problem = _failure(chain, given, n)
-            if problem and not _failure([_saved(reference, root, name, tower)], given, n):
-                return f"it fails on {what}, which the model takes: {problem}"
+            problem = _failure(chain, batch, n)
+            if not problem:
+                continue
+            # Where the SavedModel fails, too, the model itself does not take the value.
+            if not _failure([_saved_model(reference, root, name, tower)], batch, n):
+                return f"it fails on {description}, which the model takes: {problem}"
     return ""
 
 
@@ -100,22 +104,22 @@ def _compiled_chains(
 ) -> list[list[OpenForm]]:
     """Returns the compiled tower, and the compiled parts that compute the same."""
     chains = []
-    entries: list[tuple[Tower | TowerPart, ...]] = [(tower,)]
+    divisions: list[tuple[Tower | TowerPart, ...]] = [(tower,)]
     if tower.parts:
-        entries.append(tower.parts)
-    for chain in entries:
-        forms = [find_form(entry.forms, ("litert", precision)) for entry in chain]
-        chains.append(
-            [
-                open_form(reference, root, name, entry, form)
-                for entry, form in zip(chain, forms, strict=True)
-                if form is not None
-            ]
-        )
-    return [chain for chain, entry in zip(chains, entries, strict=True) if len(chain) == len(entry)]
+        divisions.append(tower.parts)
+    for entries in divisions:
+        chain = []
+        for entry in entries:
+            form = find_form(entry.forms, ("litert", precision))
+            if form is not None:
+                chain.append(open_form(reference, root, name, entry, form))
+        # A part that is not compiled hands nothing on, so the parts behind it cannot run.
+        if len(chain) == len(entries):
+            chains.append(chain)
+    return chains
 
 
-def _saved(reference: Reference, root: Path, name: str, tower: Tower) -> OpenForm:
+def _saved_model(reference: Reference, root: Path, name: str, tower: Tower) -> OpenForm:
     form = find_form(tower.forms, ("saved_model", "f32"))
     assert form is not None  # noqa: S101 - every tower has one
     return open_form(reference, root, name, tower, form)
@@ -131,8 +135,8 @@ def _failure(chain: list[OpenForm], values: Values, n: int) -> str:
 
 
 def _batches(reference: Reference, name: str, values: Values) -> Iterator[tuple[str, Values]]:
-    """Yields batches of values with their description: the examples, then some of them with other
-    integers.
+    """Yields batches of values, each behind its description: the examples, then a few of them with
+    integers that lie outside of any matrix.
     """
     yield "an example", values
     tower = reference.model.of(name)
@@ -142,10 +146,12 @@ def _batches(reference: Reference, name: str, values: Values) -> Iterator[tuple[
             continue
         if spec.entry.dtype not in ("int32", "int64") or _rejects(spec):
             continue
+        (input_name,) = spec.reads
         for integer in (-1, np.iinfo(np.int32).max):
-            (read,) = spec.reads
-            yield f"{integer} in input {read!r}", {**first, key: np.full_like(first[key], integer)}
+            replaced = np.full_like(first[key], integer)
+            yield f"{integer} in input {input_name!r}", {**first, key: replaced}
 
 
 def _rejects(spec: DenseSpec) -> bool:
+    """Returns whether a service rejects integers that lie outside of the model's matrix."""
     return spec.entry.below is not None and spec.entry.outside == "refuse"

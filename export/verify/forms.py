@@ -1,5 +1,5 @@
-"""Forms of towers, open to be compared: what their answers may differ by, and how a wrong one is
-named.
+"""Compares the outputs of opened forms of towers with the original model's, within the parity rule
+or the recipe's limits.
 """
 
 from __future__ import annotations
@@ -23,32 +23,38 @@ from runtime.tower_inputs import tower_inputs
 Values = Mapping[str, NDArray[Any]]
 
 ABSOLUTE = 1e-5
+"""The difference that the parity rule allows whatever the size of a value."""
 RELATIVE = 1e-5
+"""The share of a value that the parity rule allows as a difference: 84 epsilons of float32.
+"""
 TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * max(|y|, median |y|)"
 """The parity rule of float32 forms. The median is that of all examples. A sum of large terms may be
 close to 0 for one example, and still has the rounding of its terms, as any order of float32
 additions has.
 """
-UNLIKE = "it would not answer as the model does"
+UNLIKE = "its results would not be the model's"
+"""The consequence of a difference, a clause of messages."""
 
 _READ_RAW = ("@values", "@lengths", "@weights", "@indicator")
-"""Ends of the names of features that no table is read by."""
-_SHOWN = 8
-_SAMPLE = 64
+"""Ends of the names of features that read no table."""
+_NAMES_MAX = 8
+"""The number of features that a message lists."""
+_REORDERED_MAX = 64
+"""The largest number of examples that are computed in another order, too."""
 _SEED = 17
 
 
 @dataclass(frozen=True)
 class OpenForm:
-    """A form of a tower, or of a part of one.
+    """A form of a tower, or of a part of one, that can be called.
 
     Attributes:
-      label: how messages name it.
-      spec: the tower.
-      entry: of the tower or the part in the manifest.
-      form: its own entry.
-      limit: the recipe's for what it may differ by; None: the parity rule binds it.
-      network: what runs.
+      label: The form's name in messages.
+      spec: The tower.
+      entry: The entry of the tower or the part in the manifest.
+      form: The entry of the form.
+      limit: The recipe's limit of its differences; None: the parity rule holds.
+      network: The opened tower, which computes.
     """
 
     label: str
@@ -60,10 +66,14 @@ class OpenForm:
 
     @property
     def own_limit(self) -> float | None:
-        """What may be lost by the form itself: the limit of float32 is for the rows of converted
-        tables.
+        """The limit of what the form itself may lose; None: the parity rule holds.
+
+        A recipe's limit in f32 is for the rows of converted tables, unless the tower computes in
+        half precision.
         """
-        return self.limit if self.form.precision != "f32" or self.spec.half else None
+        if self.form.precision == "f32" and not self.spec.half:
+            return None
+        return self.limit
 
     @property
     def _suspects(self) -> str:
@@ -72,21 +82,24 @@ class OpenForm:
         """
         names = sorted({source for tensor in self.spec.inputs for source in tensor.sources})
         looked_up = {_input_of(name) for name in names if not name.endswith(_READ_RAW)}
-        twice = [
+        also_numbers = [
             name for name in names if name.endswith("@values") and _input_of(name) in looked_up
         ]
-        if twice:
+        if also_numbers:
             return (
-                f"; suspect {', '.join(twice)}: the tower reads these ids as numbers, too, and "
-                "rows are found by a rule"
+                f"; suspect {', '.join(also_numbers)}: the tower reads these ids as numbers, too, "
+                "and rows are found by a rule"
             )
-        shown = ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
-        return f"; it reads {shown}" if shown else ""
+        if not names:
+            return ""
+        listed = ", ".join(names[:_NAMES_MAX])
+        more = " ..." if len(names) > _NAMES_MAX else ""
+        return f"; it reads {listed}{more}"
 
     def check(
         self,
         output: str,
-        got: NDArray[Any],
+        result: NDArray[Any],
         expected: NDArray[Any],
         limit: float | None,
         batch: NDArray[np.int64],
@@ -94,28 +107,29 @@ class OpenForm:
         """Returns the largest difference of one output from the reference model's.
 
         Args:
-          output: Its name.
-          got: [b, ...] what the form gave for a batch of examples.
-          expected: [n, ...] what the reference model gave for all examples.
-          limit: The recipe's; None: the parity rule binds.
-          batch: [b] which examples they are.
+          output: The name of the output.
+          result: [b, ...] values of the form for a batch of examples.
+          expected: [n, ...] values of the reference model for all examples.
+          limit: The recipe's limit; None: the parity rule holds.
+          batch: [b] positions of the batch among all examples.
 
         Raises:
-          VerificationFailed: it is beyond the limit; names tower, form, output, example and values.
+          VerificationFailed: It is beyond the limit; names tower, form, output, example and values.
         """
         precision = self.form.precision
         key = f"towers.{self.spec.name}.max_abs_error.{self.form.precision}"
-        cure = f"{UNLIKE}{self._suspects}"
+        remedy = f"{UNLIKE}{self._suspects}"
         if limit is not None:
-            less = f"leave {precision!r} out of the tower's precisions"
+            alternative = f"leave {precision!r} out of the tower's precisions"
             if precision == "f32":
-                less = "where its tables are converted, choose a dtype that loses less"
-            cure = f"raise it, or {less}"
+                alternative = "where its tables are converted, choose a dtype that loses less"
+            remedy = f"raise it, or {alternative}"
         if precision == "f32" and self.spec.half:
-            cure = f"{self.spec.half_cure}, or set {key} to what may differ"
-        where = f"{self.label}, output {output!r}"
-        permitted = allowed(expected, limit)[batch]
-        return largest_difference(where, got, expected[batch], limit, key, cure, permitted)
+            remedy = f"{self.spec.half_cure}, or set {key} to what may differ"
+        # The median of the parity rule is that of all examples, in each batch.
+        tolerance = allowed(expected, limit)[batch]
+        label = f"{self.label}, output {output!r}"
+        return largest_difference(label, result, expected[batch], limit, key, remedy, tolerance)
 
 
 def _input_of(feature: str) -> str:
@@ -123,54 +137,68 @@ def _input_of(feature: str) -> str:
 
 
 def largest_difference(
-    where: str,
-    got: NDArray[Any],
+    label: str,
+    result: NDArray[Any],
     expected: NDArray[Any],
     limit: float | None,
     key: str,
-    cure: str = UNLIKE,
-    permitted: NDArray[Any] | None = None,
+    remedy: str = UNLIKE,
+    tolerance: NDArray[Any] | None = None,
 ) -> float:
-    """Returns the largest difference of some values, named `where` in messages, from the reference
-    model's. Each may be missed by what is `permitted`; None: by the limit, or the parity rule.
+    """Returns the largest difference of an output from the reference model's.
+
+    Args:
+      label: The name of form and output in messages.
+      result: [b, ...] values of the form.
+      expected: [b, ...] values of the reference model.
+      limit: The recipe's limit; None: the parity rule holds.
+      key: The key of the recipe that states the limit.
+      remedy: The last clause of the message.
+      tolerance: [b, ...] the difference that each value may have; None: by `limit`.
 
     Raises:
-      VerificationFailed: it is beyond the limit, which `key` of the recipe states; names example
-        and values.
+      VerificationFailed: It is beyond the limit; names example and values.
     """
-    if got.shape != expected.shape:
+    if result.shape != expected.shape:
         raise VerificationFailed(
-            f"{where}: shape {got.shape}; the original model gives {expected.shape}"
+            f"{label}: shape {result.shape}; the original model gives {expected.shape}"
         )
-    difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    if permitted is None:
-        permitted = allowed(expected, limit)
-    wrong = ~(difference <= permitted)  # not a number is wrong too
+    difference = np.abs(result.astype(np.float64) - expected.astype(np.float64))
+    if tolerance is None:
+        tolerance = allowed(expected, limit)
+    # Negated, so that NaN is wrong, too.
+    wrong = ~(difference <= tolerance)
     if not wrong.any():
         return float(difference.max(initial=0.0))
+
+    # The message names the worst of the wrong values; none is worse than NaN.
     excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
-    at = tuple(int(place) for place in np.unravel_index(int(np.argmax(excess)), wrong.shape))
-    element = f", element {list(at[1:])}," if len(at) > 1 else ""
+    worst = tuple(int(index) for index in np.unravel_index(int(np.argmax(excess)), wrong.shape))
+    example, *element = worst
+    element_text = f", element {element}," if element else ""
     rule = TOLERANCE if limit is None else f"{key} = {limit:g}"
     raise VerificationFailed(
-        f"{where}: example {at[0]}{element} is {got[at]:.9g}, the original model gives "
-        f"{expected[at]:.9g}; {int(wrong.sum())} of {wrong.size} values break {rule}: {cure}"
+        f"{label}: example {example}{element_text} is {result[worst]:.9g}, the original model "
+        f"gives {expected[worst]:.9g}; {int(wrong.sum())} of {wrong.size} values break {rule}: "
+        f"{remedy}"
     )
 
 
 def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
-    """Returns how far the reference model's values may be missed: by the recipe's limit, else by
+    """Returns the differences from the reference model's values that the recipe's limit allows, or
     the parity rule.
 
     Args:
-      values: [n, ...] of all examples that are compared.
-      limit: The recipe's; None: it states none.
+      values: [n, ...] values of all examples that are compared.
+      limit: The recipe's limit; None: it states none.
     """
     if limit is not None:
         return np.full(values.shape, limit)
     magnitudes = np.abs(values.astype(np.float64))
     finite = np.where(np.isfinite(magnitudes), magnitudes, 0.0)
-    typical = np.median(finite, axis=0) if len(values) else 0.0
+    typical = np.zeros(values.shape[1:])
+    if len(values):
+        typical = np.median(finite, axis=0)
     return ABSOLUTE + RELATIVE * np.maximum(magnitudes, typical)
 
 
@@ -180,13 +208,13 @@ def open_form(
     """Opens a form of the tower `name`, or of a part of it.
 
     Raises:
-      VerificationFailed: it does not open, or is not what its entry says.
+      VerificationFailed: It does not open, or is not what its entry says.
     """
-    part = f"part {entry.name!r}, " if isinstance(entry, TowerPart) else ""
-    label = (
-        f"tower {name!r}, {part}{'SavedModel' if form.kind == 'saved_model' else 'LiteRT'} "
-        f"{form.precision}"
-    )
+    part = ""
+    if isinstance(entry, TowerPart):
+        part = f"part {entry.name!r}, "
+    runtime = {"saved_model": "SavedModel", "litert": "LiteRT"}[form.kind]
+    label = f"tower {name!r}, {part}{runtime} {form.precision}"
     limit = reference.job.towers[name].max_abs_error.get(form.precision)
     try:
         network = towers.open_form(root, entry, form)
@@ -201,37 +229,36 @@ def run(
     """Runs a tower in one form, or its parts one after the other.
 
     Args:
-      chain: the tower, or its parts in their order.
-      values: [n, ...] of each feature.
-      n: examples.
-      candidates: how many of them, one after the other, share a context; what is computed per
-        context is computed once for these, from the values of the first.
+      chain: The tower, or its parts in their order.
+      values: [n, ...] values of each feature.
+      n: The number of examples.
+      candidates: The number of adjacent examples that share a context. Parts of contexts run once
+        for these, with the values of the first.
     Returns:
-      [n, ...] of each output, and of what parts hand on.
+      [n, ...] each feature, each output, and what parts hand on.
     Raises:
-      VerificationFailed: one cannot compute.
+      VerificationFailed: A form cannot compute.
     """
-    made = dict(values)
+    tensors = dict(values)
     for opened in chain:
-        step = (
-            candidates
-            if isinstance(opened.entry, TowerPart) and opened.entry.per == "context"
-            else 1
-        )
-        taken = {name: array[::step] for name, array in made.items()}
+        step = 1
+        if isinstance(opened.entry, TowerPart) and opened.entry.per == "context":
+            step = candidates
+        arrays = {name: array[::step] for name, array in tensors.items()}
         try:
-            results = opened.network.run(tower_inputs(opened.entry.inputs, taken, n // step))
+            results = opened.network.run(tower_inputs(opened.entry.inputs, arrays, n // step))
         except BundleError as problem:
             raise VerificationFailed(
                 f"{opened.label}, batch of {n // step}: {problem}"
             ) from problem
-        made |= {name: array.repeat(step, axis=0) for name, array in results.items()}
-    return made
+        # Later parts find what they read under the names of this part's outputs.
+        tensors |= {name: array.repeat(step, axis=0) for name, array in results.items()}
+    return tensors
 
 
 def another_order(n: int) -> NDArray[np.int64]:
-    """Returns half of n examples in another order, but no more than _SAMPLE."""
-    count = min(_SAMPLE, (n + 1) // 2)
+    """Returns half of n examples in another order, at most _REORDERED_MAX, always the same ones."""
+    count = min(_REORDERED_MAX, (n + 1) // 2)
     return np.random.default_rng(_SEED).permutation(n)[:count]
 
 
@@ -242,22 +269,25 @@ def compare(
     in another order.
 
     Args:
-      chain, values: as of `run`.
-      expected: what the reference model gives, by output.
-      own_rows: whether the values are made of the checkpoint's own rows.
+      chain: The tower, or its parts in their order.
+      values: [n, ...] values of each feature.
+      expected: The outputs of the reference model.
+      own_rows: Whether the values come from the checkpoint's own rows.
     Returns:
-      What all examples gave, and the largest difference of each output.
+      The results of all examples, and the largest difference of each output.
     Raises:
-      VerificationFailed: one is beyond its limit.
+      VerificationFailed: An output is beyond its limit.
     """
     n = len(next(iter(expected.values())))
+    # A service computes requests alone and in batches that it merges as they arrive.
     batches = [np.arange(n)]
     if n > 1:
         batches += [np.arange(1), another_order(n)]
     whole: Values = {}
     errors: dict[str, float] = {}
     for batch in batches:
-        results = run(chain, {name: array[batch] for name, array in values.items()}, len(batch))
+        arrays = {name: array[batch] for name, array in values.items()}
+        results = run(chain, arrays, len(batch))
         whole = whole or results
         for opened in chain:
             limit = opened.own_limit if own_rows else opened.limit

@@ -1,9 +1,8 @@
-"""Rows of ids, compared with the model's own operations on values that nobody thought of.
+"""Compares the rows of ids with the model's own operations, on values that examples do not hold.
 
 A bundle computes the rows of ids with functions of its own. The reference model is called with
-examples, which hold ordinary values. Here the rows of each feature are compared with those of the
-model's operations on the ends of the types, negative numbers, floats that are no integers, and odd
-texts.
+examples, which hold ordinary values. Here, the bundle and the model's operations compute rows of
+the ends of the types, negative numbers, floats that are no integers, and odd texts.
 """
 
 from __future__ import annotations
@@ -26,23 +25,26 @@ from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel
 from export.front_end.specs import FeatureSpec, Keys, ModelSpec
 from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.vocabularies import as_array
-from export.verify.made_examples import vocabulary_of
+from export.verify.synthetic_examples import vocabulary_of
 
 Values = NDArray[Any]
 Rows = NDArray[np.int64]
 
 HOSTILE_VALUES = 10_000
-"""Values of each input on which rows are compared, beside the keys of vocabularies."""
+"""The number of values of each input on which rows are compared, beside the keys of vocabularies.
+"""
 _CALLS_MAX = 200
-"""Calls in search of values that the model, or the feature, rejects."""
+"""The largest number of calls in search of values that the model, or the feature, rejects."""
 _AT_STEPS_MAX = 64
-"""Values that may lie at steps between buckets; more that differ are a mistake."""
+"""The largest number of differing values that may lie at steps between buckets; more are a mistake.
+"""
 _NEIGHBORS = 64
-"""Floats on either side of a step where the row of the other side is right, too."""
+"""The number of floats on either side of a step for which the row of the other side is right, too.
+"""
 _KEYS_MAX = 1000
-"""Keys of each vocabulary that are compared, too."""
+"""The number of keys of each vocabulary that are compared, too."""
 _REJECTED = np.int64(-2)
-"""Stands for the id or row of a value that is rejected."""
+"""The row of a value that is rejected."""
 _WORDS = (
     "",
     " ",
@@ -75,22 +77,22 @@ def check_own_rows(
     Features whose rule the recipe states are left out: their model was trained on rows.
 
     Args:
-      job: the recipe.
-      traced: the model, with its own operations.
-      entries: the features of the manifest.
+      job: The recipe.
+      traced: The model, with its own operations.
+      entries: The features of the manifest.
 
     Returns:
-      A note about the features that could not be compared; none if there are none.
+      A note about the features that could not be compared; no note if all could.
 
     Raises:
-      VerificationFailed: a value has another row; names feature, value, row and id.
+      VerificationFailed: A value has another row; names feature, value, row and id.
     """
     model = traced.spec
-    compared = {
-        name: spec
-        for name in traced.own_rows
-        if isinstance(spec := model.features[name], FeatureSpec) and not _is_stated(job, spec)
-    }
+    compared = {}
+    for name in traced.own_rows:
+        spec = model.features[name]
+        if isinstance(spec, FeatureSpec) and not _is_stated(job, spec):
+            compared[name] = spec
     features = _reader({name: entries[name] for name in compared}, model)
     not_compared = [
         name
@@ -106,13 +108,14 @@ def check_own_rows(
 
 
 def _is_stated(job: ExportJob, spec: FeatureSpec) -> bool:
-    """Returns whether the recipe has the rule."""
-    parts = [job.features.get(name, FeatureSection()) for name in spec.reads]
-    return any(part.ids.kind != "identity" for part in parts)
+    """Returns whether the recipe states the rule of a feature."""
+    sections = [job.features.get(name, FeatureSection()) for name in spec.reads]
+    return any(section.ids.kind != "identity" for section in sections)
 
 
 def _reader(entries: Mapping[str, Feature], model: ModelSpec) -> FeatureReader:
-    """Returns what finds rows as a service does, before there are any tables."""
+    """Returns a reader that finds rows as a service does, before any table is copied."""
+    # Remote tables have no values, and only rows are looked up.
     tables = {
         name: RemoteTable(table.rows, RemoteRows(name, table.dim))
         for name, table in model.tables.items()
@@ -126,16 +129,18 @@ def _reader(entries: Mapping[str, Feature], model: ModelSpec) -> FeatureReader:
 def _columns(
     job: ExportJob, spec: FeatureSpec, inputs: Sequence[str]
 ) -> tuple[dict[str, Values], int]:
-    """Returns keys and hostile values of each input, [n * size], and n; those of several values, or
-    of one feature, meet in a drawn order.
-    """
+    """Returns keys and hostile values of each input, [n * size], and n, the number of examples."""
     columns = {}
     for number, name in enumerate(inputs):
-        values = hostile_values(job.inputs[name].sent_dtype)
-        values = np.concatenate([_beside_keys(spec.keys, job.inputs[name].sent_dtype), values])
-        padding = spec.padding_of(name) if name in spec.reads else None
-        if padding is not None:  # no id: nothing looks it up
+        dtype = job.inputs[name].sent_dtype
+        values = np.concatenate([_near_keys(spec.keys, dtype), hostile_values(dtype)])
+        # Padding is no id, and nothing looks it up.
+        padding = None
+        if name in spec.reads:
+            padding = spec.padding_of(name)
+        if padding is not None:
             values = values[values != padding]
+        # In their own order, the smallest values of all inputs would meet, then the next ones.
         size = math.prod(job.inputs[name].shape)
         if size > 1 or len(inputs) > 1:
             values = values[np.random.default_rng(number).permutation(values.size)]
@@ -145,27 +150,30 @@ def _columns(
     return {name: column[: n * sizes[name]] for name, column in columns.items()}, n
 
 
-def _beside_keys(vocabularies: Sequence[Keys], dtype: str) -> Values:
+def _near_keys(vocabularies: Sequence[Keys], dtype: str) -> Values:
     """Returns keys of vocabularies, and values that are nearly keys, in the type of an input."""
     keys = [key for vocabulary in vocabularies for key in vocabulary[:_KEYS_MAX]]
     if dtype == "string":
         words = [str(key) for key in keys]
-        words += [near for word in words for near in (word.upper(), f" {word}", f"{word}0")]
-        return _texts(words)
-    end = 1 << (31 if dtype == "int32" else 63)
+        near_words = [near for word in words for near in (word.upper(), f" {word}", f"{word}0")]
+        return _texts(words + near_words)
+    bits = 32 if dtype == "int32" else 64
+    end = 1 << (bits - 1)
     numbers = [key for key in keys if isinstance(key, int) and -end <= key < end - 1]
     numbers += [number + 1 for number in numbers]
-    return np.array(numbers, np.float32 if dtype == "float32" else np.int64)
+    if dtype == "float32":
+        return np.array(numbers, np.float32)
+    return np.array(numbers, np.int64)
 
 
 def hostile_values(dtype: str) -> Values:
-    """Returns values of an input that callers send by mistake or by design, the same in every run.
+    """Returns values of an input that clients send by mistake or by design, the same in every run.
 
     Args:
-      dtype: int32, int64, float32 or string.
+      dtype: The type of the values: int32, int64, float32 or string.
 
     Returns:
-      [HOSTILE_VALUES]; texts as an array of objects.
+      [HOSTILE_VALUES] values; texts as an array of objects.
     """
     random = np.random.default_rng(45)
     if dtype == "string":
@@ -174,19 +182,23 @@ def hostile_values(dtype: str) -> Values:
     bits = 32 if dtype == "int32" else 64
     low = -(1 << (bits - 1))
     high = (1 << (bits - 1)) - 1
-    powers = [1 << bit for bit in range(bits - 1)]
-    edges = {*powers, *(power - 1 for power in powers), *(power + 1 for power in powers)}
-    edges |= {-edge for edge in edges} | {low, high, 0}
-    listed = sorted(edge for edge in edges if low <= edge <= high)
+    # Powers of two are where narrower types, masks and hashes change their results.
+    edges = {low, high, 0}
+    for bit in range(bits - 1):
+        for edge in ((1 << bit) - 1, 1 << bit, (1 << bit) + 1):
+            edges |= {edge, -edge}
+    integers = sorted(edge for edge in edges if low <= edge <= high)
     if dtype == "float32":
-        halves = [edge / 2 for edge in listed] + [-0.0, np.nan, np.inf, -np.inf, 1e-30, 3e38]
-        drawn = random.standard_normal(HOSTILE_VALUES - len(halves))
-        scaled = drawn * 10.0 ** random.integers(-2, 12, drawn.size)
-        return np.concatenate([halves, scaled]).astype(np.float32)
-    count = HOSTILE_VALUES - len(listed)
-    reaches = np.minimum(1 << random.integers(1, bits - 1, count), high)
-    drawn = random.integers(-reaches, reaches)
-    return np.concatenate([np.array(listed, np.int64), drawn])
+        special = [-0.0, np.nan, np.inf, -np.inf, 1e-30, 3e38]
+        listed = [integer / 2 for integer in integers] + special
+        normal = random.standard_normal(HOSTILE_VALUES - len(listed))
+        scaled = normal * 10.0 ** random.integers(-2, 12, normal.size)
+        return np.concatenate([listed, scaled]).astype(np.float32)
+    count = HOSTILE_VALUES - len(integers)
+    # Of every magnitude alike: uniform numbers would nearly all be large.
+    magnitudes = np.minimum(1 << random.integers(1, bits - 1, count), high)
+    random_integers = random.integers(-magnitudes, magnitudes)
+    return np.concatenate([np.array(integers, np.int64), random_integers])
 
 
 def _texts(words: Sequence[str]) -> Values:
@@ -196,91 +208,110 @@ def _texts(words: Sequence[str]) -> Values:
     return texts
 
 
-def _is_compared(job: ExportJob, spec: FeatureSpec, own: OwnRows, features: FeatureReader) -> bool:
+def _is_compared(
+    job: ExportJob, spec: FeatureSpec, own_rows: OwnRows, features: FeatureReader
+) -> bool:
     """Compares the rows of one feature; returns whether it could.
 
     Raises:
-      VerificationFailed: as `check_own_rows`.
+      VerificationFailed: A value has another row.
     """
-    if own.inputs is None:
+    if own_rows.inputs is None:
         return False
-    columns, n = _columns(job, spec, tuple(dict.fromkeys((*spec.reads, *own.inputs))))
-    sent = {name: columns[name] for name in spec.reads}
+    # The model's operations may need more inputs than the feature reads.
+    inputs = tuple(dict.fromkeys((*spec.reads, *own_rows.inputs)))
+    columns, n = _columns(job, spec, inputs)
+    feature_columns = {name: columns[name] for name in spec.reads}
     if isinstance(spec.entry.ids, manifest.TextIds):
-        return _are_words_compared(spec, own, features, sent, n)
-    rows = _computed(partial(_rows, features, spec.name), sent, n)
-    right = _computed(own.compute, columns, n)
-    if right is None or rows is None or right.size != rows.size:
+        return _are_words_compared(spec, own_rows, features, feature_columns, n)
+
+    rows = _computed(partial(_rows, features, spec.name), feature_columns, n)
+    expected = _computed(own_rows.compute, columns, n)
+    if expected is None or rows is None or expected.size != rows.size:
         return False
-    rejected = (rows == _REJECTED) | (right == _REJECTED)
+    # What one side rejects has no row to compare with.
+    is_rejected = (rows == _REJECTED) | (expected == _REJECTED)
     unknown = spec.unknown or manifest.Unknown()
     if unknown.rule == "refuse":
-        rejected |= rows == -1
+        is_rejected |= rows == -1
     elif unknown.rule == "row":
         rows = np.where(rows == -1, np.int64(unknown.row or 0), rows)
-    different = (rows != right) & ~rejected
-    if 0 < np.count_nonzero(different) <= _AT_STEPS_MAX:
-        different &= ~_at_step(own.compute, columns, n, rows)
-    wrong = np.flatnonzero(different)
+    differs = (rows != expected) & ~is_rejected
+    if 0 < np.count_nonzero(differs) <= _AT_STEPS_MAX:
+        differs &= ~_at_step(own_rows.compute, columns, n, rows)
+    wrong = np.flatnonzero(differs)
     if wrong.size:
         first = int(wrong[0])
         example = first * n // rows.size
-        values = {name: column.reshape(n, -1)[example].tolist() for name, column in sent.items()}
+        values = {
+            name: column.reshape(n, -1)[example].tolist()
+            for name, column in feature_columns.items()
+        }
         raise _difference(
             spec,
             values,
-            _row_text(rows[first]),
-            _row_text(right[first]),
+            _row_text(rows, first),
+            _row_text(expected, first),
             f"{wrong.size} of {rows.size} values differ",
         )
     return True
 
 
 def _are_words_compared(
-    spec: FeatureSpec, own: OwnRows, features: FeatureReader, sent: Mapping[str, Values], n: int
+    spec: FeatureSpec,
+    own_rows: OwnRows,
+    features: FeatureReader,
+    columns: Mapping[str, Values],
+    n: int,
 ) -> bool:
-    """Compares the rows of the words of n texts; returns whether all of them have some.
+    """Compares the rows of the words of n texts; returns whether it could.
 
     Raises:
-      VerificationFailed: as `check_own_rows`.
+      VerificationFailed: A word has another row.
     """
     try:
-        right = own.compute(sent, n)
-        rows, offsets = features.rows(
-            spec.name, {name: Column(values) for name, values in sent.items()}, n
-        )
-    except Exception:  # noqa: BLE001 - the model's framework raises what it likes
+        expected = own_rows.compute(columns, n)
+        texts = {name: Column(values) for name, values in columns.items()}
+        rows, offsets = features.rows(spec.name, texts, n)
+    except Exception:  # noqa: BLE001 - a model's framework raises errors of any type
         return False
-    shared = min(rows.size, right.size)
-    wrong = np.flatnonzero(rows[:shared] != right[:shared])
-    if not wrong.size and rows.size == right.size:
+    shared_count = min(rows.size, expected.size)
+    wrong = np.flatnonzero(rows[:shared_count] != expected[:shared_count])
+    if not wrong.size and rows.size == expected.size:
         return True
-    first = int(wrong[0]) if wrong.size else shared
+    # Where all shared words agree, the first word that one side lacks differs.
+    first = shared_count
+    if wrong.size:
+        first = int(wrong[0])
     example = min(int(np.searchsorted(offsets, first, side="right")) - 1, n - 1)
     raise _difference(
         spec,
-        {name: [values[example]] for name, values in sent.items()},
-        _row_text(rows[first]) if first < rows.size else "no more words",
-        _row_text(right[first]) if first < right.size else "no more words",
-        f"of {rows.size} and {right.size} words, {wrong.size} differ",
+        {name: [values[example]] for name, values in columns.items()},
+        _row_text(rows, first),
+        _row_text(expected, first),
+        f"of {rows.size} and {expected.size} words, {wrong.size} differ",
     )
 
 
 def _difference(
-    spec: FeatureSpec, sent: Mapping[str, list[Any]], row: str, right: str, extent: str
+    spec: FeatureSpec, values: Mapping[str, list[Any]], row: str, expected_row: str, extent: str
 ) -> VerificationFailed:
-    """Returns the error that tells of the first value with another row."""
-    values = ", ".join(f"{name} = {value!r}" for name, value in sent.items())
+    """Returns the error that names the first value with another row."""
+    values_text = ", ".join(f"{name} = {value!r}" for name, value in values.items())
     return VerificationFailed(
-        f"feature {spec.name!r}: with {values:.200}, a bundle would read {row} of "
-        f"{spec.entry.table!r}, and the model's own operations read {right}; {extent}; state the "
-        f"rule of the ids in the recipe (features.{spec.reads[0]}.ids), and let the model take "
-        "rows"
+        f"feature {spec.name!r}: with {values_text:.200}, a bundle would read {row} of "
+        f"{spec.entry.table!r}, and the model's own operations read {expected_row}; {extent}; "
+        f"state the rule of the ids in the recipe (features.{spec.reads[0]}.ids), and let the "
+        "model take rows"
     )
 
 
-def _row_text(row: np.int64) -> str:
-    return f"row {row}" if row >= 0 else "no row"
+def _row_text(rows: Rows, position: int) -> str:
+    if position >= rows.size:
+        return "no more words"
+    if rows[position] < 0:
+        return "no row"
+    return f"row {rows[position]}"
 
 
 def _at_step(
@@ -293,11 +324,10 @@ def _at_step(
     nowhere = np.zeros(rows.shape, bool)
     if any(column.dtype != np.float32 for column in columns.values()):
         return nowhere
-    sides = [
+    below, above = (
         _computed(compute, {name: _shifted(column, end) for name, column in columns.items()}, n)
         for end in (-np.inf, np.inf)
-    ]
-    below, above = sides
+    )
     if below is None or above is None:
         return nowhere
     at_step: NDArray[np.bool_] = (below != above) & ((rows == below) | (rows == above))
@@ -313,17 +343,19 @@ def _shifted(values: Values, end: float) -> Values:
 
 def _rows(features: FeatureReader, name: str, columns: Mapping[str, Values], n: int) -> Rows:
     """Returns the rows that the bundle finds, -1 where there is none."""
-    return features.rows(name, {which: Column(column) for which, column in columns.items()}, n)[0]
+    rows, _ = features.rows(name, {key: Column(values) for key, values in columns.items()}, n)
+    return rows
 
 
 def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Rows | None:
-    """Returns what is computed of n examples, `_REJECTED` where a value is rejected or not tried;
-    None if all are, or not as many rows are computed of each example.
+    """Returns the rows of n examples, `_REJECTED` where a value is rejected or not tried; None if
+    all are rejected, or examples have different numbers of rows.
 
-    One value that is rejected fails a whole call, so examples are divided until it is alone. Where
-    so many are rejected that this takes too long, some examples are tried one by one.
+    One value that is rejected fails a whole call, so examples are halved until it is alone. If too
+    many are rejected for that, some examples are tried one by one.
     """
     computed: dict[tuple[int, int], Rows] = {}
+    # The ranges of examples that are left, the first one last.
     pending = [(0, n)]
     for _ in range(_CALLS_MAX):
         if not pending:
@@ -340,8 +372,17 @@ def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Ro
             rows = _rows_or_rejected(compute, columns, n, first, first + 1)
             if rows is not None:
                 computed[first, first + 1] = rows
+    return _joined(computed, n)
+
+
+def _joined(computed: Mapping[tuple[int, int], Rows], n: int) -> Rows | None:
+    """Returns the rows of n examples, computed in ranges; `_REJECTED` outside of these ranges."""
+    # The number of rows of an example, which must be the same for all.
     sizes = {rows.size / (last - first) for (first, last), rows in computed.items()}
-    if len(sizes) != 1 or not (size := sizes.pop()).is_integer():
+    if len(sizes) != 1:
+        return None
+    size = sizes.pop()
+    if not size.is_integer():
         return None
     result = np.full((n, int(size)), _REJECTED)
     for (first, last), rows in computed.items():
@@ -356,5 +397,5 @@ def _rows_or_rejected(
     part = {name: column.reshape(n, -1)[first:last].ravel() for name, column in columns.items()}
     try:
         return compute(part, last - first)
-    except Exception:  # noqa: BLE001 - the model's framework raises what it likes
+    except Exception:  # noqa: BLE001 - a model's framework raises errors of any type
         return None

@@ -26,19 +26,19 @@ from export.recipe.schema import FeatureSection
 from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
 from export.verify.reference_inputs import Reference
-from export.verify.self_agreement import why_unlike_itself
+from export.verify.self_agreement import self_contradiction
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import find_form, open_tower
 
 _CANDIDATES = 4
-"""Candidates that share a context where parts are compared with the whole tower."""
+"""The number of candidates that share a context where parts are compared with the whole tower."""
 
 
 def feature_values(reference: Reference, features: FeatureReader) -> dict[str, NDArray[Any]]:
     """Returns what the towers take of each feature of the examples, read by `features`."""
     examples = reference.examples
-    found = features.activations(reference.model.features, examples.columns, examples.n)
-    return {name: activation.values for name, activation in found.items()}
+    activations = features.activations(reference.model.features, examples.columns, examples.n)
+    return {name: activation.values for name, activation in activations.items()}
 
 
 def query_vectors(
@@ -52,28 +52,31 @@ def query_vectors(
 
 
 def with_empty_bags(reference: Reference, tower: str) -> Reference | None:
-    """Returns the examples as users send them who have done nothing yet: with empty bags.
+    """Returns the examples of users who have no history yet: with empty bags.
 
     Args:
-      reference: The examples.
+      reference: The model and its examples.
       tower: The query tower, whose bags are emptied.
 
     Returns:
-      None: the tower has no bags that may be empty.
+      The model with these examples; None: the tower has no bags that may be empty.
     """
     examples = reference.examples
-    read = reference.model.read_by(reference.model.towers[tower])
-    nothing = np.zeros(examples.n + 1, np.int64)
+    inputs = reference.model.read_by(reference.model.towers[tower])
+    no_values = np.zeros(examples.n + 1, np.int64)
     emptied = {}
-    for name in read:
+    for name in inputs:
         column = examples.columns.get(name)
-        if column is not None and column.offsets is not None and _may_be_empty(reference, name):
-            weights = None if column.weights is None else column.weights[:0]
-            emptied[name] = Column(column.values[:0], nothing, weights)
+        if column is None or column.offsets is None:
+            continue
+        if not _may_be_empty(reference, name):
+            continue
+        weights = None if column.weights is None else column.weights[:0]
+        emptied[name] = Column(column.values[:0], no_values, weights)
     if not emptied:
         return None
-    cold = replace(examples, columns={**examples.columns, **emptied})
-    return replace(reference, examples=cold)
+    cold_start = replace(examples, columns={**examples.columns, **emptied})
+    return replace(reference, examples=cold_start)
 
 
 def _may_be_empty(reference: Reference, name: str) -> bool:
@@ -88,7 +91,8 @@ def _may_be_empty(reference: Reference, name: str) -> bool:
         for spec in reference.model.inputs[name]
     )
     is_fixed = as_sent or length is not None
-    return not is_fixed or reference.job.features.get(name, FeatureSection()).default is not None
+    section = reference.job.features.get(name, FeatureSection())
+    return not is_fixed or section.default is not None
 
 
 def check_towers(
@@ -97,32 +101,34 @@ def check_towers(
     """Compares towers and their parts, in all their forms, with the reference model.
 
     Args:
-      reference: the model, the examples and how a service reads them.
-      root: directory of the (staged) bundle.
-      towers: their entries in the manifest.
-      expected: what the reference model gives.
+      reference: The model, the examples and how a service reads them.
+      root: The directory of the (staged) bundle.
+      towers: The towers' entries in the manifest.
+      expected: The outputs of the reference model.
     Returns:
       The entries, each form with the largest difference of its outputs and what it does to their
-      order. What is no output of a tower but of a part is compared with what the part's SavedModel
-      gives.
+      order. An output of a part that is no output of its tower is compared with that of the part's
+      SavedModel.
     Raises:
-      VerificationFailed: a form differs by more than its limit; names tower, form, output, example
+      VerificationFailed: A form differs by more than its limit; names tower, form, output, example
         and values.
     """
     values = feature_values(reference, reference.features)
-    checked = {}
+    checked_towers = {}
     for name, tower in towers.items():
         try:
-            checked[name] = _checked(reference, root, name, tower, values, expected[name])
+            checked_towers[name] = _checked(reference, root, name, tower, values, expected[name])
         except VerificationFailed as problem:
-            cause = why_unlike_itself(reference)
+            # A difference may come from the model's own code, or from its treatment of unknown
+            # ids: a message that names the cause is worth the further runs.
+            cause = self_contradiction(reference)
             if cause:
                 raise VerificationFailed(cause) from problem
             suspects = _unknown_ids_at_fault(reference, root, name, tower, values, expected[name])
             if suspects:
                 raise VerificationFailed(f"{problem}; {suspects}") from problem
             raise
-    return checked
+    return checked_towers
 
 
 def _unknown_ids_at_fault(
@@ -133,31 +139,34 @@ def _unknown_ids_at_fault(
     """
     model = reference.model
     inputs = model.read_by(model.towers[name])
-    has_unknown = {which: reference.has_unknown_ids(which) for which in inputs}
-    kept = ~np.any(list(has_unknown.values()), axis=0)
-    if kept.all() or not kept.any():
+    has_unknown = {input_name: reference.has_unknown_ids(input_name) for input_name in inputs}
+    without_unknown = ~np.any(list(has_unknown.values()), axis=0)
+    if without_unknown.all() or not without_unknown.any():
         return ""
-    known = replace(reference, examples=replace(reference.examples, n=int(kept.sum()), labels={}))
+
+    # The towers take values, not columns, so only the number of examples has to fit.
+    count = int(without_unknown.sum())
+    examples = replace(reference.examples, n=count, labels={})
     try:
         _checked(
-            known,
+            replace(reference, examples=examples),
             root,
             name,
             tower,
-            {key: array[kept] for key, array in values.items()},
-            {key: array[kept] for key, array in expected.items()},
+            {key: array[without_unknown] for key, array in values.items()},
+            {key: array[without_unknown] for key, array in expected.items()},
         )
     except VerificationFailed:
         return ""
-    suspects = [which for which in inputs if has_unknown[which].any()]
+    suspects = [input_name for input_name in inputs if has_unknown[input_name].any()]
     clause = (
         "examples without ids that no table has agree, so that these are treated otherwise than "
         f"in training: compare features.NAME.ids and .unknown of {', '.join(suspects)}"
     )
     numbers = [
-        which
-        for which in suspects
-        if any(isinstance(spec, DenseSpec) for spec in model.inputs[which])
+        input_name
+        for input_name in suspects
+        if any(isinstance(spec, DenseSpec) for spec in model.inputs[input_name])
     ]
     if numbers:
         clause += f"; the model also reads {', '.join(numbers)} as numbers"
@@ -167,11 +176,15 @@ def _unknown_ids_at_fault(
 def _checked(
     reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values
 ) -> Tower:
+    """Returns the entry of a tower with what its forms, and those of its parts, differ by."""
     forms = []
     for form in tower.forms:
         opened = open_form(reference, root, name, tower, form)
-        forms.append(_measured(reference, opened, *compare([opened], values, expected), expected))
-    parts = _check_parts(reference, root, name, tower, values, expected) if tower.parts else ()
+        results, errors = compare([opened], values, expected)
+        forms.append(_measured(reference, opened, results, errors, expected))
+    parts: tuple[TowerPart, ...] = ()
+    if tower.parts:
+        parts = _check_parts(reference, root, name, tower, values, expected)
     return tower.model_copy(update={"forms": tuple(forms), "parts": parts})
 
 
@@ -182,12 +195,14 @@ def _measured(
     errors: dict[str, float],
     expected: Values,
 ) -> TowerForm:
+    """Returns the entry of a form with its largest differences and its effect on the order."""
     form = opened.form
     outputs = [output.name for output in opened.entry.outputs]
     effect = {}
+    # In f32, the parity rule leaves no room for another order.
     if form.precision != "f32":
-        own = {name: expected[name] for name in outputs if name in expected}
-        effect = order_effects(results, own, reference.examples.labels)
+        original = {name: expected[name] for name in outputs if name in expected}
+        effect = order_effects(results, original, reference.examples.labels)
         check_effects(opened.label, opened.spec.name, form.precision, effect, reference.job)
     differences = {name: errors[name] for name in outputs if name in errors}
     return form.model_copy(update={"max_abs_error": differences, "effect": effect})
@@ -203,17 +218,12 @@ def _check_parts(
     made of that context alone.
     """
     n = reference.examples.n // _CANDIDATES * _CANDIDATES
-    shared = {key: array[:n] for key, array in values.items()}
-    for each in (each for part in tower.parts if part.per == "context" for each in part.inputs):
-        shared |= {
-            key: values[key][:n:_CANDIDATES].repeat(_CANDIDATES, axis=0) for key in each.sources
-        }
+    shared = _with_shared_contexts(tower, values, n)
     saved = find_form(tower.forms, ("saved_model", "f32"))
-    whole = (
-        run([open_form(reference, root, name, tower, saved)], shared, n)
-        if n and saved is not None
-        else {}
-    )
+    whole: Values = {}
+    if n and saved is not None:
+        whole = run([open_form(reference, root, name, tower, saved)], shared, n)
+
     measured: dict[str, dict[str, TowerForm]] = {part.name: {} for part in tower.parts}
     first: Values = {}
     for forms in _chains(tower.parts):
@@ -225,12 +235,14 @@ def _check_parts(
         if whole:
             _check_shared(chain, run(chain, shared, n, _CANDIDATES), whole)
         for opened, part in zip(chain, tower.parts, strict=True):
-            for inner in {output.name for output in part.outputs} - set(expected) if first else ():
-                errors[inner] = float(
-                    np.abs(results[inner].astype(np.float64) - first[inner]).max(initial=0.0)
-                )
-            found = _measured(reference, opened, results, errors, expected)
-            measured[part.name].setdefault(opened.form.path, found)
+            # The original model does not return what one part hands to the next: the first chain,
+            # of SavedModels, is the reference for it.
+            if first:
+                for inner in {output.name for output in part.outputs} - set(expected):
+                    difference = np.abs(results[inner].astype(np.float64) - first[inner])
+                    errors[inner] = float(difference.max(initial=0.0))
+            form = _measured(reference, opened, results, errors, expected)
+            measured[part.name].setdefault(opened.form.path, form)
         first = first or results
     return tuple(
         part.model_copy(update={"forms": tuple(measured[part.name].values())})
@@ -238,13 +250,26 @@ def _check_parts(
     )
 
 
+def _with_shared_contexts(tower: Tower, values: Values, n: int) -> Values:
+    """Returns [n, ...] values in which groups of candidates have the context of their first."""
+    shared = {key: array[:n] for key, array in values.items()}
+    for part in tower.parts:
+        if part.per != "context":
+            continue
+        for tensor in part.inputs:
+            for key in tensor.sources:
+                contexts = values[key][:n:_CANDIDATES]
+                shared[key] = contexts.repeat(_CANDIDATES, axis=0)
+    return shared
+
+
 def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> None:
     for opened in chain:
         for name in [output.name for output in opened.entry.outputs if output.name in whole]:
             difference = np.abs(results[name].astype(np.float64) - whole[name])
-            if not (
-                difference <= 2 * allowed(whole[name], opened.own_limit)
-            ).all():  # each may miss the original by it
+            # Both, the parts and the whole tower, may miss the original by the limit.
+            limit = 2 * allowed(whole[name], opened.own_limit)
+            if not (difference <= limit).all():
                 raise VerificationFailed(
                     f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} "
                     "candidates, output "
@@ -259,12 +284,12 @@ def _chains(parts: Sequence[TowerPart]) -> list[tuple[TowerForm, ...]]:
     """
     chains: dict[tuple[str, ...], tuple[TowerForm, ...]] = {}
     precisions = {form.precision for part in parts for form in part.forms}
-    for precision in sorted(precisions, key=lambda each: each != "f32"):
+    # SavedModels in f32 come first: they are the reference for what parts hand on.
+    for precision in sorted(precisions, key=lambda precision: precision != "f32"):
         for kinds in (("saved_model", "litert"), ("litert", "saved_model")):
-            chain = tuple(
-                find_form(part.forms, *((kind, precision) for kind in kinds)) for part in parts
-            )
-            whole = tuple(form for form in chain if form is not None)
-            if len(whole) == len(parts):
-                chains.setdefault(tuple(form.path for form in whole), whole)
+            preferred = [(kind, precision) for kind in kinds]
+            forms = [find_form(part.forms, *preferred) for part in parts]
+            chain = tuple(form for form in forms if form is not None)
+            if len(chain) == len(parts):
+                chains.setdefault(tuple(form.path for form in chain), chain)
     return list(chains.values())

@@ -1,4 +1,4 @@
-"""Opens every part of a bundle, as a service would, and asks it once."""
+"""Opens every part of a bundle, as a service would, and calls it once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runtime.towers import open_form
 from runtime.vectors import VectorFile
 
 VECTORS_COMPARED = 256
-"""Of each partition of an index."""
+"""The number of vectors of each partition that are compared with an index."""
 SAME_SHARE_MIN = 0.95
 """Share of compared vectors that an index must hold at their positions.
 
@@ -35,7 +35,7 @@ Of distinct vectors in another order, at most 0.15 had the same code by chance, 
 coarsest parameters (docs/adr/0040-indexes-are-checked-by-their-codes.md).
 """
 QUERIES = 64
-"""Own vectors that an index is searched for."""
+"""The number of an index's own vectors that it is searched for."""
 
 
 def towers_and_parts(manifest: Manifest) -> Iterator[tuple[str, Tower | TowerPart]]:
@@ -55,22 +55,27 @@ def open_parts(
     be large.
 
     Args:
-      bundle: its directory.
-      manifest: of the bundle.
-      open_table: opens a table that may not lie in `bundle`.
+      bundle: The bundle's directory.
+      manifest: The bundle's manifest.
+      open_table: Opens a table that may not lie in `bundle`.
+
+    Yields:
+      The name of each part that opened, for the report.
     """
-    elsewhere = {}
+    remote_tables = {}
     if open_table is not None:
-        elsewhere = {name: open_table(table) for name, table in manifest.tables.items()}
-    features = open_features(bundle, manifest, remote=elsewhere)
+        remote_tables = {name: open_table(table) for name, table in manifest.tables.items()}
+    features = open_features(bundle, manifest, remote=remote_tables)
     for name, table in features.tables.items():
+        # The first and the last row, so that each end of the table is read.
         table.gather(np.array([0, table.rows - 1], np.int64))
         yield f"table {name}"
     features.close()
     for label, entry in towers_and_parts(manifest):
         for form in entry.forms:
             if form.kind == "saved_model":
-                # set as the exporter needs it, before SavedModels import it as it comes
+                # This sets the variables that keep TensorFlow on CPUs. The runtime, which opens
+                # the SavedModel, would import TensorFlow without them.
                 load_tensorflow()
             open_form(bundle, entry, form)
             yield f"{label}, {form.kind} {form.precision}"
@@ -104,9 +109,9 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
     loaded = load_index(directories, index.distance, vectors.mapped)
     ranges = partition_rows(size, len(directories))
     for directory, rows in zip(directories, ranges, strict=True):
-        own = VectorFile(path, index.dim, rows)
-        compared = _spread(len(own), VECTORS_COMPARED)
-        same = match_stored(directory, own, compared, index.distance, index.kind)
+        partition_vectors = VectorFile(path, index.dim, rows)
+        positions = _spread(len(partition_vectors), VECTORS_COMPARED)
+        same = match_stored(directory, partition_vectors, positions, index.distance, index.kind)
         if same.mean() < SAME_SHARE_MIN:
             raise VerificationFailed(
                 f"index {directory.relative_to(bundle).as_posix()!r} does not hold "
@@ -119,13 +124,14 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
         _check_codes(bundle, index, index.codes, vectors)
 
     queries = vectors[_spread(size, QUERIES)]
-    found, scores = loaded.search(queries, 1)
+    positions, scores = loaded.search(queries, 1)
     if index.kind == "brute_force":
-        nearest = ExactIndex(vectors, index.distance).search(queries, 1)[1]
-        right = np.allclose(scores, nearest, rtol=1e-4, atol=1e-5)
+        # Scores are compared, not positions: equal vectors may stand for each other.
+        _, best_scores = ExactIndex(vectors, index.distance).search(queries, 1)
+        is_right = np.allclose(scores, best_scores, rtol=1e-4, atol=1e-5)
     else:
-        right = bool((found >= 0).any())
-    if not right:
+        is_right = bool((positions >= 0).any())
+    if not is_right:
         raise VerificationFailed(
             f"index {index.directory!r} does not find what is nearest to its own vectors; export "
             "the index again",
@@ -135,7 +141,7 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
 
 def _check_codes(bundle: Path, index: Index, codes: Codes, vectors: VectorFile) -> None:
     """Checks that codes are those of an index's vectors, by encoding some again."""
-    # faiss is loaded where an index has codes.
+    # Imported here, because it loads faiss, which only an index with codes needs.
     from runtime.codes import VectorCodes
 
     stored = VectorCodes.load(
@@ -145,9 +151,9 @@ def _check_codes(bundle: Path, index: Index, codes: Codes, vectors: VectorFile) 
         index.dim,
         index.distance,
     )
-    compared = _spread(len(vectors), VECTORS_COMPARED)
-    encoded = stored.book.encode(vectors[compared])
-    same = (stored.codes[compared] == encoded).all(axis=1)
+    positions = _spread(len(vectors), VECTORS_COMPARED)
+    encoded = stored.book.encode(vectors[positions])
+    same = (stored.codes[positions] == encoded).all(axis=1)
     if same.mean() < SAME_SHARE_MIN:
         raise VerificationFailed(
             f"codes {codes.file!r} do not hold {np.count_nonzero(~same)} of {same.size} vectors "

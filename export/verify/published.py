@@ -18,10 +18,10 @@ from export.recipe.schema import ExportJob
 from export.verify.checks import (
     OF_BUNDLE,
     OF_MODEL,
+    CheckedBundle,
     Findings,
-    Subject,
     check_bundle,
-    told_as_failures,
+    raising_verification_failed,
 )
 from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
@@ -33,7 +33,7 @@ from export.verify.trained_ids import trained_rows
 
 
 class Verified(NamedTuple):
-    """A bundle, and what was found in order."""
+    """A bundle, and what its checks found in order."""
 
     bundle: Path
     manifest: Manifest
@@ -46,17 +46,17 @@ def verify_bundle(
     """Verifies a bundle, and with a checkpoint its rows.
 
     Args:
-      bundle: its directory.
-      checkpoint: what the tables were trained as; None: rows are not compared.
-      full: compare every row, not a sample.
+      bundle: The bundle's directory.
+      checkpoint: The checkpoint that the tables come from; None: rows are not compared.
+      full: Whether every row is compared, not a sample.
 
     Raises:
-      UsageError: the directory holds no bundle.
-      VerificationFailed: a file cannot be read, differs from its checksum or does not open, or a
+      UsageError: The directory holds no bundle.
+      VerificationFailed: A file cannot be read, differs from its checksum or does not open, or a
         row is not the checkpoint's.
     """
-    subject = _subject(bundle, checkpoint, full=full)
-    return Verified(bundle, subject.manifest, check_bundle(subject, OF_BUNDLE))
+    checked = _checked_bundle(bundle, checkpoint, full=full)
+    return Verified(bundle, checked.manifest, check_bundle(checked, OF_BUNDLE))
 
 
 def verify_against_recipe(
@@ -65,22 +65,22 @@ def verify_against_recipe(
     """Verifies a bundle against the checkpoint, the model and the corpora of its recipe.
 
     Args:
-      bundle: its directory.
-      job: the recipe that it was exported by.
-      base: the recipe's folder.
-      full: compare every row, not a sample.
-      log: the change log that it was exported with; None: with none.
+      bundle: The bundle's directory.
+      job: The recipe that the bundle was exported by.
+      base: The recipe's folder.
+      full: Whether every row is compared, not a sample.
+      log: The change log that the bundle was exported with; None: with none.
 
     Raises:
-      UsageError: the directory holds no bundle, or the recipe is of another model, or has not the
+      UsageError: The directory holds no bundle, or the recipe is of another model, or has not the
         bundle's towers, or the log is not the one that it was exported with.
-      VerificationFailed: as of `verify_bundle`; or a tower or a candidate is not the model's, or an
+      VerificationFailed: `verify_bundle` fails; or a tower or a candidate is not the model's, or an
         index finds less than its manifest says.
-      ExportError: the checkpoint or the model code is not what it was.
+      ExportError: The checkpoint or the model code is not what it was.
     """
     front_end, job, checkpoint = open_job(job, base)
-    subject = _subject(bundle, checkpoint, full=full)
-    manifest = subject.manifest
+    checked = _checked_bundle(bundle, checkpoint, full=full)
+    manifest = checked.manifest
     if job.model != manifest.model or set(manifest.towers) != set(job.towers):
         raise UsageError(
             f"the recipe is of model {job.model!r} with towers {', '.join(sorted(job.towers))}; "
@@ -89,45 +89,60 @@ def verify_against_recipe(
             "by"
         )
     # What needs no model is checked before its code runs, which may take minutes.
-    findings = check_bundle(subject, OF_BUNDLE)
+    findings = check_bundle(checked, OF_BUNDLE)
 
     traced = front_end.partition(job, base, checkpoint)
     spec = traced.spec
     examples = examples_of(job, base, spec, manifest.features)
     sources = {name: table.source for name, table in manifest.tables.items()}
-    with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
+    with TemporaryDirectory(prefix="rowcast-") as directory, raising_verification_failed():
         trained = trained_rows(job, base, spec, manifest.features)
         inventory = traced.original.find_tables(trained)
-        original = traced.original.reference(inventory, Path(aside, "dense"))
+        original = traced.original.reference(inventory, Path(directory, "dense"))
         read_rows = checkpoint_rows(checkpoint, sources)
         features = open_features(bundle, manifest)
-        changed = converted(manifest.tables)
-        reference = Reference(job, base, spec, original, read_rows, examples, features, changed)
+        reference = Reference(
+            job,
+            base,
+            spec,
+            original,
+            read_rows,
+            examples,
+            features,
+            converted(manifest.tables),
+        )
         reference, expected = finite_results(reference)
-        changes = None if log is None else read_changes(log, job.model, manifest.changes_included)
-        subject = replace(subject, reference=reference, expected=expected, changes=changes)
-        of_model = check_bundle(subject, OF_MODEL)
+
+        changes = None
+        if log is not None:
+            changes = read_changes(log, job.model, manifest.changes_included)
+        checked = replace(checked, reference=reference, expected=expected, changes=changes)
+        of_model = check_bundle(checked, OF_MODEL)
         features.close()
     findings = replace(findings, examples=of_model.examples, recall=of_model.recall)
     return Verified(bundle, manifest, findings)
 
 
-def _subject(bundle: Path, checkpoint: Checkpoint | None, *, full: bool) -> Subject:
-    with told_as_failures():
+def _checked_bundle(bundle: Path, checkpoint: Checkpoint | None, *, full: bool) -> CheckedBundle:
+    """Returns a published bundle as its checks take it, without the original model."""
+    with raising_verification_failed():
+        # `rowcast-export run` publishes SavedModels, too, so a user may expect to verify one.
         if (bundle / "saved_model.pb").is_file():
             raise UsageError(
-                f"{bundle} is a SavedModel, no bundle; assets.extra/rowcast.json in it tells how "
+                f"{bundle} is a SavedModel, no bundle; assets.extra/rowcast.json in it records how "
                 "it was proved before it was published"
             )
         manifest = read_manifest(bundle)
-    published = manifest.verification.tables
-    return Subject(
+
+    # Layouts were judged before the tables were copied; the report repeats the manifest.
+    table_checks = manifest.verification.tables
+    return CheckedBundle(
         bundle,
         manifest,
         checkpoint,
         rows=None if full else SAMPLE_ROWS,
-        judged={
+        layouts={
             name: StatedLayout(check.stated_layout, check.padding, check.trained_ids)
-            for name, check in published.items()
+            for name, check in table_checks.items()
         },
     )

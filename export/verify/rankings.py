@@ -20,36 +20,42 @@ from export.recipe.schema import ExportJob
 Values = NDArray[Any]
 
 _BEST_SHARE = 10
+"""One in this number of examples counts as one of the best: a tenth."""
 _BEST_MAX = 100
-"""The best tenth are compared, at most 100."""
+"""The largest number of best examples that are compared."""
 _PAIRED_MAX = 10_000
+"""The largest number of examples whose pairs are compared: the time grows with its square."""
 
 
 def order_effects(
-    found: Mapping[str, Values], original: Mapping[str, Values], labels: Mapping[str, Values]
+    results: Mapping[str, Values], original: Mapping[str, Values], labels: Mapping[str, Values]
 ) -> dict[str, HeadEffect]:
     """Compares, of every output that is one number for each example, its order with the reference
     model's.
 
     Args:
-      found: what a form of less precision gives, by output.
-      original: what the reference model gives.
-      labels: [n] 0 or 1 by output, of those that have them.
+      results: The outputs of a form of less precision.
+      original: The outputs of the reference model.
+      labels: [n] 0 or 1, the labels of the outputs that have some.
     """
-    return {
-        name: measure_effect(expected.reshape(-1), found[name].reshape(-1), labels.get(name))
-        for name, expected in original.items()
-        if name in found and expected.size == len(expected)
-    }
+    effects = {}
+    for name, expected in original.items():
+        # Vectors have no order.
+        is_one_number = expected.size == len(expected)
+        if name in results and is_one_number:
+            effects[name] = measure_effect(
+                expected.reshape(-1), results[name].reshape(-1), labels.get(name)
+            )
+    return effects
 
 
 def check_effects(
     where: str, tower: str, precision: Precision, effects: Mapping[str, HeadEffect], job: ExportJob
 ) -> None:
-    """Holds effects to the recipe's limit of the overlap.
+    """Compares effects with the recipe's limit of the overlap.
 
     Raises:
-      VerificationFailed: fewer of the best stay the best; names output, figure and limit.
+      VerificationFailed: Fewer of the best stay the best; names output, figure and limit.
     """
     if precision == "f32" or precision not in job.towers[tower].overlap_min:
         return
@@ -63,23 +69,27 @@ def check_effects(
             )
 
 
-def measure_effect(original: Values, found: Values, labels: Values | None = None) -> HeadEffect:
+def measure_effect(original: Values, values: Values, labels: Values | None = None) -> HeadEffect:
     """Compares the order that one output gives with the original's.
 
     Args:
       original: [n] values of the original model, n >= 1.
-      found: [n] values of a form of less precision.
+      values: [n] values of a form of less precision.
       labels: [n] 0 or 1, if examples have them.
     """
-    best = max(1, min(_BEST_MAX, original.size // _BEST_SHARE))
+    best_count = max(1, min(_BEST_MAX, original.size // _BEST_SHARE))
+    auc = None
+    auc_original = None
     # A curve needs labels of both classes.
-    both = labels is not None and 0 < np.count_nonzero(labels) < labels.size
+    if labels is not None and 0 < np.count_nonzero(labels) < labels.size:
+        auc = area_under_curve(values, labels)
+        auc_original = area_under_curve(original, labels)
     return HeadEffect(
-        kendall_tau=kendall_tau(original, found),
-        overlap=overlap(original, found, best),
-        k=best,
-        auc=area_under_curve(found, labels) if labels is not None and both else None,
-        auc_original=area_under_curve(original, labels) if labels is not None and both else None,
+        kendall_tau=kendall_tau(original, values),
+        overlap=overlap(original, values, best_count),
+        k=best_count,
+        auc=auc,
+        auc_original=auc_original,
     )
 
 
@@ -89,17 +99,21 @@ def kendall_tau(first: Values, second: Values) -> float:
     """
     first = first[:_PAIRED_MAX]
     second = second[:_PAIRED_MAX]
-    agreeing = 0.0
-    ordered = 0
-    kept = 0
-    for place in range(first.size - 1):
-        signs, others = (np.sign(values[place + 1 :] - values[place]) for values in (first, second))
-        agreeing += float(signs @ others)
-        ordered += int(np.count_nonzero(signs))
-        kept += int(np.count_nonzero(others))
-    if not ordered:
+    agreement = 0.0
+    first_untied = 0
+    second_untied = 0
+    # One value against all later ones: a matrix of all pairs would need 100 million numbers.
+    for i in range(first.size - 1):
+        first_signs = np.sign(first[i + 1 :] - first[i])
+        second_signs = np.sign(second[i + 1 :] - second[i])
+        agreement += float(first_signs @ second_signs)
+        first_untied += int(np.count_nonzero(first_signs))
+        second_untied += int(np.count_nonzero(second_signs))
+    if not first_untied:
         return 1.0
-    return agreeing / math.sqrt(ordered * kept) if kept else 0.0
+    if not second_untied:
+        return 0.0
+    return agreement / math.sqrt(first_untied * second_untied)
 
 
 def overlap(first: Values, second: Values, k: int) -> float:
@@ -110,15 +124,17 @@ def overlap(first: Values, second: Values, k: int) -> float:
     the second's k-th.
     """
     best = np.argpartition(-first, k - 1)[:k]
-    reached = np.partition(second, second.size - k)[second.size - k]
-    return float(np.count_nonzero(second[best] >= reached) / k)
+    threshold = np.partition(second, second.size - k)[second.size - k]
+    return float(np.count_nonzero(second[best] >= threshold) / k)
 
 
 def area_under_curve(values: Values, labels: Values) -> float:
     """Returns the chance that an example labelled 1 has a larger value than one labelled 0; a tie
     counts half.
     """
-    ones = values[labels > 0]
-    zeros = np.sort(values[labels <= 0])
-    below = np.searchsorted(zeros, ones, "left") + np.searchsorted(zeros, ones, "right")
-    return float(below.mean() / (2 * zeros.size))
+    positives = values[labels > 0]
+    negatives = np.sort(values[labels <= 0])
+    # Smaller negatives count on both sides, equal ones on the right side only, so as a half.
+    smaller = np.searchsorted(negatives, positives, "left")
+    smaller_or_equal = np.searchsorted(negatives, positives, "right")
+    return float((smaller + smaller_or_equal).mean() / (2 * negatives.size))

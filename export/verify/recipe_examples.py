@@ -13,48 +13,59 @@ from export.recipe.schema import ExportJob
 from export.tables.dumped import KeyFile, open_dumps
 from export.tables.vocabularies import as_array, read_keys
 from export.verify.examples import Examples, examples_of_table, read_examples
-from export.verify.made_examples import Keys, make_examples
 from export.verify.recorded_examples import (
     NEIGHBORS,
     read_record_table,
     sent_inputs,
     unread_tensors,
 )
+from export.verify.synthetic_examples import Keys, make_examples
 
 
 def examples_of(
     job: ExportJob, base: Path, model: ModelSpec, entries: Mapping[str, Feature]
 ) -> Examples:
-    """Returns the examples of a recipe: those of its file, else made ones, the same in
-    every run.
+    """Returns the examples of a recipe's file; without a file, synthetic ones, the same in every
+    run.
     """
-    part = job.verify
-    if part.examples is not None and part.examples_format is not None:
-        path = base / part.examples
-        files = matching_files(base, part.examples, "verify.examples")
+    section = job.verify
+    if section.examples is not None and section.examples_format is not None:
+        path = base / section.examples
+        files = matching_files(base, section.examples, "verify.examples")
+        # A column may be named twice, as the label and the recorded value of an output.
+        more_columns = list(dict.fromkeys([*section.labels.values(), *section.expected.values()]))
         table = read_record_table(
             files,
-            part.examples_format,
+            section.examples_format,
             sent_inputs(model, entries, model.inputs),
-            list(dict.fromkeys([*part.labels.values(), *part.expected.values()])),
-            part.count,
+            more_columns,
+            section.count,
             [NEIGHBORS, *unread_tensors(job.inputs)],
         )
-        return examples_of_table(table, path, model, entries, part.labels, part.expected)
-    if part.examples is not None:
+        return examples_of_table(table, path, model, entries, section.labels, section.expected)
+    if section.examples is not None:
         return read_examples(
-            base / part.examples, model, entries, part.count, part.labels, part.expected
+            base / section.examples,
+            model,
+            entries,
+            section.count,
+            section.labels,
+            section.expected,
         )
+
     dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}
     keys = keys_of(job, base, model)
-    known = make_examples(model, entries, keys, part.count, dumped)
-    examples = make_examples(model, entries, keys, part.count, dumped, unknown_ids=True)
-    return replace(examples, known=known)
+    # Some models reject unknown ids, which shows only when they are called: examples without them
+    # are at hand then.
+    examples = make_examples(model, entries, keys, section.count, dumped, unknown_ids=True)
+    with_known_ids = make_examples(model, entries, keys, section.count, dumped)
+    return replace(examples, with_known_ids=with_known_ids)
 
 
 def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:
     """Returns the keys of the recipe's and the model's vocabularies."""
     keys = {
-        name: read_keys(base / part.file, part.dtype) for name, part in job.vocabularies.items()
+        name: read_keys(base / vocabulary.file, vocabulary.dtype)
+        for name, vocabulary in job.vocabularies.items()
     }
-    return keys | {name: as_array(held) for name, held in model.vocabularies.items()}
+    return keys | {name: as_array(words) for name, words in model.vocabularies.items()}

@@ -1,8 +1,8 @@
 """Examples in TFRecord files, as a table that `export.verify.examples` takes.
 
-What a record lacks is never made up: an input that it does not have takes the default of the
-recipe, or is an error that names file, record and input. A list that training reads as a VarLen
-feature is empty where a `tf.train.Example` lacks it, as it was in training.
+No value is made up for an input that a record lacks: it takes the default of the recipe, or is an
+error that names file, record and input. A list that training reads as a VarLen feature is empty
+where a `tf.train.Example` lacks it, as it was in training.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ from export.verify.serving_records import (
 )
 
 RESPONSE = "response."
-"""What the name of a recorded output begins with, as a column of the examples."""
+"""The prefix of the name of a recorded output, as a column of the examples."""
 NEIGHBORS = "k"
 """The tensor of a retrieval that is no input of its tower."""
 _WEIGHTS = "_weights"
-_KINDS = {int: "an integer", bool: "a boolean", float: "a float", str: "a string"}
-_TAKEN: Mapping[str, tuple[type[Any], ...]] = {
+"""The end of the name of a tensor of weights, behind the name of the tensor of their ids."""
+_TYPE_TEXTS = {int: "an integer", bool: "a boolean", float: "a float", str: "a string"}
+_ACCEPTED_TYPES: Mapping[str, tuple[type[Any], ...]] = {
     "float32": (float, int),
     "int32": (int,),
     "int64": (int,),
     "string": (str,),
     "int64_or_string": (int, str),
 }
-"""What values an input takes, by its type: as the service does, booleans as 0 or 1."""
+"""The types of the values that an input takes, by the input's own type, as in the service:
+booleans are sent as 0 or 1.
+"""
 
 
 class Default(NamedTuple):
-    """What stands for an input that is not sent."""
+    """The values of an example whose input is not sent."""
 
     values: list[Any]
     weights: list[float]
@@ -56,13 +59,13 @@ class SentInput:
     """An input as a request sends it.
 
     Attributes:
-      name: Its name in the recipe, and as a feature of `tf.Example`.
-      tensor: Its name as a tensor.
-      dtype: Of its values.
+      name: The name in the recipe, and as a feature of `tf.Example`.
+      tensor: The name as a tensor.
+      dtype: The type of the values.
       size: The number of values of each example; None: any number.
-      is_single: Whether it is one value, not a list of one.
-      default: What stands for it; None: it must be sent.
-      weights: The input of its weights; "": it has none.
+      is_single: Whether an example has one value, not a list of one.
+      default: The values of an example that lacks the input; None: it must be sent.
+      weights: The input of the weights; "": it has none.
     """
 
     name: str
@@ -75,9 +78,10 @@ class SentInput:
 
     @property
     def weight_names(self) -> tuple[str, ...]:
-        """The names under which its weights may be sent."""
+        """The names under which weights may be sent."""
         if not self.weights:
             return ()
+        # The model's own name of the input, and the name in the protocols of the service.
         return self.weights, f"{self.tensor}{_WEIGHTS}"
 
 
@@ -89,7 +93,7 @@ def sent_inputs(
     Args:
       model: The traced features.
       entries: The features of the manifest.
-      names: The inputs that are wanted, in the order of the tower or model.
+      names: The inputs to describe, in the order of the tower or model.
     """
     tensors = distinct_identifiers(names)
     readers = readers_of(entries)
@@ -114,6 +118,7 @@ def sent_inputs(
 
 def _size_of(feature: Feature, length: manifest.InputLength | None) -> int | None:
     """Returns the number of values of each example; None: any, or other numbers are fitted."""
+    # Padding and cutting are part of the comparison, as they are in the service.
     if length is not None:
         if length.pad is not None or length.keep is not None:
             return None
@@ -141,13 +146,14 @@ def _default_of(default: Any) -> Default | None:
 def _flat(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
         return [value]
-    return [inner for part in value for inner in _flat(part)]
+    return [number for element in value for number in _flat(element)]
 
 
 def unread_tensors(unread: Iterable[str]) -> list[str]:
     """Returns the tensors of inputs that a recipe declares and no tower reads."""
     names = [identifier(name) for name in unread]
-    return [f"{name}{part}" for name in names for part in ("", "_1", "_2")]
+    # TensorFlow Serving names the parts of ragged and sparse tensors so.
+    return [f"{name}{suffix}" for name in names for suffix in ("", "_1", "_2")]
 
 
 class RecordTable:
@@ -162,7 +168,7 @@ class RecordTable:
         """Begins without examples.
 
         Args:
-          record_format: What the records are.
+          record_format: The format of the records.
           inputs: The inputs of the model.
           more_columns: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
         """
@@ -179,14 +185,16 @@ class RecordTable:
         """Adds the examples of a record.
 
         Args:
-          record: Its bytes.
-          where: names file and record in messages.
+          record: The bytes of the record.
+          where: The names of file and record, for messages.
           ignored: Tensors that no input takes and that may be sent.
 
         Raises:
           UsageError: It holds no examples, or a tensor is no input; names it.
         """
         request = self._read(record, where)
+        # Features of training data may have any names, but a request with an unknown tensor would
+        # be rejected by a service.
         if not request.are_features:
             allowed = self._tensors | {*ignored, *self._more_columns}
             for name in request.columns:
@@ -214,11 +222,11 @@ class RecordTable:
                 self._add_input(source, columns)
             elif source.default is None:
                 where, request = self._requests[0]
-                raise _lacks(source, where, request)
+                raise _missing_input(source, where, request)
         for name in self._more_columns:
             columns[name] = []
             for where, request in self._requests:
-                columns[name] += self._other(name, where, request)
+                columns[name] += self._more_values(name, where, request)
         return columns
 
     def _read(self, record: bytes, where: str) -> ServedRequest:
@@ -240,10 +248,10 @@ class RecordTable:
         weights: list[list[float]] = []
         for where, request in self._requests:
             for row, row_weights in self._weighted_rows(source, where, request):
-                value: Any = row
                 if source.is_single:
-                    (value,) = row
-                values.append(value)
+                    values.append(row[0])
+                else:
+                    values.append(row)
                 weights.append(row_weights)
         columns[source.name] = values
         if source.weights:
@@ -275,19 +283,21 @@ class RecordTable:
 
     def _missing(self, source: SentInput, where: str, request: ServedRequest) -> Rows:
         """Returns the rows of an input that a record does not have."""
+        # In training data, a list that an example lacks is empty.
         if source.size is None and not request.needs_all:
             return [[]] * request.rows
         if source.default is None:
-            raise _lacks(source, where, request)
+            raise _missing_input(source, where, request)
         return [source.default.values] * request.rows
 
     def _takes_default(self, source: SentInput, row: list[Any]) -> bool:
-        """Returns whether the default stands for an example: the whole input, or its values, are
+        """Returns whether an example takes the default: the whole input, or its values, are
         missing.
         """
         if source.default is None:
             return False
-        return row is source.default.values or (source.size is not None and not row)
+        is_missing = row is source.default.values
+        return is_missing or (source.size is not None and not row)
 
     def _check_row(self, source: SentInput, row: list[Any], where: str) -> None:
         """Checks the number and the types of the values of an example."""
@@ -297,11 +307,13 @@ class RecordTable:
                 "expected"
             )
         for value in row:
-            if type(value) not in _TAKEN[source.dtype]:
-                kind = _KINDS[type(value)]
+            # By the exact type, because a bool is an int.
+            if type(value) not in _ACCEPTED_TYPES[source.dtype]:
+                kind = _TYPE_TEXTS[type(value)]
                 raise UsageError(f"{where}, {source.name!r} is {kind}; {source.dtype} was expected")
 
-    def _other(self, name: str, where: str, request: ServedRequest) -> list[Any]:
+    def _more_values(self, name: str, where: str, request: ServedRequest) -> list[Any]:
+        """Returns the values of a column beside the inputs: a label, or a recorded output."""
         if name.startswith(RESPONSE):
             output = name.removeprefix(RESPONSE)
             if output not in request.responses:
@@ -321,7 +333,7 @@ class RecordTable:
         return rows
 
 
-def _lacks(source: SentInput, where: str, request: ServedRequest) -> UsageError:
+def _missing_input(source: SentInput, where: str, request: ServedRequest) -> UsageError:
     return UsageError(
         f"{where} has no {source.name!r}, which has no default; it has "
         f"{', '.join(sorted(request.columns))}"
@@ -337,7 +349,7 @@ def _check_weights(source: SentInput, values: list[Any], weights: list[Any], whe
 
 
 def numbered_records(files: Sequence[Path], key: str) -> Iterator[tuple[str, bytes]]:
-    """Yields the records of files, each with the words that name it in messages.
+    """Yields the records of files, each behind its name in messages.
 
     Args:
       files: The paths; a file whose name ends in `.gz` is compressed.
@@ -364,7 +376,7 @@ def read_record_table(
 
     Args:
       files: The paths.
-      record_format: What their records are.
+      record_format: The format of the records.
       inputs: The inputs of the model.
       more_columns: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
       count: The number of examples.
@@ -377,6 +389,7 @@ def read_record_table(
       UsageError: A file or a record cannot be read, or does not fit; names both.
     """
     table = RecordTable(record_format, inputs, more_columns)
+    # The files may be large logs: records behind the last example are not read.
     for where, record in numbered_records(files, "verify.examples"):
         table.append(record, where, ignored)
         if table.rows >= count:

@@ -1,6 +1,6 @@
-"""What the reference model gives for examples, and whether that can be compared with anything.
+"""The results of the reference model for examples, and whether they can be a reference.
 
-The model itself is the front end's: `export/front_end/interface.py`.
+The front end provides the model itself: `export/front_end/interface.py`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from export.verify.reference_inputs import Reference
 from export.verify.table_rows import read_rows
 
 _RECORDED_SHARE = 0.05
-_RECORDED_REST = 1e-3
-"""Of the standard deviation and of the largest of recorded values: what bfloat16 on TPUs may
-explain.
+"""The share of the standard deviation of recorded values by which the model may differ from them:
+what bfloat16 on TPUs may explain.
 """
+_RECORDED_REST = 1e-3
+"""The share of the largest recorded value that is allowed besides, for values that hardly vary."""
 
 
 def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) -> ReadRows:
@@ -39,105 +40,112 @@ def checkpoint_rows(checkpoint: Checkpoint, sources: Mapping[str, TableSource]) 
 
 
 def finite_results(reference: Reference) -> tuple[Reference, Results]:
-    """Runs the reference model on examples of which all its outputs are numbers.
+    """Runs the reference model on examples for which all its outputs are finite.
 
-    Numbers that were made are those that the model's own Normalization layers expect, else they lie
-    around zero. Models that take logarithms or roots of them are given those without a sign.
+    Numbers of synthetic examples are those that the model's own Normalization layers expect, else
+    they lie around zero. A model that takes logarithms or roots of them gets them without a sign.
 
     Returns:
-      What was called with which examples, and each output of each tower.
+      The model with the examples that it was called with, and each output of each tower.
     Raises:
-      VerificationFailed: as `reference_results`; or an output is no number, or not what training
-        recorded: names the tower, the output and the example.
+      VerificationFailed: `reference_results` fails; or an output is NaN or infinite, or not what
+        training recorded: names the tower, the output and the example.
     """
-    made = reference.job.verify.examples is None
-    reference, found = _run_on_taken(reference, expect_numbers=made)
-    if found.expected_numbers:
-        columns = {**reference.examples.columns, **found.expected_numbers}
+    is_synthetic = reference.job.verify.examples is None
+    reference, reference_run = _run_on_accepted(reference, expect_numbers=is_synthetic)
+    if reference_run.expected_numbers:
+        columns = {**reference.examples.columns, **reference_run.expected_numbers}
         reference = replace(reference, examples=replace(reference.examples, columns=columns))
-        found = _run(reference)
-    expected = found.results
-    if made and _not_finite(expected):
+        reference_run = _run(reference)
+    expected = reference_run.results
+
+    # Real examples stay as they are: what they lack is the user's to correct.
+    if is_synthetic and _not_finite(expected):
         reference = replace(reference, examples=without_signs(reference.examples, reference.model))
         expected = reference_results(reference)
-    if reference.examples.known is not None and _not_finite(expected):
-        return finite_results(_of_known_ids(reference))
-    wrong = _not_finite(expected)
-    if wrong:
-        cure = (
-            "write some that callers would send, and name their file as verify.examples"
-            if made
-            else "correct them"
-        )
-        what = "made examples" if made else "verify.examples"
+    if reference.examples.with_known_ids is not None and _not_finite(expected):
+        # JAX makes NaN of an id that its table lacks.
+        return finite_results(_with_known_ids(reference))
+    not_finite = _not_finite(expected)
+    if not_finite:
+        examples = "verify.examples"
+        remedy = "correct them"
+        if is_synthetic:
+            examples = "synthetic examples"
+            remedy = "write some that clients would send, and name their file as verify.examples"
         raise VerificationFailed(
-            f"{wrong} of the original model itself, which is no answer; the {what} do not fit the "
-            f"model: {cure}"
+            f"{not_finite} of the original model itself; the {examples} do not fit the model: "
+            f"{remedy}"
         )
     _check_recorded(expected, reference.examples.recorded)
     return reference, expected
 
 
-def _run_on_taken(reference: Reference, expect_numbers: bool) -> tuple[Reference, ReferenceRun]:
-    """Runs the reference model; on known ids alone if it rejects the unknown ones among invented
+def _run_on_accepted(reference: Reference, expect_numbers: bool) -> tuple[Reference, ReferenceRun]:
+    """Runs the reference model; on known ids alone if it rejects the unknown ids of synthetic
     examples.
     """
     try:
         return reference, _run(reference, expect_numbers)
     except NotConvertible:
-        if reference.examples.known is None:
+        if reference.examples.with_known_ids is None:
             raise
-        reference = _of_known_ids(reference)
+        reference = _with_known_ids(reference)
         return reference, _run(reference, expect_numbers)
 
 
-def _of_known_ids(reference: Reference) -> Reference:
-    assert reference.examples.known is not None  # noqa: S101 - asked before
-    return replace(reference, examples=reference.examples.known)
+def _with_known_ids(reference: Reference) -> Reference:
+    assert reference.examples.with_known_ids is not None  # noqa: S101 - callers check it
+    return replace(reference, examples=reference.examples.with_known_ids)
 
 
-def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
-    """Holds what the model answers to what training recorded, which other arithmetic and precision
-    computed.
+def _check_recorded(results: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
+    """Compares the outputs of the model with what training recorded, in another precision and by
+    other arithmetic.
 
     Raises:
-      VerificationFailed: they differ by more than a share of how much the recorded values vary.
+      VerificationFailed: They differ by more than a share of how much the recorded values vary.
     """
-    for tower, output, values in [
-        (tower, *each) for tower, outputs in found.items() for each in outputs.items()
-    ]:
-        wanted = recorded.get(f"{tower}.{output}", recorded.get(output))
-        if wanted is None:
-            continue
-        right = wanted.reshape(len(values), -1)
-        if right.size != values.size:
-            raise UsageError(
-                f"verify.expected.{output}: {list(wanted.shape)} values were recorded, tower "
-                f"{tower!r} gives {list(values.shape)}"
-            )
-        difference = values.reshape(right.shape) - right
-        rms = float(np.sqrt(np.square(difference).mean()))
-        varies = float(right.std())
-        if rms > _RECORDED_SHARE * varies + _RECORDED_REST * float(np.abs(right).max()):
-            row = int(np.abs(difference).max(axis=1).argmax())
-            raise VerificationFailed(
-                f"tower {tower!r}, output {output!r}: the model with the checkpoint's weights "
-                "differs from "
-                f"verify.expected by {rms:.3g} (root mean square; recorded values vary by "
-                f"{varies:.3g}), most in "
-                f"example {row}: either ids lead to other rows than in training (first_row, a "
-                "vocabulary, a hash), or another checkpoint answered when they were recorded"
-            )
+    for tower, outputs in results.items():
+        for output, values in outputs.items():
+            # An output of several towers is named with its tower.
+            expected = recorded.get(f"{tower}.{output}", recorded.get(output))
+            if expected is not None:
+                _check_recorded_output(tower, output, values, expected)
+
+
+def _check_recorded_output(
+    tower: str, output: str, values: NDArray[Any], recorded: NDArray[np.float64]
+) -> None:
+    expected = recorded.reshape(len(values), -1)
+    if expected.size != values.size:
+        raise UsageError(
+            f"verify.expected.{output}: {list(recorded.shape)} values were recorded, tower "
+            f"{tower!r} gives {list(values.shape)}"
+        )
+    difference = values.reshape(expected.shape) - expected
+    rms = float(np.sqrt(np.square(difference).mean()))
+    deviation = float(expected.std())
+    largest = float(np.abs(expected).max())
+    if rms > _RECORDED_SHARE * deviation + _RECORDED_REST * largest:
+        example = int(np.abs(difference).max(axis=1).argmax())
+        raise VerificationFailed(
+            f"tower {tower!r}, output {output!r}: the model with the checkpoint's weights "
+            f"differs from verify.expected by {rms:.3g} (root mean square; recorded values vary "
+            f"by {deviation:.3g}), most in example {example}: either ids lead to other rows than "
+            "in training (first_row, a vocabulary, a hash), or the values were recorded with "
+            "another checkpoint"
+        )
 
 
 def _not_finite(results: Results) -> str:
-    """Names an output that is no number, and its example; "" if all are."""
+    """Returns the name of an output that is NaN or infinite, and its example; "" if none is."""
     for tower, outputs in results.items():
         for output, values in outputs.items():
-            wrong = np.argwhere(~np.isfinite(values))
-            if wrong.size:
-                value = values[tuple(wrong[0])]
-                return f"tower {tower!r}, output {output!r}: example {wrong[0][0]} is {value}"
+            positions = np.argwhere(~np.isfinite(values))
+            if positions.size:
+                value = values[tuple(positions[0])]
+                return f"tower {tower!r}, output {output!r}: example {positions[0][0]} is {value}"
     return ""
 
 
@@ -151,9 +159,9 @@ def reference_results(reference: Reference, only: str | None = None) -> Results:
     Returns:
       Each output of each tower.
     Raises:
-      NotConvertible: the model code raises, or does not answer each example.
-      FeatureError: an example does not fit its feature.
-      VerificationFailed: the bundle finds other rows for their ids than TensorFlow does.
+      NotConvertible: The model code raises, or does not return a row for each example.
+      FeatureError: An example does not fit its feature.
+      VerificationFailed: The bundle finds other rows for their ids than TensorFlow does.
     """
     if only is not None:
         reference = replace(reference, model=reference.model.of(only))
@@ -164,27 +172,28 @@ def _run(reference: Reference, expect_numbers: bool = False) -> ReferenceRun:
     inputs = reference.inputs
     if inputs.keyed:
         inputs = replace(inputs, read_rows=_by_key(inputs.read_rows, reference.dumped))
-    found = reference.original.run(reference.model, inputs, expect_numbers)
-    for name, outputs in found.results.items():
+    reference_run = reference.original.run(reference.model, inputs, expect_numbers)
+    for name, outputs in reference_run.results.items():
         for output, values in outputs.items():
             if len(values) != reference.examples.n:
                 raise NotConvertible(
-                    f"tower {name!r}, output {output!r}: the model gives {len(values)} answers for "
+                    f"tower {name!r}, output {output!r}: the model gives {len(values)} rows for "
                     f"{reference.examples.n} examples; give what it joins or reduces an axis "
                     "behind the first, which is the batch"
                 )
-    return found
+    return reference_run
 
 
 def _by_key(read_rows: ReadRows, dumped: Mapping[str, KeyFile]) -> ReadRows:
-    """Returns a reader that is asked for keys instead of rows where a table has keys; zeros for
-    those it lacks.
+    """Returns a reader that takes keys instead of rows where a table has keys, and returns zeros
+    for keys that the table lacks.
     """
 
     def read(table: str, ids: Rows) -> NDArray[Any]:
         if table not in dumped:
             return read_rows(table, ids)
         rows = dumped[table].rows(ids)
+        # Row 0 stands for missing keys, whose values are replaced below.
         values = read_rows(table, np.maximum(rows, 0))
         values[rows < 0] = 0
         return values

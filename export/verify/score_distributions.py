@@ -23,20 +23,22 @@ _EXAMPLES_MIN = 100
 (bins - 1) / examples.
 """
 _SHARE_MIN = 0.05
-"""Of the examples in a bin: where many scores are equal, there are fewer bins."""
+"""The smallest share of the examples in a bin: where many scores are equal, there are fewer bins.
+"""
 
 
 def with_score_distributions(
-    towers: Mapping[str, Tower], expected: Results, part: VerifySection
+    towers: Mapping[str, Tower], expected: Results, section: VerifySection
 ) -> dict[str, Tower]:
     """Returns the entries of towers, ranking towers with the distribution of their scores.
 
     Args:
-      towers: The entries by name.
-      expected: What the reference model returns for the examples.
-      part: Names the examples; invented ones tell nothing about scores.
+      towers: The towers' entries by name.
+      expected: The outputs of the reference model for the examples.
+      section: The section of the recipe that names the examples.
     """
-    if part.examples is None:
+    # Scores of synthetic examples say nothing about live ones.
+    if section.examples is None:
         return dict(towers)
     entries = {}
     for name, tower in towers.items():
@@ -53,18 +55,23 @@ def score_distribution(scores: NDArray[np.floating]) -> ScoreDistribution | None
     """Returns the distribution of [n] scores; None: they are too few, or all alike."""
     if scores.size < _EXAMPLES_MIN:
         return None
+    # Responses have scores in float32: values that are equal there are one value.
     values, counts = np.unique(scores.astype(np.float32), return_counts=True)
     values = values.astype(np.float64)
     middles = (values[:-1] + values[1:]) / 2
     shares_below = np.cumsum(counts)[:-1] / scores.size
     if not middles.size:
         return None
+
+    # The edge of a bin is the middle that comes nearest to a decile.
     deciles = np.arange(1, SCORE_BINS_MAX) / SCORE_BINS_MAX
-    nearest = np.unique(np.abs(shares_below[:, np.newaxis] - deciles).argmin(axis=0))
+    distances = np.abs(shares_below[:, np.newaxis] - deciles)
+    nearest = np.unique(distances.argmin(axis=0))
     edges = list[float]()
     ends = [0.0]
     for position in nearest.tolist():
         end = float(shares_below[position])
+        # The bin before the edge and the one behind it, up to the end, must be large enough.
         if min(end - ends[-1], 1 - end) >= _SHARE_MIN:
             edges.append(float(middles[position]))
             ends.append(end)
@@ -77,12 +84,15 @@ def score_distribution(scores: NDArray[np.floating]) -> ScoreDistribution | None
 
 
 def _scores(tower: Tower, outputs: Values) -> NDArray[np.floating] | None:
-    """Returns [n] what a service orders candidates by; None: examples have none."""
+    """Returns [n] the scores by which a service orders candidates; None: examples have none."""
     if tower.formula is None:
         scores = outputs[tower.result]
-        return scores.reshape(-1) if scores.size == len(scores) else None
+        if scores.size != len(scores):
+            return None
+        return scores.reshape(-1)
     heads = {name: values.reshape(-1) for name, values in outputs.items()}
     try:
         return parse_formula(tower.formula).evaluate(heads)
-    except FormulaUndefined:  # a request for that example is rejected, too
+    except FormulaUndefined:
+        # A request for such an example is rejected, so it has no score to compare with.
         return None

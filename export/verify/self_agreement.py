@@ -1,7 +1,8 @@
 """Whether the original model agrees with itself: a service computes an example alone, or among
-others in any order, and each time anew.
+others in any order, and each time again.
 
-Asked where a tower differs from the model: then the model's own code may be the cause.
+This is tested only where a tower differs from the model: then the cause may be the model's own
+code.
 """
 
 from __future__ import annotations
@@ -20,52 +21,70 @@ from export.verify.reference_inputs import Reference
 from export.verify.reference_model import reference_results
 
 _NOISE = 1e-4
-"""Share of the largest value that another size of a batch may change."""
+"""The share of the largest value by which a result may change in a batch of another size."""
 
 
-def why_unlike_itself(reference: Reference) -> str:
-    """Returns how what the original model gives for examples contradicts what it gives for them
-    another time, and the remedy; "": it does not.
+def self_contradiction(reference: Reference) -> str:
+    """Returns how the results of the original model for the same examples contradict each other,
+    and the remedy; "": they do not.
     """
     expected = reference_results(reference)
-    if at := _first_difference(reference_results(reference), expected):
-        tower, output, example = at
-        place = _place_of(reference, tower, "random")
-        again = (
-            f"tower {tower!r}, output {output!r}: the original model itself gives another value "
-            f"for example {example} when it is called again ({place})"
-        )
-        if reference.model.towers[tower].random:
-            return (
-                f"{again}: something random is in it, such as dropout. Call it for inference: "
-                "training=False"
-            )
+    return _random_difference(reference, expected) or _batch_difference(reference, expected)
+
+
+def _random_difference(reference: Reference, expected: Results) -> str:
+    """Returns how a second call of the same examples differs; "": it does not."""
+    difference = _first_difference(reference_results(reference), expected)
+    if difference is None:
+        return ""
+    tower, output, example = difference
+    operation = _suspected_operation(reference, tower, "random")
+    problem = (
+        f"tower {tower!r}, output {output!r}: the original model itself gives another value "
+        f"for example {example} when it is called again ({operation})"
+    )
+    if reference.model.towers[tower].random:
         return (
-            f"{again}: something random is in it, such as dropout, or it keeps numbers that its "
-            "code computes while it is made, when no weight is trained. Call it for inference, "
-            "training=False; compute such numbers in the call, or keep them in a variable of the "
-            "model, which is saved"
+            f"{problem}: something random is in it, such as dropout. Call it for inference: "
+            "training=False"
         )
+    # No operation of the graph is random, so the cause may lie in code that runs outside of it.
+    return (
+        f"{problem}: something random is in it, such as dropout, or it keeps numbers that its "
+        "code computes while it is made, when no weight is trained. Call it for inference, "
+        "training=False; compute such numbers in the call, or keep them in a variable of the "
+        "model, which is saved"
+    )
+
+
+def _batch_difference(reference: Reference, expected: Results) -> str:
+    """Returns how examples depend on the other examples of their batch; "": they do not."""
     for order in (another_order(reference.examples.n), np.arange(1)):
         sample = replace(reference, examples=_chosen(reference.examples, order))
-        chosen = {
+        expected_of_sample = {
             tower: {output: values[order] for output, values in outputs.items()}
             for tower, outputs in expected.items()
         }
-        if at := _first_difference(reference_results(sample), chosen):
-            tower, output, row = at
-            where = "alone" if len(order) == 1 else "among other examples, or in another order"
-            place = _place_of(reference, tower, "joining")
-            return (
-                f"tower {tower!r}, output {output!r}: the original model itself gives another "
-                f"value for example {order[row]} {where} ({place}): it depends on the other "
-                "examples of the batch, which a request does not have. Compute each example from "
-                "its own values: what joins, sums or counts needs an axis behind the first"
-            )
+        difference = _first_difference(reference_results(sample), expected_of_sample)
+        if difference is None:
+            continue
+        tower, output, row = difference
+        batch = "among other examples, or in another order"
+        if len(order) == 1:
+            batch = "alone"
+        operation = _suspected_operation(reference, tower, "joining")
+        return (
+            f"tower {tower!r}, output {output!r}: the original model itself gives another "
+            f"value for example {order[row]} {batch} ({operation}): it depends on the other "
+            "examples of the batch, which a request does not have. Compute each example from "
+            "its own values: what joins, sums or counts needs an axis behind the first"
+        )
     return ""
 
 
-def _place_of(reference: Reference, tower: str, cause: Literal["random", "joining"]) -> str:
+def _suspected_operation(
+    reference: Reference, tower: str, cause: Literal["random", "joining"]
+) -> str:
     """Returns the call of a tower, and the operation that its graph shows as the likely cause."""
     spec = reference.model.towers[tower]
     operation = spec.random if cause == "random" else spec.joining
@@ -78,15 +97,19 @@ def _chosen(examples: Examples, order: NDArray[np.int64]) -> Examples:
 
 
 def _rows(column: Column, order: NDArray[np.int64], n: int) -> Column:
+    """Returns the values of some examples in another order."""
     offsets = column.offsets
     if offsets is None:
+        # Without offsets, each example has the same number of values.
         offsets = np.arange(n + 1) * (column.values.size // n)
-    places = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in order])
-    return Column(
-        column.values[places],
-        None if column.offsets is None else offsets_of(np.diff(offsets)[order]),
-        None if column.weights is None else column.weights[places],
-    )
+    positions = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in order])
+    chosen_offsets = None
+    if column.offsets is not None:
+        chosen_offsets = offsets_of(np.diff(offsets)[order])
+    weights = None
+    if column.weights is not None:
+        weights = column.weights[positions]
+    return Column(column.values[positions], chosen_offsets, weights)
 
 
 def _first_difference(results: Results, expected: Results) -> tuple[str, str, int] | None:
@@ -94,7 +117,8 @@ def _first_difference(results: Results, expected: Results) -> tuple[str, str, in
     for tower, outputs in expected.items():
         for output, values in outputs.items():
             noise = _NOISE * max(1.0, float(np.abs(values).max(initial=0.0)))
-            unlike = ~(np.abs(results[tower][output] - values) <= noise)
-            if unlike.any():
-                return tower, output, int(np.argwhere(unlike)[0][0])
+            # Negated, so that NaN counts as a difference.
+            differs = ~(np.abs(results[tower][output] - values) <= noise)
+            if differs.any():
+                return tower, output, int(np.argwhere(differs)[0][0])
     return None

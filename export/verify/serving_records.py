@@ -35,13 +35,13 @@ class ServedRequest:
     """The inputs of one record.
 
     Attributes:
-      rows: The number of its examples.
+      rows: The number of examples.
       columns: The values of each row, by the name of a feature or tensor.
-      are_features: Whether the names are those of features in `tf.Example`, of which others than
-        the inputs are ignored.
-      call: predict, classify or regress; "" for a record that is no PredictionLog.
-      signature: The name of its signature; "": the default.
-      responses: What was returned of each row, by the name of the output; {}: none was recorded.
+      are_features: Whether the names are those of features in `tf.Example`, of which features that
+        are no inputs are ignored.
+      call: The kind of request: predict, classify or regress; "": the record is no PredictionLog.
+      signature: The name of the signature; "": the default one.
+      responses: The returned values of each row, by the name of the output; {}: none was recorded.
       needs_all: Whether each row needs all inputs without a default, as a request does.
     """
 
@@ -58,13 +58,14 @@ def read_example(record: bytes, where: str) -> ServedRequest:
     """Reads a record that is a `tf.train.Example`.
 
     Args:
-      record: Its bytes.
-      where: names file and record in messages.
+      record: The bytes of the record.
+      where: The names of file and record, for messages.
 
     Raises:
-      UsageError: It is none.
+      UsageError: It is no `tf.train.Example`.
     """
     example = _decoded("Example", record, where)
+    # The bytes of another message often decode as an Example whose fields are all unknown.
     known_and_unknown = example.ByteSize()
     example.DiscardUnknownFields()
     if example.ByteSize() != known_and_unknown:
@@ -74,10 +75,14 @@ def read_example(record: bytes, where: str) -> ServedRequest:
 
 def read_elwc(record: bytes, where: str) -> ServedRequest:
     """Reads a record that is an `ExampleListWithContext`: each example is a row, with the features
-    of the context. Arguments as of `read_example`.
+    of the context.
+
+    Args:
+      record: The bytes of the record.
+      where: The names of file and record, for messages.
 
     Raises:
-      UsageError: It is none, or the context and an example have the same feature.
+      UsageError: It is no such list, or the context and an example have the same feature.
     """
     elwc = _decoded("ExampleListWithContext", record, where)
     if not elwc.examples:
@@ -98,13 +103,13 @@ def read_prediction_log(record: bytes, where: str, inputs: Collection[str]) -> S
     """Reads a record that is a PredictionLog of Predict, Classify or Regress.
 
     Args:
-      record: Its bytes.
-      where: names file and record in messages.
-      inputs: The names of the tensors that are inputs. A tensor of strings that is none, alone in a
-        request, holds serialized Examples.
+      record: The bytes of the record.
+      where: The names of file and record, for messages.
+      inputs: The names of the tensors that are inputs. A tensor of strings that is no input, alone
+        in a request, holds serialized Examples.
 
     Raises:
-      UsageError: It is none, or a tensor or feature cannot be read; names it.
+      UsageError: It is no such log, or a tensor or feature cannot be read; names it.
     """
     log = _decoded("PredictionLog", record, where)
     kind = next((name for name in _REQUEST_LOGS if log.HasField(name)), None)
@@ -116,9 +121,9 @@ def read_prediction_log(record: bytes, where: str, inputs: Collection[str]) -> S
     call = kind.removesuffix("_log")
     signature = message.model_spec.signature_name
     if call == "predict":
-        request = _of_tensors(message.inputs, signature, where, inputs)
+        request = _request_of_tensors(message.inputs, signature, where, inputs)
         return _with_responses(request, _tensor_outputs(response.outputs, where), where)
-    request = _of_input(message.input, call, signature, where)
+    request = _request_of_examples(message.input, call, signature, where)
     if call == "regress":
         outputs = {REGRESSION: [result.value for result in response.result.regressions]}
     else:
@@ -155,14 +160,16 @@ def _texts(values: list[Any], name: str, where: str) -> list[Any]:
 def _columns(
     examples: Sequence[Mapping[str, list[Any]]], context: Mapping[str, list[Any]]
 ) -> dict[str, Rows]:
-    """Returns the features of examples; what an example does not have is that of the context."""
-    names = dict.fromkeys([*context, *(name for example in examples for name in example)])
+    """Returns the features of examples; an example without a feature has that of the context."""
+    names = dict.fromkeys(context)
+    for example in examples:
+        names.update(dict.fromkeys(example))
     return {
         name: [example.get(name, context.get(name, [])) for example in examples] for name in names
     }
 
 
-def _of_input(source: Any, call: str, signature: str, where: str) -> ServedRequest:
+def _request_of_examples(source: Any, call: str, signature: str, where: str) -> ServedRequest:
     """Returns the examples of a ClassificationRequest or RegressionRequest."""
     context: dict[str, list[Any]] = {}
     examples = source.example_list.examples
@@ -175,7 +182,7 @@ def _of_input(source: Any, call: str, signature: str, where: str) -> ServedReque
     return ServedRequest(len(examples), columns, True, call, signature, needs_all=True)
 
 
-def _of_tensors(
+def _request_of_tensors(
     tensors: Sequence[Any], signature: str, where: str, inputs: Collection[str]
 ) -> ServedRequest:
     """Returns the tensors of a PredictRequest."""
@@ -185,6 +192,7 @@ def _of_tensors(
     if not arrays:
         raise UsageError(f"{where} holds a predict request without inputs")
     first = next(iter(arrays))
+    # Signatures that parse Examples themselves take them as strings.
     if len(arrays) == 1 and first not in inputs and arrays[first].dtype == object:
         examples = []
         for data in arrays[first].reshape(-1):
@@ -194,20 +202,21 @@ def _of_tensors(
             columns = _columns(examples, {})
             return ServedRequest(len(examples), columns, True, "predict", signature, needs_all=True)
     columns = {}
-    rows_of = {}
+    row_counts = {}
     parts = set[str]()
     for name in arrays:
         if name in inputs and name not in parts:
             columns[name] = _tensor_rows(name, arrays, inputs, where, parts)
-            rows_of[name] = len(columns[name])
+            row_counts[name] = len(columns[name])
+    # Other tensors may be labels, or names that the caller rejects.
     for name, array in arrays.items():
         if name not in columns and name not in parts:
             columns[name] = [_texts(row, name, where) for row in _dense_rows(array)]
-    counts = set(rows_of.values())
-    if len(counts) > 1:
-        row_counts = ", ".join(f"{name!r} {rows}" for name, rows in rows_of.items())
-        raise UsageError(f"{where}: inputs have different numbers of rows: {row_counts}")
-    rows = next(iter(counts), 1)
+    distinct_counts = set(row_counts.values())
+    if len(distinct_counts) > 1:
+        listed = ", ".join(f"{name!r} {count}" for name, count in row_counts.items())
+        raise UsageError(f"{where}: inputs have different numbers of rows: {listed}")
+    rows = next(iter(distinct_counts), 1)
     return ServedRequest(rows, columns, False, "predict", signature, needs_all=True)
 
 
@@ -221,6 +230,7 @@ def _array(entry: Any, where: str) -> NDArray[Any]:
         array: NDArray[Any] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(entry.value))
     except (DecodeError, TypeError, ValueError) as problem:
         raise UsageError(f"{where}, input {entry.key!r} is no tensor: {problem}") from problem
+    # NumPy has no bfloat16 of its own: its kind is that of a user's type.
     if array.dtype.kind == "V":
         return array.astype(np.float32)
     return array
@@ -234,7 +244,7 @@ def _tensor_rows(
     parts: set[str],
 ) -> Rows:
     """Returns the rows of an input in one of the three forms in which it may be sent, and adds the
-    tensors beside its first to `parts`.
+    further tensors of the form to `parts`.
 
     The forms are those that the service takes (service/codec/tensor_columns.py).
     """
@@ -265,13 +275,11 @@ def _dense_rows(array: NDArray[Any]) -> Rows:
 
 
 def _ragged_rows(name: str, values: NDArray[Any], splits: NDArray[Any], where: str) -> Rows:
-    is_ragged = values.ndim == 1 and splits.ndim == 1 and splits.dtype.kind in "iu" and splits.size
-    if (
-        not is_ragged
-        or splits[0] != 0
-        or splits[-1] != values.size
-        or (np.diff(splits.astype(np.int64)) < 0).any()
-    ):
+    fits = values.ndim == 1 and splits.ndim == 1 and splits.dtype.kind in "iu" and splits.size > 0
+    if fits:
+        ascends = bool((np.diff(splits.astype(np.int64)) >= 0).all())
+        fits = ascends and splits[0] == 0 and splits[-1] == values.size
+    if not fits:
         raise UsageError(
             f"{where}, input {name!r}: flat values and row splits from 0 to their number were "
             f"expected; it has {list(values.shape)} values and {list(splits.shape)} splits"
@@ -292,18 +300,22 @@ def _sparse_rows(
             f"{where}, input {name!r}: indices [m, 2], values [m] and a dense shape [2] were "
             f"expected; it has {list(indices.shape)}, {list(values.shape)} and {list(shape.shape)}"
         )
-    owners = indices[:, 0].astype(np.int64)
-    if (np.diff(owners) < 0).any() or (owners.size and not 0 <= owners[0] <= owners[-1] < shape[0]):
+    row_of_value = indices[:, 0].astype(np.int64)
+    is_sorted = not (np.diff(row_of_value) < 0).any()
+    is_within = row_of_value.size == 0 or 0 <= row_of_value[0] <= row_of_value[-1] < shape[0]
+    if not is_sorted or not is_within:
         raise UsageError(
             f"{where}, input {name!r}: indices of its {shape[0]} rows in their order were expected"
         )
-    ends = owners.searchsorted(np.arange(int(shape[0]) + 1))
+    # Columns of the indices are left out: a row has its values in order, without gaps.
+    ends = row_of_value.searchsorted(np.arange(int(shape[0]) + 1))
     return [values[first:end].tolist() for first, end in pairwise(ends)]
 
 
 def _tensor_outputs(outputs: Sequence[Any], where: str) -> dict[str, list[Any]]:
-    """Returns what a PredictResponse has of each row."""
+    """Returns the outputs of a PredictResponse, one value of each row."""
     arrays = {entry.key: _array(entry, where) for entry in outputs}
+    # A scalar belongs to no row.
     return {name: array.tolist() for name, array in arrays.items() if array.ndim}
 
 
@@ -319,7 +331,8 @@ def _class_scores(classifications: Sequence[Any]) -> dict[str, list[Any]]:
 def _with_responses(
     request: ServedRequest, outputs: Mapping[str, list[Any]], where: str
 ) -> ServedRequest:
-    """Returns a request with its response, of which outputs without values were not recorded."""
+    """Returns a request with its response."""
+    # An output without values was not recorded.
     recorded = {name: values for name, values in outputs.items() if values}
     for name, values in recorded.items():
         if len(values) != request.rows:

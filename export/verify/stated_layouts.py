@@ -1,8 +1,8 @@
-"""Layouts that a file tells instead of the checkpoint: what the data contradicts, and what nothing
-verifies.
+"""Layouts that a file states instead of the checkpoint: rejects those that the data contradicts, or
+that nothing verifies (docs/adr/0037-stated-layouts.md).
 
 The copy of a table, the comparison of its rows and the reference model all follow the same layout.
-A wrong one passes all of them. Three things can tell more: ids that occur in training
+A wrong one passes all of them. Three sources show more: ids that occur in training
 (`verify.trained_ids`), whose rows training changed; the padding of a stack, which training never
 touches, in the table and in its slot variables; and outputs that training recorded
 (`verify.expected`).
@@ -38,29 +38,33 @@ if TYPE_CHECKING:
     from export.recipe.schema import ExportJob
 
 LANES = 16
-"""Cores whose padding is read, spread evenly, besides those where a wrong rotation shows: the
-shard of a core may lie in a chunk of gigabytes, which is decoded as a whole.
+"""The number of cores whose padding is read, spread evenly, besides those where a wrong rotation
+shows: the shard of a core may lie in a chunk of gigabytes, which is decoded as a whole.
 """
 LANE_ROWS = 32
-"""Rows that are read at either end of the padding of a core."""
+"""The number of rows that are read at either end of the padding of a core."""
 _ALIKE_SHARE = 1 / 16
-"""Share of padding rows that are alike from which on all must be: initializers of few values, as
+"""The share of equal padding rows from which on all must be equal: initializers of few values, as
 bfloat16 of one column has them, repeat a row by chance, but far less often.
 """
+_NAMES_MAX = 8
+"""The number of tables that a message lists."""
 
 Judgement = Literal["derived", "trained_ids", "expected", "accepted"]
 Values = NDArray[Any]
 Ranges = list[tuple[int, int]]
-"""Stored rows: first row and how many."""
+"""Ranges of stored rows: the first row, and the number of rows."""
 
 
 class StatedLayout(NamedTuple):
     """How the layout of a table is known that the training program did not record.
 
     Attributes:
-      judgement: why the table may be published by it; None: the layout is recorded.
-      padding: what it was compared with; None: its kind has no padding.
-      trained_ids: how ids of training agree with it, or with a recorded one; None: none are given.
+      judgement: The reason why the table may be published by this layout; None: the layout is
+        recorded.
+      padding: The padding that the layout was compared with; None: its kind has no padding.
+      trained_ids: The agreement of ids of training with the layout, stated or recorded; None: the
+        user gives no such ids.
     """
 
     judgement: Judgement | None
@@ -79,21 +83,21 @@ def judge_layouts(
     """Decides, before anything is copied, whether tables may be published by their stated layouts.
 
     Args:
-      checkpoint: the open checkpoint.
-      inventory: all of its tables: those of a stack are judged together.
-      names: of the tables that are exported.
-      recorded: names of the tables that outputs recorded by training depend on, which the job
+      checkpoint: The open checkpoint.
+      inventory: All tables of the checkpoint: those of a stack are judged together.
+      names: The names of the exported tables.
+      recorded: The names of the tables that outputs recorded by training depend on, which the job
         compares later.
-      accepted: whether the user accepts statements that nothing verifies.
-      remedy: what the user can do, a clause of the message.
+      accepted: Whether the user accepts statements that nothing verifies.
+      remedy: The clause of the message that says what the user can do.
 
     Returns:
       How the layout of each table is known that is stated, derived, or compared with ids of
       training.
 
     Raises:
-      NotConvertible: the data contradicts a layout; names table, layout and what was found.
-      VerificationFailed: nothing verifies a stated layout, and the user does not accept it.
+      NotConvertible: The data contradicts a layout; names table, layout and contradiction.
+      VerificationFailed: Nothing verifies a stated layout, and the user does not accept it.
     """
     padding = check_padding(checkpoint, inventory.tables, names)
     tables = [table for table in inventory.tables if table.name in names]
@@ -103,11 +107,14 @@ def judge_layouts(
         if table.stated and table.name not in recorded and not _is_proved(table)
     ]
     if unverified and not accepted:
-        shown = ", ".join(map(repr, unverified[:8])) + (", ..." if len(unverified) > 8 else "")
-        plural = len(unverified) > 1
+        listed = ", ".join(map(repr, unverified[:_NAMES_MAX]))
+        if len(unverified) > _NAMES_MAX:
+            listed += ", ..."
+        subject = f"table {listed}: the layout of the rows is stated"
+        if len(unverified) > 1:
+            subject = f"tables {listed}: the layouts of the rows are stated"
         raise VerificationFailed(
-            f"table{'s' * plural} {shown}: the layout{'s' * plural} of the rows "
-            f"{'are' if plural else 'is'} stated, and nothing in the checkpoint confirms the "
+            f"{subject}, and nothing in the checkpoint confirms the "
             "statement: if it is wrong, ids get the rows of other ids, and no comparison finds it; "
             f"{_undecided(tables, unverified)}"
             f"{remedy}; nothing is published"
@@ -141,15 +148,17 @@ def _judgement(table: TableSpec, unverified: Collection[str]) -> Judgement | Non
         return None
     if _is_proved(table):
         return "trained_ids"
-    return "accepted" if table.name in unverified else "expected"
+    if table.name in unverified:
+        return "accepted"
+    return "expected"
 
 
 def with_layouts(
     checks: Mapping[str, TableCheck], stated: Mapping[str, StatedLayout]
 ) -> dict[str, TableCheck]:
-    """Returns what was compared of each table, with how its layout is known."""
+    """Returns the checks of tables, completed by how the layout of each is known."""
     recorded = StatedLayout(None)
-    found = {}
+    complete = {}
     for name, check in checks.items():
         layout = stated.get(name, recorded)
         update = {
@@ -157,8 +166,8 @@ def with_layouts(
             "padding": layout.padding,
             "trained_ids": layout.trained_ids,
         }
-        found[name] = check.model_copy(update=update)
-    return found
+        complete[name] = check.model_copy(update=update)
+    return complete
 
 
 def judge_recipe(
@@ -168,7 +177,7 @@ def judge_recipe(
     model: ModelSpec,
     features: Mapping[str, Feature],
 ) -> dict[str, StatedLayout]:
-    """Judges the layouts of a recipe's tables; the rest as of `judge_layouts`."""
+    """Judges the layouts of a recipe's tables, as `judge_layouts` does."""
     return judge_layouts(
         checkpoint,
         inventory,
@@ -184,45 +193,45 @@ def judge_recipe(
 def check_padding(
     checkpoint: Checkpoint, tables: Iterable[TableSpec], names: Collection[str]
 ) -> dict[str, PaddingCheck]:
-    """Compares the layouts of stacks that a file tells with what training left in their padding.
+    """Compares the layouts of stacks that a file states with the padding that training left.
 
     Padding rows lie behind the last row of a table on each core. No id leads to them, so they stay
-    as they were initialized: all alike (zeros, NaN), or all different, as random numbers are. An
-    optimizer initializes all values of a slot variable alike, so that all values of it that belong
-    to padding are one value. Rows of a table that a wrong layout takes for padding were trained,
-    and a slot variable tells it, even of a single row.
+    as they were initialized: all equal (zeros, NaN), or all different, as random numbers are. An
+    optimizer initializes all values of a slot variable alike, so that all its values in padding are
+    equal. Rows of a table that a wrong layout takes for padding were trained, and a slot variable
+    shows that, even in a single row.
 
     Args:
-      checkpoint: the open checkpoint.
-      tables: all that the layout file tells, so that no table is taken for the padding of another.
-      names: of those that are exported.
+      checkpoint: The open checkpoint.
+      tables: All tables of the layout file, so that no table is taken for the padding of another.
+      names: The names of the exported tables.
 
     Returns:
       What was compared, by the name of a table in a stack.
 
     Raises:
-      NotConvertible: a layout contradicts the data.
+      NotConvertible: A layout contradicts the data.
     """
     compared: dict[str, PaddingCheck] = {}
     stacks: dict[str, list[TableSpec]] = {}
     for table in tables:
         if table.origin in ("layout file", "embedding spec"):
             stacks.setdefault(table.key, []).append(table)
-    for key, held in stacks.items():
-        if any(table.name in names for table in held):
-            for padding in _paddings(held):
+    for key, stack in stacks.items():
+        if any(table.name in names for table in stack):
+            for padding in _paddings(stack):
                 compared[padding.table.name] = _check(checkpoint, key, padding)
     return compared
 
 
 @dataclass(frozen=True)
 class _Padding:
-    """What to read of a table and of the padding behind it.
+    """The stored rows that are read of a table and of the padding behind it.
 
     Attributes:
-      table: the table.
-      padding: stored rows of padding.
-      last: stored rows at the end of the table on each core.
+      table: The table.
+      padding: The stored rows of padding.
+      last: The stored rows at the end of the table on each core.
     """
 
     table: TableSpec
@@ -236,7 +245,9 @@ def _paddings(tables: Sequence[TableSpec]) -> list[_Padding]:
         ((table.layout, table) for table in tables if isinstance(table.layout, SparseCore)),
         key=lambda pair: pair[0].offset,
     )
-    found = []
+    paddings = []
+    # On each core, the padding of a table ends where the next table of the stack begins, and that
+    # of the last table at the end of the shard.
     ends = [layout.offset for layout, _ in stacked[1:]]
     ends += [layout.core_rows for layout, _ in stacked[-1:]]
     for (layout, table), end in zip(stacked, ends, strict=True):
@@ -244,46 +255,59 @@ def _paddings(tables: Sequence[TableSpec]) -> list[_Padding]:
         last: Ranges = []
         bases = layout.bases()
         for lane in _lanes(layout.cores, table.rows):
-            held = max(0, ceil_div(table.rows - lane, layout.cores))
+            # Row r of a table lies on core r mod cores, before rotation.
+            core_rows = max(0, ceil_div(table.rows - lane, layout.cores))
+            table_end = int(bases[lane]) + core_rows
             shard = int(bases[lane]) - layout.offset
-            padding += _ends_of(shard + layout.offset + held, shard + end)
-            shown = min(held, LANE_ROWS)
-            last += [(shard + layout.offset + held - shown, shown)] * bool(shown)
-        found.append(_Padding(table, sorted(padding), sorted(last)))
-    return found
+            padding += _ends_of(table_end, shard + end)
+            last_rows = min(core_rows, LANE_ROWS)
+            if last_rows:
+                last.append((table_end - last_rows, last_rows))
+        # In their stored order, so that a chunk is decoded once.
+        paddings.append(_Padding(table, sorted(padding), sorted(last)))
+    return paddings
 
 
 def _lanes(cores: int, rows: int) -> list[int]:
-    """Returns the cores to look at, by their number in the table: some of all, and those where the
-    last round of rows begins and ends.
-    """
-    partly = rows % cores
-    chosen = {*np.linspace(0, cores - 1, LANES).astype(int).tolist(), partly - 1, partly}
+    """Returns the cores whose padding is read, by their number in the table."""
+    chosen = set(np.linspace(0, cores - 1, LANES).astype(int).tolist())
+    # Cores below this number have one row more than the others. A wrong rotation puts the border
+    # elsewhere, so that it shows on either side of it.
+    last_round = rows % cores
+    chosen |= {last_round - 1, last_round}
     return sorted(lane for lane in chosen if 0 <= lane < cores)
 
 
 def _ends_of(first: int, end: int) -> Ranges:
     """Returns the rows at either end of [first, end)."""
+    if end <= first:
+        return []
     if end - first <= 2 * LANE_ROWS:
-        return [(first, end - first)] if end > first else []
+        return [(first, end - first)]
     return [(first, LANE_ROWS), (end - LANE_ROWS, LANE_ROWS)]
 
 
 def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> PaddingCheck:
+    """Compares a layout with the values of its padding.
+
+    Raises:
+      NotConvertible: They contradict the layout.
+    """
     if not table.padding:
         return PaddingCheck(rows=0)
     spec = table.table
     padding = _read(checkpoint, key, table.padding)
-    alike = _count_alike(padding)
-    if alike < len(padding) and alike >= max(2, len(padding) * _ALIKE_SHARE):
+    equal = _count_equal(padding)
+    if equal < len(padding) and equal >= max(2, len(padding) * _ALIKE_SHARE):
         raise _contradiction(
             table,
-            f"of {len(padding)} of these rows, {alike} are alike and the others are not, as if "
+            f"of {len(padding)} of these rows, {equal} are alike and the others are not, as if "
             "some were padding and some were trained",
         )
     slots = []
     for slot in spec.slots:
         entry = checkpoint.entries[slot.key]
+        # Averages begin as the rows themselves, so their padding differs as that of the table does.
         if entry.shape != spec.stored or AVERAGES.search(slot.name):
             continue
         _check_untouched(table, slot.name, _read(checkpoint, slot.key, table.padding))
@@ -293,18 +317,20 @@ def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> PaddingCheck:
         raise _contradiction(table, "rows before them hold nothing but NaN, as padding does")
 
     # Without slot variables, random padding and a single row look like rows of a table.
-    telling = bool(slots) or alike == len(padding) > 1
-    return PaddingCheck(rows=len(padding) if telling else 0, slots=tuple(slots))
+    proves_padding = bool(slots) or equal == len(padding) > 1
+    compared_rows = len(padding) if proves_padding else 0
+    return PaddingCheck(rows=compared_rows, slots=tuple(slots))
 
 
 def _check_untouched(table: _Padding, slot: str, state: Values) -> None:
     """Rejects a layout whose padding has values of a slot variable that training changed."""
-    if _count_alike(state) < len(state):
+    if _count_equal(state) < len(state):
         raise _contradiction(
             table,
             f"these rows of its slot variable {slot!r} differ from one another, so they were "
             "trained",
         )
+    # By bytes, so that NaN equals NaN. Columns behind the table's are padding, too.
     values = {value.tobytes() for value in state[0, : table.table.dim]}
     if len(values) > 1:
         raise _contradiction(
@@ -319,20 +345,21 @@ def _read(checkpoint: Checkpoint, key: str, ranges: Ranges) -> Values:
     return np.concatenate(list(checkpoint.read_each(key, ranges)))
 
 
-def _count_alike(rows: Values) -> int:
-    """Returns how many rows have the most frequent value, bit by bit: NaN equals NaN."""
+def _count_equal(rows: Values) -> int:
+    """Returns the number of rows with the most frequent value, bit by bit: NaN equals NaN."""
     return Counter(row.tobytes() for row in rows).most_common(1)[0][1]
 
 
-def _contradiction(table: _Padding, found: str) -> NotConvertible:
+def _contradiction(table: _Padding, observation: str) -> NotConvertible:
+    """Returns the error that a layout contradicts its padding."""
     spec = table.table
     layout = spec.layout
-    assert isinstance(layout, SparseCore)  # noqa: S101
+    assert isinstance(layout, SparseCore)  # noqa: S101 - only these have padding
     first, count = table.padding[0]
     return NotConvertible(
         f"table {spec.name!r}: the {spec.origin} gives it {spec.rows} rows on {layout.cores} cores "
         f"of {layout.core_rows} rows each (offset {layout.offset}, rotation {layout.rotation}), "
         f"which makes rows from {first} to {first + count} of {spec.key!r} and others behind its "
-        f"last rows padding; but {found}: correct cores, offset, rotation and rows, and list every "
-        "table of the stack"
+        f"last rows padding; but {observation}: correct cores, offset, rotation and rows, and list "
+        "every table of the stack"
     )

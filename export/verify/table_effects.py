@@ -1,5 +1,5 @@
-"""What converted tables change in the answers: towers fed with the checkpoint's own rows beside the
-bundle's.
+"""Measures what converted tables change in the outputs of towers: they run on the checkpoint's own
+rows, and on the bundle's.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ Effects = dict[str, dict[str, float]]
 
 
 class TrainedRows(TableReader):
-    """Rows of a table as the checkpoint holds them, read where they lie; for a few, or in their
-    order.
-    """
+    """Reads rows of a table from the checkpoint: a few, or many in their order."""
 
     def __init__(self, name: str, table: manifest.Table | TableSpec, read_rows: ReadRows) -> None:
         self.rows = table.rows
@@ -41,12 +39,14 @@ class TrainedRows(TableReader):
         self, rows: NDArray[np.int64], out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
         """See TableReader.take."""
-        wanted, place = np.unique(np.maximum(rows, 0), return_inverse=True)
-        values: NDArray[np.float32] = self._read_rows(self._name, wanted)[:, : self.dim]
-        found = np.empty((rows.size, self.dim), np.float32) if out is None else out
-        found[...] = values[place.reshape(-1)]
-        found[rows < 0] = 0
-        return found
+        # Each row is read once: a checkpoint may have to decode a whole chunk for it.
+        distinct, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
+        values: NDArray[np.float32] = self._read_rows(self._name, distinct)[:, : self.dim]
+        if out is None:
+            out = np.empty((rows.size, self.dim), np.float32)
+        out[...] = values[inverse.reshape(-1)]
+        out[rows < 0] = 0
+        return out
 
     def release(self) -> None:
         """See TableReader.release."""
@@ -63,9 +63,7 @@ def converted(tables: Mapping[str, manifest.Table]) -> frozenset[str]:
 def trained_tables(
     tables: Mapping[str, manifest.Table], read_rows: ReadRows
 ) -> dict[str, TableReader]:
-    """Returns readers that give the checkpoint's own rows of the tables whose rows were
-    converted.
-    """
+    """Returns readers of the checkpoint's own rows, for the tables whose rows were converted."""
     return {name: TrainedRows(name, tables[name], read_rows) for name in converted(tables)}
 
 
@@ -79,48 +77,54 @@ def measure_effects(
     """Runs the SavedModels of towers that read converted tables on both kinds of rows.
 
     Args:
-      reference: the examples, and the bundle's own reader of their features.
-      trained: reads them from `trained_tables`.
-      root: directory of the staged bundle.
-      towers: as the manifest describes them.
-      expected: what the reference model gives for the examples.
+      reference: The examples, and the bundle's own reader of their features.
+      trained: The reader of the same features from `trained_tables`.
+      root: The directory of the staged bundle.
+      towers: The towers' entries in the manifest.
+      expected: The outputs of the reference model for the examples.
     Returns:
       By tower and output, the largest difference between the two.
     Raises:
-      VerificationFailed: with the checkpoint's own rows a tower breaks the parity rule, which is
-        not the tables' doing; or the recipe states no limit for what they do, by far more than
-        rounding.
+      VerificationFailed: A tower breaks the parity rule with the checkpoint's own rows, so that
+        the tables are not the cause; or the tables change outputs by more than rounding, and the
+        recipe states no limit.
     """
-    reading = {name: tower for name, tower in towers.items() if reference.converted_tables(name)}
-    own, lost = (
-        feature_values(reference, each) if reading else {} for each in (trained, reference.features)
-    )
+    affected = {name: tower for name, tower in towers.items() if reference.converted_tables(name)}
+    if not affected:
+        return {}
+    trained_values = feature_values(reference, trained)
+    converted_values = feature_values(reference, reference.features)
     effects: Effects = {}
-    unstated = []
-    for name, tower in reading.items():
+    without_limit = []
+    for name, tower in affected.items():
         form = find_form(tower.forms, ("saved_model", "f32"))
         assert form is not None  # noqa: S101 - every tower has one
         opened = open_form(reference, root, name, tower, form)
-        right, _ = compare([opened], own, expected[name], own_rows=True)
-        found = run([opened], lost, reference.examples.n)
-        apart = {
-            output.name: np.abs(found[output.name] - right[output.name]) for output in tower.outputs
-        }
-        effects[name] = {output: float(each.max(initial=0.0)) for output, each in apart.items()}
-        if opened.limit is None and any(
-            (each > allowed(right[key], None) / 2).any() for key, each in apart.items()
-        ):
-            unstated.append(name)
-    if unstated:
+        with_trained, _ = compare([opened], trained_values, expected[name], own_rows=True)
+        with_converted = run([opened], converted_values, reference.examples.n)
+
+        effects[name] = {}
+        is_within_rule = True
+        for output in tower.outputs:
+            right = with_trained[output.name]
+            difference = np.abs(with_converted[output.name] - right)
+            effects[name][output.name] = float(difference.max(initial=0.0))
+            # The tower itself may use the other half of what the parity rule allows.
+            if (difference > allowed(right, None) / 2).any():
+                is_within_rule = False
+        if opened.limit is None and not is_within_rule:
+            without_limit.append(name)
+    if without_limit:
         tables = dict.fromkeys(
-            table for tower in unstated for table in reference.converted_tables(tower)
+            table for tower in without_limit for table in reference.converted_tables(tower)
         )
-        here = [
-            f"towers.{name}.max_abs_error.f32 (here {max(effects[name].values()):.3g})"
-            for name in unstated
+        limits = [
+            f"towers.{name}.max_abs_error.f32 (measured: {max(effects[name].values()):.3g})"
+            for name in without_limit
         ]
         raise VerificationFailed(
-            f"tables {', '.join(tables)} are converted, so the parity rule does not bind the "
-            f"towers that read them: state what their answers may differ by as {', '.join(here)}"
+            f"tables {', '.join(tables)} are stored with lower precision, so outputs of the towers "
+            "that read them differ from the model's; set the largest difference that you accept: "
+            f"{', '.join(limits)}"
         )
     return effects

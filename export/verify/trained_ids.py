@@ -28,13 +28,15 @@ from export.recipe.schema import ExportJob, TrainedIdsSection
 from export.verify.recipe_examples import keys_of
 
 FILE_BYTES_MAX = 256 << 20
-"""Of a file of ids; a sample of them proves as much."""
+"""The largest size of a file of ids; a sample of them proves as much."""
 IDS_MAX = 5_000_000
-"""Ids of a Parquet file, which is compressed."""
+"""The largest number of ids of a Parquet file, whose size says little: it is compressed."""
 _DIGITS_MAX = 19
-"""Of an int64; what has more is a text."""
+"""The number of digits of the largest int64; an id with more is a text."""
 _ID_COLUMN = "id"
 _COUNT_COLUMN = "count"
+_TABULAR = {".csv", ".parquet", ".jsonl", ".json"}
+"""The suffixes of files with columns; other files have an id in each line."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class _Ids:
 
     Attributes:
       values: [n] int64, or [n] object holding str.
-      counts: [n] float64, how often each occurs; None: not known.
-      all_trained: see `TrainedRows`.
-      source: what named them, for messages.
-      some_unknown: whether ids that have no row are left out instead of rejected.
+      counts: [n] float64, the number of occurrences of each id in training; None: not known.
+      all_trained: Whether training surely read the row of each id; not of a vocabulary.
+      source: The file's name, for messages.
+      some_unknown: Whether ids that have no row are left out instead of rejected.
     """
 
     values: NDArray[Any]
@@ -62,13 +64,13 @@ def trained_rows(
     """Returns the rows that the ids of a recipe read, by the name of their table.
 
     Args:
-      job: the recipe.
-      base: its folder, which its paths are relative to.
-      model: its model.
-      entries: its features.
+      job: The recipe.
+      base: The recipe's folder, which its paths are relative to.
+      model: The recipe's model.
+      entries: The features of the manifest.
 
     Raises:
-      UsageError: a file is missing, unreadable, too large, or does not hold ids of its feature;
+      UsageError: A file is missing, unreadable, too large, or does not hold ids of its feature;
         names it and the first id.
     """
     if not job.verify.trained_ids:
@@ -78,14 +80,15 @@ def trained_rows(
         for name, keys in keys_of(job, base, model).items()
     }
     by_table: dict[str, list[TrainedRows]] = {}
-    for name, part in job.verify.trained_ids.items():
+    for name, section in job.verify.trained_ids.items():
         key = f"verify.trained_ids.{name}"
-        ids = _read_part(key, name, part, job, base)
+        ids = _read_section(key, name, section, job, base)
         entry = entries.get(name)
+        # A feature and a table may have one name: ids of the feature need no knowledge of rows.
         if isinstance(entry, EmbeddedFeature) and entry.table:
-            rows = model.tables[entry.table].rows
-            resolved = _rows_of_feature(key, name, entry, rows, ids, vocabularies)
-            by_table.setdefault(entry.table, []).append(resolved)
+            row_count = model.tables[entry.table].rows
+            trained = _rows_of_feature(key, name, entry, row_count, ids, vocabularies)
+            by_table.setdefault(entry.table, []).append(trained)
         elif name in model.tables:
             by_table.setdefault(name, []).append(_rows_of_table(key, ids))
         else:
@@ -108,11 +111,11 @@ def trained_rows_of_tables(
     """Returns the rows that files list, by the name of their table.
 
     Args:
-      files: (table, path of a file).
-      tables: names of the tables that there are.
+      files: Tables and paths of files, in pairs.
+      tables: The names of the existing tables.
 
     Raises:
-      UsageError: there is no such table, or a file is missing, unreadable or holds no rows.
+      UsageError: A table does not exist, or a file is missing, unreadable or holds no rows.
     """
     by_table: dict[str, list[TrainedRows]] = {}
     for name, file in files:
@@ -127,8 +130,11 @@ def trained_rows_of_tables(
     return {table: _joined(parts) for table, parts in by_table.items()}
 
 
-def _read_part(key: str, name: str, part: TrainedIdsSection, job: ExportJob, base: Path) -> _Ids:
-    file = part.file
+def _read_section(
+    key: str, name: str, section: TrainedIdsSection, job: ExportJob, base: Path
+) -> _Ids:
+    """Reads the ids that a section of the recipe names, in its own file or in the examples."""
+    file = section.file
     if file is None:
         file = job.verify.examples
         if file is None:
@@ -141,10 +147,10 @@ def _read_part(key: str, name: str, part: TrainedIdsSection, job: ExportJob, bas
                 f"{key} names no file, and ids are not taken from TFRecord files, as "
                 "verify.examples are; name a file of ids"
             )
-    return _read_ids(key, name, base / file, part)
+    return _read_ids(key, name, base / file, section)
 
 
-def _read_ids(key: str, name: str, path: Path, part: TrainedIdsSection) -> _Ids:
+def _read_ids(key: str, name: str, path: Path, section: TrainedIdsSection) -> _Ids:
     """Reads the ids of one file."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -152,7 +158,7 @@ def _read_ids(key: str, name: str, path: Path, part: TrainedIdsSection) -> _Ids:
                 f"{key}: {path} has more than {FILE_BYTES_MAX} bytes; give a sample of the ids"
             )
         if path.suffix in _TABULAR:
-            table = _read_table(key, name, path, part)
+            table = _read_table(key, name, path, section)
         else:
             table = {_ID_COLUMN: _lines(path)}
     except OSError as problem:
@@ -165,23 +171,22 @@ def _read_ids(key: str, name: str, path: Path, part: TrainedIdsSection) -> _Ids:
     if _COUNT_COLUMN in table:
         counts = _counts(key, path, table[_COUNT_COLUMN], values)
     source = path.name
-    if part.order == "frequency":
+    if section.order == "frequency":
         if counts is not None:
             raise UsageError(
                 f'{key}: {path} has counts, and order = "frequency" says that there are none; '
                 "leave one of them out"
             )
         _check_distinct(key, path, values)
+        # Only the order of counts is compared, so ranks stand for them.
         ranks = np.arange(len(values), 0, -1, dtype=np.float64)
         return _Ids(values, ranks, all_trained=False, source=source)
     distinct, occurrences = _occurrences(values)
     if counts is None and len(distinct) < len(values):
+        # A list with repeated ids, such as a log, has their counts in it.
         values = distinct
         counts = occurrences
-    return _Ids(values, counts, True, source, some_unknown=part.file is None)
-
-
-_TABULAR = {".csv", ".parquet", ".jsonl", ".json"}
+    return _Ids(values, counts, True, source, some_unknown=section.file is None)
 
 
 def _lines(path: Path) -> list[Any]:
@@ -190,25 +195,28 @@ def _lines(path: Path) -> list[Any]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def _read_table(key: str, name: str, path: Path, part: TrainedIdsSection) -> dict[str, list[Any]]:
+def _read_table(
+    key: str, name: str, path: Path, section: TrainedIdsSection
+) -> dict[str, list[Any]]:
     """Returns the columns of ids and of counts, if there are any, as `id` and `count`."""
     if path.suffix == ".parquet":
         file = parquet.ParquetFile(path)
         if file.metadata.num_rows > IDS_MAX:
             raise UsageError(f"{key}: {path} has more than {IDS_MAX} rows; give a sample of them")
         names = file.schema_arrow.names
-        column, counts = _columns(key, name, path, part, names)
+        column, counts = _columns(key, name, path, section, names)
         table = file.read(columns=[column, *counts])
     elif path.suffix == ".csv":
         names = csv.open_csv(path).schema.names
-        column, counts = _columns(key, name, path, part, names)
-        wanted = [column, *counts]
+        column, counts = _columns(key, name, path, section, names)
         # As texts, so that a code such as 007 stays what it is.
-        options = csv.ConvertOptions(column_types={column: pa.string()}, include_columns=wanted)
+        options = csv.ConvertOptions(
+            column_types={column: pa.string()}, include_columns=[column, *counts]
+        )
         table = csv.read_csv(path, convert_options=options)
     else:
         table = json.read_json(path)
-        column, counts = _columns(key, name, path, part, table.column_names)
+        column, counts = _columns(key, name, path, section, table.column_names)
     ids = table.column(column).combine_chunks()
     if pa.types.is_list(ids.type) or pa.types.is_large_list(ids.type):
         if counts:
@@ -224,24 +232,31 @@ def _read_table(key: str, name: str, path: Path, part: TrainedIdsSection) -> dic
 
 
 def _columns(
-    key: str, name: str, path: Path, part: TrainedIdsSection, names: Sequence[str]
+    key: str, name: str, path: Path, section: TrainedIdsSection, names: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """Returns the column of ids, and that of counts if there is one."""
-    column = part.column
+    """Returns the column of ids, and a list of the column of counts, empty without one."""
+    column = section.column
     if column is None:
-        usual = [usual_name for usual_name in (name, _ID_COLUMN) if usual_name in names]
-        alone = list(names) if len(names) == 1 else []
-        column = next(iter([*usual, *alone]), None)
+        candidates = [candidate for candidate in (name, _ID_COLUMN) if candidate in names]
+        # The name of a single column says nothing.
+        if len(names) == 1:
+            candidates += names
+        column = next(iter(candidates), None)
     if column is None or column not in names:
-        wanted = repr(part.column) if part.column else f"{name!r} or {_ID_COLUMN!r}"
-        raise UsageError(f"{key}: {path} has no column {wanted}; it has {', '.join(names)}")
-    if part.counts is not None and part.counts not in names:
-        raise UsageError(f"{key}: {path} has no column {part.counts!r}; it has {', '.join(names)}")
-    counts = part.counts
+        expected = f"{name!r} or {_ID_COLUMN!r}"
+        if section.column:
+            expected = repr(section.column)
+        raise UsageError(f"{key}: {path} has no column {expected}; it has {', '.join(names)}")
+
+    counts = section.counts
+    if counts is not None and counts not in names:
+        raise UsageError(f"{key}: {path} has no column {counts!r}; it has {', '.join(names)}")
     # Examples may have a column of this name that counts something else.
-    if counts is None and part.file is not None and _COUNT_COLUMN in names:
+    if counts is None and section.file is not None and _COUNT_COLUMN in names:
         counts = _COUNT_COLUMN
-    return column, [] if counts is None or counts == column else [counts]
+    if counts is None or counts == column:
+        return column, []
+    return column, [counts]
 
 
 def _values(key: str, path: Path, ids: list[Any]) -> NDArray[Any]:
@@ -275,8 +290,8 @@ def _is_integer(value: int | str) -> bool:
 
 def _counts(key: str, path: Path, counts: list[Any], values: NDArray[Any]) -> NDArray[np.float64]:
     for number, count in enumerate(counts, 1):
-        number_of_times = isinstance(count, int | float) and not isinstance(count, bool)
-        if not number_of_times or not 0 < count < float("inf"):
+        is_number = isinstance(count, int | float) and not isinstance(count, bool)
+        if not is_number or not 0 < count < float("inf"):
             raise UsageError(
                 f"{key}: {path} has the count {count!r} in row {number}; how often the id occurs "
                 "in training was expected, at least once"
@@ -301,7 +316,7 @@ def _occurrences(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64
 
 
 def _rows_of_table(key: str, ids: _Ids) -> TrainedRows:
-    """Returns rows that are stated themselves."""
+    """Returns the trained rows of a table, whose file lists rows themselves."""
     wrong = [value for value in ids.values.tolist() if isinstance(value, str) or value < 0]
     if wrong:
         raise UsageError(
@@ -319,7 +334,19 @@ def _rows_of_feature(
     ids: _Ids,
     vocabularies: Mapping[str, Vocabulary],
 ) -> TrainedRows:
-    """Returns the rows that ids read by the rule of a feature."""
+    """Returns the rows that ids read by the rule of a feature.
+
+    Args:
+      key: The key of the recipe, for messages.
+      name: The name of the feature.
+      entry: The feature's entry in the manifest.
+      table_rows: The number of rows of its table.
+      ids: The ids.
+      vocabularies: The vocabularies of the recipe and the model.
+
+    Raises:
+      UsageError: The feature has no row for one id alone, or rejects an id, or has no row for it.
+    """
     if isinstance(entry.ids, MultiInputIds | KeyedIds) or entry.places is not None:
         raise UsageError(
             f"{key}: a row of feature {name!r} is not made of one id by itself; give the rows of "
@@ -331,34 +358,41 @@ def _rows_of_feature(
     except FeatureError as problem:
         if ids.values.dtype != np.int64:
             raise UsageError(f"{key}: {ids.source}: {problem}") from problem
-        try:  # Texts that are written in digits.
+        # The ids of a feature of texts may all be written in digits.
+        try:
             rows = _resolved(embedded, ids.values.astype(str).astype(object))
         except FeatureError:
             raise UsageError(f"{key}: {ids.source}: {problem}") from problem
-    known = (rows >= 0) & (rows < table_rows)
+
+    has_row = (rows >= 0) & (rows < table_rows)
     if entry.unknown.row is not None:
-        rows = np.where(known, rows, entry.unknown.row)
-        known[:] = True
-    if not known.all() and not (ids.some_unknown and known.any()):
-        unknown = ids.values[~known].tolist()
+        rows = np.where(has_row, rows, entry.unknown.row)
+        has_row[:] = True
+    # Examples may hold unknown ids; in a file of trained ids, these are a mistake.
+    if not has_row.all() and not (ids.some_unknown and has_row.any()):
+        unknown = ids.values[~has_row].tolist()
         raise UsageError(
             f"{key}: {len(unknown)} of {len(ids.values)} ids of {ids.source} have no row in table "
             f"{entry.table!r} of {table_rows} rows, such as {unknown[0]!r}; ids of feature "
             f"{name!r} that occurred in training were expected"
         )
-    counts = None if ids.counts is None else ids.counts[known]
-    kept = _Ids(ids.values[known], counts, ids.all_trained, ids.source)
-    return _summed(kept, rows[known])
+    counts = None
+    if ids.counts is not None:
+        counts = ids.counts[has_row]
+    ids_with_rows = _Ids(ids.values[has_row], counts, ids.all_trained, ids.source)
+    return _summed(ids_with_rows, rows[has_row])
 
 
 def _resolved(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns [n] int64, the rows of n ids by the rule of a feature."""
     # Each id is an example of its own, so that a bag is no other than a single value.
-    offsets = np.arange(len(values) + 1, dtype=np.int64)
-    column = Column(values, None if embedded.entry.one_each else offsets)
-    read = embedded.ids({embedded.read: column}, len(values))
-    if len(read.values) != len(values):
+    column = Column(values)
+    if not embedded.entry.one_each:
+        column = Column(values, np.arange(len(values) + 1, dtype=np.int64))
+    ids = embedded.ids({embedded.read: column}, len(values))
+    if len(ids.values) != len(values):
         raise FeatureError(embedded.name, "an id of several rows", "a list of rows of the table")
-    return embedded.rule.resolve(embedded.name, read.values)
+    return embedded.rule.resolve(embedded.name, ids.values)
 
 
 def _summed(ids: _Ids, rows: NDArray[np.int64]) -> TrainedRows:
@@ -375,8 +409,11 @@ def _joined(parts: Sequence[TrainedRows]) -> TrainedRows:
     if len(parts) == 1:
         return parts[0]
     source = ", ".join(part.source for part in parts)
-    counted = [part.counts for part in parts if part.counts is not None]
     values = np.concatenate([part.rows for part in parts])
-    counts = np.concatenate(counted) if len(counted) == len(parts) else None
-    ids = _Ids(values, counts, all(part.all_trained for part in parts), source)
-    return _summed(ids, values)
+    # Counts of one feature do not order the rows of another.
+    part_counts = [part.counts for part in parts if part.counts is not None]
+    counts = None
+    if len(part_counts) == len(parts):
+        counts = np.concatenate(part_counts)
+    all_trained = all(part.all_trained for part in parts)
+    return _summed(_Ids(values, counts, all_trained, source), values)

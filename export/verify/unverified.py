@@ -1,8 +1,8 @@
-"""What no check of a bundle could tell, so that its reports say so.
+"""Lists what no check of a bundle could verify, for its reports.
 
-A report that lists only what agreed reads as if everything had been compared. Three things cannot
-be: which row training gave to an id, if no output of training is at hand; what lies outside of a
-sample; and what a check has to take from the same statement or library as what it checks.
+A report of agreements alone reads as if everything had been compared. Three things cannot be
+compared: which row training gave to an id, if no output of training is at hand; rows outside of a
+sample; and facts that a check takes from the same statement or library as the bundle does.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from bundle.format.manifest import EmbeddedFeature, Feature, Manifest
 from export.front_end.specs import TowerSpec
 
 NAMES_SHOWN = 8
+"""The number of names that one line of the report lists."""
 
 
 def features_behind(expected: Collection[str], towers: Mapping[str, TowerSpec]) -> set[str]:
     """Returns the features that a tower with a recorded output reads.
 
     Args:
-      expected: keys of `verify.expected`: an output, or `tower.output`.
-      towers: of the model.
+      expected: The keys of `verify.expected`: an output, or `tower.output`.
+      towers: The towers of the model.
     """
     features: set[str] = set()
     for name, tower in towers.items():
@@ -37,44 +38,45 @@ def tables_behind(
     """Returns the tables that a tower with a recorded output reads.
 
     Args:
-      expected: keys of `verify.expected`: an output, or `tower.output`.
-      towers: of the model.
-      features: of the manifest.
+      expected: The keys of `verify.expected`: an output, or `tower.output`.
+      towers: The towers of the model.
+      features: The features of the manifest.
     """
-    read = (features[name] for name in features_behind(expected, towers))
-    return {feature.table for feature in read if isinstance(feature, EmbeddedFeature)}
+    tower_features = (features[name] for name in features_behind(expected, towers))
+    return {feature.table for feature in tower_features if isinstance(feature, EmbeddedFeature)}
 
 
 def unverified(manifest: Manifest, recorded: Collection[str] = ()) -> tuple[str, ...]:
     """Returns what was not verified of a bundle, each with the reason or the remedy.
 
     Args:
-      manifest: of the bundle, with what was compared of its tables.
-      recorded: features whose towers were compared with outputs that training recorded.
+      manifest: The bundle's manifest, with what was compared of its tables.
+      recorded: The features whose towers were compared with outputs that training recorded.
     """
     accepted = [
         name
         for name, check in manifest.verification.tables.items()
         if check.stated_layout == "accepted"
     ]
-    return (
-        # Without towers, an id is the number of a row.
-        *(unverified_ids(manifest.features, recorded) if manifest.towers else ()),
-        *unverified_layouts(accepted),
-        *_rows(manifest),
-        *_decoding(manifest),
-        *_recall(manifest),
-        *_stages(manifest),
-    )
+    lines: list[str] = []
+    # Without towers, an id is the number of a row.
+    if manifest.towers:
+        lines += unverified_ids(manifest.features, recorded)
+    lines += unverified_layouts(accepted)
+    lines += _rows(manifest)
+    lines += _decoding(manifest)
+    lines += _recall(manifest)
+    lines += _stages(manifest)
+    return tuple(lines)
 
 
 def unverified_ids(features: Mapping[str, Feature], recorded: Collection[str]) -> Iterator[str]:
-    """Yields whose ids may read other rows than in training: towers and the original model read
-    the ids of examples by the same model code and recipe.
+    """Yields the inputs whose ids may read other rows than in training: towers and the original
+    model read the ids of examples by the same model code and recipe.
 
     Args:
-      features: by name.
-      recorded: those whose towers were compared with outputs that training recorded.
+      features: The features of the manifest by name.
+      recorded: The features whose towers were compared with outputs that training recorded.
     """
     inputs = [
         name
@@ -83,6 +85,7 @@ def unverified_ids(features: Mapping[str, Feature], recorded: Collection[str]) -
         for name in inputs_of(feature, entry)
     ]
     if inputs:
+        # Several features may read one input.
         names = _names(dict.fromkeys(inputs))
         yield f"how ids become rows ({names}): no recorded outputs (verify.expected)"
 
@@ -114,10 +117,12 @@ def _decoding(manifest: Manifest) -> Iterator[str]:
 
 
 def _recall(manifest: Manifest) -> Iterator[str]:
-    invented = [name for name, index in manifest.indexes.items() if not index.recall.representative]
-    if invented:
+    synthetic = [
+        name for name, index in manifest.indexes.items() if not index.recall.representative
+    ]
+    if synthetic:
         reason = "no real examples (verify.examples)"
-        yield f"the recall for real queries ({_names(invented)}): {reason}"
+        yield f"the recall for real queries ({_names(synthetic)}): {reason}"
 
 
 def _stages(manifest: Manifest) -> Iterator[str]:
@@ -128,19 +133,21 @@ def _stages(manifest: Manifest) -> Iterator[str]:
             f"what stages drop of the best candidates ({_names(unmeasured)}): no index has pools "
             "of which they keep a part"
         )
-    invented = [
+    synthetic = [
         stage.tower
         for stage in manifest.stages.values()
         if any(not recall.representative for recall in stage.recall.values())
     ]
-    if invented:
+    if synthetic:
         reason = "no real examples (verify.examples)"
-        yield f"what stages keep for real contexts ({_names(invented)}): {reason}"
+        yield f"what stages keep for real contexts ({_names(synthetic)}): {reason}"
 
 
 def _names(names: Iterable[str]) -> str:
     """Returns names for reading, the first ones of many."""
-    listed = list(names)
-    more = len(listed) - NAMES_SHOWN
-    shown = ", ".join(listed[:NAMES_SHOWN])
-    return f"{shown} and {more} more" if more > 0 else shown
+    all_names = list(names)
+    text = ", ".join(all_names[:NAMES_SHOWN])
+    omitted_count = len(all_names) - NAMES_SHOWN
+    if omitted_count > 0:
+        text += f" and {omitted_count} more"
+    return text

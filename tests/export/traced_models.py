@@ -27,7 +27,7 @@ from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
 from export.tensorflow_models.reference.model import TensorFlowReference
 from export.verify.examples import Examples
-from export.verify.made_examples import make_examples
+from export.verify.synthetic_examples import make_examples
 from tests.bundles.tables import write_table
 
 MODELS = Path(__file__).parents[1] / "models"

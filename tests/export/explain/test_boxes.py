@@ -13,14 +13,14 @@ from export.explain.boxes import (
     table_box,
     tower_box,
 )
-from export.explain.drawing import DrawnFeature, DrawnPart, DrawnTable, DrawnTower
+from export.explain.drawing import FeatureNode, PartNode, TableNode, TowerNode
 from tests.export.explain.rankers import drawn
 
 LONG = "a_table_whose_name_has_more_than_forty_letters"
 
 
-def tables(*names: str) -> list[DrawnTable]:
-    return [DrawnTable(name, 10, 4, "float32", 160, (), "model/table") for name in names]
+def tables(*names: str) -> list[TableNode]:
+    return [TableNode(name, 10, 4, "float32", 160, (), "model/table") for name in names]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_numbers_are_apart_where_they_are_rows_below_a_limit() -> None:
     ]
 
 
-def feature(name: str, **changes: Any) -> DrawnFeature:
-    known = DrawnFeature(
+def feature(name: str, **changes: Any) -> FeatureNode:
+    known = FeatureNode(
         name, (name,), "context", "single", "users", "hash", "hash mod 9", "zeros", False, ()
     )
     return replace(known, **changes)
@@ -148,9 +148,9 @@ def test_box_of_many_numbers_names_the_first_four_and_no_rule() -> None:
 
 
 def test_box_of_tables_tells_rows_dims_dtypes_and_bytes_of_all() -> None:
-    users = DrawnTable("users", 1000, 8, "float32", 32_000, (), "users")
-    genres = DrawnTable("genres", 20, 4, "int8", 160, (), "genres")
-    tags = DrawnTable("tags", 5, 16, "float32", 320, (), "tags")
+    users = TableNode("users", 1000, 8, "float32", 32_000, (), "users")
+    genres = TableNode("genres", 20, 4, "int8", 160, (), "genres")
+    tags = TableNode("tags", 5, 16, "float32", 320, (), "tags")
     box = table_box([users, genres, tags], 64_960)
     assert box.title == "users, genres, tags"
     assert box.lines == ["1,025 rows x 4 to 16 float32, int8", "31.7 KiB"]
@@ -159,15 +159,15 @@ def test_box_of_tables_tells_rows_dims_dtypes_and_bytes_of_all() -> None:
     assert table_box([genres], 0).share == 0
 
 
-TOWER = DrawnTower(
+TOWER = TowerNode(
     "rank",
     "ranking",
     ("score", "like"),
     "score",
     "",
     (
-        DrawnPart("rank/user", "context", (), (), ()),
-        DrawnPart("rank/head", "candidate", (), (), ()),
+        PartNode("rank/user", "context", (), (), ()),
+        PartNode("rank/head", "candidate", (), (), ()),
     ),
     ("LiteRT f32", "LiteRT int8"),
     2048,
@@ -183,7 +183,7 @@ def test_box_of_a_tower_tells_its_last_form_and_how_often_its_parts_run() -> Non
 
 
 def test_box_of_a_tower_that_is_not_split_has_no_parts() -> None:
-    whole = replace(TOWER, parts=(DrawnPart("rank", "", (), (), ()),), formula="score * like")
+    whole = replace(TOWER, parts=(PartNode("rank", "", (), (), ()),), formula="score * like")
     box = tower_box(whole)
     assert box.parts == []
     assert box.lines[-1] == "ordered by score * like"

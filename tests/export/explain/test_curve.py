@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from export.explain.curve import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, curve_section
-from export.explain.drawing import DrawnCurve
+from export.explain.drawing import RecallCurve
 
 FLOOR = HEIGHT - BOTTOM
 POINTS = (
@@ -23,7 +23,7 @@ POINTS = (
 def plot(
     target: float = 0.75, points: tuple[tuple[float, float, str], ...] = POINTS
 ) -> ElementTree.Element:
-    curve = DrawnCurve(index="movies", k=10, target=target, chosen="leaves 2", points=points)
+    curve = RecallCurve(index="movies", k=10, target=target, chosen="leaves 2", points=points)
     section = curve_section(curve)
     return ElementTree.fromstring(section[section.index("<svg") : section.index("</svg>") + 6])
 
@@ -109,6 +109,6 @@ def test_axes_and_heading_frame_the_plot() -> None:
     ]
     title = "Index movies: recall@10 of settings by cost, 0.75 asked for"
     assert root.attrib["aria-label"] == title
-    curve = DrawnCurve(index="movies", k=10, target=0.75, chosen="leaves 2", points=POINTS)
+    curve = RecallCurve(index="movies", k=10, target=0.75, chosen="leaves 2", points=POINTS)
     section = curve_section(curve)
     assert section.startswith(f"<h2>{title}</h2><p>Written with leaves 2</p>")

@@ -11,9 +11,9 @@ from bundle.format.manifest import AttributeIndex, Corpus, File, Manifest
 from export.explain.drawing import (
     NAMES_MAX,
     Drawing,
-    DrawnFeature,
-    DrawnPart,
-    DrawnTower,
+    FeatureNode,
+    PartNode,
+    TowerNode,
     draw_bundle,
     shortened,
 )
@@ -29,7 +29,7 @@ def drawn_with(**parts: object) -> Drawing:
     return draw_bundle(ranker(1, 1).model_copy(update=parts), "bundle")
 
 
-def feature_of(changes: dict[str, Any]) -> DrawnFeature:
+def feature_of(changes: dict[str, Any]) -> FeatureNode:
     page = ranker(1, 1)
     page.features["f0"] = page.features["f0"].model_copy(update=changes)
     return draw_bundle(page, "bundle").features[0]
@@ -125,8 +125,8 @@ def test_kind_of_numbers_tells_their_shape_or_what_they_are(
     assert (drawn.name, drawn.kind, drawn.table, drawn.rule) == ("hour", kind, "", "")
 
 
-def feature(name: str, table: str) -> DrawnFeature:
-    return DrawnFeature(name, (name,), "context", "single", table, "", "", "zeros", False, ())
+def feature(name: str, table: str) -> FeatureNode:
+    return FeatureNode(name, (name,), "context", "single", table, "", "", "zeros", False, ())
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ COMPILED = form("litert", "f32", score=1.5e-6, other=0.5e-6)
 NARROW = form("litert", "int8", score=0.125)
 
 
-def tower_of(forms: tuple[manifest.TowerForm, ...], serve: str = "f32") -> DrawnTower:
+def tower_of(forms: tuple[manifest.TowerForm, ...], serve: str = "f32") -> TowerNode:
     tower = ranker(1, 1).towers["ranking"].model_copy(update={"forms": forms, "serve": serve})
     (drawn,) = drawn_with(towers={"ranking": tower}, files=FILES).towers
     return drawn
@@ -249,18 +249,18 @@ def test_tower_without_parts_is_one_part_itself() -> None:
 
 def test_part_is_told_with_what_it_takes_and_gives() -> None:
     names = tuple(f"f{number}" for number in range(NAMES_MAX + 2))
-    part = DrawnPart("rank/head", "candidate", names[:NAMES_MAX], ("trunk_0",), ("score",))
+    part = PartNode("rank/head", "candidate", names[:NAMES_MAX], ("trunk_0",), ("score",))
     assert str(part) == (
         "head, once for each candidate, takes trunk_0, f0, f1, f2, f3, f4, f5, f6, f7; gives score"
     )
-    many = DrawnPart("rank/head", "context", names, (), ("a", "b"))
+    many = PartNode("rank/head", "context", names, (), ("a", "b"))
     assert str(many) == (
         "head, once for each context, takes 10 features: f0, f1, f2, f3, f4, f5, f6, f7 and 2 "
         "more; gives a, b"
     )
-    nine = DrawnPart("rank", "", names[: NAMES_MAX + 1], (), ())
+    nine = PartNode("rank", "", names[: NAMES_MAX + 1], (), ())
     assert str(nine) == "takes 9 features: f0, f1, f2, f3, f4, f5, f6, f7, f8"
-    assert str(DrawnPart("rank", "", (), (), ("score",))) == "takes nothing"
+    assert str(PartNode("rank", "", (), (), ("score",))) == "takes nothing"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bundle.format.manifest import IdentityIds
-from export.explain.drawing import Drawing, DrawnTable
+from export.explain.drawing import Drawing, TableNode
 from export.explain.picture import FEATURES, HEAD, OUTPUTS, TABLES, TOWERS, draw_svg
 from tests.export.explain.rankers import drawn
 
@@ -150,7 +150,7 @@ def test_picture_is_the_one_that_was_looked_at() -> None:
 
 def test_tables_that_no_feature_reads_stand_below_one_another() -> None:
     drawing = drawn(1, 1, ids=IdentityIds())
-    unread = [DrawnTable(f"u{at}", 10, 4, "float32", 160, (), "u") for at in range(3)]
+    unread = [TableNode(f"u{at}", 10, 4, "float32", 160, (), "u") for at in range(3)]
     shown = picture_of(replace(drawing, tables=(*drawing.tables, *unread)))
     tables = sorted((box.top, box.bottom) for box in shown.boxes if box.left == TABLES[0])
     assert len(tables) == 4
@@ -160,7 +160,7 @@ def test_tables_that_no_feature_reads_stand_below_one_another() -> None:
 
 def test_share_of_a_small_table_is_drawn_two_pixels_wide() -> None:
     drawing = drawn(1, 1)
-    small = DrawnTable("small", 1, 1, "float32", 4, (), "small")
+    small = TableNode("small", 1, 1, "float32", 4, (), "small")
     whole = replace(drawing.tables[0], bytes=10**6)
     inside, _ = draw_svg(replace(drawing, tables=(whole, small)))
     shares = [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from export.explain.drawing import Drawing, DrawnFeature, DrawnPart, DrawnTable, DrawnTower
+from export.explain.drawing import Drawing, FeatureNode, PartNode, TableNode, TowerNode
 from export.explain.text import explain_text
 
-USERS = DrawnTable("users", 10, 4, "float32", 160, ("user",), "params.users")
-USER = DrawnFeature(
+USERS = TableNode("users", 10, 4, "float32", 160, ("user",), "params.users")
+USER = FeatureNode(
     "user", ("user",), "context", "single", "users", "", "the id is the row", "zeros", False, ()
 )
-WHOLE = DrawnPart("rank", "", ("user",), (), ("score",))
-RANK = DrawnTower("rank", "ranking", ("score",), "score", "", (WHOLE,), ("LiteRT f32",), 2048)
+WHOLE = PartNode("rank", "", ("user",), (), ("score",))
+RANK = TowerNode("rank", "ranking", ("score",), "score", "", (WHOLE,), ("LiteRT f32",), 2048)
 DRAWING = Drawing("movies 1", "bundle", (USER,), (USERS,), (RANK,), (), ())
 
 

@@ -23,9 +23,9 @@ from export.verify.checks import (
     OF_BUNDLE,
     OF_MODEL,
     Findings,
-    Subject,
+    CheckedBundle,
     check_bundle,
-    told_as_failures,
+    raising_verification_failed,
 )
 from export.verify.stated_layouts import StatedLayout
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -50,14 +50,14 @@ GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 def test_what_a_reader_of_the_bundle_rejects_is_a_failed_check(
     problem: Exception, kind: type[ExportError], told: str
 ) -> None:
-    with pytest.raises(kind) as failure, told_as_failures():
+    with pytest.raises(kind) as failure, raising_verification_failed():
         raise problem
     assert str(failure.value) == told
 
 
 def test_bundle_alone_is_checked_without_a_checkpoint_and_a_model() -> None:
     manifest = read_manifest(GOLDEN)
-    found = check_bundle(Subject(GOLDEN, manifest), (*OF_BUNDLE, *OF_MODEL))
+    found = check_bundle(CheckedBundle(GOLDEN, manifest), (*OF_BUNDLE, *OF_MODEL))
     listed = {str(file.path) for file in manifest.files}
     listed |= {str(each.file) for table in manifest.tables.values() for each in table.segments}
     listed |= {str(each.file) for table in manifest.tables.values() for each in table.scales}
@@ -71,13 +71,13 @@ def test_bundle_alone_is_checked_without_a_checkpoint_and_a_model() -> None:
         "corpus movies",
         "index movies",
     }
-    assert check_bundle(Subject(GOLDEN, manifest), ()) == Findings()
+    assert check_bundle(CheckedBundle(GOLDEN, manifest), ()) == Findings()
 
 
 VALUES = np.arange(40, dtype=np.float32).reshape(20, 2)
 
 
-def tables_of(directory: Path, rows: int | None, **changes: Any) -> Subject:
+def tables_of(directory: Path, rows: int | None, **changes: Any) -> CheckedBundle:
     """Returns a bundle of two tables of 20 rows as it is compared with its checkpoint."""
     write_bundle(directory / "ckpt", dict.fromkeys("ab", VALUES))
     tables = {}
@@ -90,7 +90,7 @@ def tables_of(directory: Path, rows: int | None, **changes: Any) -> Subject:
         tables[name] = Table(rows=20, dim=2, dtype="float32", segments=(segment,), source=source)
     construct: Any = Manifest.model_construct
     manifest = construct(tables=tables, keys={})
-    return Subject(directory, manifest, open_checkpoint(directory), rows, **changes)
+    return CheckedBundle(directory, manifest, open_checkpoint(directory), rows, **changes)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_rows_of_linked_tables_are_compared_all_or_none(
     anything.
     """
     judged = {"a": StatedLayout("accepted")}
-    subject = tables_of(tmp_path, rows, linked={"b"}, judged=judged)
+    checked = tables_of(tmp_path, rows, linked={"b"}, layouts=judged)
     first, second = compared
-    assert check_bundle(subject, ["rows"]).tables == {
+    assert check_bundle(checked, ["rows"]).tables == {
         "a": TableCheck(rows_compared=first, rows=20, stated_layout="accepted"),
         "b": TableCheck(rows_compared=second, rows=20),
     }
@@ -115,23 +115,23 @@ def test_failed_table_names_the_steps_that_make_it(tmp_path: Path) -> None:
     def steps_of(name: str) -> Sequence[str]:
         return [f"rows of {name}"]
 
-    subject = tables_of(tmp_path, None, steps_of=steps_of)
+    checked = tables_of(tmp_path, None, steps_of=steps_of)
     (tmp_path / "b").write_bytes((VALUES + 1).tobytes())
     with pytest.raises(VerificationFailed, match="table 'b': row 0 differs") as failure:
-        check_bundle(subject, ["rows"])
+        check_bundle(checked, ["rows"])
     assert failure.value.steps == ("rows of b",)
 
 
 def test_damaged_file_of_a_bundle_fails_the_check_of_files(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
-    subject = Subject(bundle, read_manifest(bundle))
-    check_bundle(subject, ["files"])
-    vectors = bundle / subject.manifest.indexes["movies"].vectors
+    checked = CheckedBundle(bundle, read_manifest(bundle))
+    check_bundle(checked, ["files"])
+    vectors = bundle / checked.manifest.indexes["movies"].vectors
     data = bytearray(vectors.read_bytes())
     data[5] ^= 1
     vectors.write_bytes(data)
     with pytest.raises(VerificationFailed, match=r"indexes/movies/vectors\.bin"):
-        check_bundle(subject, ["files"])
+        check_bundle(checked, ["files"])
 
 
 @pytest.mark.parametrize(("rows", "fails"), [(5, False), (None, True)])
@@ -151,13 +151,13 @@ def test_keys_of_a_table_are_compared_some_or_all_as_its_rows_are(
     construct: Any = Manifest.model_construct
     manifest = construct(tables={"t": table}, keys=entries)
     keys[SAMPLED_KEYS] += 1  # right behind those of the first sample
-    subject = Subject(tmp_path / "bundle", manifest, dumped(tmp_path, keys), rows)
+    checked = CheckedBundle(tmp_path / "bundle", manifest, dumped(tmp_path, keys), rows)
     if fails:
         with pytest.raises(VerificationFailed, match=f"of the dump is row {SAMPLED_KEYS} there"):
-            check_bundle(subject, ["rows"])
+            check_bundle(checked, ["rows"])
     else:
-        check_bundle(subject, ["rows"])
+        check_bundle(checked, ["rows"])
     keys[0] += 1
-    subject = replace(subject, checkpoint=dumped(tmp_path, keys))
+    checked = replace(checked, checkpoint=dumped(tmp_path, keys))
     with pytest.raises(VerificationFailed, match="of the dump is row 0 there and row -1 by"):
-        check_bundle(subject, ["rows"])
+        check_bundle(checked, ["rows"])

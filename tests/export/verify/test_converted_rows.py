@@ -113,7 +113,7 @@ def test_verify_tables_rejects_a_damaged_scale_in_full_and_an_error_recorded_too
     lying = table.model_copy(
         update={"error": table.error.model_copy(update={"max_abs": table.error.max_abs / 2})}
     )
-    with pytest.raises(VerificationFailed, match="the manifest tells"):
+    with pytest.raises(VerificationFailed, match="the manifest states"):
         verify(tmp_path, lying)
     # This changes the last bit of a scale, too little to be seen in the values.
     alter(tmp_path / "out" / table.scales[2].file, 4 * 77)
@@ -185,6 +185,6 @@ def test_verify_tables_holds_rows_to_the_recorded_error(
         verify(tmp_path, less)
         return
     apart = np.abs(VALUES.astype(np.float16).astype(np.float64) - VALUES).max(axis=1)
-    told = f"row {apart.argmax()} lies {apart.max():.6g} from the checkpoint, the manifest tells"
+    told = f"row {apart.argmax()} lies {apart.max():.6g} from the checkpoint, the manifest states"
     with pytest.raises(VerificationFailed, match=told):
         verify(tmp_path, less)

@@ -13,7 +13,7 @@ from bundle.format import manifest
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec, TableFacts
 from export.verify.examples import read_examples
-from export.verify.made_examples import make_examples
+from export.verify.synthetic_examples import make_examples
 from tests.export.traced_features import dense, embedded
 from tests.id_graphs import bucket_ids, cast_ids, hash_ids, vocabulary_ids
 

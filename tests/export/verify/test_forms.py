@@ -140,7 +140,7 @@ def opened(
         (
             opened(),
             None,
-            "|d| <= 1e-05 + 1e-05 * max(|y|, median |y|): it would not answer as the model does",
+            "|d| <= 1e-05 + 1e-05 * max(|y|, median |y|): its results would not be the model's",
         ),
         (
             opened("int8"),
@@ -269,4 +269,4 @@ def test_output_that_differs_names_the_features_that_may_be_the_cause(
     form = replace(opened(), spec=replace(SPEC, inputs=inputs))
     with pytest.raises(VerificationFailed) as problem:
         form.check("score", np.array([1.0]), np.array([2.0]), None, np.arange(1))
-    assert str(problem.value).endswith(f"it would not answer as the model does{suspects}")
+    assert str(problem.value).endswith(f"its results would not be the model's{suspects}")

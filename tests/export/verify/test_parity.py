@@ -14,7 +14,7 @@ from export.front_end.interface import ReadRows
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.model.weights import TrainedModel
 from export.verify.examples import Examples
-from export.verify.made_examples import make_examples
+from export.verify.synthetic_examples import make_examples
 from export.verify.parity import check_towers, with_empty_bags
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results, reference_results

@@ -60,8 +60,8 @@ def test_made_examples_are_as_many_as_the_recipe_counts_and_of_its_vocabulary(
     }
     found = examples(tmp_path, embedded("user", "users"), **stated)
     assert (found.n, found.labels, found.recorded) == (40, {}, {})
-    assert found.known is not None
-    assert set(found.known.columns["user"].values.tolist()) == {70, 50, 90}
+    assert found.with_known_ids is not None
+    assert set(found.with_known_ids.columns["user"].values.tolist()) == {70, 50, 90}
     assert set(found.columns["user"].values.tolist()) == {70, 50, 90, 91, 1090}
 
 
@@ -74,8 +74,8 @@ def test_made_examples_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
         tables={"users": {"dump": "dump"}},
         features={"user": {"ids": {"kind": "keyed"}}},
     )
-    assert found.known is not None
-    assert set(found.known.columns["user"].values.tolist()) == set(keys.tolist())
+    assert found.with_known_ids is not None
+    assert set(found.with_known_ids.columns["user"].values.tolist()) == set(keys.tolist())
     unknown = {(1 << 40) + 1, (1 << 40) + 1000}
     assert set(found.columns["user"].values.tolist()) == {*keys.tolist(), *unknown}
 

@@ -80,10 +80,10 @@ def test_made_numbers_lose_their_signs_where_the_model_gives_no_numbers(tmp_path
         (
             {},
             2,
-            "the made examples do not fit the model: write some that callers would send, and name "
+            "synthetic examples do not fit the model: write some that clients would send, and name "
             "their file as verify.examples",
         ),
-        (REAL, 1, "the verify.examples do not fit the model: correct them"),
+        (REAL, 1, "verify.examples do not fit the model: correct them"),
     ],
 )
 def test_examples_that_give_no_numbers_are_rejected(
@@ -94,8 +94,8 @@ def test_examples_that_give_no_numbers_are_rejected(
     with pytest.raises(VerificationFailed) as failure:
         finite_results(reference)
     assert str(failure.value) == (
-        "tower 'second', output 'score': example 2 is -inf of the original model itself, which is "
-        f"no answer; {told}"
+        "tower 'second', output 'score': example 2 is -inf of the original model itself; the "
+        f"{told}"
     )
     assert len(original.called) == calls
 
@@ -162,7 +162,7 @@ def test_model_that_gives_another_number_of_results_than_examples_is_rejected(
     _, reference = asked(tmp_path, scores(1, 2, 3))
     with pytest.raises(
         NotConvertible,
-        match="tower 'first', output 'vector': the model gives 3 answers for 4 examples; give what",
+        match="tower 'first', output 'vector': the model gives 3 rows for 4 examples; give what",
     ):
         reference_results(reference)
 

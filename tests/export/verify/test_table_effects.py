@@ -87,8 +87,8 @@ def test_recall_of_tables_counts_what_converted_users_find_of_what_trained_users
             {},
             5,
             [
-                "tables movies, users are converted, so the parity rule",
-                ".max_abs_error.f32 (here 0.",
+                "tables movies, users are stored with lower precision, so outputs",
+                ".max_abs_error.f32 (measured: 0.",
             ],
         ),
         (

@@ -1,5 +1,10 @@
-"""Examples that are invented where a recipe names no file of examples: known ids, and some that no
-table has.
+"""Synthetic examples, for recipes that name no file of examples: ids that have rows, and some that
+no table has.
+
+The column of an input must suit all features that read it. So ids are drawn at random, and those
+for which every feature finds a row are taken (`export/verify/random_values.py`). A feature that
+computes a row of several inputs may have rows for a few combinations only: `with_rows` searches for
+these when the columns exist.
 """
 
 from __future__ import annotations
@@ -23,7 +28,8 @@ from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
 from bundle.tables.id_values import Rows, Values
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
-from export.verify.drawn_values import (
+from export.verify.examples import Examples, offsets_of
+from export.verify.random_values import (
     INT32_END,
     WIDE_END,
     Reader,
@@ -32,14 +38,17 @@ from export.verify.drawn_values import (
     as_texts,
     rows_or_none,
 )
-from export.verify.examples import Examples, offsets_of
 
 BAG_SIZES = 6
-"""Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
+"""The number of different sizes of bags: 0 to 5 ids. Sequences hold up to two ids more than fit."""
 _UNKNOWN_EVERY = 7
-"""One id of so many is unknown."""
+"""One in this number of ids is unknown."""
+_ZERO_WEIGHT_EVERY = 7
+"""One in this number of ids has the weight 0."""
 _JOINED_VALUES = 1 << 14
-"""Combinations of values of several inputs, of which some lead to rows."""
+"""The number of combinations of several inputs' values that are tried: hardly any has a row where a
+model's rule is narrow.
+"""
 
 Keys = Mapping[str, NDArray[Any]]
 """Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
@@ -59,19 +68,20 @@ def make_examples(
     They are the same in every run.
 
     Args:
-      model: the traced features and tables.
-      entries: the manifest's features.
-      keys: of each vocabulary.
-      count: how many.
-      dumped: some keys of each table whose rows are found by key.
-      unknown_ids: whether some ids of each input are such that no table has, if its features take
-        them.
+      model: The traced features and tables.
+      entries: The features of the manifest.
+      keys: The keys of each vocabulary.
+      count: The number of examples.
+      dumped: Some keys of each table whose rows are found by key.
+      unknown_ids: Whether some ids of each input are ids that no table has, if its features take
+        such ids.
     """
     maker = _Maker(model, entries, keys, dumped, count, np.random.default_rng(0))
     columns = {}
     for number, name in enumerate(model.inputs):
         column = maker.column(name)
         if unknown_ids:
+            # Each input begins elsewhere, so that an example has few unknown ids at a time.
             column = maker.with_unknown_ids(name, column, first=number % _UNKNOWN_EVERY)
         columns[name] = column
     for spec in model.features.values():
@@ -105,24 +115,26 @@ class _Maker:
             weighted = any(spec.weights is not None for spec in specs)
             return self._bags(bags[0], weighted)
 
-        spec = min(embedded, key=_telling, default=None)
+        # The other readers of the input share these ids, so that the strictest one chooses.
+        spec = min(embedded, key=_strictness, default=None)
         sizes = _sizes(spec, numbers, self.count)
         if bags:
             sizes = np.minimum(sizes, bags[0].shape[0])
         ids = self._ids(name, spec, int(sizes.sum()))
         offsets = offsets_of(sizes)
-        # Every second example of several ids has one of them twice.
+        # Every second example of several ids has one of them twice: combiners add it twice.
         firsts = offsets[:-1][sizes > 1][::2]
         ids[firsts + 1] = ids[firsts]
 
         weights = None
-        if any(other.weights is not None for other in embedded):
+        if any(reader.weights is not None for reader in embedded):
             weights = self._weights(ids.size)
-            if all(other.encoding != "dense" for other in embedded):
-                # An id of weight 0 counts as left out, which a dense tensor cannot say.
-                weights[::7] = 0
-        one_each = spec is not None and spec.entry.one_each and spec.entry.place is None
-        return Column(ids, None if one_each else offsets, weights)
+            if all(reader.encoding != "dense" for reader in embedded):
+                # An id of weight 0 counts as left out, which a dense tensor cannot express.
+                weights[::_ZERO_WEIGHT_EVERY] = 0
+        if spec is not None and spec.entry.one_each and spec.entry.place is None:
+            return Column(ids, None, weights)
+        return Column(ids, offsets, weights)
 
     def with_unknown_ids(self, name: str, column: Column, first: int) -> Column:
         """Replaces ids of an input by ids that no table has, from position `first` on."""
@@ -130,12 +142,15 @@ class _Maker:
         if not positions.size or not self._takes_unknown_ids(name):
             return column
         specs = self.model.inputs[name]
-        unknown = self._source(name, min(specs, key=_telling)).unknown()
-        if self.model.padding_of(name) is not None:
-            unknown = unknown[unknown != self.model.padding_of(name)]
+        unknown = self._source(name, min(specs, key=_strictness)).unknown()
+        padding = self.model.padding_of(name)
+        if padding is not None:
+            # Padding is no id, so no example would hold an unknown one.
+            unknown = unknown[unknown != padding]
         is_encoded = any(isinstance(spec, FeatureSpec) and spec.entry.indicator for spec in specs)
         if is_encoded and unknown.dtype.kind == "i":
-            unknown = unknown[unknown >= 0]  # no encoding takes others
+            # One-hot and multi-hot encodings take no negative ids.
+            unknown = unknown[unknown >= 0]
         if not unknown.size:
             return column
         values = column.values.copy()
@@ -143,40 +158,48 @@ class _Maker:
         return column._replace(values=values)
 
     def with_rows(self, spec: FeatureSpec, columns: Mapping[str, Column]) -> dict[str, Column]:
-        """Returns the inputs of a feature that computes rows of several, with other values in the
-        examples of which it computes none, as far as there are any.
+        """Returns the columns of a feature that computes one row of several inputs, in which every
+        example has a row, as far as combinations with rows are found.
+
+        Examples without a row get the values of a combination that has one.
         """
         if not isinstance(spec.entry.ids, manifest.JoinedIds) or spec.unknown is not None:
             return {}
-        graph = spec.entry.ids.ids
-        tried = []
+
+        # The combinations of the examples come first, so that example i is combination i.
+        combinations = []
         for name in spec.reads:
-            pool = columns[name].values
-            if len(self.model.inputs[name]) == 1:  # else others know these values
+            candidates = columns[name].values
+            # Only values that the other readers of an input know may be put into it.
+            if len(self.model.inputs[name]) == 1:
                 source = self._source(name, spec)
-                keys = source.keys()
-                pool = keys if keys.size else source.ordinary()
-            drawn = self.random.choice(pool, _JOINED_VALUES)
-            tried.append(np.concatenate([columns[name].values, drawn]))
-        computed = Graph(graph, [self._vocabulary(table) for table in graph.tables])
+                candidates = source.keys()
+                if not candidates.size:
+                    candidates = source.ordinary()
+            random_values = self.random.choice(candidates, _JOINED_VALUES)
+            combinations.append(np.concatenate([columns[name].values, random_values]))
+
+        graph = spec.entry.ids.ids
+        operations = Graph(graph, [self._vocabulary(table) for table in graph.tables])
 
         def find(*values: Values) -> Rows:
-            rows = computed.results([("", column) for column in values]).astype(np.int64)
+            rows = operations.results([("", column) for column in values]).astype(np.int64)
             return within(rows, self.model.rows_of(spec))
 
-        (known,) = (rows_or_none(find, *tried) >= 0).nonzero()
-        if not known.size:
+        (with_rows,) = (rows_or_none(find, *combinations) >= 0).nonzero()
+        if not with_rows.size:
             return {}
-        others = self.random.choice(known, self.count)
-        taken = np.where(np.isin(np.arange(self.count), known), np.arange(self.count), others)
+        examples = np.arange(self.count)
+        replacements = self.random.choice(with_rows, self.count)
+        chosen = np.where(np.isin(examples, with_rows), examples, replacements)
         return {
-            name: columns[name]._replace(values=values[taken])
-            for name, values in zip(spec.reads, tried, strict=True)
+            name: columns[name]._replace(values=values[chosen])
+            for name, values in zip(spec.reads, combinations, strict=True)
         }
 
     def _takes_unknown_ids(self, name: str) -> bool:
-        """Returns whether no feature rejects unknown ids of an input, and none leaves them out
-        where the model is given them.
+        """Returns whether unknown ids of an input can be compared: no feature rejects them, and
+        none leaves them out while the model itself gets them.
         """
         specs = self.model.inputs[name]
         embedded = [spec for spec in specs if isinstance(spec, FeatureSpec)]
@@ -184,6 +207,7 @@ class _Maker:
             return False
         if any(spec.ids_dtype == "float32" for spec in embedded):
             return False
+        # Without a table that ends somewhere, no id is unknown.
         is_limited = False
         for spec in specs:
             entry = self.entries[spec.name]
@@ -198,19 +222,20 @@ class _Maker:
         return is_limited
 
     def _drops_some(self, specs: Sequence[FeatureSpec | DenseSpec]) -> bool:
-        """Returns whether bags leave unknown ids out that the model is given all the same, for
-        another reader of the input, such as the number of ids, or for a rule of its own: what it
-        makes of them is then no reference.
+        """Returns whether bags leave unknown ids out that the model itself gets all the same: for
+        another reader of the input, such as the number of ids, or for the model's own rule. Its
+        results are then no reference.
         """
-        dropping = [
-            spec
-            for spec in specs
-            if isinstance(spec, FeatureSpec)
-            and spec.entry.kind == "bag"
-            and self._entry(spec).unknown.rule == "zeros"
-        ]
-        by_own_rule = any(spec.rule is not None for spec in dropping)
-        return bool(dropping) and (by_own_rule or len(dropping) < len(specs))
+        dropping = []
+        for spec in specs:
+            if not isinstance(spec, FeatureSpec) or spec.entry.kind != "bag":
+                continue
+            if self._entry(spec).unknown.rule == "zeros":
+                dropping.append(spec)
+        if not dropping:
+            return False
+        by_model_rule = any(spec.rule is not None for spec in dropping)
+        return by_model_rule or len(dropping) < len(specs)
 
     def _entry(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
         """Returns the entry of a feature, whether the model or the recipe states its rule."""
@@ -223,56 +248,66 @@ class _Maker:
 
         Args:
           name: The input.
-          spec: The feature that tells most of it; None: only the numbers of its ids are read.
-          size: How many.
+          spec: The strictest reader of the input; None: only the numbers of its ids are read.
+          size: The number of ids.
         """
         if spec is not None and isinstance(spec.entry.ids, manifest.TextIds):
             return self._texts(spec.entry.ids, size)
         return self._source(name, spec).known(size)
 
     def _source(self, name: str, spec: FeatureSpec | DenseSpec | None) -> ValueSource:
-        """Returns what draws values of an input, in the type that a feature of it takes."""
+        """Returns a source of values for an input, in the type that one of its features takes."""
         readers = []
-        for other in self.model.inputs[name]:
-            if isinstance(other, FeatureSpec):
-                reader = self._reader(name, other)
-            elif other.entry.below is not None:
-                reader = Reader(partial(_whole_within, other.entry.below), other.entry.below)
-            else:
-                reader = None
+        for reading in self.model.inputs[name]:
+            reader = None
+            if isinstance(reading, FeatureSpec):
+                reader = self._reader(name, reading)
+            elif reading.entry.below is not None:
+                below = reading.entry.below
+                reader = Reader(partial(_whole_within, below), below)
             if reader is not None:
                 readers.append(reader)
         dtype, end = self._sent(name, spec)
         return ValueSource(dtype, readers, end, self.random)
 
     def _sent(self, name: str, spec: FeatureSpec | DenseSpec | None) -> tuple[SentDtype, int]:
-        """Returns the type of what callers send, and the limit of integers."""
+        """Returns the type of the values that requests send, and the limit of integers."""
         if not isinstance(spec, FeatureSpec):
             return "int64", WIDE_END
         rule = self._entry(spec).ids
         if isinstance(rule, manifest.MultiInputIds):
             # `ids_dtype` is that of the first input alone.
             return rule.keys[spec.reads.index(name)].dtype, INT32_END
-        taken = rule.dtype if isinstance(rule, manifest.GraphIds) else "int64"
-        if "string" in (taken, spec.ids_dtype):
+        rule_dtype = "int64"
+        if isinstance(rule, manifest.GraphIds):
+            rule_dtype = rule.dtype
+        if "string" in (rule_dtype, spec.ids_dtype):
             return "string", WIDE_END
-        if taken == "float32" and not spec.ids_dtype.startswith("int"):
+        if rule_dtype == "float32" and not spec.ids_dtype.startswith("int"):
             return "float32", WIDE_END
-        return "int64", INT32_END if spec.ids_dtype in ("", "int32") else WIDE_END
+        # Without a type, integers are taken that every type can hold.
+        if spec.ids_dtype in ("", "int32"):
+            return "int64", INT32_END
+        return "int64", WIDE_END
 
     def _reader(self, name: str, spec: FeatureSpec) -> Reader | None:
-        """Returns what a feature makes of the values of an input; None if it takes any."""
+        """Returns the reader of an input by a feature; None: the feature takes any value."""
         rule = self._entry(spec).ids
         number = spec.reads.index(name)
         if isinstance(rule, manifest.TextIds):
             return None
         if isinstance(rule, manifest.KeyedIds):
             dumped = self.dumped[rule.keys]
+            # Row 0 stands for any row of a key, -1 for none.
             return Reader(lambda ids: np.isin(ids, dumped) - np.int64(1), keys=(dumped,))
         if isinstance(rule, manifest.CrossedIds):
             graph = rule.keys[number].ids
-            return None if graph is None else self._graph_reader(graph, 0, self._no_error_of(graph))
-        if isinstance(rule, manifest.JoinedIds):  # one value alone has no row: see `with_rows`
+            reader = None
+            if graph is not None:
+                reader = self._graph_reader(graph, 0, self._row_unless_rejected(graph))
+            return reader
+        if isinstance(rule, manifest.JoinedIds):
+            # A value has no row by itself: `with_rows` looks for combinations.
             return self._graph_reader(rule.ids, number, lambda ids: np.zeros(ids.size, np.int64))
         rows = self.model.rows_of(spec)
         opened = {
@@ -287,10 +322,14 @@ class _Maker:
             return self._graph_reader(rule, 0, find, rows)
         return Reader(find, rows)
 
-    def _no_error_of(self, graph: manifest.GraphIds) -> Callable[[Values], Rows]:
-        """Returns what has a row for each value that a graph takes."""
-        computed = Graph(graph, [self._vocabulary(one) for one in graph.tables], gives_texts=True)
-        return lambda ids: np.zeros(computed.results([("", ids)]).shape, np.int64)
+    def _row_unless_rejected(self, graph: manifest.GraphIds) -> Callable[[Values], Rows]:
+        """Returns a function that has row 0 for each value that a graph takes.
+
+        A cross hashes what the graphs of its inputs compute, so that every value has a row.
+        """
+        vocabularies = [self._vocabulary(table) for table in graph.tables]
+        operations = Graph(graph, vocabularies, gives_texts=True)
+        return lambda ids: np.zeros(operations.results([("", ids)]).shape, np.int64)
 
     def _graph_reader(
         self,
@@ -300,28 +339,30 @@ class _Maker:
         rows: int | None = None,
     ) -> Reader:
         """Returns the reader of one input of a graph."""
-        nodes = _operations_on(graph, number)
-        keys = [
-            self.keys[graph.tables[node.attributes["table"]].vocabulary]
-            for node in nodes
-            if "table" in node.attributes
-        ]
-        boundaries = [
-            boundary for node in nodes for boundary in node.attributes.get("boundaries", ())
-        ]
+        keys = []
+        boundaries: list[float] = []
+        for node in _operations_on(graph, number):
+            if "table" in node.attributes:
+                table = graph.tables[node.attributes["table"]]
+                keys.append(self.keys[table.vocabulary])
+            boundaries += node.attributes.get("boundaries", ())
         return Reader(find, rows, tuple(keys), tuple(boundaries), _integers_of(graph))
 
     def _texts(self, rule: manifest.TextIds, size: int) -> Values:
-        """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
-        known = ["x", "X!"]
+        """Returns [size] object: texts of words of the vocabularies, and of two others.
+
+        The texts have 0 to 7 words, so that every eighth is empty.
+        """
+        # Short words, one with an upper-case letter and punctuation, which some layers strip.
+        words = ["x", "X!"]
         for table in rule.ids.tables:
-            known += self.keys[table.vocabulary].tolist()
+            words += self.keys[table.vocabulary].tolist()
         counts = np.arange(size) % 8
-        space = "" if rule.split == "characters" else " "
+        separator = "" if rule.split == "characters" else " "
         texts = np.empty(size, object)
-        for place, count in enumerate(counts):
-            words = self.random.integers(0, len(known), count)
-            texts[place] = space.join(known[word] for word in words)
+        for i, count in enumerate(counts):
+            chosen = self.random.integers(0, len(words), count)
+            texts[i] = separator.join(words[word] for word in chosen)
         return texts
 
     def _vocabulary(self, table: manifest.LookupTable) -> Vocabulary:
@@ -333,7 +374,7 @@ class _Maker:
             return self.random.standard_normal(size).astype(np.float32)
         if entry.dtype == "string":
             return as_texts(self.random.integers(0, 100, size))
-        # What integers mean is not known here: 0 and 1 fit most.
+        # Nothing says what the integers mean: 0 and 1 fit most models.
         return self.random.integers(0, entry.below or 2, size)
 
     def _bags(self, entry: manifest.DenseFeature, weighted: bool) -> Column:
@@ -346,23 +387,26 @@ class _Maker:
         return self.random.uniform(0.25, 2.0, size).astype(np.float32)
 
 
-def _telling(spec: FeatureSpec | DenseSpec) -> tuple[int, bool, bool]:
-    """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
+def _strictness(spec: FeatureSpec | DenseSpec) -> tuple[int, bool, bool]:
+    """Returns a key that sorts the strictest reader of an input first: one that reads no other
+    input, then one of a single id, then one with a vocabulary.
+    """
     if isinstance(spec, DenseSpec):
         return 2, True, True
-    is_listed = bool(manifest.lookup_tables_of(spec.entry.ids))
-    return len(spec.reads), not spec.entry.one_each, not is_listed
+    has_vocabulary = bool(manifest.lookup_tables_of(spec.entry.ids))
+    return len(spec.reads), not spec.entry.one_each, not has_vocabulary
 
 
 def _sizes(
     spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature], count: int
 ) -> NDArray[np.int64]:
-    """Returns how many values each example has in an input that `spec` and `numbers` read."""
+    """Returns the number of values of each example in an input that `spec` and `numbers` read."""
     fixed = _fixed_size(spec, numbers)
     if fixed is not None:
         return np.full(count, fixed, np.int64)
     below = BAG_SIZES
     if spec is not None and spec.entry.length is not None:
+        # Two more than fit, so that the cutting of long sequences is compared, too.
         below = spec.entry.length + 3
     elif spec is not None and spec.ids_max is not None:
         below = min(BAG_SIZES, spec.ids_max + 1)
@@ -370,18 +414,22 @@ def _sizes(
 
 
 def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeature]) -> int | None:
-    """Returns how many values every example has in an input; None if examples differ."""
-    if numbers:  # the ids are read as numbers, too
+    """Returns the number of values that every example has in an input; None if examples differ."""
+    if numbers:
+        # The tower reads the ids as numbers, too, in a tensor of this shape.
         return math.prod(numbers[0].shape)
     if spec is None:
         return None
     entry = spec.entry
-    if entry.one_each or len(spec.reads) > 1:  # of a cross, one value of each input
+    if entry.one_each or len(spec.reads) > 1:
+        # A cross has one value of each input.
         return entry.places or 1
     if spec.encoding == "dense" and entry.length is not None:
         return entry.length
     # Where no id stands for padding, every example of a dense bag is full.
-    return spec.ids_max if entry.padding is None else None
+    if entry.padding is not None:
+        return None
+    return spec.ids_max
 
 
 def _whole_within(below: int, values: Values) -> Rows:
@@ -399,17 +447,16 @@ def _integers_of(graph: manifest.GraphIds) -> tuple[int, ...]:
 
 def _operations_on(graph: manifest.GraphIds, number: int) -> list[OperationNode]:
     """Returns the operations of a graph that one of its inputs has an effect on."""
-    readers = {}
+    affected = set()
+    operations = []
+    # Nodes only read nodes before them.
     for position, node in enumerate(graph.nodes):
-        if isinstance(node, InputNode):
-            is_read = node.input == number
-        else:
-            is_read = isinstance(node, OperationNode) and any(
-                operand in readers for operand in node.inputs
-            )
-        if is_read:
-            readers[position] = node
-    return [node for node in readers.values() if isinstance(node, OperationNode)]
+        if isinstance(node, InputNode) and node.input == number:
+            affected.add(position)
+        if isinstance(node, OperationNode) and affected.intersection(node.inputs):
+            affected.add(position)
+            operations.append(node)
+    return operations
 
 
 def vocabulary_of(keys: NDArray[Any]) -> Vocabulary:

@@ -14,7 +14,7 @@ from bundle.format.graph_builder import GraphBuilder
 from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.examples import without_signs
-from export.verify.made_examples import make_examples
+from export.verify.synthetic_examples import make_examples
 from tests.export.traced_features import dense, embedded
 from tests.id_graphs import bucket_ids, cast_ids, computed_ids, hash_ids, vocabulary_ids
 

@@ -1,7 +1,7 @@
-"""Values that are drawn for an input, of which all of its features find rows.
+"""Random values of an input, for which all of its features find rows.
 
-Rules run forward only, as in a service: values of every kind are drawn, and those that have rows
-are kept.
+Rules only run forward, as in a service: values of every kind are drawn, and those without rows are
+dropped.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from bundle.tables.id_values import Rows, Values
 SentDtype = Literal["int64", "float32", "string"]
 
 INT32_END = 1 << 31
+"""The limit of integers where the model takes 32 bits."""
 WIDE_END = 1 << 40
-"""Of integers that are drawn where the model takes 64 bits."""
+"""The limit of integers where the model takes 64 bits."""
 _ORDINARY_VALUES = 1 << 9
+"""The number of ordinary values that are drawn."""
 _SPREAD_VALUES = 1 << 14
-"""Drawn where hardly any of the ordinary ones has a row."""
+"""The number of values of each magnitude that are drawn where few ordinary values have rows."""
 _VALUES_AROUND = 1 << 10
-"""Drawn around each constant, by which a rule may move ids."""
+"""The number of values that are drawn around each constant, by which a rule may move ids."""
 _ORDINARY_SHARE = 0.25
-"""Of the ordinary values; if fewer have rows, others are drawn."""
+"""The share of ordinary values with rows below which values of every magnitude are drawn, too."""
 _FLOAT_END = 1 << 23
-"""Integers up to here, and halves of them, are exact in float32."""
+"""The limit up to which integers, and halves of them, are exact in float32."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """What one feature makes of the values of an input.
+    """The way in which one feature finds rows of the values of an input.
 
     Attributes:
-      find: returns [m] int64 rows of [m] values, -1 for those that have none.
-      rows: how many rows its table has; None: any.
-      keys: those of the vocabularies that it looks values up in, [k] each.
-      boundaries: those of its buckets.
-      constants: integers that it computes with.
+      find: Returns [m] int64 rows of [m] values, -1 for values without a row.
+      rows: The number of rows of its table; None: any.
+      keys: [k] keys of each vocabulary in which it looks values up.
+      boundaries: The boundaries of its buckets.
+      constants: The integers that it computes with.
     """
 
     find: Callable[[Values], Rows]
@@ -64,6 +66,7 @@ def rows_or_none(find: Callable[..., Rows], *values: Values) -> Rows:
     except FeatureError:
         if values[0].size == 1:
             return np.array([-1])
+    # One rejected value fails the whole call, so the values are halved until it is alone.
     middle = values[0].size // 2
     first = rows_or_none(find, *(column[:middle] for column in values))
     second = rows_or_none(find, *(column[middle:] for column in values))
@@ -75,10 +78,10 @@ class ValueSource:
     """Draws values of one input.
 
     Attributes:
-      dtype: of the values.
-      readers: the features that read the input.
-      end: the limit of integers.
-      random: the generator.
+      dtype: The type of the values.
+      readers: The features that read the input.
+      end: The limit of integers.
+      random: The generator of random numbers.
     """
 
     dtype: SentDtype
@@ -87,62 +90,77 @@ class ValueSource:
     random: np.random.Generator
 
     def known(self, count: int) -> Values:
-        """Returns [count] values of which every reader finds a row, keys and others in turn; values
-        of any kind if it finds none.
+        """Returns [count] values for which every reader finds a row: every second one is a key,
+        where there are keys. Without any such value, they are ordinary values.
         """
         keys = self._with_rows(self.keys())
         ordinary = self.ordinary()
-        others = self._with_rows(ordinary)
-        if not keys.size and others.size < _ORDINARY_SHARE * ordinary.size:
-            others = np.concatenate([others, self._with_rows(self._spread())])
-        if not others.size:
-            others = keys if keys.size else ordinary
-        values = self.random.choice(others, count)
+        with_rows = self._with_rows(ordinary)
+        if not keys.size and with_rows.size < _ORDINARY_SHARE * ordinary.size:
+            with_rows = np.concatenate([with_rows, self._with_rows(self._spread())])
+        if not with_rows.size:
+            with_rows = keys if keys.size else ordinary
+        values = self.random.choice(with_rows, count)
         if keys.size:
             values[::2] = self.random.choice(keys, values[::2].size)
         return values
 
     def keys(self) -> Values:
         """Returns [k] keys that readers look up, or numbers in all of their buckets."""
-        listed = [keys for reader in self.readers for keys in reader.keys]
-        keys = [keys for keys in listed if keys.dtype == self._array_dtype]
+        columns = [
+            keys
+            for reader in self.readers
+            for keys in reader.keys
+            if keys.dtype == self._array_dtype
+        ]
         for reader in self.readers:
-            boundaries = [edge for edge in reader.boundaries if abs(edge) < _FLOAT_END]
+            boundaries = [boundary for boundary in reader.boundaries if abs(boundary) < _FLOAT_END]
             if boundaries and self.dtype != "string":
-                ends = min(boundaries) - 1, max(boundaries) + 1
-                numbers = self.random.uniform(*ends, _ORDINARY_VALUES)
-                keys.append(
-                    (np.floor(numbers) if self.dtype == "int64" else numbers).astype(self.dtype)
-                )
-        return np.concatenate(keys) if keys else np.empty(0, self._array_dtype)
+                # One more on either side reaches the first and the last bucket.
+                low = min(boundaries) - 1
+                high = max(boundaries) + 1
+                numbers = self.random.uniform(low, high, _ORDINARY_VALUES)
+                if self.dtype == "int64":
+                    numbers = np.floor(numbers)
+                columns.append(numbers.astype(self.dtype))
+        if not columns:
+            return np.empty(0, self._array_dtype)
+        return np.concatenate(columns)
 
     def ordinary(self) -> Values:
         """Returns [m] values as most models take them: integers, texts of them, numbers."""
         rows = min((reader.rows for reader in self.readers if reader.rows is not None), default=0)
-        small = self.random.integers(0, max(1, min(rows or self.end, self.end)), _ORDINARY_VALUES)
+        small_end = min(rows or self.end, self.end)
+        small = self.random.integers(0, max(1, small_end), _ORDINARY_VALUES)
         if self.dtype == "float32":
             scales = 10.0 ** self.random.integers(-1, 5, _ORDINARY_VALUES)
-            drawn = self.random.standard_normal(_ORDINARY_VALUES) * scales
+            around_zero = self.random.standard_normal(_ORDINARY_VALUES) * scales
             within_table = small + self.random.random(_ORDINARY_VALUES)
-            return np.concatenate([drawn, within_table]).astype(np.float32)
+            return np.concatenate([around_zero, within_table]).astype(np.float32)
         large = self.random.integers(0, self.end, _ORDINARY_VALUES)
         integers = np.concatenate([small, large])
-        return as_texts(integers) if self.dtype == "string" else integers
+        if self.dtype == "string":
+            return as_texts(integers)
+        return integers
 
     def unknown(self) -> Values:
         """Returns a few values that every reader takes, and that some vocabulary or table lacks."""
-        keys = [listed for reader in self.readers for listed in reader.keys]
+        keys = [column for reader in self.readers for column in reader.keys]
         if keys:
             candidates = self._unlike(np.concatenate(keys))
         else:
-            last = max(reader.rows for reader in self.readers if reader.rows is not None)
-            candidates = np.array([last, -1, last + 5, -last - 1])
+            row_count = max(reader.rows for reader in self.readers if reader.rows is not None)
+            # Just behind the table and before it, and where -1 counts from the end, before that.
+            candidates = np.array([row_count, -1, row_count + 5, -row_count - 1])
         if self.dtype == "string" and candidates.dtype != object:
             candidates = as_texts(candidates)
         is_taken = [[_takes(reader, value) for value in candidates] for reader in self.readers]
         candidates = candidates[np.all(is_taken, axis=0)]
-        lacks = [reader.rows_or_none(candidates) < 0 for reader in self.readers]
-        return candidates if keys else candidates[np.any(lacks, axis=0)]
+        if keys:
+            # A value that is no key may have a row, such as an out-of-vocabulary bucket.
+            return candidates
+        lacks_row = [reader.rows_or_none(candidates) < 0 for reader in self.readers]
+        return candidates[np.any(lacks_row, axis=0)]
 
     @property
     def _array_dtype(self) -> np.dtype[Any]:
@@ -158,18 +176,24 @@ class ValueSource:
         """Returns [m] values of every size and either sign, some of them around constants."""
         if self.dtype == "string":
             return np.empty(0, object)
-        end = min(self.end, _FLOAT_END) if self.dtype == "float32" else self.end
-        reaches = [reach for reach in (1 << 10, 1 << 16, 1 << 23, INT32_END, end) if reach <= end]
-        integers = [self.random.integers(-reach, reach, _SPREAD_VALUES) for reach in reaches]
+        end = self.end
+        if self.dtype == "float32":
+            end = min(end, _FLOAT_END)
+        magnitudes = [1 << 10, 1 << 16, 1 << 23, INT32_END, end]
+        columns = [
+            self.random.integers(-magnitude, magnitude, _SPREAD_VALUES)
+            for magnitude in magnitudes
+            if magnitude <= end
+        ]
         for reader in self.readers:
             rows = reader.rows or 1
+            # A rule may add a constant or subtract it. Sorted, so that every run draws the same.
             centers = {sign * constant for constant in reader.constants for sign in (-1, 1)}
-            integers += [
-                center + self.random.integers(-rows, rows, _VALUES_AROUND)
-                for center in sorted(centers)
-                if abs(center) + rows < end
-            ]
-        spread = np.concatenate(integers)
+            for center in sorted(centers):
+                if abs(center) + rows < end:
+                    offsets = self.random.integers(-rows, rows, _VALUES_AROUND)
+                    columns.append(center + offsets)
+        spread = np.concatenate(columns)
         if self.dtype == "float32":
             return (spread + self.random.random(spread.size) / 2).astype(np.float32)
         return spread
@@ -185,7 +209,8 @@ class ValueSource:
 
 def _takes(reader: Reader, value: Any) -> bool:
     """Returns whether a reader takes a value, whether it has a row or not."""
-    values = np.array([value], object if isinstance(value, str) else np.int64)
+    dtype = object if isinstance(value, str) else np.int64
+    values = np.array([value], dtype)
     try:
         reader.find(values)
     except FeatureError:
