@@ -12,15 +12,17 @@ from export.explain.drawing import Drawing
 from export.explain.picture import COLUMNS, draw_svg, picture_style
 
 TOP = 112
+"""The space above the picture in pixels, for the name, the totals and the legend."""
 BOTTOM = 10
-"""Space above the picture, for the name, the totals and the legend, and below it."""
+"""The space below the picture in pixels."""
 LEGEND_Y = -20
+"""The base line of the legend in pixels, above the picture."""
 LEGEND = {
     "context": ("features", "looked up once per context"),
     "candidate": ("tables", "looked up once per candidate"),
     "share": ("towers", "share of the bytes of all tables"),
 }
-"""What each colour means, and the column above which that is written."""
+"""The column above which the meaning of a colour is written, and the meaning, by style."""
 
 
 def explain_image(drawing: Drawing) -> str:
@@ -30,15 +32,16 @@ def explain_image(drawing: Drawing) -> str:
     picture, height = draw_svg(drawing)
     legend = []
     for look, (column, meaning) in LEGEND.items():
-        left = COLUMNS[column][0]
+        left_edge = COLUMNS[column][0]
         legend.append(
-            f'<rect class="{look}" x="{left}" y="{LEGEND_Y - 7}" width="22" height="4" rx="2"/>'
-            f'<text class="totals" x="{left + 30}" y="{LEGEND_Y}">{meaning}</text>'
+            f'<rect class="{look}" x="{left_edge}" y="{LEGEND_Y - 7}" width="22" height="4" rx="2"/>'
+            f'<text class="totals" x="{left_edge + 30}" y="{LEGEND_Y}">{meaning}</text>'
         )
-    return Template(Path(__file__).with_name("image.svg").read_text(encoding="utf-8")).substitute(
+    template = Template(Path(__file__).with_name("image.svg").read_text(encoding="utf-8"))
+    return template.substitute(
         picture_style=picture_style(),
         model=escape(drawing.model),
-        totals=" · ".join(f"{figure} {what}" for figure, what in drawing.totals),
+        totals=" · ".join(f"{figure} {unit}" for figure, unit in drawing.totals),
         legend="".join(legend),
         height=round(height + TOP + BOTTOM),
         picture=picture,

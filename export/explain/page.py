@@ -16,15 +16,18 @@ from export.explain.picture import draw_svg, picture_style
 from export.report_text import natural, size_text, thousands
 
 OPEN_ROWS = 30
-"""Lists up to so long are open when the page is; what is open is printed."""
-ACROSS_MAX = 760
-"""Pictures up to so high are printed on paper laid across."""
+"""The length up to which a list is open when the page opens; only open lists are printed."""
+LANDSCAPE_HEIGHT_MAX = 760
+"""The height in pixels up to which a picture is printed in landscape format."""
 NAMES_MAX = 12
+"""The number of names that a cell lists."""
 
 
 def explain_page(drawing: Drawing) -> str:
     """Returns the page, HTML with its picture inside."""
     picture, height = draw_svg(drawing)
+    paper = "landscape" if height <= LANDSCAPE_HEIGHT_MAX else "portrait"
+    totals = [f"<li><b>{figure}</b><span>{unit}</span></li>" for figure, unit in drawing.totals]
     lists = [
         _items(
             "What stays inside or together, and why",
@@ -36,14 +39,13 @@ def explain_page(drawing: Drawing) -> str:
         _table("Tables", drawing.tables),
         _table("Towers", drawing.towers),
     ]
-    return Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8")).substitute(
+    template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+    return template.substitute(
         picture_style=picture_style(),
         model=escape(drawing.model),
         source=escape(drawing.source),
-        totals="".join(
-            f"<li><b>{figure}</b><span>{what}</span></li>" for figure, what in drawing.totals
-        ),
-        paper="landscape" if height <= ACROSS_MAX else "portrait",
+        totals="".join(totals),
+        paper=paper,
         height=round(height),
         picture=picture,
         lists="".join(lists),
@@ -51,13 +53,15 @@ def explain_page(drawing: Drawing) -> str:
 
 
 def _table(title: str, rows: Sequence[FeatureNode | TableNode | TowerNode]) -> str:
-    """Returns a list of everything known of some things; it is open if it is short."""
-    names = [field.name for field in fields(rows[0])] if rows else []
+    """Returns a table of nodes with all their fields; it is open if it is short."""
+    names = []
+    if rows:
+        names = [field.name for field in fields(rows[0])]
     head = "".join(f"<th{_class(name)}>{name.replace('_', ' ')}</th>" for name in names)
-    body = "".join(
-        f"<tr>{''.join(_data_cell(name, getattr(row, name)) for name in names)}</tr>"
-        for row in sorted(rows, key=lambda row: natural(row.name))
-    )
+    body = ""
+    for row in sorted(rows, key=lambda row: natural(row.name)):
+        cells = [_data_cell(name, getattr(row, name)) for name in names]
+        body += f"<tr>{''.join(cells)}</tr>"
     is_open = " open" if len(rows) <= OPEN_ROWS else ""
     table = f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
     return (
@@ -70,15 +74,22 @@ def _data_cell(name: str, value: object) -> str:
 
 
 def _class(name: str) -> str:
-    return " class=n" if name in ("rows", "dim", "bytes") else ""
+    """Returns the attribute of a column of numbers, which are aligned right."""
+    if name in ("rows", "dim", "bytes"):
+        return " class=n"
+    return ""
 
 
 def _cell(name: str, value: object) -> str:
+    """Returns the value of a field for reading."""
     match value:
+        # A bool is an int, so it comes first.
         case bool():
             return "yes" if value else ""
+        case int() if name == "bytes":
+            return size_text(value)
         case int():
-            return size_text(value) if name == "bytes" else thousands(value)
+            return thousands(value)
         case tuple() if name in ("parts", "runs"):
             return "\n".join(map(str, value))
         case tuple():
@@ -88,5 +99,7 @@ def _cell(name: str, value: object) -> str:
 
 
 def _items(title: str, lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""
+    return f"<h2>{title}</h2><ul>{items}</ul>"

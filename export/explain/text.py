@@ -1,5 +1,5 @@
-"""A drawing as text, narrow enough for a terminal: each table with its readers and taken_by, then
-the towers.
+"""A drawing as text, narrow enough for a terminal: each table with its readers and the towers that
+take them, then the towers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from export.explain.boxes import Box, Group, feature_box, grouped, table_box, to
 from export.explain.drawing import Drawing, TowerNode
 
 WIDTH = 80
+"""The width of the text in characters."""
 
 
 def explain_text(drawing: Drawing) -> str:
@@ -28,39 +29,47 @@ def explain_text(drawing: Drawing) -> str:
         lines += ["", "towers -> outputs"]
     for tower in drawing.towers:
         lines += _tower(tower)
-    for title, items in (
+    for title, notes in (
         ("inside or together, and why", drawing.stays),
         ("stores", drawing.stores),
     ):
-        if items:
-            lines += ["", title, *(line for item in items for line in _wrapped(item, 2))]
+        if notes:
+            lines += ["", title]
+        for note in notes:
+            lines += _wrapped(note, 2)
     return "\n".join(lines)
 
 
 def _group(group: Group) -> Iterator[str]:
+    """Yields the lines of a group of tables and their readers, or of numbers."""
+    arrow = ""
     if group.tables:
+        arrow = "<- "
+        # The share of all bytes is shown in the picture alone.
         yield from _wrapped(_box(table_box(group.tables, 0)), 2)
         if len(group.tables) == 1 and group.tables[0].source != group.tables[0].name:
             yield from _wrapped(f"from {group.tables[0].source}", 4)
     else:
         yield from ("", "numbers -> towers")
     for features in group.readers:
-        yield from _wrapped(f"{'<- ' if group.tables else ''}{_box(feature_box(features))}", 4)
+        yield from _wrapped(f"{arrow}{_box(feature_box(features))}", 4)
         if features[0].taken_by:
             yield from _wrapped(f"=> {', '.join(features[0].taken_by)}", 7)
 
 
 def _tower(tower: TowerNode) -> Iterator[str]:
+    """Yields the lines of a tower, its forms and its parts."""
     order = ""
     if tower.formula:
         order = f" (ordered by {tower.formula})"
     elif len(tower.outputs) > 1:
         order = f" (result {tower.result})"
-    yield from _wrapped(
-        f"{tower.name}  {tower_box(tower).lines[0]} -> {', '.join(tower.outputs)}{order}", 2
-    )
-    for line in (*(f"runs as {form}" for form in tower.runs), *map(str, tower.parts)):
-        yield from _wrapped(line, 4)
+    description = tower_box(tower).lines[0]
+    yield from _wrapped(f"{tower.name}  {description} -> {', '.join(tower.outputs)}{order}", 2)
+    for form in tower.runs:
+        yield from _wrapped(f"runs as {form}", 4)
+    for part in tower.parts:
+        yield from _wrapped(str(part), 4)
 
 
 def _box(box: Box) -> str:
@@ -69,5 +78,9 @@ def _box(box: Box) -> str:
 
 def _wrapped(text: str, indent: int) -> list[str]:
     first = " " * indent
-    later = " " * (indent + 3 * bool(indent))
+    # Further lines of a list entry are indented by the width of its arrow.
+    later = first
+    if indent:
+        later = " " * (indent + 3)
+    # A name that is longer than the line stays whole.
     return wrap(text, WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False)

@@ -107,7 +107,7 @@ def test_axes_and_heading_frame_the_plot() -> None:
         f"M{LEFT}.0 {TOP}.0L{LEFT}.0 {FLOOR}.0",
         f"M{LEFT}.0 {FLOOR}.0L{WIDTH}.0 {FLOOR}.0",
     ]
-    title = "Index movies: recall@10 of settings by cost, 0.75 asked for"
+    title = "Index movies: recall@10 of settings by cost, target 0.75"
     assert root.attrib["aria-label"] == title
     curve = RecallCurve(index="movies", k=10, target=0.75, chosen="leaves 2", points=POINTS)
     section = curve_section(curve)

@@ -133,7 +133,7 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
         3,
         4,
     ]
-    assert f"Index {HOSTILE}: recall@7 of settings by cost, 0.95 asked for" in unescape(shown)
+    assert f"Index {HOSTILE}: recall@7 of settings by cost, target 0.95" in unescape(shown)
     # The heading and the label of one index; exact search has no settings to choose.
     assert shown.count("of settings by cost") == 2
     assert "<script" not in shown
