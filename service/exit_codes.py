@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EXIT_OK = 0
-"""Drained, or the command is done."""
+"""The service has drained, or the command is done."""
 EXIT_BUG = 1
 """An unexpected exception; the log has it."""
 EXIT_USAGE = 2

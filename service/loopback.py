@@ -10,4 +10,5 @@ def on_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
+        # Another name may resolve to any address: it counts as reachable.
         return host == "localhost"

@@ -1,5 +1,5 @@
-"""What the OpenAPI documents of the service are made of: fields that many schemas have, and
-endpoints that only describe.
+"""Parts of the service's OpenAPI documents: fields that many schemas have, and endpoints that only
+describe a body.
 
 Fields with a name of their own (`TypeAliasType`) are named schemas in a document, so that generated
 clients have one type for each.
@@ -17,7 +17,7 @@ ABSENT: Any = Field(default_factory=lambda: None)
 """The default of a field that may be left out but is not null.
 
 A document names no defaults: generated clients would send them, and `openapi-typescript` would
-require them. The description of a field says what holds without it.
+require them. The description of a field states the effect of leaving it out.
 """
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
 Id = TypeAliasType(
@@ -49,7 +49,9 @@ class ResponseSchema(BaseModel):
 
 
 def example(**body: Any) -> ConfigDict:
-    """Returns what shows an example of a body, for the model of the quick start."""
+    """Returns the configuration of a model with an example of its body, for the quick start's
+    model.
+    """
     return ConfigDict(json_schema_extra={"examples": [body]})
 
 
@@ -60,5 +62,6 @@ def typed_endpoint(schema: type[Schema]) -> Callable[..., None]:
 
     def endpoint(body: Any) -> None: ...
 
+    # FastAPI reads the schema from the annotation, which here is known only at run time.
     endpoint.__annotations__["body"] = schema
     return endpoint

@@ -49,8 +49,11 @@ log = logging.logger(__name__)
 
 DEPLOYMENT = "replicas"
 INFLIGHT = "inflight_requests"
+"""The statistic by which replicas report their requests in progress to the autoscaling policy."""
 _RAY_MIN = (2, 60)
+"""The first supported release."""
 _RAY_END = (3, 0)
+"""The first release that is not supported."""
 _NOT_OF_REPLICAS = (
     "workers",
     "worker_timeout_s",
@@ -63,18 +66,20 @@ _NOT_OF_REPLICAS = (
     "admin_port",
     "admin_tokens",
 )
+"""Settings without a meaning in a replica, which has no supervisor and no admin API."""
 _POLL_S = 0.02
+"""Time between two looks at the state of the versions while a replica starts."""
 _SHARDS_S = 300
 """How long a router waits for its shards, which are deployed with it."""
 _SPARE_S = 10
-"""Between the longest drain and the end of a replica's process by force."""
+"""Time between the longest drain and the end of a replica's process by force."""
 
 
 def check_ray(version: str) -> None:
     """Checks the version of Ray.
 
     Raises:
-      SettingsError: it is not supported.
+      SettingsError: The version is not supported.
     """
     release = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if not _RAY_MIN <= release < _RAY_END:
@@ -88,25 +93,25 @@ check_ray(ray.__version__)
 
 
 class UserConfig(BaseModel):
-    """What of a running replica changes in place: `user_config` of the deployment."""
+    """The `user_config` of the deployment, which changes while replicas run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     bundles: tuple[str, ...] = ()
-    """URLs of bundles, or of models, whose newest version is meant. Each node pulls them into its
-    root once.
+    """URLs of bundles; the URL of a model stands for its newest version. Each node pulls them into
+    its root once.
     """
     keep: Annotated[int, Field(ge=1)] | None = None
-    """How many of a model's newest versions stay under the root after a pull; None: all."""
+    """The number of a model's newest versions that stay under the root after a pull; None: all."""
     models: dict[Name, DesiredModel] = {}
     """Pins and labels by model, as in the file of the desired state."""
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> UserConfig:
-        """Reads what Serve passes to a replica.
+        """Reads the configuration that Serve passes to a replica.
 
         Raises:
-          SettingsError: names the field, its value and what was expected.
+          SettingsError: A field has another value than expected; the message names the field.
         """
         try:
             return cls.model_validate_json(orjson.dumps(value))
@@ -114,19 +119,24 @@ class UserConfig(BaseModel):
             raise SettingsError(f"user_config: {first_error(problem)}") from None
 
 
-def read_options(args: Mapping[str, Any], **others: Any) -> ServiceSettings:
+def read_options(args: Mapping[str, Any], **overrides: Any) -> ServiceSettings:
     """Reads the settings of a replica from `args` of the application.
 
+    Args:
+      args: The settings by name.
+      overrides: Settings that replace those in `args`.
+
     Raises:
-      SettingsError: one is unknown, out of range, or has no meaning in a replica.
+      SettingsError: A setting is unknown, out of range, or has no meaning in a replica.
     """
     if unknown := sorted(args.keys() - ServiceSettings.model_fields.keys()):
         raise SettingsError(
             f"args has {unknown[0]!r}, which is not a setting; `rowcast-serve --help` lists them"
         )
-    if given := [name for name in _NOT_OF_REPLICAS if name in args]:
-        raise SettingsError(f"args has {given[0]!r}, which has no meaning in a replica; omit it")
-    return read_settings({**args, **others})
+    for name in _NOT_OF_REPLICAS:
+        if name in args:
+            raise SettingsError(f"args has {name!r}, which has no meaning in a replica; omit it")
+    return read_settings({**args, **overrides})
 
 
 @serve.ingress()
@@ -134,11 +144,11 @@ class Replica:
     """One serving process, started, updated and stopped by Serve."""
 
     def __init__(self, args: dict[str, Any]) -> None:
-        """Creates the service; `args`: its settings by name."""
+        """Creates the service; `args` are its settings by name."""
         settings = read_options(args)
-        if (
-            not settings.threads and not settings.shard_addresses
-        ):  # several replicas share the cores of their node
+        # Several replicas share the cores of their node, so each computes with the cores that Ray
+        # assigned to it.
+        if not settings.threads and not settings.shard_addresses:
             cores = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
             settings = settings.model_copy(update={"threads": max(1, math.ceil(cores))})
         self._settings = settings
@@ -156,7 +166,8 @@ class Replica:
         self._front = self._worker.http_front(self._app)
         self._started = False
 
-    def __serve_build_asgi_app__(self) -> ASGIApp:  # Serve's name
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        # Serve prescribes the name.
         return self._front
 
     @contextlib.asynccontextmanager
@@ -171,9 +182,11 @@ class Replica:
         """Pulls bundles, follows pins and labels, and returns when their versions are loaded.
 
         Raises:
-          SettingsError, PullError, NotReady: it cannot; Serve then stops the update, and replaces
-            this replica alone.
+          SettingsError: The configuration is wrong.
+          PullError: A bundle cannot be pulled.
+          NotReady: A required model is not available.
         """
+        # After an error, Serve stops the update and replaces this replica alone.
         config = UserConfig.of(user_config)
         await asyncio.to_thread(self._prepare, config)
         if self._started:
@@ -186,13 +199,14 @@ class Replica:
         root = self._settings.root
         for url in config.bundles:
             with (root / ".rowcast-pull.lock").open("ab") as lock:
-                # The others of the node find there what the first has pulled.
+                # The other replicas of the node find the bundle that the first one has pulled.
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 pulled = pull(find_bundle(url), root, config.keep, held=self._held)
             extra = logging.fields(
                 model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes
             )
             log.info("bundle_pulled", extra=extra)
+        # All replicas of the node share the file. The first one writes it.
         state = StateFile.of(self._settings)
         if state.read().models != config.models:
             state.update(lambda desired: desired.model_copy(update={"models": dict(config.models)}))
@@ -204,38 +218,31 @@ class Replica:
         )
 
     async def _start(self) -> None:
+        """Loads the models, and then listens on the ports of the node."""
         settings = self._settings
         worker = self._worker
-        owner = serve.get_replica_context()
+        context = serve.get_replica_context()
+        owner = f"{context.app_name}/{context.deployment}"
+        # A port 0 is any free port, which no other replica shares.
         for port in filter(None, (settings.http_port, settings.grpc_port)):
-            self._opened.enter_context(
-                claim_port(settings.host, port, f"{owner.app_name}/{owner.deployment}")
-            )
+            self._opened.enter_context(claim_port(settings.host, port, owner))
         await self._opened.enter_async_context(worker.lifespan(self._app))
-        while not worker.versions.settled:
-            await asyncio.sleep(_POLL_S)
-        patient_until = time.monotonic() + (_SHARDS_S if settings.shard_addresses else 0)
-        while worker.engine.problem and time.monotonic() < patient_until:
-            await asyncio.sleep(_POLL_S)
-        missing = sorted(self._required - worker.versions.available())
-        if (
-            problem := f"required models {missing} are not available"
-            if missing
-            else worker.engine.problem
-        ):
-            raise NotReady(f"{settings.root}: {problem}")
+        await self._await_models()
+
         # Only now: clients of the shared ports would reach it while the others are ready.
         await worker.grpc.start(settings.host, settings.grpc_port, shared=True)
         worker.grpc.set_serving(True)
         listener = listen("HTTP", settings.host, settings.http_port, shared=True)
+        ssl_context_factory = None
+        if settings.tls_cert is not None:
+            ssl_context_factory = functools.partial(ssl_context, settings)
         config = http_config(
             self._front,
             keep_alive_s=settings.keep_alive_s,
             drain_timeout_s=settings.drain_timeout_s,
             max_connections=settings.max_connections,
-            ssl_context_factory=None
-            if settings.tls_cert is None
-            else functools.partial(ssl_context, settings),
+            ssl_context_factory=ssl_context_factory,
+            # Serve runs the lifespan of the same application.
             lifespan="off",
         )
         server = uvicorn.Server(config)
@@ -248,9 +255,32 @@ class Replica:
             server.should_exit = True
             await serving
 
+        # Closed in reverse: the endpoints drain before the worker's own lifespan ends.
         self._opened.push_async_callback(stop)
         warn_of_open_endpoints(settings)
         warn_of_exposed_secrets(settings)
+
+    async def _await_models(self) -> None:
+        """Waits until the versions under the root are loaded, or failed.
+
+        Raises:
+          NotReady: A required model is not available, or the service has another problem.
+        """
+        worker = self._worker
+        while not worker.versions.settled:
+            await asyncio.sleep(_POLL_S)
+        wait_s = 0
+        if self._settings.shard_addresses:
+            wait_s = _SHARDS_S
+        end = time.monotonic() + wait_s
+        while worker.engine.problem and time.monotonic() < end:
+            await asyncio.sleep(_POLL_S)
+
+        problem = worker.engine.problem
+        if missing := sorted(self._required - worker.versions.available()):
+            problem = f"required models {missing} are not available"
+        if problem:
+            raise NotReady(f"{self._settings.root}: {problem}")
 
     def check_health(self) -> None:
         """Raises NotReady if no model can be served; Serve then replaces the replica."""
@@ -258,7 +288,7 @@ class Replica:
             raise NotReady(problem)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Returns the requests in progress, over the ingress or not."""
+        """Returns the number of requests in progress, over the ingress or not."""
         return {INFLIGHT: self._worker.engine.inflight}
 
 
@@ -267,13 +297,15 @@ def claim_port(host: str, port: int, owner: str) -> Iterator[None]:
     """Holds a port of this node for the replicas of one deployment, which share it.
 
     Raises:
-      SettingsError: those of another deployment hold it.
-      OSError: another program listens there.
+      SettingsError: Replicas of another deployment hold the port.
+      OSError: Another program listens on the port.
     """
     path = Path(tempfile.gettempdir()) / f"rowcast-{os.getuid()}-{port}.lock"
     with open(path, "a+b", opener=_private) as file:
+        # Only the first replica gets an exclusive lock, since all hold a shared lock from below on.
+        # It checks the port and writes the name of its deployment.
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other replica holds it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             listen("a replica", host, port).close()
             file.truncate(0)
             file.write(owner.encode())
@@ -289,13 +321,16 @@ def claim_port(host: str, port: int, owner: str) -> Iterator[None]:
 
 
 def _private(path: str, flags: int) -> int:
+    # The directory is open to all users, who could have left a link to another file.
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def scale_by_inflight(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """Wants as many replicas as keep `target_ongoing_requests` in progress in each; an autoscaling
-    policy of Serve.
+    """Returns the number of replicas with which each has `target_ongoing_requests` in progress; an
+    autoscaling policy of Serve.
     """
+    # Serve counts what passes its ingress, so replicas report their requests themselves. Until they
+    # do, the number stays.
     inflight = (context.aggregated_metrics or {}).get(INFLIGHT)
     if not inflight:
         return context.target_num_replicas, {}
@@ -303,20 +338,24 @@ def scale_by_inflight(context: AutoscalingContext) -> tuple[float, dict[str, Any
 
 
 def replicas(args: dict[str, Any]) -> serve.Application:
-    """Returns the application; `args`: settings of `rowcast-serve` by name, of which `root` must be
-    given.
+    """Returns the application.
+
+    Args:
+      args: Settings of `rowcast-serve` by name. `root` is required.
 
     Raises:
-      SettingsError: one is wrong.
+      SettingsError: A setting is wrong or missing.
     """
     if "root" not in args:
         raise SettingsError("args has no 'root', the directory of the bundles on every node")
-    settings = read_options(args, root=os.sep)  # the directory itself is that of the nodes
+    # The directory exists on the nodes, maybe not on this machine; any other one passes the check.
+    settings = read_options(args, root=os.sep)
     longest_drain_s = settings.drain_delay_s + 2 * settings.drain_timeout_s
     deployment = serve.deployment(
         Replica,
         name=DEPLOYMENT,
-        user_config={},  # without one, `reconfigure` is not called
+        # Without a configuration, Serve does not call `reconfigure`, which starts the replica.
+        user_config={},
         max_ongoing_requests=settings.max_concurrent_requests,
         max_queued_requests=settings.max_concurrent_requests,
         graceful_shutdown_timeout_s=longest_drain_s + _SPARE_S,

@@ -1,4 +1,4 @@
-"""What an operator can have reported of every request: a line of the access log, and a span."""
+"""Reports of every request that an operator can enable: a line of the access log, and a span."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.observability.tracing import Tracing
 _log = logging.logger(__name__)
 
 _FAULTS = frozenset({Code.INTERNAL.value, Code.DATA_LOSS.value, Code.NOT_READY.value})
-"""Failures of the service, not of its client."""
+"""Codes of failures that are the service's fault, not its client's."""
 
 
 class RequestReports:
@@ -21,7 +21,7 @@ class RequestReports:
 
         Args:
           access_log: Whether each request is a line of the log.
-          tracing: None: requests have no spans.
+          tracing: Sends the spans; None: requests have no spans.
         """
         self._access_log = access_log
         self._tracing = tracing
@@ -33,7 +33,7 @@ class RequestReports:
 
         Args:
           transport: "http" or "grpc".
-          context: The request's.
+          context: The context of the request.
           model: The name of the model if it exists, else "".
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
@@ -48,6 +48,7 @@ class RequestReports:
                 ms=round(seconds * 1000, 3),
                 request_id=context.request_id,
             )
+            # An access log is complete: the limit of lines per event would leave requests out.
             extra = logging.unlimited(extra)
             _log.info("request", extra=extra)
         if self._tracing is not None:
@@ -59,9 +60,10 @@ class RequestReports:
         """Reports a request that was rejected before it was read: it has no duration and no span.
 
         Args:
-          transport, code: As in `add`.
-          call: The call.
-          model: As in `add`.
+          transport: "http" or "grpc".
+          call: The name of the call.
+          model: The name of the model if it exists, else "".
+          code: The value of a Code.
           request_id: The id that the response carries.
         """
         if self._access_log:

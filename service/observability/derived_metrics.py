@@ -15,12 +15,15 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 SCORES_MIN = 1000
-"""Live scores with which a stability index is told: with fewer, chance alone moves it."""
+"""Number of live scores from which a stability index is reported: with fewer, chance alone moves
+it.
+"""
 RECALL_SUMS = ("hits", "neighbors", "squared_neighbors")
-"""What `live_recall_window` has of the sampled queries."""
+"""The sums over the sampled queries in `live_recall_window`."""
 _Z95 = 1.959963984540054
+"""The quantile of the normal distribution for an interval of 95 %."""
 _UNSEEN = 0.5
-"""Scores that count as one more in each bin, so that the logarithm of an empty one is finite."""
+"""Added to the number of scores in each bin, so that the logarithm of an empty bin is finite."""
 
 DERIVED: dict[str, tuple[str, tuple[str, ...]]] = {
     "live_recall": (
@@ -58,7 +61,7 @@ class DerivedMetrics(Collector):
     """The metrics of a collector, and those that are derived from them."""
 
     def __init__(self, source: Collecting) -> None:
-        """Takes what collects the metrics of all workers."""
+        """Creates the collector; `source` collects the metrics of all workers."""
         self._source = source
 
     def collect(self) -> Iterator[Metric]:
@@ -84,15 +87,15 @@ def derived_values(families: Iterable[Metric]) -> dict[str, dict[Labels, float]]
             values["live_recall"][labels] = estimate.recall
             values["live_recall_low"][labels] = estimate.low
             values["live_recall_high"][labels] = estimate.high
+
     shares = _grouped(sums["score_baseline"], "model", "tower", "bin")
     for labels, counts in _grouped(sums["score_window"], "model", "tower", "bin").items():
         if sum(counts.values()) < SCORES_MIN or labels not in shares:
             continue
         bins = [bin_label for bin_label, share in shares[labels].items() if share > 0]
-        values["score_psi"][labels] = population_stability(
-            [counts.get(bin_label, 0.0) for bin_label in bins],
-            [shares[labels][bin_label] for bin_label in bins],
-        )
+        live_counts = [counts.get(bin_label, 0.0) for bin_label in bins]
+        expected_shares = [shares[labels][bin_label] for bin_label in bins]
+        values["score_psi"][labels] = population_stability(live_counts, expected_shares)
     return values
 
 
@@ -105,8 +108,8 @@ def recall_estimate(hits: float, neighbors: float, squared_neighbors: float) -> 
     is 1. Queries for more neighbors weigh more, and count as the effective number of equal ones.
 
     Args:
-      hits: How many of the exact nearest candidates the responses had.
-      neighbors: How many exact nearest candidates there are, above 0.
+      hits: The number of exact nearest candidates that the responses had.
+      neighbors: The number of exact nearest candidates, above 0.
       squared_neighbors: The sum of the squares of these numbers over the queries.
 
     Source: Wilson, JASA 22 (1927), p. 209; Kish, Survey Sampling (1965), section 11.7 (effective
@@ -132,8 +135,8 @@ def population_stability(counts: Sequence[float], shares: Sequence[float]) -> fl
     score is added to the count of each bin, so that a bin without live scores has a finite term.
 
     Args:
-      counts: Live scores by bin.
-      shares: Expected shares by bin, each above 0, 1 in sum.
+      counts: The number of live scores in each bin.
+      shares: The expected share of each bin, each above 0, 1 in sum.
 
     Source: Siddiqi, Credit Risk Scorecards (2006), chapter 9; its distribution: Yurdakul and
     Naranjo, Journal of Risk Model Validation 14 (2020).
@@ -147,7 +150,7 @@ def population_stability(counts: Sequence[float], shares: Sequence[float]) -> fl
 
 
 def _by_name(families: Iterable[Metric]) -> dict[str, list[Any]]:
-    """Returns the samples of what is derived from, by the name of the metric."""
+    """Returns all samples, by the name of the metric."""
     samples: dict[str, list[Any]] = defaultdict(list)
     for family in families:
         samples[family.name.removeprefix("rowcast_")] += family.samples
@@ -155,7 +158,7 @@ def _by_name(families: Iterable[Metric]) -> dict[str, list[Any]]:
 
 
 def _grouped(samples: Iterable[Any], *labels: str) -> dict[Labels, dict[str, float]]:
-    """Returns values by the last of the labels, grouped by the others."""
+    """Returns values by the last of the labels, grouped by the other labels."""
     groups: dict[Labels, dict[str, float]] = defaultdict(dict)
     for sample in samples:
         group = tuple(sample.labels[label] for label in labels[:-1])

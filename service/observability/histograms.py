@@ -1,4 +1,4 @@
-"""Histograms whose values are counted as plain integers, and reach prometheus_client once a second.
+"""Histograms whose values are counted as plain integers, and reach prometheus_client each second.
 
 `prometheus_client.Histogram` takes ten calls and two locks for each value, in a mapped file. A
 request has eight values.
@@ -20,7 +20,7 @@ Labels = tuple[str, ...]
 
 
 class _Series:
-    """The values of one series since the last flush, and those before it in prometheus_client."""
+    """The values of one series since the last flush; earlier values are in prometheus_client."""
 
     def __init__(self, bounds: int, flushed_sum: Any, flushed_counts: list[Any]) -> None:
         self.counts = [0] * bounds
@@ -43,8 +43,11 @@ class Histogram(Collector):
         """Creates a histogram without series.
 
         Args:
+          name: The name of the metric.
+          text: The description of the metric.
+          labels: The names of its labels.
           bounds: The upper bounds of its buckets, but infinity.
-          registry: Renders it where there is one process.
+          registry: Renders the histogram where there is one process.
         """
         self._name = name
         self._text = text
@@ -67,20 +70,22 @@ class Histogram(Collector):
         self._series[labels] = self._create(labels)
 
     def flush(self) -> None:
-        """Adds the values since the last flush to those of prometheus_client."""
+        """Adds the values since the last flush to the values in prometheus_client."""
+        # Most buckets are empty, and each value of prometheus_client takes a lock.
         for series in self._series.values():
-            for place, count in enumerate(series.counts):
+            for bucket, count in enumerate(series.counts):
                 if count:
-                    series.flushed_counts[place].inc(count)
-                    series.counts[place] = 0
+                    series.flushed_counts[bucket].inc(count)
+                    series.counts[bucket] = 0
             if series.sum:
                 series.flushed_sum.inc(series.sum)
                 series.sum = 0.0
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yields what was flushed; for prometheus_client."""
+        """Yields the flushed values; for prometheus_client."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for labels, series in list(self._series.items()):
+            # The buckets of Prometheus are cumulative.
             total = 0.0
             buckets = []
             for bound, count in zip(self._bound_texts, series.flushed_counts, strict=True):
@@ -90,13 +95,13 @@ class Histogram(Collector):
         yield family
 
     def _create(self, labels: Labels) -> _Series:
-        """Returns a series without values, which are in a file of this process where there are
-        several, as those of `prometheus_client.Histogram` are.
+        """Returns a series without values. Where there are several processes, its values are in a
+        file of this process, as the values of `prometheus_client.Histogram` are.
         """
 
-        def value(suffix: str, names: Labels, own: Labels) -> Any:
+        def value(suffix: str, names: Labels, label_values: Labels) -> Any:
             name = self._name + suffix
-            return values.ValueClass("histogram", self._name, name, names, own, self._text)
+            return values.ValueClass("histogram", self._name, name, names, label_values, self._text)
 
         counts = [
             value("_bucket", (*self._labels, "le"), (*labels, bound)) for bound in self._bound_texts

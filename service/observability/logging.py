@@ -3,8 +3,8 @@ vectors.
 
 Loggers are named `rowcast.` + module. An event is logged as
 `log.info("version_available", extra=fields(model=name))`. A thread of its own writes the lines, so
-that no request waits for a slow reader of stderr. What libraries and Python itself report, such as
-warnings and exceptions that nobody caught, is a line as well.
+that no request waits for a slow reader of stderr. Reports of libraries and of Python itself, such
+as warnings and exceptions that nobody caught, are lines as well.
 """
 
 from __future__ import annotations
@@ -27,15 +27,20 @@ import orjson
 
 ROOT_LOGGER = "rowcast"
 LINES_PER_S_MAX = 100
-"""Of one event: clients whose requests fail quickly must not fill a disk."""
+"""Maximum number of lines of one event per second: clients whose requests fail quickly must not
+fill a disk.
+"""
 LIMITED_LINES_PER_S_MAX = 10
-"""Of one event whose lines are limited by a key; of each key, one line."""
+"""Maximum number of lines per second of one event whose lines are limited by a key. Each key has at
+most one line per second.
+"""
 QUEUE_SIZE_MAX = 2000
+"""Maximum number of lines that wait for the thread that writes; further lines are dropped."""
 MESSAGE_CHARS_MAX = 2000
-"""Of a message of a library, which can repeat what a client sent."""
+"""Maximum length of a library's message, which can repeat what a client sent."""
 PRINCIPAL: ContextVar[str] = ContextVar("principal", default="")
-"""Name of the authenticated client whose request the running task answers; a field of every line
-logged meanwhile.
+"""Name of the authenticated client whose request the running task handles; a field of every line
+that is logged meanwhile.
 """
 LIBRARY_EVENT = "library_message"
 """The event of lines that a library logs; its text is the field `message`."""
@@ -55,17 +60,19 @@ def fields(**values: Any) -> dict[str, Any]:
 
 
 def limited(extra: dict[str, Any], *key: Hashable) -> dict[str, Any]:
-    """Limits the lines of an event: of those with the same key, one per second is written.
+    """Limits the lines of an event: one line per second is written for each key.
 
     Args:
       extra: The result of `fields`.
+      key: The values by which lines are limited.
     """
     return {**extra, _LIMITED_BY: key}
 
 
 def unlimited(extra: dict[str, Any]) -> dict[str, Any]:
-    """Exempts a line from the limits of its event, as one per request needs it. Such lines may fill
-    half of the queue, so that others find room.
+    """Exempts a line from the limits of its event, such as a line of the access log.
+
+    Such lines may fill half of the queue, so that other lines find room.
 
     Args:
       extra: The result of `fields`.
@@ -74,14 +81,14 @@ def unlimited(extra: dict[str, Any]) -> dict[str, Any]:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, the event's fields and, of an exception,
-    its traceback.
+    """Formats a line as a JSON object: time, level, logger, event, the event's fields and, for an
+    exception, its traceback.
     """
 
-    def __init__(self, always: Mapping[str, Any]) -> None:
-        """Creates a formatter; `always`: fields of every line."""
+    def __init__(self, common_fields: Mapping[str, Any]) -> None:
+        """Creates a formatter; every line has the common fields."""
         super().__init__()
-        self._always = always
+        self._common_fields = common_fields
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line without its end."""
@@ -93,7 +100,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             **event,
-            **self._always,
+            **self._common_fields,
             **getattr(record, _FIELDS, {}),
         }
         if principal := PRINCIPAL.get():
@@ -104,22 +111,28 @@ class JsonLines(logging.Formatter):
 
 
 def _library_message(record: logging.LogRecord) -> str:
-    """Returns what a library logs, without bytes that a client sent, such as metadata of gRPC."""
+    """Returns the message of a library, without bytes that a client sent, such as metadata of
+    gRPC.
+    """
     message = str(record.msg)
     if isinstance(record.args, tuple) and record.args:
-        sizes = [f"{len(each)} bytes" if isinstance(each, bytes) else each for each in record.args]
-        message %= tuple(sizes)
+        arguments = [
+            f"{len(argument)} bytes" if isinstance(argument, bytes) else argument
+            for argument in record.args
+        ]
+        message %= tuple(arguments)
     elif record.args:
         message = record.getMessage()
     return message[:MESSAGE_CHARS_MAX]
 
 
-def _is_wanted(record: logging.LogRecord) -> bool:
-    """Returns whether a record is worth a line: not that a client's metadata of gRPC are no UTF-8,
-    of which gRPC logs two tracebacks a call. It reads them as Latin-1.
-    """
-    problem = record.exc_info[1] if record.exc_info else None
-    return not (record.name.startswith("grpc") and isinstance(problem, UnicodeDecodeError))
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Returns whether a record is worth a line."""
+    if not record.exc_info or not record.name.startswith("grpc"):
+        return True
+    # gRPC logs two tracebacks per call if a client's metadata are no UTF-8, and then reads them as
+    # Latin-1.
+    return not isinstance(record.exc_info[1], UnicodeDecodeError)
 
 
 class LogHandler(logging.Handler):
@@ -129,13 +142,14 @@ class LogHandler(logging.Handler):
     second; the next line counts them.
 
     Attributes:
-      latest: the newest line of each event of the service that is a warning or an error.
+      latest: The newest line of each event of the service that is a warning or an error.
     """
 
-    def __init__(self, stream: TextIO, always: Mapping[str, Any]) -> None:
+    def __init__(self, stream: TextIO, common_fields: Mapping[str, Any]) -> None:
+        """Starts the thread."""
         super().__init__()
-        self.setFormatter(JsonLines(always))
-        self.addFilter(_is_wanted)
+        self.setFormatter(JsonLines(common_fields))
+        self.addFilter(_is_relevant)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._file = _unbuffered(stream)
         self._thread = threading.Thread(target=self._write_lines, name="rowcast-log", daemon=True)
@@ -147,22 +161,24 @@ class LogHandler(logging.Handler):
 
     @property
     def dropped(self) -> int:
-        """Lines that could not be written."""
+        """The number of lines that could not be written."""
         return self._rejected + self._unwritten
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queues a line or drops it; never waits."""
         is_unlimited = hasattr(record, _UNLIMITED)
-        room = QUEUE_SIZE_MAX // 2 if is_unlimited else QUEUE_SIZE_MAX
-        is_full = self._lines.qsize() >= room
+        size_max = QUEUE_SIZE_MAX // 2 if is_unlimited else QUEUE_SIZE_MAX
+        is_full = self._lines.qsize() >= size_max
         if is_full or (not is_unlimited and self._reaches_limit(record)):
+            # A line beyond its limit is left out on purpose, and does not count as dropped.
             self._rejected += is_full
             self._suppressed += 1
             return
+
+        # The next line says how many were left out before it.
         if self._suppressed:
-            setattr(
-                record, _FIELDS, {**getattr(record, _FIELDS, {}), "suppressed": self._suppressed}
-            )
+            record_fields = {**getattr(record, _FIELDS, {}), "suppressed": self._suppressed}
+            setattr(record, _FIELDS, record_fields)
             self._suppressed = 0
         try:
             line = self.format(record)
@@ -193,15 +209,16 @@ class LogHandler(logging.Handler):
         return self._counts[event, "keys"] > LIMITED_LINES_PER_S_MAX
 
     def finish(self, timeout_s: float = 1.0) -> None:
-        """Writes what is queued and ends the thread; gives up after a time, as stderr may block for
-        good. From now on, a line is written where it is logged, if stderr takes it at once.
+        """Writes the queued lines and ends the thread; gives up after a time, as stderr may block
+        for good. From now on, a line is written where it is logged, if stderr takes it at once.
         """
         self._lines.put(None)
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             return
         self._is_finished = True
-        while not self._lines.empty():  # what was logged behind the end
+        # Lines that were logged after the end of the queue was set.
+        while not self._lines.empty():
             if line := self._lines.get():
                 self._write_if_possible(line)
 
@@ -230,15 +247,17 @@ class LogHandler(logging.Handler):
     def _write(self, line: str) -> None:
         try:
             self._file.write(f"{line}\n".encode())
-        except OSError:  # nobody reads them any more, or the disk is full
+        except OSError:
+            # Nobody reads the lines any more, or the disk is full.
             self._unwritten += 1
 
 
 class ExceptionHooks:
-    """Has Python report exceptions that nobody caught as lines of the log."""
+    """Reports exceptions that nobody caught as lines of the log."""
 
     def __init__(self) -> None:
-        self._before = (sys.excepthook, threading.excepthook, sys.unraisablehook)
+        """Replaces Python's hooks."""
+        self._hooks_before = (sys.excepthook, threading.excepthook, sys.unraisablehook)
         sys.excepthook = _log_uncaught
         threading.excepthook = lambda raised: _log_uncaught(
             raised.exc_type, raised.exc_value, raised.exc_traceback
@@ -248,8 +267,8 @@ class ExceptionHooks:
         )
 
     def remove(self) -> None:
-        """Restores the hooks that were there before."""
-        sys.excepthook, threading.excepthook, sys.unraisablehook = self._before
+        """Restores the hooks that were in effect before."""
+        sys.excepthook, threading.excepthook, sys.unraisablehook = self._hooks_before
 
 
 _hooks: ExceptionHooks | None = None
@@ -258,9 +277,11 @@ _hooks: ExceptionHooks | None = None
 def _log_uncaught(
     kind: type[BaseException], problem: BaseException | None, traceback: TracebackType | None
 ) -> None:
+    # A thread that ends by `sys.exit` has no problem.
     if issubclass(kind, SystemExit):
         return
-    problem = kind() if problem is None else problem
+    if problem is None:
+        problem = kind()
     logger(__name__).critical("uncaught_exception", exc_info=(kind, problem, traceback))
 
 
@@ -268,22 +289,22 @@ def _is_ours(record: logging.LogRecord) -> bool:
     return record.name.startswith(ROOT_LOGGER)
 
 
-def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
+def configure(level: str, stream: TextIO | None = None, **common_fields: Any) -> None:
     """Sends the service's events, and the warnings of libraries, to a stream as JSON lines; may be
     called again.
 
-    What is queued is written when the interpreter exits; call `shutdown` before `os._exit`.
+    Queued lines are written when the interpreter exits; call `shutdown` before `os._exit`.
 
     Args:
-      level: least severity of the service's events.
-      stream: to a file or pipe; None: where stderr leads now, also while `runtime.native_output`
-        silences it.
-      always: fields of every line.
+      level: The minimum severity of the service's events.
+      stream: A stream of a file or pipe; None: the current target of stderr, also while
+        `runtime.native_output` silences stderr.
+      common_fields: The fields that every line has.
     """
     global _hooks  # noqa: PLW0603 - as the hooks of Python, there is one of it
     shutdown()
     root = logging.getLogger()
-    root.handlers = [LogHandler(stream or sys.stderr, always)]
+    root.handlers = [LogHandler(stream or sys.stderr, common_fields)]
     root.setLevel(logging.WARNING)
     set_level(level)
     logging.captureWarnings(capture=True)
@@ -291,12 +312,12 @@ def configure(level: str, stream: TextIO | None = None, **always: Any) -> None:
 
 
 def set_level(level: str) -> None:
-    """Sets the least severity of the service's events that is logged."""
+    """Sets the minimum severity of the service's events."""
     logging.getLogger(ROOT_LOGGER).setLevel(level.upper())
 
 
 def finish(timeout_s: float = 1.0) -> None:
-    """Writes what is queued, as a process ends that may still log; waits no longer than
+    """Writes the queued lines of a process that ends and may still log; waits no longer than
     `timeout_s`.
     """
     for handler in _handlers():
@@ -304,7 +325,7 @@ def finish(timeout_s: float = 1.0) -> None:
 
 
 def shutdown(timeout_s: float = 1.0) -> None:
-    """Writes what is queued and stops logging; waits no longer than `timeout_s`."""
+    """Writes the queued lines and stops logging; waits no longer than `timeout_s`."""
     global _hooks  # noqa: PLW0603
     if _hooks is not None:
         _hooks.remove()
@@ -323,7 +344,7 @@ def latest_problems() -> list[dict[str, Any]]:
 
 
 def lines_dropped() -> int:
-    """Returns how many lines could not be written since `configure`."""
+    """Returns the number of lines that could not be written since `configure`."""
     return sum(handler.dropped for handler in _handlers())
 
 
@@ -332,9 +353,8 @@ def _handlers() -> list[LogHandler]:
 
 
 def _unbuffered(stream: TextIO) -> io.FileIO:
-    """Returns a file of the same stream without a buffer: a thread that waits in its lock would
-    crash the exit.
-    """
+    """Returns a file of the same stream without a buffer."""
+    # A buffer has a lock. Python crashes at its exit if a thread waits in it.
     descriptor = os.dup(stream.fileno())
     os.set_blocking(descriptor, True)
     return io.FileIO(descriptor, "w")

@@ -1,4 +1,4 @@
-"""The metrics of all workers, from the files that each keeps in the run directory.
+"""The metrics of all workers, from the files that each writes to the run directory.
 
 The supervisor imports this module, so that it must stay light.
 """
@@ -19,7 +19,7 @@ from service.observability.derived_metrics import DerivedMetrics, derived_values
 
 CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 _ENDED = "ended"
-"""Stands for the process in the files that hold the sums of all workers that have ended."""
+"""The name in place of a process id of the files with the sums of all workers that have ended."""
 
 
 class MetricsMissing(Exception):
@@ -27,11 +27,11 @@ class MetricsMissing(Exception):
 
 
 def check_files(directory: Path, running: Collection[int]) -> None:
-    """Checks that the metrics of each worker are there. A scrape without them would tell that
-    nothing happens.
+    """Checks that the metrics of each worker exist. A scrape without them would show that nothing
+    happens.
 
     Raises:
-      MetricsMissing: Those of a worker are not.
+      MetricsMissing: The metrics of a worker do not exist.
     """
     for pid in running:
         if not (directory / f"counter_{pid}.db").exists():
@@ -46,7 +46,7 @@ def render(directory: Path, process: int | None = None) -> bytes:
     """Returns the text of `/metrics`, of content type CONTENT_TYPE; takes milliseconds.
 
     Args:
-      directory: Where the workers keep their metrics.
+      directory: The directory to which the workers write their metrics.
       process: The only worker, whose memory and CPU time are added; None: there are several.
     """
     registry = CollectorRegistry()
@@ -77,6 +77,7 @@ def forget_ended(directory: Path) -> None:
     for pid in pids:
         if _is_running(pid):
             continue
+        # It removes gauges alone. Nothing public adds the counts of one file to another.
         mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
         for kind in ("counter", "histogram"):
             _add_to_ended(directory, kind, pid)
@@ -87,13 +88,15 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's: its number has been reused
+    except PermissionError:
+        # It is another user's process, which has the number now.
         return False
     return True
 
 
 def _add_to_ended(directory: Path, kind: str, pid: int) -> None:
     file = directory / f"{kind}_{pid}.db"
+    # A process that observed no value of this kind has no file.
     with contextlib.suppress(FileNotFoundError):
         values = MmapedDict.read_all_values_from_file(str(file))  # type: ignore[no-untyped-call]
         sums = MmapedDict(str(directory / f"{kind}_{_ENDED}.db"))  # type: ignore[no-untyped-call]

@@ -360,9 +360,8 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
 
 
 def _series(metric: Metric, labels: tuple[str, ...]) -> Callable[..., Metric]:
-    """Returns a function that finds the series of a metric by label values. It caches them, because
-    `labels()` costs more than a count.
-    """
+    """Returns a function that finds the series of a metric by label values."""
+    # Cached, because `labels()` costs more than a count.
     return cache(metric.labels if labels else lambda: metric)
 
 
@@ -370,9 +369,12 @@ class Metrics:
     """The metrics of one process. Every method may be called from any thread."""
 
     def __init__(self) -> None:
+        """Creates all metrics at 0."""
+        # A further series for each, with the time at which it was created, that nobody reads.
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
-        self._registry = registry = CollectorRegistry()
+        registry = CollectorRegistry()
+        self._registry = registry
         if not self._directory:
             prometheus.ProcessCollector(registry=registry)
             prometheus.GCCollector(registry=registry)
@@ -397,6 +399,7 @@ class Metrics:
             )
             for name, (text, labels, merge) in GAUGES.items()
         }
+        # An alert watches for an increase, which the first count would not be without a zero.
         for name, labels in SERIES_AT_START.items():
             for values in product(*labels):
                 self._counters[name](*values).inc(0)
@@ -423,11 +426,13 @@ class Metrics:
         Args:
           transport: "http" or "grpc".
           call: One of CALLS.
-          model: As the client named it; "" if it did not, or if that was not read.
+          model: The model that the client named; "" if it named none, or if the name was not read.
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
-          phases: How long the request spent in PHASES. Those of its batch are not recorded here.
+          phases: The time that the request spent in each of PHASES. The phases of its batch are
+            recorded by `phases_finished`.
         """
+        # As `known_model`, without a further call per request.
         model = model if model in self._models else ""
         with self._lock:
             self._counts["requests", (transport, call, model, code)] += 1
@@ -453,12 +458,11 @@ class Metrics:
     def rejection_counters(
         self, transport: str, call: str, model: str, code: str, reason: str
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
-        """Returns what `request_rejected` and `call_rejected` count, for `count_each`."""
+        """Returns the counters of `request_rejected` and `call_rejected`, for `count_each`."""
         model = self.known_model(model)
-        return ("requests", (transport, call, model, code)), (
-            "rejected_requests",
-            (call, model, reason),
-        )
+        request = ("requests", (transport, call, model, code))
+        rejection = ("rejected_requests", (call, model, reason))
+        return request, rejection
 
     def count_each(self, counters: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         """Adds 1 to several counters with their labels; rendered after the next flush."""
@@ -467,14 +471,17 @@ class Metrics:
                 self._counts[counter] += 1
 
     def phases_finished(self, call: str, model: str, phases: Mapping[str, float]) -> None:
-        """Records how long a batch spent in some of PHASES."""
+        """Records the time that a batch spent in each of some PHASES."""
         with self._lock:
             for phase, seconds in phases.items():
                 self._phase_seconds.observe(seconds, (call, model, phase))
 
     def known_model(self, model: str) -> str:
-        """Returns the name of a model if it exists, else "": clients may name anything."""
-        return model if model in self._models else ""
+        """Returns the name of a model if it exists, else ""."""
+        # Clients may name anything, also people, and each name would be a series for ever.
+        if model in self._models:
+            return model
+        return ""
 
     def count(self, name: str, amount: int, *labels: str) -> None:
         """Adds to one of COUNTERS; rendered after the next flush."""
@@ -497,28 +504,43 @@ class Metrics:
                 self._lookups[model, features] += examples
 
     def load_finished(self, model: str, outcome: str, seconds: float | None) -> None:
-        """Counts a load with one of LOAD_OUTCOMES; `seconds`: how long it took, if it succeeded."""
-        for each in LOAD_OUTCOMES:
-            self._counters["loads"](model, each).inc(each == outcome)
+        """Counts a load with one of LOAD_OUTCOMES.
+
+        Args:
+          model: The model.
+          outcome: The outcome.
+          seconds: The duration of the load if it succeeded, else None.
+        """
+        # All outcomes, so that each has a series from the first load.
+        for possible_outcome in LOAD_OUTCOMES:
+            self._counters["loads"](model, possible_outcome).inc(possible_outcome == outcome)
         if seconds is not None:
             self._gauges["load_seconds"](model).set(seconds)
 
     def versions(self, states: Mapping[str, Mapping[str, int]], current: Mapping[str, int]) -> None:
-        """Sets how many versions each model has in each of STATES, and which is current; others
-        count as zero.
+        """Sets the versions of all models.
+
+        Args:
+          states: For each model, the number of its versions by state.
+          current: The current version of each model that has one.
         """
         with self._lock:
             for model in {*states, *current} - self._models:
                 self._begin_model(model)
             self._models.update(states, current)
+            # Also models that are gone: their last values would stay otherwise.
             for model in self._models:
+                counts = states.get(model, {})
                 for state in STATES:
-                    self._gauges["versions"](model, state).set(states.get(model, {}).get(state, 0))
+                    self._gauges["versions"](model, state).set(counts.get(state, 0))
                 self._gauges["current_version"](model).set(current.get(model, 0))
 
     def queued(self, requests: Mapping[str, int], candidates: Mapping[str, int]) -> None:
-        """Sets how many requests of each model wait, and how many candidates or queries they have;
-        other models count as zero.
+        """Sets the queue of all models.
+
+        Args:
+          requests: The number of requests that wait, by model.
+          candidates: The number of candidates or queries that they have, by model.
         """
         with self._lock:
             models = set(self._models)
@@ -541,8 +563,8 @@ class Metrics:
         self._gauges["root_scanned_timestamp_seconds"]().set_to_current_time()
 
     def flush(self) -> None:
-        """Brings counters up to date that are kept elsewhere; call it once a second, for other
-        workers.
+        """Writes what was counted to the metrics. Call it each second, so that a scrape of another
+        worker finds it.
         """
         usage = resource.getrusage(resource.RUSAGE_SELF)
         with self._lock:
@@ -555,6 +577,7 @@ class Metrics:
             self._counts.clear()
             for histogram in self._histograms.values():
                 histogram.flush()
+            # Totals that something else counts: a counter only takes increases.
             for series, total in (
                 (self._counters["log_lines_dropped"](), logging.lines_dropped()),
                 (self._counters["page_faults"]("major"), usage.ru_majflt),

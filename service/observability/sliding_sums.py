@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 WINDOW_S = 3600.0
-"""Long enough that a small share of the requests tells something."""
+"""Length of the window: long enough that a small share of the requests is a usable sample."""
 _STEP_S = 60.0
-"""The window slides by this step."""
+"""Step by which the window slides: smaller steps take more memory and time to add up."""
 
 
 class SlidingSums:
@@ -19,7 +19,7 @@ class SlidingSums:
         """Creates sums of nothing.
 
         Args:
-          size: How many numbers are added up side by side.
+          size: The number of sums.
           clock: Returns the current monotonic time in seconds.
         """
         self._size = size

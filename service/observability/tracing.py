@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 _SERVICE_NAME = "rowcast"
 _CLOSE_TIMEOUT_S = 2.0
+"""Time in which the spans that wait must be sent when the process ends."""
 
 
 class TracingUnavailable(Exception):
@@ -38,6 +39,7 @@ class Tracing:
           TracingUnavailable: The extra `otel` is not installed.
         """
         require_packages()
+        # Imported here, since the packages are an extra.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
@@ -45,6 +47,7 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         name = os.environ.get("OTEL_SERVICE_NAME", _SERVICE_NAME)
+        # The SDK's own hook at exit would wait for a collector that cannot be reached.
         self._provider = TracerProvider(
             resource=Resource.create({SERVICE_NAME: name}), shutdown_on_exit=False
         )
@@ -64,10 +67,10 @@ class Tracing:
 
         Args:
           name: The call.
-          trace_parent: The header `traceparent` as sent; the span begins a trace where it is empty
-            or malformed.
+          trace_parent: The header `traceparent` that the client sent. If it is empty or malformed,
+            the span begins a trace.
           seconds: The duration of the request.
-          attributes: Attributes of the span.
+          attributes: The attributes of the span.
           is_failed: Whether the service, not its client, is to blame for a failure.
         """
         from opentelemetry.trace import SpanKind, StatusCode

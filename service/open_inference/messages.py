@@ -4,7 +4,7 @@ A model has several signatures, and the protocol knows none: the parameter `sign
 request chooses one. Other parameters that the service does not know are ignored, as the protocol
 allows clients to send any.
 
-Sources: those of `tensors`.
+Sources: the pages that `tensors` names.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ OCTET_STREAM = "application/octet-stream"
 ID_CHARS_MAX = 1_024
 """Maximum length of the id of a request, which its response repeats."""
 _DIGITS_MAX = 10
+"""Maximum number of digits in the size of the JSON."""
 _REQUEST = ("id", "model_name", "model_version", "parameters", "inputs", "outputs")
 _INPUT = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT = ("name", "parameters")
@@ -47,7 +48,9 @@ _NOT_PROVIDED = {
     "shared_memory_region": "shared memory is not provided; send the elements with the request",
     "classification": "classification is not provided; request the output as it is",
 }
-"""Parameters of tensors by which Triton does something else than inference alone."""
+"""Parameters of tensors by which Triton does more than inference. To ignore them would return wrong
+outputs without a word.
+"""
 
 _EXPECTED: dict[type, str] = {bool: "true or false", int: "an integer", str: "a string"}
 
@@ -72,7 +75,7 @@ class Inference:
     """A request.
 
     Attributes:
-      id: What the response repeats; "" if the request has none.
+      id: The id, which the response repeats; "" if the request has none.
       signature_name: The signature that is computed; "" for the default one.
       tensors: The inputs by name.
       outputs: The outputs that are sent, in this order; (): all.
@@ -92,7 +95,7 @@ def read_body(body: bytes, header_length: str | None, settings: ServiceSettings)
     Args:
       body: JSON, and after it the elements of the tensors that have the parameter
         `binary_data_size`.
-      header_length: The size of the JSON, as a header says it; None if the JSON is the whole body.
+      header_length: The header with the size of the JSON; None if the JSON is the whole body.
       settings: The limits.
 
     Raises:
@@ -105,13 +108,17 @@ def read_body(body: bytes, header_length: str | None, settings: ServiceSettings)
     value = fields(json.parse(body[:end], settings), _REQUEST, "body")
     parameters = _parameters(value, "parameters")
     binary = typed_parameter(parameters, "binary_data_output", False, "parameters")
+
     outputs = []
     for number, output in enumerate(listed(value.get("outputs", []), "outputs")):
         fields(output, _OUTPUT, f"outputs[{number}]")
         name = _text(output.get("name"), f"outputs[{number}].name")
-        where = f"outputs[{number}].parameters"
-        own_binary = typed_parameter(_parameters(output, where), "binary_data", binary, where)
-        outputs.append(RequestedOutput(name, own_binary))
+        # The parameter of an output wins over that of the request.
+        field = f"outputs[{number}].parameters"
+        output_parameters = _parameters(output, field)
+        output_binary = typed_parameter(output_parameters, "binary_data", binary, field)
+        outputs.append(RequestedOutput(name, output_binary))
+
     inputs = listed(value.get("inputs"), "inputs")
     tensors = _tensors(inputs, _Unread(memoryview(body)[end:]), settings)
     request_id = _text(value.get("id", ""), "id")
@@ -125,6 +132,7 @@ def read_message(message: pb.ModelInferRequest, settings: ServiceSettings) -> In
       InvalidArgument: A field or tensor is not what the protocol says; names it.
       TooLarge: There are more values or names than the limits allow.
     """
+    # A request sends the elements of all inputs as bytes, or of each input in its `contents`.
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         expected = f"{len(message.inputs)}, one for each input,"
@@ -137,7 +145,7 @@ def read_message(message: pb.ModelInferRequest, settings: ServiceSettings) -> In
             array = read_contents(tensor, entry.contents)
         elif entry.HasField("contents"):
             expected = "raw_input_contents alone"
-            raise InvalidArgument.of_field(tensor.where, "both forms", expected, "has")
+            raise InvalidArgument.of_field(tensor.field, "both forms", expected, "has")
         else:
             array = read_bytes(tensor, raw[number])
         inputs.tensors[entry.name] = array
@@ -158,6 +166,7 @@ def response_body(inference: Inference, returned: ReturnedTensors) -> tuple[byte
     Returns:
       The JSON, and the elements of the outputs that follow it as bytes.
     """
+    # A request that names no outputs gets all of them, in the form that it states for all.
     binary = {output.name for output in inference.outputs if output.binary}
     if not inference.outputs and inference.binary:
         binary = set(returned.arrays)
@@ -180,26 +189,28 @@ def response_message(inference: Inference, returned: ReturnedTensors) -> pb.Mode
     )
     for name, array in returned.arrays.items():
         message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        # Clients read either form. Bytes are copied at once, elements one by one.
         message.raw_output_contents.append(bytes_of(array))
     return message
 
 
-def typed_parameter(parameters: Parameters, name: str, default: Any, where: str) -> Any:
+def typed_parameter(parameters: Parameters, name: str, default: Any, field: str) -> Any:
     """Returns a parameter of the same type as its default.
 
     Args:
       parameters: All parameters.
       name: The name of the parameter.
-      default: What is returned if there is none.
-      where: What errors call the parameters.
+      default: The value that is returned if there is none.
+      field: The field of the parameters, as errors name it.
 
     Raises:
       InvalidArgument: It has another type.
     """
     value = parameters.get(name, default)
+    # Not `isinstance`: true is an integer in Python.
     if type(value) is not type(default):
         expected = _EXPECTED[type(default)]
-        raise InvalidArgument.of_field(f"{where}.{name}", shown(value), expected)
+        raise InvalidArgument.of_field(f"{field}.{name}", shown(value), expected)
     return value
 
 
@@ -207,20 +218,22 @@ class _Inputs:
     """The tensors of a request by name, which have at most as many values together as the limit.
 
     Attributes:
-      tensors: Those that were read.
+      tensors: The tensors that were read.
     """
 
     def __init__(self, count: int, settings: ServiceSettings) -> None:
+        """Checks the number of inputs."""
         at_most(settings, "max_features", count, "inputs")
         self.tensors = dict[str, NDArray[Any]]()
         self._settings = settings
         self._size = 0
 
     def declare(self, name: str, datatype: str, shape: Sequence[Any]) -> InputTensor:
-        """Checks what a request says about its next tensor."""
+        """Checks the declaration of the next tensor."""
         tensor = input_tensor(name, datatype, shape)
         if name in self.tensors:
-            raise InvalidArgument.of_field(tensor.where, "two tensors", "one", "has")
+            raise InvalidArgument.of_field(tensor.field, "two tensors", "one", "has")
+        # By the declared shape: a tensor beyond the limit is rejected before it is read.
         self._size += tensor.size
         at_most(self._settings, "max_values", self._size, "inputs")
         return tensor
@@ -231,8 +244,8 @@ class _Unread:
     """The elements of tensors that follow the JSON of a body, in the order of the inputs.
 
     Attributes:
-      data: All of them.
-      start: Where the unread ones begin.
+      data: The elements of all tensors.
+      start: The position in `data` at which the unread elements begin.
     """
 
     data: memoryview
@@ -244,9 +257,9 @@ class _Unread:
         return len(self.data) - self.start
 
     def take(self, tensor: InputTensor, size: int) -> NDArray[Any]:
-        """Returns the next tensor, of as many bytes as the request says."""
+        """Returns the next tensor, which has `size` bytes."""
         if not 0 <= size <= self.size:
-            field = f"{tensor.where}.parameters.binary_data_size"
+            field = f"{tensor.field}.parameters.binary_data_size"
             expected = f"0 to {self.size}, the bytes that follow,"
             hint = f"{HEADER_LENGTH} is the size of the JSON in front of them"
             raise InvalidArgument.of_field(field, size, expected, hint=hint)
@@ -260,30 +273,35 @@ def _tensors(entries: Sequence[Any], unread: _Unread, settings: ServiceSettings)
     """Returns the tensors of a request that was sent over HTTP."""
     inputs = _Inputs(len(entries), settings)
     for number, entry in enumerate(entries):
-        where = f"inputs[{number}]"
-        fields(entry, _INPUT, where)
-        name = _text(entry.get("name"), f"{where}.name")
-        datatype = _text(entry.get("datatype"), f"{where}.datatype")
-        shape = listed(entry.get("shape"), f"{where}.shape")
+        # Errors name a tensor by its position until its name was read.
+        field = f"inputs[{number}]"
+        fields(entry, _INPUT, field)
+        name = _text(entry.get("name"), f"{field}.name")
+        datatype = _text(entry.get("datatype"), f"{field}.datatype")
+        shape = listed(entry.get("shape"), f"{field}.shape")
         tensor = inputs.declare(name, datatype, shape)
-        where = f"{tensor.where}.parameters"
-        parameters = _parameters(entry, where)
+
+        parameters_field = f"{tensor.field}.parameters"
+        parameters = _parameters(entry, parameters_field)
         if "binary_data_size" not in parameters:
             array = read_json(tensor, entry.get("data"))
         elif "data" in entry:
             forms = "data and binary_data_size"
-            raise InvalidArgument.of_field(tensor.where, forms, "one of them", "has")
+            raise InvalidArgument.of_field(tensor.field, forms, "one of them", "has")
         else:
-            array = unread.take(tensor, typed_parameter(parameters, "binary_data_size", 0, where))
+            size = typed_parameter(parameters, "binary_data_size", 0, parameters_field)
+            array = unread.take(tensor, size)
         inputs.tensors[name] = array
+
+    # Bytes that no input declares show a client that counts otherwise.
     if unread.size:
-        rest = f"{unread.size} bytes after those of its inputs"
-        raise InvalidArgument.of_field("body", rest, "none", "has")
+        value = f"{unread.size} bytes after those of its inputs"
+        raise InvalidArgument.of_field("body", value, "none", "has")
     return inputs.tensors
 
 
 def _header_length(text: str, size: int) -> int:
-    """Returns where the JSON of a body ends."""
+    """Returns the position in a body at which the JSON ends."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
         raise InvalidArgument.of_field(HEADER_LENGTH, shown(text), "a number of bytes")
     if int(text) > size:
@@ -300,7 +318,7 @@ def _inference(
     settings: ServiceSettings,
     binary: bool = False,
 ) -> Inference:
-    """Checks what requests of both transports have."""
+    """Checks the values that requests of both transports have."""
     if len(request_id) > ID_CHARS_MAX:
         length = f"{len(request_id)} characters"
         raise InvalidArgument.of_field("id", length, f"at most {ID_CHARS_MAX}", "has")
@@ -308,8 +326,8 @@ def _inference(
     names = set[str]()
     for output in outputs:
         if output.name in names:
-            twice = f"{shown(output.name)} twice"
-            raise InvalidArgument.of_field("outputs", twice, "each output once", "has")
+            value = f"{shown(output.name)} twice"
+            raise InvalidArgument.of_field("outputs", value, "each output once", "has")
         names.add(output.name)
     signature_name = typed_parameter(parameters, "signature_name", "", "parameters")
     return Inference(request_id, signature_name, tensors, tuple(outputs), binary)
@@ -329,11 +347,11 @@ def _output_values(tensors: Arrays, parts: Mapping[str, bytes]) -> Iterator[dict
         yield output
 
 
-def _parameters(entry: Mapping[str, Any], where: str) -> Parameters:
-    """Returns the parameters of a JSON object; `where` is what errors call them."""
+def _parameters(entry: Mapping[str, Any], field: str) -> Parameters:
+    """Returns the parameters of a JSON object, whose field errors name."""
     parameters = entry.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise InvalidArgument.of_field(where, shown(parameters), "a JSON object")
+        raise InvalidArgument.of_field(field, shown(parameters), "a JSON object")
     _check_provided(parameters)
     return parameters
 
@@ -353,7 +371,7 @@ def _check_provided(parameters: Parameters) -> None:
             raise Unimplemented(problem)
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, field: str) -> str:
     if not isinstance(value, str):
-        raise InvalidArgument.of_field(where, shown(value), "a string")
+        raise InvalidArgument.of_field(field, shown(value), "a string")
     return value

@@ -55,7 +55,9 @@ SERVICE = "inference.GRPCInferenceService"
 INFER = "infer"
 """The name of the call, as in metrics."""
 PLATFORM = "rowcast"
+"""The platform in the metadata of models, which clients show."""
 EXTENSIONS = ("binary_tensor_data", "model_repository")
+"""The extensions of the protocol that the service provides, by Triton's names."""
 LIVE = "/v2/health/live"
 READY = "/v2/health/ready"
 _MODEL = "/v2/models/{model}"
@@ -67,11 +69,13 @@ _STATES = {
     "retiring": "UNLOADING",
     "failed": "UNAVAILABLE",
 }
-"""The words of Triton's repository for the states of versions."""
+"""The words of Triton's repository for the states of versions. It has none for a version that is
+kept, which serves requests that name it.
+"""
 
 
 def server_metadata() -> dict[str, Any]:
-    """Returns what the service is."""
+    """Returns the name, the version and the extensions of the service."""
     version = installed_version("rowcast")
     return {"name": "rowcast", "version": version, "extensions": list(EXTENSIONS)}
 
@@ -83,6 +87,7 @@ def model_metadata(engine: Engine, target: Target) -> dict[str, Any]:
     Raises:
       ServiceError: The version is not served.
     """
+    # The protocol describes one signature per model. Others are chosen by a parameter.
     with engine.lease(target) as version:
         signature = find_signature(version, "")
         states = engine.models().get(version.model, ())
@@ -109,7 +114,7 @@ def repository_index(engine: Engine, ready: bool) -> list[dict[str, str]]:
 
     Args:
       engine: Has the models.
-      ready: Whether to leave out those that serve no requests.
+      ready: Whether to leave out versions that serve no requests.
     """
     return [
         {
@@ -135,12 +140,14 @@ class _HttpInference:
     """One inference over HTTP."""
 
     def __init__(self, header_length: str | None) -> None:
+        """Begins an inference; `header_length` is the header with the size of the JSON."""
         self._header_length = header_length
         self._inference: Inference
         self._response_headers = [(b"content-type", JSON.encode())]
 
     def read(self, body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
         """Reads the body of the request."""
+        # `write` needs to know which outputs the client wants as bytes.
         self._inference = read_body(body, self._header_length, settings)
         return _sent(url or Target(), self._inference)
 
@@ -170,9 +177,9 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
 
 
 def _check_media_type(headers: Headers) -> None:
-    """Rejects a body that is declared to be something else, or that a web page sent without a type:
-    browsers let any page do so.
-    """
+    """Rejects a body of another declared type, and a body without a type from a web page."""
+    # Browsers let any page send such a body to any address. They add the origin, which no other
+    # client does.
     content_type = headers.get("content-type", "")
     accepted = [JSON, OCTET_STREAM]
     if "origin" not in headers:
@@ -183,9 +190,8 @@ def _check_media_type(headers: Headers) -> None:
 
 
 def _header_length(scope: Scope) -> str | None:
-    """Returns the header with the size of the JSON; None if there is none. Of one that was sent
-    twice, the last counts, as in admission.
-    """
+    """Returns the header with the size of the JSON; None if there is none."""
+    # The last one counts if it was sent twice, as in admission.
     length = None
     for name, value in scope["headers"]:
         if name == HEADER_LENGTH.encode():
@@ -194,7 +200,8 @@ def _header_length(scope: Scope) -> str | None:
 
 
 def _no_model(_: bytes) -> str:
-    return ""  # the URL names it
+    # The URL names the model.
+    return ""
 
 
 def _error(failure: Failure) -> ErrorResponse:
@@ -211,6 +218,7 @@ class _Pages:
     """Everything but inference, over HTTP."""
 
     def __init__(self, dataplane: Dataplane) -> None:
+        """Creates the pages; `dataplane` has the models."""
         self._dataplane = dataplane
         self._engine = dataplane.engine
         self._bodies = BodyReader(dataplane)
@@ -262,7 +270,7 @@ class _Pages:
         return JSONResponse(repository_index(self._engine, only_ready))
 
     async def change_repository(self) -> Response:
-        """Rejects to load or unload a model."""
+        """Rejects to load or unload a model, as clients of Triton may request."""
         raise Unimplemented("loading and unloading are not provided; `rowcast-serve ctl` does both")
 
     def _check_ready(self) -> None:
@@ -291,6 +299,7 @@ def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
     }
     for path, endpoint in read_only.items():
         app.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)
+    # Triton's repository API lists by POST, since the request has a body.
     app.add_api_route(
         "/v2/repository/index", pages.index, methods=["POST"], include_in_schema=False
     )
@@ -321,6 +330,7 @@ class Servicer:
     """
 
     def __init__(self, dataplane: Dataplane) -> None:
+        """Creates the servicer; `dataplane` executes the calls."""
         self._dataplane = dataplane
         self._engine = dataplane.engine
 
@@ -377,6 +387,7 @@ class _GrpcInference:
 
     def read(self, body: bytes, _: Target | None, settings: ServiceSettings) -> SentTensors:
         """Reads the message of the request."""
+        # What a message would build is counted before the parser allocates it.
         protobuf.check_size(pb.ModelInferRequest, body, settings)
         message = protobuf.parse(pb.ModelInferRequest, body)
         self._inference = read_message(message, settings)
@@ -405,13 +416,14 @@ _METHODS = {
     "ModelMetadata": ("model", Servicer.describe_model),
     "RepositoryIndex": ("models", Servicer.index),
 }
-"""The name of the call, as in metrics, and what responds to it, by method. The other methods of the
-protocol are not provided.
+"""For each method, the name of its call, as in metrics, and the function that responds to it. The
+other methods of the protocol are not provided.
 """
 
 
 def _register(dataplane: Dataplane, server: Any) -> None:
     servicer = Servicer(dataplane)
+    # A generated function would register the service under the name of rowcast's own package.
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(partial(respond, servicer))
         for name, (_, respond) in _METHODS.items()

@@ -1,6 +1,7 @@
 """The tensors of the protocol in its three forms: JSON, bytes, and the fields of a message.
 
-What a request says about a tensor is compared with what it sends before anything is allocated.
+The declared shape of a tensor is compared with the size of its elements before an array is
+allocated.
 
 Sources: specification/protocol/inference_rest.md of
 https://github.com/kserve/open-inference-protocol; for bytes, docs/protocol/extension_binary_data.md
@@ -28,7 +29,7 @@ AXES_MAX = 8
 BYTES = "BYTES"
 _OBJECT = np.dtype(object)
 _LENGTH = struct.Struct("<I")
-"""In front of each element of a BYTES tensor."""
+"""The length in front of each element of a BYTES tensor."""
 _DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "INT8": np.dtype("<i1"),
@@ -72,7 +73,7 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 
 @dataclass(frozen=True)
 class InputTensor:
-    """What a request says about one of its tensors.
+    """The declaration of one tensor in a request.
 
     Attributes:
       name: The name, as the client sent it.
@@ -85,9 +86,9 @@ class InputTensor:
     shape: tuple[int, ...]
 
     @property
-    def where(self) -> str:
-        """Returns what errors call the tensor."""
-        return _where(self.name)
+    def field(self) -> str:
+        """Returns the field of the tensor, as errors name it."""
+        return _field(self.name)
 
     @property
     def size(self) -> int:
@@ -101,28 +102,29 @@ class InputTensor:
 
 
 def input_tensor(name: str, datatype: str, shape: Sequence[Any]) -> InputTensor:
-    """Checks what a request says about a tensor.
+    """Checks the declaration of a tensor.
 
     Args:
       name: The name of the tensor.
-      datatype: The datatype as sent.
-      shape: The sizes of the axes as sent.
+      datatype: The datatype that the client sent.
+      shape: The sizes of the axes that the client sent.
 
     Raises:
       InvalidArgument: The datatype is unknown, or the shape has too many axes or a size that is no
         size.
     """
-    where = _where(name)
+    field = _field(name)
     if datatype not in _DTYPES:
         expected = f"one of {', '.join(_DTYPES)}"
-        raise InvalidArgument.of_field(f"{where}.datatype", shown(datatype), expected)
+        raise InvalidArgument.of_field(f"{field}.datatype", shown(datatype), expected)
     if len(shape) > AXES_MAX:
         axes = f"{len(shape)} axes"
-        raise InvalidArgument.of_field(f"{where}.shape", axes, f"at most {AXES_MAX}", "has")
+        raise InvalidArgument.of_field(f"{field}.shape", axes, f"at most {AXES_MAX}", "has")
     for size in shape:
+        # `isinstance` would accept true and false, which are integers in Python.
         if type(size) is not int or size < 0:
             expected = "an integer of at least 0"
-            raise InvalidArgument.of_field(f"{where}.shape", shown(size), expected, "holds")
+            raise InvalidArgument.of_field(f"{field}.shape", shown(size), expected, "holds")
     return InputTensor(name, datatype, tuple(shape))
 
 
@@ -130,7 +132,7 @@ def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
     """Returns a tensor whose elements were sent as bytes.
 
     Args:
-      tensor: What the request says about it.
+      tensor: The declaration of the tensor.
       data: The elements, little-endian and in row-major order. Each element of a BYTES tensor
         follows its length.
 
@@ -147,6 +149,7 @@ def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
     if len(data) != expected:
         raise _misfit(tensor, f"{len(data)} bytes", f"{expected} for {_shown(tensor)}")
     array = np.frombuffer(data, tensor.dtype)
+    # numpy takes any byte for a bool.
     if tensor.dtype == np.bool_ and np.count_nonzero(array.view(np.uint8) > 1):
         raise _misfit(tensor, "a byte other than 0 and 1", "one of them for BOOL", "holds")
     return array.reshape(tensor.shape)
@@ -156,7 +159,7 @@ def read_json(tensor: InputTensor, data: Any) -> NDArray[Any]:
     """Returns a tensor whose elements were sent as JSON.
 
     Args:
-      tensor: What the request says about it.
+      tensor: The declaration of the tensor.
       data: A list of all elements in row-major order, or lists nested as the shape says.
 
     Returns:
@@ -166,10 +169,11 @@ def read_json(tensor: InputTensor, data: Any) -> NDArray[Any]:
       InvalidArgument: The lists do not have the shape, or an element is not of the datatype.
     """
     values = _flat(tensor, data)
+    # numpy would convert what it can: "1" to 1, true to 1, 1.5 to 1.
     kinds, expected = _KINDS[tensor.dtype.kind]
     if not set(map(type, values)) <= kinds:
-        odd = next(value for value in values if type(value) not in kinds)
-        raise _misfit(tensor, shown(odd), f"{expected} for {tensor.datatype}", "holds")
+        wrong_value = next(value for value in values if type(value) not in kinds)
+        raise _misfit(tensor, shown(wrong_value), f"{expected} for {tensor.datatype}", "holds")
     return _array(tensor, values)
 
 
@@ -177,7 +181,7 @@ def read_contents(tensor: InputTensor, contents: pb.InferTensorContents) -> NDAr
     """Returns a tensor whose elements were sent as a field of a message.
 
     Args:
-      tensor: What the request says about it.
+      tensor: The declaration of the tensor.
       contents: The message with the elements.
 
     Returns:
@@ -188,13 +192,14 @@ def read_contents(tensor: InputTensor, contents: pb.InferTensorContents) -> NDAr
         the shape needs, or do not fit the datatype.
     """
     expected = _CONTENTS.get(tensor.datatype)
-    where = f"{tensor.where}.contents"
+    field = f"{tensor.field}.contents"
     if expected is None:
-        raise InvalidArgument.of_field(where, tensor.datatype, "raw_input_contents", "holds")
-    for field, _ in contents.ListFields():
-        if field.name != expected:
+        raise InvalidArgument.of_field(field, tensor.datatype, "raw_input_contents", "holds")
+    # Elements in another field would be ignored without a word.
+    for descriptor, _ in contents.ListFields():
+        if descriptor.name != expected:
             name = f"{expected} for {tensor.datatype}"
-            raise InvalidArgument.of_field(where, field.name, name, "has")
+            raise InvalidArgument.of_field(field, descriptor.name, name, "has")
     values = list(getattr(contents, expected))
     _check_count(tensor, len(values))
     if tensor.dtype == _OBJECT:
@@ -226,9 +231,10 @@ def json_of(array: NDArray[Any]) -> Any:
 
 def _strings(tensor: InputTensor, data: memoryview) -> list[str]:
     """Returns the elements of a BYTES tensor, each of which follows its length."""
-    shortest = tensor.size * _LENGTH.size
-    if len(data) < shortest:
-        expected = f"{shortest} or more for {_shown(tensor)}"
+    # Checked first, so that a shape of billions of elements does not begin a loop.
+    min_bytes = tensor.size * _LENGTH.size
+    if len(data) < min_bytes:
+        expected = f"{min_bytes} or more for {_shown(tensor)}"
         raise _misfit(tensor, f"{len(data)} bytes", expected)
     texts = []
     start = 0
@@ -240,9 +246,9 @@ def _strings(tensor: InputTensor, data: memoryview) -> list[str]:
         start = end
         end += length
         if end > len(data):
-            rest = len(data) - start
+            remaining_bytes = len(data) - start
             value = f"{length} bytes for element {number}"
-            raise _misfit(tensor, value, f"at most {rest}", "declares")
+            raise _misfit(tensor, value, f"at most {remaining_bytes}", "declares")
         texts.append(_text(tensor, bytes(data[start:end])))
         start = end
     if start < len(data):
@@ -260,10 +266,12 @@ def _text(tensor: InputTensor, data: bytes) -> str:
 def _flat(tensor: InputTensor, data: Any) -> list[Any]:
     """Returns the elements in lists that are flat, or nested as the shape says."""
     if not isinstance(data, list):
-        raise InvalidArgument.of_field(f"{tensor.where}.data", shown(data), "a list")
+        raise InvalidArgument.of_field(f"{tensor.field}.data", shown(data), "a list")
     if len(tensor.shape) < 2 or not (data and isinstance(data[0], list)):
         _check_count(tensor, len(data))
         return data
+
+    # One level of the lists after the other: recursion would cost a call for each list.
     level = [data]
     for size in tensor.shape:
         for entries in level:
@@ -271,7 +279,7 @@ def _flat(tensor: InputTensor, data: Any) -> list[Any]:
                 expected = f"the shape {list(tensor.shape)}"
                 hint = "flat lists are accepted, too"
                 raise InvalidArgument.of_field(
-                    tensor.where, "nested lists of another shape", expected, "has", hint
+                    tensor.field, "nested lists of another shape", expected, "has", hint
                 )
         level = list(chain.from_iterable(level))
     return level
@@ -283,23 +291,25 @@ def _check_count(tensor: InputTensor, count: int) -> None:
 
 
 def _array(tensor: InputTensor, values: list[Any]) -> NDArray[Any]:
-    """Packs elements of the Python type that the datatype takes.
+    """Returns elements of the datatype's Python type as an array.
 
     Raises:
       InvalidArgument: A number is beyond the datatype.
     """
     dtype = tensor.dtype
+    # numpy turns a float that is too large into infinity, and rejects such an integer.
     if dtype.kind == "f":
         return _floats(tensor, np.array(values, np.float64)).reshape(tensor.shape)
     try:
         return np.array(values, dtype).reshape(tensor.shape)
     except OverflowError:
         limits = np.iinfo(dtype)
-        odd = next(value for value in values if not limits.min <= value <= limits.max)
-        raise _does_not_fit(tensor, odd) from None
+        large_value = next(value for value in values if not limits.min <= value <= limits.max)
+        raise _does_not_fit(tensor, large_value) from None
 
 
 def _floats(tensor: InputTensor, values: NDArray[np.float64]) -> NDArray[Any]:
+    # Infinities that the client sent stay: the engine decides about them.
     largest = np.finfo(tensor.dtype).max
     too_large = np.isfinite(values) & (np.abs(values) > largest)
     if np.count_nonzero(too_large):
@@ -312,10 +322,10 @@ def _does_not_fit(tensor: InputTensor, value: float) -> InvalidArgument:
 
 
 def _misfit(tensor: InputTensor, value: str, expected: str, verb: str = "has") -> InvalidArgument:
-    return InvalidArgument.of_field(tensor.where, value, expected, verb)
+    return InvalidArgument.of_field(tensor.field, value, expected, verb)
 
 
-def _where(name: str) -> str:
+def _field(name: str) -> str:
     """Returns the field of a tensor, as errors name it."""
     return f"inputs.{name[:SHOWN_MAX]}"
 

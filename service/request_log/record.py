@@ -1,7 +1,8 @@
-"""Records a sample of the answered requests on disk, for the next model version to be tested with.
+"""Records a sample of the successful requests on disk, to test the next model version with.
 
-A model's directory holds a bounded number of files of bounded size, one JSON object a line; the
-oldest file gives way to a new one. A line that is damaged or incomplete is skipped when it is read.
+A model's directory holds a bounded number of files of bounded size, with one JSON object per line.
+The oldest file gives way to a new one. A line that is damaged or incomplete is skipped when it is
+read.
 """
 
 from __future__ import annotations
@@ -31,23 +32,26 @@ BODY_BYTES_MAX = 256 << 10
 _DIRECTORY = ".rowcast-recordings"
 _SUFFIX = ".jsonl"
 _QUEUE_SIZE_MAX = 64
+"""Number of requests that wait to be written: a slow disk must not fill the memory with bodies."""
 
 _log = logging.logger(__name__)
 
 
 @dataclass(frozen=True)
 class RecordedRequest:
-    """One request that was answered.
+    """One request that succeeded.
 
     Attributes:
-      protobuf: whether the body is a protobuf message; JSON otherwise.
-      at: seconds since 1970.
+      call: The name of the call.
+      protobuf: Whether the body is a protobuf message; JSON otherwise.
+      body: The body, decompressed.
+      recorded_s: The time at which it was recorded, in seconds since 1970.
     """
 
     call: str
     protobuf: bool
     body: bytes
-    at: float
+    recorded_s: float
 
 
 class RequestWriter:
@@ -57,8 +61,9 @@ class RequestWriter:
         """Creates the writer of a directory, which only the service's user may read.
 
         Args:
-          file_bytes: of one file.
-          files_max: of all processes together.
+          directory: The directory of the model.
+          file_bytes: The maximum size of one file.
+          files_max: The maximum number of files of all processes together.
         """
         self._directory = directory
         self._file_bytes = file_bytes
@@ -69,19 +74,30 @@ class RequestWriter:
         """Writes a request; one that is larger than a file is left out.
 
         Raises:
-          OSError: it cannot be written.
+          OSError: The request cannot be written.
         """
-        line = (
-            orjson.dumps(vars(request) | {"body": base64.b64encode(request.body).decode()}) + b"\n"
-        )
+        entry = {
+            "call": request.call,
+            "protobuf": request.protobuf,
+            "body": base64.b64encode(request.body).decode(),
+            "at": request.recorded_s,
+        }
+        line = orjson.dumps(entry) + b"\n"
         if len(line) > self._file_bytes:
             return
-        status = os.fstat(self._descriptor) if self._descriptor >= 0 else None
-        # A file without links was removed by another process, as the oldest.
-        if status is None or not status.st_nlink or status.st_size + len(line) > self._file_bytes:
+        if not self._has_room(len(line)):
             self.close()
             self._descriptor = self._open()
+        # One write of a file that is opened to append, so that lines never mix.
         os.write(self._descriptor, line)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Returns whether there is a file, and a line still fits into it."""
+        if self._descriptor < 0:
+            return False
+        status = os.fstat(self._descriptor)
+        # A file without links was removed by another process, as the oldest.
+        return bool(status.st_nlink) and status.st_size + size_bytes <= self._file_bytes
 
     def close(self) -> None:
         """Closes the file."""
@@ -92,8 +108,10 @@ class RequestWriter:
 
     def _open(self) -> int:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Names begin with the time, so that their order is that of the files' age.
         files = sorted(self._directory.glob(f"*{_SUFFIX}"))
-        for oldest in files[: max(0, len(files) - self._files_max + 1)]:
+        excess = max(0, len(files) - self._files_max + 1)
+        for oldest in files[:excess]:
             oldest.unlink(missing_ok=True)
         name = f"{time.time_ns():020d}-{os.getpid()}{_SUFFIX}"
         return os.open(
@@ -102,9 +120,7 @@ class RequestWriter:
 
 
 class RequestLog:
-    """Takes the requests that were answered and records a sample of them, in a thread
-    of its own.
-    """
+    """Records a sample of the successful requests, in a thread of its own."""
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
         """Starts the thread."""
@@ -124,15 +140,16 @@ class RequestLog:
         """Records a request, or drops it; never waits.
 
         Args:
-          model: that answered it.
-          call: its name.
-          protobuf: whether the body is a protobuf message; JSON otherwise.
-          body: as it came, decompressed.
+          model: The model that computed the request.
+          call: The name of the call.
+          protobuf: Whether the body is a protobuf message; JSON otherwise.
+          body: The body, decompressed.
         """
         if len(body) > BODY_BYTES_MAX:
             return
+        request = RecordedRequest(call, protobuf, body, time.time())
         try:
-            self._queue.put_nowait((model, RecordedRequest(call, protobuf, body, time.time())))
+            self._queue.put_nowait((model, request))
         except queue.Full:
             self._metrics.count("recorded_requests", 1, "dropped")
 
@@ -145,26 +162,30 @@ class RequestLog:
         self._thread.join(timeout_s)
 
     def _write_forever(self) -> None:
+        # At least two files, so that recordings are left when the oldest file gives way.
         files_max = 2 * self._settings.workers
         directory = record_directory(self._settings)
         file_bytes = self._settings.record_max_bytes // files_max
         writers: dict[str, RequestWriter] = {}
         last_problem = ""
-        while (item := self._queue.get()) is not None:
-            model, request = item
-            writer = writers.setdefault(
-                model, RequestWriter(directory / model, file_bytes, files_max)
-            )
+        while (offer := self._queue.get()) is not None:
+            model, request = offer
+            if model not in writers:
+                writers[model] = RequestWriter(directory / model, file_bytes, files_max)
+            writer = writers[model]
             problem = ""
+            outcome = "written"
             try:
                 writer.append(request)
             except OSError as error:
+                # The next request opens a file again: the disk may have room by then.
                 writer.close()
+                outcome = "failed"
                 problem = str(error)
                 if problem != last_problem:
                     _log.error("request_log_unwritable", extra=logging.fields(problem=problem))
             last_problem = problem
-            self._metrics.count("recorded_requests", 1, "failed" if problem else "written")
+            self._metrics.count("recorded_requests", 1, outcome)
         for writer in writers.values():
             writer.close()
 
@@ -177,10 +198,10 @@ def record_directory(settings: ServiceSettings) -> Path:
 
 
 def check_writable(settings: ServiceSettings) -> None:
-    """Checks at start that requests can be recorded, if the settings ask for it.
+    """Checks at start that requests can be recorded, if the settings enable it.
 
     Raises:
-      SettingsError: the directory cannot be written.
+      SettingsError: The directory cannot be written.
     """
     if not settings.record_rate:
         return
@@ -189,21 +210,23 @@ def check_writable(settings: ServiceSettings) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         TemporaryFile(dir=directory).close()
     except OSError as error:
-        where = f"--record-dir (or ROWCAST_RECORD_DIR): {directory}"
-        raise SettingsError(f"{where} cannot be written: {error.strerror or error}") from error
+        setting = f"--record-dir (or ROWCAST_RECORD_DIR): {directory}"
+        raise SettingsError(f"{setting} cannot be written: {error.strerror or error}") from error
 
 
 def read_newest(directory: Path, count: int) -> list[RecordedRequest]:
     """Returns the newest requests that any process recorded of a model, the newest first."""
-    return heapq.nlargest(count, _read(directory), key=attrgetter("at"))
+    return heapq.nlargest(count, _read(directory), key=attrgetter("recorded_s"))
 
 
 def _read(directory: Path) -> Iterator[RecordedRequest]:
     for path in directory.glob(f"*{_SUFFIX}"):
-        with suppress(OSError), path.open("rb") as file:  # another process may have removed it
+        # Another process may have removed the file.
+        with suppress(OSError), path.open("rb") as file:
             for line in file:
-                with suppress(
-                    ValueError, TypeError, KeyError
-                ):  # damaged, incomplete, or of another product version
+                # The line may be damaged, incomplete, or of another product version.
+                with suppress(ValueError, TypeError, KeyError):
                     entry = orjson.loads(line)
-                    yield RecordedRequest(**entry | {"body": base64.b64decode(entry["body"])})
+                    entry["body"] = base64.b64decode(entry["body"])
+                    entry["recorded_s"] = entry.pop("at")
+                    yield RecordedRequest(**entry)

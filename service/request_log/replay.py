@@ -1,9 +1,9 @@
 """Replays recorded requests against a model version before it is served: they warm it up, and show
 what it breaks.
 
-A version is rejected for a recorded request only if the current version still answers it; a request
-that both fail is itself at fault. Ids that a version's candidates or vocabularies no longer hold
-are data, as they are to clients.
+A version is rejected for a recorded request only if the current version still serves it; a request
+that both versions fail is itself at fault. Ids that a version's candidates or vocabularies no
+longer hold are data, as they are to clients.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ from service.versions.loader import LoadRejected, ShardsMissing
 from service.versions.version import ModelVersion
 
 REQUESTS_MAX = 256
-"""Of what the service recorded, and as many of other recordings."""
+"""Maximum number of replayed requests that the service recorded, and of requests from other
+recordings.
+"""
 SECONDS_MAX = 30.0
-"""Pauses of the load throttle included; for the other recordings, as many again."""
+"""Maximum time of the replay, pauses of the load throttle included; as much again for other
+recordings.
+"""
 
 _log = logging.logger(__name__)
 
@@ -49,7 +53,7 @@ class ReplayedRequest(Protocol):
 
 
 Recordings = Callable[[str], Iterator[ReplayedRequest]]
-"""The recorded requests of a model, those first that are replayed first."""
+"""Returns the recorded requests of a model, in the order of the replay."""
 
 
 def _no_recordings(_: str) -> Iterator[ReplayedRequest]:
@@ -74,7 +78,7 @@ class _OwnRequest:
 
 
 class Replay:
-    """Tests new versions with what clients sent to the current one."""
+    """Tests new versions with requests that clients sent to the current version."""
 
     def __init__(
         self,
@@ -85,27 +89,30 @@ class Replay:
         """Creates the test.
 
         Args:
-          settings: Say what is recorded, and where.
-          versions: Have the current version of a model.
-          recordings: Requests that another server recorded.
+          settings: The settings of recordings, and the limits of requests.
+          versions: The versions, of which each model has a current one.
+          recordings: Returns the requests that another server recorded.
         """
         self._settings = settings
         self._versions = versions
         self._recordings = recordings
 
     def check(self, model_version: ModelVersion, throttle: Callable[[], object]) -> None:
-        """Replays recorded requests of the model, for a bounded time: the newest that the service
-        recorded, then those of other recordings. Nothing if nothing is recorded.
+        """Replays recorded requests of the model, for a bounded time: the newest requests that the
+        service recorded, then the requests of other recordings.
 
         Args:
           model_version: The version that is loaded.
-          throttle: called after each request.
+          throttle: Called after each request.
+
         Raises:
-          LoadRejected: the version fails a request that the current one answers.
-          ShardsMissing: a shard failed.
+          LoadRejected: The version fails a request that the current version serves.
+          ShardsMissing: A shard failed.
         """
-        directory = record_directory(self._settings) / model_version.model
-        recorded = read_newest(directory, REQUESTS_MAX) if self._settings.record_rate else []
+        recorded: list[RecordedRequest] = []
+        if self._settings.record_rate:
+            directory = record_directory(self._settings) / model_version.model
+            recorded = read_newest(directory, REQUESTS_MAX)
         self._check_requests(model_version, map(_OwnRequest, recorded), throttle)
         recordings = islice(self._recordings(model_version.model), REQUESTS_MAX)
         self._check_requests(model_version, recordings, throttle)
@@ -116,18 +123,20 @@ class Replay:
         requests: Iterable[ReplayedRequest],
         throttle: Callable[[], object],
     ) -> None:
-        until = time.monotonic() + SECONDS_MAX
-        replayed = 0
-        failed = list[str]()
+        end = time.monotonic() + SECONDS_MAX
+        replayed_count = 0
+        failures = list[str]()
         with ExitStack() as leases:
+            # Without a current version, the requests only warm the new version up.
             current = None
-            with suppress(ServiceError):  # there is nothing to compare with
+            with suppress(ServiceError):
                 current = leases.enter_context(self._versions.acquire(model_version.model))
             for request in requests:
-                if time.monotonic() > until:
+                if time.monotonic() > end:
                     break
-                replayed += 1
+                replayed_count += 1
                 problem = self._problem(model_version, request)
+                # The version is not at fault: it is loaded again later.
                 if model_version.shards is not None and isinstance(problem, SHARD_FAILURES):
                     raise ShardsMissing(f"a recorded {request.call} failed: {problem}")
                 if (
@@ -135,25 +144,25 @@ class Replay:
                     and current is not None
                     and self._problem(current, request) is None
                 ):
-                    failed.append(f"a {request.call}: {type(problem).__name__}: {problem}")
+                    failures.append(f"a {request.call}: {type(problem).__name__}: {problem}")
                 throttle()
-        if not replayed:
+
+        if not replayed_count:
             return
         facts = {"model": model_version.model, "version": model_version.version}
         _log.info(
             "requests_replayed",
-            extra=logging.fields(**facts, requests=replayed, failed=len(failed)),
+            extra=logging.fields(**facts, requests=replayed_count, failed=len(failures)),
         )
-        if failed and current is not None:
-            what = (
-                f"{len(failed)} of {replayed} recorded requests that version {current.version} "
-                "served fail"
+        if failures and current is not None:
+            raise LoadRejected(
+                f"{len(failures)} of {replayed_count} recorded requests that version "
+                f"{current.version} served fail; the first to fail is {failures[0]}"
             )
-            raise LoadRejected(f"{what}; the first to fail is {failed[0]}")
 
     def _problem(self, model_version: ModelVersion, request: ReplayedRequest) -> Exception | None:
-        """Returns what keeps a version from answering a request; None: nothing, or ids that it does
-        not know.
+        """Returns the error with which a version fails a request; None: it does not fail it, or
+        only because it lacks ids.
         """
         try:
             request.compute(model_version, self._settings)

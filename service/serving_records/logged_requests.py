@@ -1,7 +1,7 @@
 """Requests in records of TensorFlow Serving: `PredictionLog`, and ELWC (`ExampleListWithContext`).
 
-What a record holds is read and computed as the same request of a client is. The model and version
-that it names are those of the server that recorded it, and are ignored, as TensorFlow Serving
+The request of a record is read and computed as the same request of a client is. The model and
+version in it are those of the server that recorded it, and are ignored, as TensorFlow Serving
 ignores them in a warm-up.
 """
 
@@ -50,20 +50,21 @@ class LoggedRequest:
     body: bytes
 
     def bind(self, version: ModelVersion, settings: ServiceSettings) -> BoundRequest:
-        """Returns it as the request of a version.
+        """Returns the request in the form that a version computes.
 
         Raises:
-          ServiceError: The version takes no such request, or it exceeds a limit.
+          ServiceError: The version has no signature for it, or it exceeds a limit.
         """
+        # The limits are those of clients: a request that passes is one that a client can send.
         if len(self.body) > settings.max_request_bytes:
             raise TooLarge.of_limit(
                 "request", f"{len(self.body)} bytes", settings.max_request_bytes
             )
         tensors = _READ[self.call](self.body, None, settings)
-        return bind(version, tensors, self.call, messages.COMPUTED[self.call], settings)
+        return bind(version, tensors, self.call, messages.ENGINE_CALLS[self.call], settings)
 
     def compute(self, version: ModelVersion, settings: ServiceSettings) -> None:
-        """Computes it with a version, and drops the response.
+        """Computes the request with a version, and drops the response.
 
         Raises:
           Exception: Whatever a client would receive as an error.
@@ -78,16 +79,17 @@ def compute_bound(
 
     Args:
       call: The name of the call of TensorFlow Serving.
-      bound: The request, as that of the version.
-      version: What computes it.
+      bound: The request in the form that the version computes.
+      version: The version that computes it.
       settings: The limits.
 
     Raises:
       Exception: Whatever a client would receive as an error.
     """
     compute = COMPUTE[type(bound.request)]
-    answer = completed(compute(version, bound.request, settings, Execution(call)))
-    tensors_of(bound.signature, bound.request, answer)
+    result = completed(compute(version, bound.request, settings, Execution(call)))
+    # The tensors of the response can fail, too, such as by their size.
+    tensors_of(bound.signature, bound.request, result)
 
 
 def read_prediction_log(record: bytes, model: str) -> LoggedRequest:
@@ -98,7 +100,7 @@ def read_prediction_log(record: bytes, model: str) -> LoggedRequest:
       model: The model that computes the request.
 
     Raises:
-      NoRequest: It is no PredictionLog, or one of a call that the service does not have.
+      NoRequest: The record is no PredictionLog, or of a call that the service does not have.
     """
     logged = _decoded(pb.PredictionLog, record, "PredictionLog")
     kind = logged.WhichOneof("log_type")
@@ -116,6 +118,7 @@ def read_prediction_log(record: bytes, model: str) -> LoggedRequest:
         missing = "examples"
     if is_empty:
         raise NoRequest(f"holds a {kind} without {missing}")
+    # Without a version, the new version computes it.
     request.model_spec.name = model
     request.model_spec.ClearField("version_choice")
     return LoggedRequest(_CALLS[kind], request.SerializeToString())
@@ -130,12 +133,13 @@ def read_elwc(record: bytes, model: str, signature: str) -> LoggedRequest:
       signature: The signature of the ranking tower; "": the default.
 
     Raises:
-      NoRequest: It is no ExampleListWithContext.
+      NoRequest: The record is no ExampleListWithContext.
     """
     elwc = _decoded(pb.ExampleListWithContext, record, "ExampleListWithContext")
-    known_and_unknown = elwc.ByteSize()
+    # Bytes of one message often decode as another, with what it lacks as unknown fields.
+    size_with_unknown_fields = elwc.ByteSize()
     elwc.DiscardUnknownFields()
-    if not elwc.examples or elwc.ByteSize() != known_and_unknown:
+    if not elwc.examples or elwc.ByteSize() != size_with_unknown_fields:
         raise NoRequest("is no ExampleListWithContext: it has no examples, or other fields")
     request = pb.ExamplesRequest(
         model_spec=pb.ModelSpec(name=model, signature_name=signature),

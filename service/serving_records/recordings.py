@@ -21,7 +21,9 @@ from service.serving_records.logged_requests import (
 )
 
 _HIDDEN = (".", "_")
-"""How the names of files begin that are not read, such as one that is being copied."""
+"""The first characters of the names of files that are not read, such as a file that is being
+copied.
+"""
 _GZIP_SUFFIX = ".gz"
 
 _log = logging.logger(__name__)
@@ -42,19 +44,20 @@ def check_readable(settings: ServiceSettings) -> None:
 
 
 def read_recordings(settings: ServiceSettings, model: str) -> Iterator[LoggedRequest]:
-    """Yields the recorded requests of a model: those of the newest file first, in the order of each
-    file.
+    """Yields the recorded requests of a model: first those of the newest file, each file in its
+    order.
 
-    Records without a request that the service computes are left out, and so is what follows a
-    damaged one: the file may still be written. The first of both in a file is logged. Shards
-    compute no such requests, so that there are none for them.
+    Records without a request that the service computes are left out, and so is everything behind a
+    damaged record: the file may still be written. The first problem of a file is logged.
     """
+    # Shards compute no such requests.
     if settings.replay_dir is None or settings.shard is not None:
         return
     for path in _newest_files(settings.replay_dir / model):
         problems: list[str] = []
         try:
             for number, record in enumerate(read_records(path, compressed=_is_gzip(path)), 1):
+                # The limit of the service's own recordings.
                 if len(record) > BODY_BYTES_MAX:
                     continue
                 try:
@@ -69,14 +72,14 @@ def read_recordings(settings: ServiceSettings, model: str) -> Iterator[LoggedReq
 
 
 def _newest_files(directory: Path) -> list[Path]:
-    """Returns the files of a directory, those that were changed last first."""
+    """Returns the files of a directory, the file that was changed last first."""
     times = {}
     try:
         for path in directory.iterdir():
             if not path.name.startswith(_HIDDEN) and path.is_file():
                 times[path] = path.stat().st_mtime_ns
     except OSError:
-        # There are none of this model, or one was removed just now.
+        # There are no recordings of this model, or a file was removed just now.
         return []
     return sorted(times, key=lambda path: (times[path], path.name), reverse=True)
 

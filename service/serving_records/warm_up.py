@@ -1,5 +1,5 @@
 """The requests that a bundle has for the warm-up: computed before its version is served, as
-TensorFlow Serving computes those of a SavedModel.
+TensorFlow Serving computes the warm-up requests of a SavedModel.
 
 A record that cannot be read, or whose request fails, rejects the version. Every record is read and
 compared with its signature; computations end after a time, as pauses for other requests may be
@@ -26,7 +26,7 @@ from service.versions.loader import LoadRejected, ShardsMissing
 from service.versions.version import ModelVersion
 
 SECONDS_MAX = 30.0
-"""Pauses of the load throttle included."""
+"""Maximum time of the computations, pauses of the load throttle included."""
 
 _log = logging.logger(__name__)
 
@@ -49,17 +49,19 @@ def compute_requests(
     if entry is None:
         return
     path = files.locate(version.directory, entry.file)
-    until = time.monotonic() + SECONDS_MAX
-    computed = 0
+    end = time.monotonic() + SECONDS_MAX
+    computed_count = 0
     count = 0
     try:
         for count, record in enumerate(read_records(path), 1):
-            where = f"record {count} of {entry.file}"
+            record_name = f"record {count} of {entry.file}"
             if count > entry.size:
-                raise LoadRejected(f"{where}: the manifest has {entry.size} records")
-            is_computed = time.monotonic() < until
-            _check(version, settings, record, where, is_computed)
-            computed += is_computed
+                raise LoadRejected(f"{record_name}: the manifest has {entry.size} records")
+            # Once time is up, records are still read and compared with their signatures, so that a
+            # version is rejected on every machine or on none.
+            has_time = time.monotonic() < end
+            _check(version, settings, record, record_name, has_time)
+            computed_count += has_time
             throttle()
     except RecordDamaged as problem:
         raise LoadRejected(f"{entry.file}: {problem}") from problem
@@ -70,7 +72,7 @@ def compute_requests(
     facts = {"model": version.model, "version": version.version}
     _log.info(
         "warm_up_requests_computed",
-        extra=logging.fields(**facts, requests=computed, records=count),
+        extra=logging.fields(**facts, requests=computed_count, records=count),
     )
 
 
@@ -78,21 +80,23 @@ def _check(
     version: ModelVersion,
     settings: ServiceSettings,
     record: bytes,
-    where: str,
-    is_computed: bool,
+    record_name: str,
+    has_time: bool,
 ) -> None:
     """Reads a record, and computes its request unless time is up."""
     try:
         request = read_prediction_log(record, version.model)
     except NoRequest as problem:
-        raise LoadRejected(f"{where} {problem}") from problem
+        raise LoadRejected(f"{record_name} {problem}") from problem
+
     try:
         bound = request.bind(version, settings)
-        if is_computed:
+        if has_time:
             compute_bound(request.call, bound, version, settings)
     except Exception as problem:
         # A client would receive it, whatever it is.
-        message = f"{where}: the {request.call} request fails: {problem}"
+        message = f"{record_name}: the {request.call} request fails: {problem}"
+        # The version is not at fault: it is loaded again later.
         if version.shards is not None and isinstance(problem, SHARD_FAILURES):
             raise ShardsMissing(message) from problem
         raise LoadRejected(message) from problem

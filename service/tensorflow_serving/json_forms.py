@@ -40,6 +40,7 @@ from service.tensorflow_serving.messages import (
 )
 
 _BASE64 = "b64"
+"""The only key of an object that stands for bytes."""
 _NOT_FINITE = (b"NaN", b"Infinity")
 """The tokens of numbers that JSON does not have, and TensorFlow Serving does."""
 
@@ -59,6 +60,7 @@ class PredictBody:
         assert url is not None  # noqa: S101 - the path names the model
         value = _parsed(body, settings)
         signature = _signature_of(value)
+        # The row format has `instances`, the columnar format has `inputs`.
         self._has_rows = "instances" in value
         if self._has_rows == ("inputs" in value):
             forms = "neither of them"
@@ -80,6 +82,7 @@ class PredictBody:
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the body of the response. A single output has no name."""
         arrays = {name: _written(array) for name, array in returned.arrays.items()}
+        # The response has the format of the request.
         key = "outputs"
         if self._has_rows:
             key = "predictions"
@@ -88,11 +91,13 @@ class PredictBody:
             return json.dump({key: values})
         if not self._has_rows:
             return json.dump({key: arrays})
+        # One object per row, as the request had.
         rows = zip(*arrays.values(), strict=True)
         return json.dump({key: [dict(zip(arrays, row, strict=True)) for row in rows]})
 
 
 def _written(array: NDArray[Any]) -> Any:
+    """Returns an output as a value that `codec.json` writes."""
     if array.dtype.hasobject:
         return array.tolist()
     return np.ascontiguousarray(array)
@@ -142,6 +147,7 @@ def message_value(message: Message) -> dict[str, Any]:
 
 
 def _parsed(body: bytes, settings: ServiceSettings) -> dict[str, Any]:
+    # Python's parser accepts these tokens, unlike orjson, which is faster.
     if any(token in body for token in _NOT_FINITE):
         json.check_separators(body, settings)
         try:
@@ -172,17 +178,19 @@ def _field_error(field: str, value: Any, expected: str) -> InvalidArgument:
 
 
 def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
-    """Returns the values of each input, by row; of the only input under the name ""."""
+    """Returns the values of each input, by row. The only input may have no name: it is ""."""
     if not isinstance(rows, list) or not rows:
         raise _field_error("instances", rows, "a list of rows")
     are_named = _is_object(rows[0])
     if not are_named:
+        # A row that is no object is the value of the only input.
         if any(map(_is_object, rows)):
             raise InvalidArgument(
                 "'instances' mixes values with objects",
                 FieldViolation("instances", "values and objects", "one of them"),
             )
         return {"": rows}
+    # Columns of different lengths would pair values of different rows.
     names = rows[0].keys()
     for number, row in enumerate(rows):
         if not _is_object(row) or row.keys() != names:
@@ -195,7 +203,7 @@ def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
 
 
 def _named(inputs: Any) -> Mapping[str, Any]:
-    """Returns the value of each input; of the only input under the name ""."""
+    """Returns the value of each input. The only input may have no name: it is ""."""
     if _is_object(inputs):
         return dict(inputs)
     return {"": inputs}
@@ -216,65 +224,72 @@ def _is_bytes(value: Any) -> bool:
 
 def _tensor(value: Any, name: str) -> NDArray[Any] | Ragged:
     """Returns a scalar, lists of equal lengths, or lists of scalars of different lengths."""
-    where = f"input {name[:SHOWN_CHARS]!r}"
+    subject = f"input {name[:SHOWN_CHARS]!r}"
     field = f"inputs.{name}"
+    # One level of the lists after the other, until they hold no lists.
     shape: list[int] = []
     values = [value]
     while values and isinstance(values[0], list):
         if len(shape) == NESTING_MAX or not all(map(_is_list, values)):
             raise InvalidArgument(
-                f"{where} mixes lists with values, or nests lists too deep",
+                f"{subject} mixes lists with values, or nests lists too deep",
                 FieldViolation(field, "lists and values", "lists of lists, or of values"),
             )
         lengths = list(map(len, values))
         values = list(chain.from_iterable(values))
         if len(set(lengths)) > 1:
+            # The lists of a ragged input have different lengths at its second axis alone.
             if len(shape) != 1 or any(map(_is_list, values)):
                 raise InvalidArgument(
-                    f"{where} has lists of different lengths; a tensor has one shape",
+                    f"{subject} has lists of different lengths; a tensor has one shape",
                     FieldViolation(field, "lists of different lengths", "lists of one length"),
                 )
-            return Ragged(_scalars(values, where, field), offsets_of(lengths))
+            return Ragged(_scalars(values, subject, field), offsets_of(lengths))
         shape.append(lengths[0])
-    return _scalars(values, where, field).reshape(shape)
+    return _scalars(values, subject, field).reshape(shape)
 
 
-def _scalars(values: list[Any], where: str, field: str) -> NDArray[Any]:
-    return typed_array([_scalar(value, where, field) for value in values], where, field)
+def _scalars(values: list[Any], subject: str, field: str) -> NDArray[Any]:
+    scalars = [_scalar(value, subject, field) for value in values]
+    return typed_array(scalars, subject, field)
 
 
-def _scalar(value: Any, where: str, field: str) -> Any:
+def _scalar(value: Any, subject: str, field: str) -> Any:
+    """Returns a value; errors call it `subject`."""
     if isinstance(value, str | int | float):
         return value
     if not isinstance(value, dict) or not _is_bytes(value):
         raise InvalidArgument(
-            f"{where} holds {shown(value)}; a value was expected",
+            f"{subject} holds {shown(value)}; a value was expected",
             FieldViolation(field, shown(value), "a value"),
         )
     try:
         return base64.b64decode(value[_BASE64], validate=True)
     except (binascii.Error, ValueError, TypeError):
         raise InvalidArgument(
-            f"{where} holds {shown(value)}, which is not base64",
+            f"{subject} holds {shown(value)}, which is not base64",
             FieldViolation(field, shown(value), "base64"),
         ) from None
 
 
-def _example(value: Any, where: str) -> Example:
+def _example(value: Any, field: str) -> Example:
     """Returns the features of an example, as TensorFlow Serving writes them in `tf.Example`."""
     if not isinstance(value, dict):
-        raise _field_error(where, value, "an object")
+        raise _field_error(field, value, "an object")
     example = {}
     for name, feature in value.items():
+        # A scalar stands for a list of one value.
         values: list[Any] = [feature]
         if isinstance(feature, list):
             values = feature
-        example[name] = [_feature_value(value, f"{where}.{name[:SHOWN_CHARS]}") for value in values]
+        feature_field = f"{field}.{name[:SHOWN_CHARS]}"
+        example[name] = [_feature_value(value, feature_field) for value in values]
     return example
 
 
-def _feature_value(value: Any, where: str) -> Any:
-    scalar = _scalar(value, where, where)
+def _feature_value(value: Any, field: str) -> Any:
+    scalar = _scalar(value, field, field)
+    # `tf.Example` has no booleans.
     if isinstance(scalar, bool):
         return int(scalar)
     return scalar

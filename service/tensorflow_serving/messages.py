@@ -27,27 +27,29 @@ from service.versions.version import ModelVersion
 
 Example = Mapping[str, Sequence[Any]]
 """The values of each feature."""
-COMPUTED = {
+ENGINE_CALLS = {
     "predict": ("embed", "rank", "retrieve"),
     "classify": ("rank", "retrieve"),
     "regress": ("rank",),
 }
 """The calls of the engine whose results a call of TensorFlow Serving can return."""
 SIGNATURE_DEF = "signature_def"
+"""The only value of `metadata_field`, and the key of the metadata in a response."""
 _PREDICT = "tensorflow/serving/predict"
 """The method of every signature."""
 _SIGNATURE_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _AXES_MAX = 8
+"""Maximum number of axes of a tensor, as of a value in JSON."""
 
 
 class _Values(NamedTuple):
-    """Where a tensor has its values: all in `tensor_content`, or in a field, whose last value then
-    stands for all that are missing.
+    """The form in which a tensor has its values: all in `tensor_content`, or in a field of its own,
+    whose last value then stands for all that are missing.
 
     Source: tensorflow/core/framework/tensor.cc, Tensor::FromProto.
 
     Attributes:
-      dtype: Of the numbers there.
+      dtype: The dtype of the numbers in either form.
       field: The name of the field.
     """
 
@@ -92,10 +94,11 @@ def target_of(spec: pb.ModelSpec) -> Target:
     """Returns the model that a message names.
 
     Raises:
-      InvalidArgument: It names none, or a negative version.
+      InvalidArgument: The message names no model, or a negative version.
     """
     if not spec.name:
         raise InvalidArgument.of_field("model_spec.name", "empty", "the name of a model")
+    # A message wraps the version, since 0 is a version. Without one, the label counts.
     if not spec.HasField("version"):
         return Target(spec.name, label=spec.version_label)
     if spec.version.value < 0:
@@ -111,7 +114,8 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
       InvalidArgument: A tensor has an unknown dtype, or other values than its shape; names it.
       TooLarge: The tensors have more values than the limit; nothing was allocated.
     """
-    del url  # there is none
+    # gRPC has no URL: the message names the model.
+    del url
     message = _parsed(pb.PredictRequest, body, settings)
     outputs = tuple(message.output_filter)
     if len(set(outputs)) < len(outputs):
@@ -127,6 +131,8 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
 def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) -> Arrays:
     """Returns the arrays of tensors; strings are bytes."""
     at_most(settings, "max_features", len(tensors), "inputs")
+    # The shapes of all tensors are checked first. One value in a field of its own stands for any
+    # number of values, so that a small message can declare gigabytes.
     shapes = {}
     count = 0
     for name, tensor in tensors.items():
@@ -155,7 +161,8 @@ def _array(tensor: pb.TensorProto, shape: Sequence[int], name: str) -> NDArray[A
         flat = _content(tensor, values.dtype, count, name[:SHOWN_CHARS])
     else:
         flat = _listed(tensor, values, count, name[:SHOWN_CHARS])
-    if tensor.dtype == pb.DT_BFLOAT16:  # the upper half of a float32
+    # A bfloat16 is the upper half of a float32.
+    if tensor.dtype == pb.DT_BFLOAT16:
         flat = (flat.astype(np.uint32) << 16).view(np.float32)
     return flat.reshape(shape)
 
@@ -178,6 +185,7 @@ def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, name: str
 
 
 def _listed(tensor: pb.TensorProto, values: _Values, count: int, name: str) -> NDArray[Any]:
+    """Returns the values of a tensor in a field of its own; see `_Values`."""
     field_values = getattr(tensor, values.field)
     if len(field_values) > count:
         value = f"{len(field_values)} values in {values.field}"
@@ -188,12 +196,15 @@ def _listed(tensor: pb.TensorProto, values: _Values, count: int, name: str) -> N
     array = np.zeros(count, values.dtype)
     if values.dtype.hasobject:
         array[:] = b""
+    # Without any value, all are zero or empty, as in TensorFlow.
     if not field_values:
         return array
+    # Halves travel as their bits.
     if values.field == "half_val":
         listed = np.array(field_values, np.uint16).view(values.dtype)
     elif values.dtype.hasobject:
-        listed = np.array([*field_values, None], object)[:-1]
+        listed = np.empty(len(field_values), object)
+        listed[:] = list(field_values)
     else:
         listed = np.array(field_values).astype(values.dtype)
     array[: len(field_values)] = listed
@@ -229,7 +240,8 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
       InvalidArgument: It has no examples, or a feature has values of two kinds.
       TooLarge: It has more features than the limit.
     """
-    del url  # there is none
+    # gRPC has no URL: the message names the model.
+    del url
     message = _parsed(pb.ExamplesRequest, body, settings)
     context: Example = {}
     if message.input.WhichOneof("kind") == "example_list_with_context":
@@ -243,8 +255,10 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
 
 
 def _example(message: pb.Example) -> Example:
+    """Returns the features of an example."""
     example = {}
     for name, feature in message.features.feature.items():
+        # A feature without a kind counts as absent: the context's is used.
         kind = feature.WhichOneof("kind")
         if kind is not None:
             example[name] = list(getattr(feature, kind).value)
@@ -254,7 +268,7 @@ def _example(message: pb.Example) -> Example:
 def arrays_of_examples(
     examples: Sequence[Example], context: Example, settings: ServiceSettings
 ) -> SentArrays:
-    """Returns the features of examples; what an example does not have is that of the context.
+    """Returns the features of examples. An example that lacks a feature has that of the context.
 
     Raises:
       InvalidArgument: There are no examples, or a feature has values of two kinds.
@@ -274,35 +288,35 @@ def arrays_of_examples(
 
 
 def _lists(lists: Sequence[Sequence[Any]], name: str) -> NDArray[Any] | Ragged:
-    """Returns the values of a feature of n examples: [n, k] if all have k of them."""
+    """Returns the values of a feature of n examples: [n, k] if all have k values."""
     offsets = offsets_of(list(map(len, lists)))
-    values = typed_array(
-        list(chain.from_iterable(lists)), f"feature {name[:SHOWN_CHARS]!r}", f"examples.{name}"
-    )
+    scalars = list(chain.from_iterable(lists))
+    values = typed_array(scalars, f"feature {name[:SHOWN_CHARS]!r}", f"examples.{name}")
     lengths = lengths_of(offsets)
     if (lengths == lengths[0]).all():
         return values.reshape(len(lists), int(lengths[0]))
     return Ragged(values, offsets)
 
 
-def typed_array(values: list[Any], where: str, field: str) -> NDArray[Any]:
+def typed_array(values: list[Any], subject: str, field: str) -> NDArray[Any]:
     """Returns scalars of one kind as an array: int64, float64, or objects that are str or bytes.
 
     Args:
       values: The scalars.
-      where: Their place in the request, as the subject of a sentence.
-      field: The path of the field that has them, for errors.
+      subject: The input or feature, as the subject of an error's sentence.
+      field: The path of the field that has the scalars, for errors.
 
     Raises:
-      InvalidArgument: They are of several kinds, or of another one, or an integer does not fit.
+      InvalidArgument: They are of several kinds, or of another kind, or an integer does not fit.
     """
+    # numpy would convert mixed kinds to strings, and integers beyond int64 to floats.
     kinds = set(map(type, values))
     if kinds <= {int}:
         try:
             return np.array(values, np.int64)
         except OverflowError:
             raise InvalidArgument(
-                f"{where} holds an integer that does not fit int64",
+                f"{subject} holds an integer that does not fit int64",
                 FieldViolation(field, "a larger integer", "an int64"),
             ) from None
     if kinds <= {int, float}:
@@ -316,7 +330,7 @@ def typed_array(values: list[Any], where: str, field: str) -> NDArray[Any]:
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     value = f"values of {names}"
     raise InvalidArgument(
-        f"{where} holds {value}; integers, numbers or strings were expected",
+        f"{subject} holds {value}; integers, numbers or strings were expected",
         FieldViolation(field, value, "integers, numbers or strings"),
     )
 
@@ -345,10 +359,12 @@ def classes_of(returned: ReturnedTensors) -> list[list[tuple[str, Any]]]:
     arrays = returned.arrays
     if returned.signature.call == "retrieve":
         ids, scores, counts = arrays.values()
-        return [
-            [(str(label), score) for label, score in zip(row[:count], row_scores, strict=False)]
-            for row, row_scores, count in zip(ids.tolist(), scores, counts.tolist(), strict=True)
-        ]
+        classes = []
+        for row_ids, row_scores, count in zip(ids.tolist(), scores, counts.tolist(), strict=True):
+            # Rows are filled up to k, since a tensor has one shape. A list of classes ends.
+            labels = [str(candidate_id) for candidate_id in row_ids[:count]]
+            classes.append(list(zip(labels, row_scores[:count], strict=True)))
+        return classes
     names = list(arrays)
     rows = zip(*[array.reshape(-1) for array in arrays.values()], strict=True)
     return [list(zip(names, row, strict=True)) for row in rows]
@@ -362,10 +378,10 @@ def regressions_of(returned: ReturnedTensors) -> NDArray[np.float32]:
 def status_message(
     model: str, states: Sequence[VersionState], target: Target
 ) -> pb.GetModelStatusResponse:
-    """Returns the states of the versions of a model, or of the one that a target names.
+    """Returns the states of the versions of a model, or of the version that a target names.
 
     Raises:
-      NotFound: There is none.
+      NotFound: There is no such version.
     """
     response = pb.GetModelStatusResponse()
     for state in states:
@@ -376,6 +392,7 @@ def status_message(
         status = response.model_version_status.add(
             version=state.version, state=_STATES[state.state]
         )
+        # TensorFlow Serving always sends the field, with the code OK where nothing failed.
         status.status.SetInParent()
         if state.state == "failed":
             status.status.error_code = pb.UNKNOWN
@@ -401,7 +418,7 @@ def signature_map(version: ModelVersion) -> pb.SignatureDefMap:
 
 
 def metadata_message(version: ModelVersion) -> pb.GetModelMetadataResponse:
-    """Returns what `GetModelMetadata` returns."""
+    """Returns the response of `GetModelMetadata`."""
     signatures = signature_map(version).SerializeToString()
     packed = AnyMessage(type_url=_SIGNATURE_MAP_URL, value=signatures)
     return pb.GetModelMetadataResponse(
@@ -415,6 +432,7 @@ def _fill_tensors(infos: Any, tensors: Iterable[Tensor]) -> None:
         info = infos[tensor.name]
         info.name = tensor.name
         info.dtype = _DTYPES[tensor.dtype]
+        # A scalar has a shape without axes, which is not the same as no shape.
         info.tensor_shape.SetInParent()
         for size in tensor.shape:
             info.tensor_shape.dim.add(size=size)
@@ -429,5 +447,6 @@ def _spec_of(returned: ReturnedTensors) -> pb.ModelSpec:
 
 
 def _parsed(message_class: type[Any], body: bytes, settings: ServiceSettings) -> Any:
+    # What a message would build is counted before the parser allocates it.
     protobuf.check_size(message_class, body, settings)
     return protobuf.parse(message_class, body)

@@ -38,6 +38,7 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
     """Accepts a call over HTTP."""
     _check_content_type(scope["state"]["headers"])
     context: RequestContext = scope["state"]["context"]
+    # One object per request, since the response has the form of the request.
     body = json_forms.PredictBody()
     read, write = {
         "predict": (body.read, body.write),
@@ -50,16 +51,17 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
         context.principal,
         read,
         write,
-        lambda _: "",  # the path names the model
-        messages.COMPUTED[context.call],
+        # The path names the model.
+        lambda _: "",
+        messages.ENGINE_CALLS[context.call],
     )
     return HttpCall(exchange, lambda: [(b"content-type", JSON.encode())])
 
 
 def _check_content_type(headers: Headers) -> None:
-    """Rejects what browsers let a web page send to any address. Other clients may send any
-    content type: those of TensorFlow Serving send that of a form, or none.
-    """
+    """Rejects requests that browsers let a web page send to any address."""
+    # Other clients may send any content type: those of TensorFlow Serving send that of a form, as
+    # curl does, or none.
     content_type = headers.get("content-type", "")
     if "origin" in headers and media_type_of(content_type) != JSON:
         raise InvalidArgument.of_field("content-type", repr(content_type[:80]), JSON)
@@ -102,7 +104,7 @@ def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
         return Response(json.dump(value), media_type=JSON)
 
     for path in MODEL_PATHS:
-        # With the state of each version beside what rowcast's own page has.
+        # rowcast's own page has the same path: the response contains the fields of both.
         app.add_api_route(path, status, methods=["GET"], include_in_schema=False)
         page = f"{path}/metadata"
         app.add_api_route(page, metadata, methods=["GET"], include_in_schema=False)
@@ -121,6 +123,7 @@ class _Servicer:
     """The methods of both services: serialized messages in and out."""
 
     def __init__(self, dataplane: Dataplane) -> None:
+        """Creates the servicer; `dataplane` executes the calls."""
         self._dataplane = dataplane
         self._engine = dataplane.engine
 
@@ -156,6 +159,7 @@ class _Servicer:
         target = messages.target_of(request.model_spec)
         context.model = target.model
         authorize(context.principal, target.model)
+        # TensorFlow Serving has no other metadata either.
         if list(request.metadata_field) != [messages.SIGNATURE_DEF]:
             names = [name[:SHOWN_CHARS] for name in request.metadata_field[:2]]
             raise InvalidArgument(
@@ -184,7 +188,7 @@ class _Servicer:
             read,
             write,
             lambda body: message_fields.model_of(request_class.DESCRIPTOR, body),
-            messages.COMPUTED[context.call],
+            messages.ENGINE_CALLS[context.call],
         )
         (response,) = await self._dataplane.call(exchange, message, True, None, context)
         return response
@@ -222,6 +226,7 @@ def _add_model_service(dataplane: Dataplane, server: Any) -> None:
 
 def _add_methods(server: Any, service: str, methods: Mapping[str, Any]) -> None:
     """Registers methods that take and return serialized messages."""
+    # A generated function would register the service under the name of rowcast's own package.
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
     }

@@ -71,10 +71,10 @@ def test_files_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_p
     slow.append(request(1))
     for numbers in ((2, 4), (3, 6)):
         write(tmp_path, [request(number) for number in numbers])
-    assert [each.at for each in read_newest(tmp_path, 10)] == [6.0, 4.0, 3.0, 2.0]
+    assert [request.recorded_s for request in read_newest(tmp_path, 10)] == [6.0, 4.0, 3.0, 2.0]
     slow.append(request(5))  # its file was removed: it begins another
     slow.close()
-    assert [each.at for each in read_newest(tmp_path, 10)] == [6.0, 5.0, 3.0]
+    assert [request.recorded_s for request in read_newest(tmp_path, 10)] == [6.0, 5.0, 3.0]
 
 
 @pytest.mark.parametrize(
