@@ -1,5 +1,5 @@
-"""The table of requests that every transport answers alike: each as JSON, and as a protobuf message
-made of it here.
+"""The table of requests to which every transport responds alike: each as JSON, and as a protobuf
+message with the same content.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DENSE = {"hour", "mood", "year"}
 
 @dataclass(frozen=True)
 class Case:
-    """One request in both forms, and the code of its answer.
+    """One request in both forms, and the code of its response.
 
     Attributes:
       json: a JSON value, or raw bytes.
@@ -79,13 +79,13 @@ def f32(*values: float) -> bytes:
 
 def offsets(entries: Sequence[Sequence[Any]]) -> bytes:
     ends = [0]
-    for each in entries:
-        ends.append(ends[-1] + len(each))
+    for entry in entries:
+        ends.append(ends[-1] + len(entry))
     return i32(*ends)
 
 
 def ids(values: Sequence[Any]) -> pb.Ids:
-    if any(isinstance(each, str) and not each.isdigit() for each in values):
+    if any(isinstance(value, str) and not value.isdigit() for value in values):
         return pb.Ids(strings=pb.Strings(values=values))
     return pb.Ids(int64s=i64(*map(int, values)))
 
@@ -94,12 +94,12 @@ def column(entries: Sequence[Any], *, dense: bool = False) -> pb.Column:
     """The column of one entry for each example: a value, a list of values, or a list
     with weights.
     """
-    weighted = [each for each in entries if isinstance(each, dict)]
-    weights = f32(*[weight for each in weighted for weight in each["weights"]])
-    lists = [each.get("ids", []) if isinstance(each, dict) else each for each in entries]
-    several = any(isinstance(each, list) for each in lists)
-    lists = [each if isinstance(each, list) else [each] for each in lists]
-    values = [value for each in lists for value in each]
+    weighted = [entry for entry in entries if isinstance(entry, dict)]
+    weights = f32(*[weight for entry in weighted for weight in entry["weights"]])
+    lists = [entry.get("ids", []) if isinstance(entry, dict) else entry for entry in entries]
+    several = any(isinstance(entry, list) for entry in lists)
+    lists = [entry if isinstance(entry, list) else [entry] for entry in lists]
+    values = [value for entry in lists for value in entry]
     packed: dict[str, Any] = {
         "weights": weights,
         "offsets": offsets(lists) if several and not dense else b"",
@@ -113,7 +113,7 @@ def column(entries: Sequence[Any], *, dense: bool = False) -> pb.Column:
 
 def columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, pb.Column]:
     return {
-        name: column([each[name] for each in examples], dense=name in _DENSE)
+        name: column([example[name] for example in examples], dense=name in _DENSE)
         for name in examples[0]
     }
 
@@ -121,7 +121,7 @@ def columns(examples: Sequence[Mapping[str, Any]]) -> dict[str, pb.Column]:
 def condition(body: Mapping[str, Any]) -> pb.Condition:
     """The message of one condition of a filter."""
     lists = {
-        name: [str(each).lower() if isinstance(each, bool) else each for each in body[name]]
+        name: [str(value).lower() if isinstance(value, bool) else value for value in body[name]]
         for name in body
         if name in {"allow", "deny"}
     }
@@ -143,9 +143,9 @@ def filter_message(body: Mapping[str, Any]) -> pb.Filter:
         if isinstance(part, Mapping):
             message.conditions[name].CopyFrom(condition(part))
         elif name == "near":
-            message.near.extend([pb.Circle(**each) for each in part])
+            message.near.extend([pb.Circle(**circle) for circle in part])
         else:
-            getattr(message, name).extend([filter_message(each) for each in part])
+            getattr(message, name).extend([filter_message(part_filter) for part_filter in part])
     return message
 
 
@@ -186,7 +186,7 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     for name in {"vectors", "ids"} & set(first):
         merged = [value for part in parts for value in part[name]]
         fields[name] = (
-            ids(merged) if name == "ids" else f32(*[value for each in merged for value in each])
+            ids(merged) if name == "ids" else f32(*[value for vector in merged for value in vector])
         )
         fields["query_offsets"] = offsets([part[name] for part in parts])
     if any("context_id" in part for part in parts):
@@ -194,13 +194,13 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     for name, field in (("exclude_ids", "exclude_offsets"), ("negative_ids", "negative_offsets")):
         if any(name in part for part in parts):
             lists = [part.get(name, []) for part in parts]
-            fields[name] = ids([value for each in lists for value in each])
+            fields[name] = ids([value for id_list in lists for value in id_list])
             fields[field] = offsets(lists) if len(parts) > 1 else b""
     for name in {"context", "features"} & set(first):
         fields[name] = columns([part[name] for part in parts])
     if "candidate_ids" in first:
         lists = [part["candidate_ids"] for part in parts]
-        fields["candidate_ids"] = ids([value for each in lists for value in each])
+        fields["candidate_ids"] = ids([value for id_list in lists for value in id_list])
         fields["offsets"] = offsets(lists) if len(parts) > 1 else b""
     if "candidate_features" in first:
         fields["candidate_features"] = {
@@ -230,7 +230,7 @@ def circle(latitude: float, longitude: float, radius_m: float) -> dict[str, Any]
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """A filter of so many levels."""
+    """A filter with a number of levels."""
     innermost: dict[str, Any] = {"year": {"ge": 1990}}
     for _ in range(levels - 1):
         innermost = {"all": [innermost]}
@@ -726,7 +726,10 @@ CASES = (
     Case(
         "embed",
         "candidates in a list",
-        {"tower": "candidate", "requests": [{"features": each} for each in _MOVIES]},
+        {
+            "tower": "candidate",
+            "requests": [{"features": movie_features} for movie_features in _MOVIES],
+        },
     ),
     Case("embed", "a tower that is not named", EXAMPLE, BAD),
     Case("embed", "an unknown tower", {"tower": "x", **EXAMPLE}, GONE),

@@ -48,7 +48,7 @@ class Clients:
         self.channel.close()
 
     def by_http(self, case: Case, protobuf: bool, **headers: str) -> tuple[str, Any]:
-        """Returns the code, and the answer's body or the message of the failure."""
+        """Returns the code, and the response's body or the message of the failure."""
         answer = self._post(case, protobuf, **headers)
         if answer.status_code == 200:
             return "OK", answer.content
@@ -108,6 +108,6 @@ class Clients:
         ]
 
     def expect(self, code: str) -> None:
-        found = self.all()
-        assert [each[0] for each in found] == [code] * 3
-        assert code == "OK" or len({message for _, message in found}) == 1
+        outcomes = self.all()
+        assert [code_and_message[0] for code_and_message in outcomes] == [code] * 3
+        assert code == "OK" or len({message for _, message in outcomes}) == 1

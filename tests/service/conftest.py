@@ -28,8 +28,8 @@ def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.close()
+    for running in started:
+        running.close()
 
 
 @pytest.fixture

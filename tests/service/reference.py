@@ -1,5 +1,5 @@
-"""What a small bundle must answer, computed in float64 by dictionaries and loops, without any code
-of the service.
+"""The expected responses of a small bundle, computed in float64 by dictionaries and loops, without
+any code of the service.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Array = NDArray[Any]
 
 
 def movie_row(small: SmallBundle, movie: Any) -> int | None:
-    known = {each: 1 + place for place, each in enumerate(small.ids.tolist())}
-    return known.get(movie)
+    row_by_movie = {movie: 1 + position for position, movie in enumerate(small.ids.tolist())}
+    return row_by_movie.get(movie)
 
 
 def query_vector(
@@ -41,11 +41,11 @@ def query_vector(
     """[8] float64."""
     import farmhash
 
-    known = [row for movie in history if (row := movie_row(small, movie)) is not None]
+    rows = [row for movie in history if (row := movie_row(small, movie)) is not None]
     movies = small.tables["movies"].astype(np.float64)
     inputs = {
         "user": _user(small, user),
-        "history": movies[known].mean(axis=0)[None] if known else np.zeros((1, 8)),
+        "history": movies[rows].mean(axis=0)[None] if rows else np.zeros((1, 8)),
         "city": small.tables["cities"][farmhash.fingerprint64(city) % CITIES][None],
         "hour": np.array([hour]),
     }
@@ -64,28 +64,30 @@ def neighbors(
     return sorted(pairs, key=lambda pair: -pair[1])[:k]
 
 
-def attributes(small: SmallBundle, place: int) -> dict[str, Any]:
+def attributes(small: SmallBundle, position: int) -> dict[str, Any]:
     """The attributes of a candidate that requests may filter by."""
     return {
-        "genres": list(small.genres[place]),
-        "year": None if place == 1 else 1990 + place,
-        "rating": place / 4,
-        "classic": None if place == 2 else place % 3 == 0,
-        "studio": None if place % 7 == 3 else f"studio {place % 5}",
-        "latitude": coordinates(place)[0],
-        "longitude": coordinates(place)[1],
+        "genres": list(small.genres[position]),
+        "year": None if position == 1 else 1990 + position,
+        "rating": position / 4,
+        "classic": None if position == 2 else position % 3 == 0,
+        "studio": None if position % 7 == 3 else f"studio {position % 5}",
+        "latitude": coordinates(position)[0],
+        "longitude": coordinates(position)[1],
     }
 
 
 def away(small: SmallBundle, vector: Array, part: Mapping[str, Any]) -> Array:
     """A query vector, half its length away from the mean direction of its negative examples."""
-    places = {movie: place for place, movie in enumerate(small.ids.tolist())}
-    known = [places[movie] for movie in part.get("negative_ids", []) if movie in places]
-    if not known:
+    positions = {movie: position for position, movie in enumerate(small.ids.tolist())}
+    negative_positions = [
+        positions[movie] for movie in part.get("negative_ids", []) if movie in positions
+    ]
+    if not negative_positions:
         return vector
     directions = [
-        small.vectors[place].astype(np.float64) / np.linalg.norm(small.vectors[place])
-        for place in known
+        small.vectors[position].astype(np.float64) / np.linalg.norm(small.vectors[position])
+        for position in negative_positions
     ]
     moved: Array = vector - 0.5 * np.linalg.norm(vector) * np.mean(directions, axis=0)
     return moved
@@ -94,7 +96,7 @@ def away(small: SmallBundle, vector: Array, part: Mapping[str, Any]) -> Array:
 def excluded_by(small: SmallBundle, body: Mapping[str, Any]) -> list[Any]:
     """The ids of the candidates that do not match a filter."""
     ids = enumerate(small.ids.tolist())
-    return [movie for place, movie in ids if not matches(attributes(small, place), body)]
+    return [movie for position, movie in ids if not matches(attributes(small, position), body)]
 
 
 def matches(values: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
@@ -105,7 +107,7 @@ def matches(values: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
         elif name == "near":
             met = any(lies_in(values, circle) for circle in part)
         else:
-            nested = [matches(values, each) for each in part]
+            nested = [matches(values, part_filter) for part_filter in part]
             met = {"all": all(nested), "any": any(nested), "none": not any(nested)}[name]
         if not met:
             return False
@@ -118,9 +120,9 @@ def lies_in(values: Mapping[str, Any], circle: Mapping[str, Any]) -> bool:
     longitude = values[circle.get("longitude_attribute", "longitude")]
     if latitude is None or longitude is None:
         return False
-    place = _direction(latitude, longitude)
-    center = _direction(circle["latitude"], circle["longitude"])
-    chord = math.dist(place, center)
+    candidate_direction = _direction(latitude, longitude)
+    center_direction = _direction(circle["latitude"], circle["longitude"])
+    chord = math.dist(candidate_direction, center_direction)
     radius_m: float = circle["radius_m"]
     return 2 * math.asin(min(1.0, chord / 2)) * 6_371_008.8 <= radius_m
 
@@ -144,15 +146,17 @@ def meets(value: Any, condition: Mapping[str, Any]) -> bool:
     else:
         values = value if isinstance(value, list) else [value]
     tokens = {
-        name: [int(each) if values and type(values[0]) is int else each for each in condition[name]]
+        name: [
+            int(value) if values and type(values[0]) is int else value for value in condition[name]
+        ]
         for name in ("allow", "deny")
         if name in condition
     }
     if "is_null" in condition and condition["is_null"] != (not values):
         return False
-    if any(each in tokens.get("deny", []) for each in values):
+    if any(value in tokens.get("deny", []) for value in values):
         return False
-    if "allow" in tokens and not any(each in tokens["allow"] for each in values):
+    if "allow" in tokens and not any(value in tokens["allow"] for value in values):
         return False
     holds: dict[str, Callable[[Any, Any], bool]] = {
         "ge": operator.ge,
@@ -167,27 +171,27 @@ def meets(value: Any, condition: Mapping[str, Any]) -> bool:
 def ranked(small: SmallBundle, movie: Any, user: int, **context: Any) -> dict[str, float]:
     """Every output of the ranking tower for one stored candidate. context: liked (id -> weight),
     recent, hour, mood; genres and year override what is stored."""
-    place = small.ids.tolist().index(movie)
+    position = small.ids.tolist().index(movie)
     movies = small.tables["movies"].astype(np.float64)
     liked: Mapping[Any, float] = context.get("liked", {})
     taste = np.zeros(8)
-    for each, weight in liked.items():
-        row = movie_row(small, each)
+    for liked_movie, weight in liked.items():
+        row = movie_row(small, liked_movie)
         taste += 0 if row is None else weight * movies[row]
     recent = np.zeros((3, 8))
-    for step, each in enumerate(list(context.get("recent", ()))[:3]):
-        row = movie_row(small, each)
+    for step, recent_movie in enumerate(list(context.get("recent", ()))[:3]):
+        row = movie_row(small, recent_movie)
         recent[step] = 0 if row is None else movies[row]
-    genres = context.get("genres", small.genres[place])
+    genres = context.get("genres", small.genres[position])
     inputs = {
         "user": _user(small, user),
         "liked": taste[None],
         "recent": recent[None],
         "hour": np.array([context.get("hour", 0.0)]),
         "mood": np.array([context.get("mood", (0.0, 0.0))]),
-        "movie": movies[1 + place][None],
+        "movie": movies[1 + position][None],
         "genres": _genres(small, genres),
-        "year": np.array([context.get("year", small.years[place])]),
+        "year": np.array([context.get("year", small.years[position])]),
     }
     return {
         name: float(value[0])
@@ -215,18 +219,25 @@ def answers(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[dict
     """
     if call == "lookup":
         return [
-            {"vectors": [_looked_up(small, body["feature"], each).tolist() for each in body["ids"]]}
+            {
+                "vectors": [
+                    _looked_up(small, body["feature"], id_value).tolist()
+                    for id_value in body["ids"]
+                ]
+            }
         ]
     if body.get("sources"):
         from tests.service import reference_sources
 
         return reference_sources.answers(small, body)
     compute: Callable[..., dict[str, Any]] = _COMPUTE[call]
-    return [compute(small, body, each) for each in body.get("requests", [body])]
+    return [compute(small, body, part) for part in body.get("requests", [body])]
 
 
-def _looked_up(small: SmallBundle, feature: str, each: Any) -> Array:
-    vector: Array = _user(small, each)[0] if feature == "user" else _genres(small, [each])[0]
+def _looked_up(small: SmallBundle, feature: str, id_value: Any) -> Array:
+    vector: Array = (
+        _user(small, id_value)[0] if feature == "user" else _genres(small, [id_value])[0]
+    )
     return vector
 
 
@@ -234,8 +245,8 @@ def _stored(part: Mapping[str, Any]) -> dict[str, Any]:
     """The features of a context: what is sent, else what is stored of its context."""
     features: dict[str, Any] = {}
     if (key := int(part.get("context_id", 0))) in STORED_USERS:
-        places, weights, mood = STORED_USERS[key]
-        liked = {"ids": [1000 + 7 * place for place in places], "weights": weights}
+        movie_positions, weights, mood = STORED_USERS[key]
+        liked = {"ids": [1000 + 7 * position for position in movie_positions], "weights": weights}
         features = {"user": key, "liked": liked, "mood": mood}
     features.update(part.get("context", {}))
     return features
@@ -260,23 +271,28 @@ def _vector_of(small: SmallBundle, part: Mapping[str, Any]) -> Array:
 
 def _numbers(small: SmallBundle, movie: Any) -> dict[str, Any]:
     """What a formula may read of a stored candidate; null is 0."""
-    held = attributes(small, small.ids.tolist().index(movie))
-    return {name: held[name] or 0 for name in ("year", "rating", "classic")}
+    values = attributes(small, small.ids.tolist().index(movie))
+    return {name: values[name] or 0 for name in ("year", "rating", "classic")}
 
 
 def _gain(
     small: SmallBundle, diversity: float, every: list[dict[str, Any]], chosen: list[Any], movie: Any
 ) -> float:
     """Maximal marginal relevance of one candidate beside those that are chosen."""
-    scores = {each["id"]: each["score"] for each in every}
+    scores = {neighbor["id"]: neighbor["score"] for neighbor in every}
     low = min(scores.values())
     high = max(scores.values())
-    own, *others = (
-        small.vectors[small.ids.tolist().index(each)].astype(np.float64)
-        for each in (movie, *chosen)
+    vector, *other_vectors = (
+        small.vectors[small.ids.tolist().index(vector_movie)].astype(np.float64)
+        for vector_movie in (movie, *chosen)
     )
-    lengths = [np.linalg.norm(own) * np.linalg.norm(other) for other in others]
-    cosines = [float(own @ other / length) for other, length in zip(others, lengths, strict=True)]
+    lengths = [
+        np.linalg.norm(vector) * np.linalg.norm(other_vector) for other_vector in other_vectors
+    ]
+    cosines = [
+        float(vector @ other_vector / length)
+        for other_vector, length in zip(other_vectors, lengths, strict=True)
+    ]
     return float(
         (1 - diversity) * (scores[movie] - low) / ((high - low) or 1)
         - diversity * max(cosines, default=0)
@@ -284,64 +300,77 @@ def _gain(
 
 
 def _chosen(
-    small: SmallBundle, body: Mapping[str, Any], found: list[dict[str, Any]]
+    small: SmallBundle, body: Mapping[str, Any], found_neighbors: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The best k of what was found that min_score, crowding and diversity leave."""
-    left = sorted(found, key=lambda each: -each["score"])
-    left = [each for each in left if each["score"] >= body.get("min_score", -math.inf)]
+    remaining = sorted(found_neighbors, key=lambda neighbor: -neighbor["score"])
+    remaining = [
+        neighbor for neighbor in remaining if neighbor["score"] >= body.get("min_score", -math.inf)
+    ]
     chosen = list[dict[str, Any]]()
-    every = left
+    every = remaining
     crowding = body.get("crowding", {})
     first = body.get("offset", 0)
-    while left and len(chosen) < first + (body.get("k") or 10):
-        ids = [each["id"] for each in chosen]
+    while remaining and len(chosen) < first + (body.get("k") or 10):
+        ids = [neighbor["id"] for neighbor in chosen]
         best = max(
-            left, key=lambda each: _gain(small, body.get("diversity", 0), every, ids, each["id"])
+            remaining,
+            key=lambda neighbor: _gain(small, body.get("diversity", 0), every, ids, neighbor["id"]),
         )
         chosen.append(best)
-        left = [each for each in left if each is not best]
+        remaining = [neighbor for neighbor in remaining if neighbor is not best]
         for name, maximum in crowding.items():
-            places = {movie: place for place, movie in enumerate(small.ids.tolist())}
-            own = {each["id"]: attributes(small, places[each["id"]])[name] for each in every}
-            taken = [own[each["id"]] for each in chosen]
-            full = {value for value in taken if value is not None and taken.count(value) >= maximum}
-            left = [each for each in left if own[each["id"]] not in full]
+            positions = {movie: position for position, movie in enumerate(small.ids.tolist())}
+            value_by_movie = {}
+            for neighbor in every:
+                position = positions[neighbor["id"]]
+                value_by_movie[neighbor["id"]] = attributes(small, position)[name]
+            chosen_values = [value_by_movie[neighbor["id"]] for neighbor in chosen]
+            full = {
+                value
+                for value in chosen_values
+                if value is not None and chosen_values.count(value) >= maximum
+            }
+            remaining = [
+                neighbor for neighbor in remaining if value_by_movie[neighbor["id"]] not in full
+            ]
     columns = ["id", "score"]
-    if found and "retrieval_score" in found[0]:
+    if found_neighbors and "retrieval_score" in found_neighbors[0]:
         columns.append("retrieval_score")
-    return {f"{name}s": [each[name] for each in chosen[first:]] for name in columns}
+    return {f"{name}s": [neighbor[name] for neighbor in chosen[first:]] for name in columns}
 
 
 def _retrieved(
     small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
 ) -> dict[str, Any]:
-    own = [int(each) for each in part.get("ids", [])]
+    query_movies = [int(movie) for movie in part.get("ids", [])]
     unwanted = [*part.get("exclude_ids", []), *part.get("negative_ids", [])]
-    excluded = [*unwanted, *own, *excluded_by(small, body.get("filter", {}))]
+    excluded = [*unwanted, *query_movies, *excluded_by(small, body.get("filter", {}))]
     several = (
-        [{"vector": each} for each in part["vectors"]]
+        [{"vector": vector} for vector in part["vectors"]]
         if "vectors" in part
-        else [{"id": each} for each in own]
+        else [{"id": movie} for movie in query_movies]
     )
     best: dict[Any, float] = {}
-    for each in several or [part]:
-        vector = away(small, _vector_of(small, each), part)
+    for query in several or [part]:
+        vector = away(small, _vector_of(small, query), part)
         for movie, score in neighbors(small, vector, len(small.ids), excluded):
             best[movie] = max(score, best.get(movie, -math.inf))
-    found = sorted(best.items(), key=lambda pair: -pair[1])
+    best_pairs = sorted(best.items(), key=lambda pair: -pair[1])
     if {"formula", "diversity", "offset"} & {
         *body
     }:  # else what is best does not depend on the pool
-        found = found[: body.get("pool_size") or len(found)]
+        best_pairs = best_pairs[: body.get("pool_size") or len(best_pairs)]
     formula = body.get("formula") or "score"
     scored = [
-        (movie, eval(formula, {"score": score, **_numbers(small, movie)})) for movie, score in found
+        (movie, eval(formula, {"score": score, **_numbers(small, movie)}))
+        for movie, score in best_pairs
     ]
     return _chosen(small, body, [{"id": movie, "score": score} for movie, score in scored])
 
 
 def _outputs(
-    small: SmallBundle, movie: Any, features: Mapping[str, Any], formula: str, **others: Any
+    small: SmallBundle, movie: Any, features: Mapping[str, Any], formula: str, **further_scores: Any
 ) -> dict[str, float]:
     context = {
         name: features[name]
@@ -353,33 +382,34 @@ def _outputs(
     outputs = ranked(small, movie, features["user"], **context)
     if formula:
         outputs["score"] = eval(
-            formula.replace("^", "**"), {"exp": math.exp, "log": math.log}, others | outputs
+            formula.replace("^", "**"), {"exp": math.exp, "log": math.log}, further_scores | outputs
         )
     return outputs
 
 
 def _ranked(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    sent = part.get("candidate_features", {})
-    movies = [int(each) for each in part.get("candidate_ids", sent.get("movie"))]
+    sent_features = part.get("candidate_features", {})
+    movies = [int(movie) for movie in part.get("candidate_ids", sent_features.get("movie"))]
     context = _stored(part)
     every = [
         _outputs(
             small,
             movie,
-            context | {name: sent[name][place] for name in sent},
+            context | {name: sent_features[name][position] for name in sent_features},
             body.get("formula", ""),
         )
-        for place, movie in enumerate(movies)
+        for position, movie in enumerate(movies)
     ]
     positions = list(range(len(movies)))
     if body.get("k"):
-        positions = sorted(positions, key=lambda place: -every[place]["score"])[: body["k"]]
+        positions = sorted(positions, key=lambda position: -every[position]["score"])[: body["k"]]
     return {
-        "ids": [movies[place] for place in positions] if "candidate_ids" in part else None,
-        "scores": [every[place]["score"] for place in positions],
+        "ids": [movies[position] for position in positions] if "candidate_ids" in part else None,
+        "scores": [every[position]["score"] for position in positions],
         "positions": positions,
         "heads": {
-            head: [every[place][head] for place in positions] for head in body.get("heads", [])
+            head: [every[position][head] for position in positions]
+            for head in body.get("heads", [])
         },
     }
 
@@ -394,10 +424,11 @@ def _recommended(
     excluded = [*unwanted, *excluded_by(small, body.get("filter", {}))]
     scored = []
     vector = away(small, _vector_of(small, part), part)
-    for each, found in neighbors(small, vector, count, excluded):
-        others = {"retrieval_score": found, **_numbers(small, each)}
-        score = _outputs(small, each, features, body.get("formula", ""), **others)["score"]
-        scored.append({"id": each, "score": score, "retrieval_score": found})
+    formula = body.get("formula", "")
+    for candidate_id, retrieval_score in neighbors(small, vector, count, excluded):
+        further_scores = {"retrieval_score": retrieval_score, **_numbers(small, candidate_id)}
+        score = _outputs(small, candidate_id, features, formula, **further_scores)["score"]
+        scored.append({"id": candidate_id, "score": score, "retrieval_score": retrieval_score})
     ratings = ratings_of(small, body, part, [candidate["id"] for candidate in scored])
     staged = kept_by_stage(body, ratings)
     in_order = [{"id": movie, "score": ratings[movie]} for movie in ratings]

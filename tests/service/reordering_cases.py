@@ -1,5 +1,5 @@
-"""The requests of `cases` whose candidates are reordered: by a formula, a least score, crowding and
-diversity.
+"""The requests of `cases` whose candidates are reordered: by a formula, a minimum score, crowding
+and diversity.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CASES = (
         "a formula over few candidates",
         {"k": 3, "pool_size": 6, "formula": "-score", **user()},
     ),
-    Case("retrieve", "a least score", {"min_score": 1.0, "k": 40, **user()}),
+    Case("retrieve", "a minimum score", {"min_score": 1.0, "k": 40, **user()}),
     Case("retrieve", "crowding", {"k": 12, "crowding": {"studio": 1}, **user()}),
     Case(
         "retrieve",
@@ -58,7 +58,7 @@ CASES = (
     ),
     Case(
         "retrieve",
-        "a least score that is no number",
+        "a minimum score that is no number",
         b'{"min_score": NaN, "ids": [1000]}',
         BAD,
         {"min_score": NAN, "ids": ids([1000])},
@@ -122,7 +122,7 @@ CASES = (
     ),
     Case(
         "recommend",
-        "a least score, crowding and diversity",
+        "a minimum score, crowding and diversity",
         {
             "k": 6,
             "min_score": -1,

@@ -96,7 +96,7 @@ class RunningService:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(WAIT_S)
 
     def execute(self, request: Any, call: str = "rank", timeout_s: float = 10.0) -> Any:
-        """Has the engine answer a request."""
+        """Computes a request by the engine."""
         context = RequestContext(call, "test-request", time.monotonic() + timeout_s)
         return self.call(self.dataplane.engine.execute(request, context))
 
@@ -110,21 +110,25 @@ class RunningService:
             return version
 
     def states(self, model: str = "movies") -> dict[int, str]:
-        return {each.version: each.state for each in self.worker.versions.models().get(model, ())}
+        return {
+            state.version: state.state for state in self.worker.versions.models().get(model, ())
+        }
 
     def problem(self, version: int, model: str = "movies") -> str:
         return next(
-            each.problem for each in self.worker.versions.models()[model] if each.version == version
+            state.problem
+            for state in self.worker.versions.models()[model]
+            if state.version == version
         )
 
     def value(self, metric: str, **labels: str) -> float:
         """Returns the sum of the samples of a metric that have these labels, and any others."""
-        found = 0.0
+        total = 0.0
         for family in text_string_to_metric_families(self.worker.metrics.render().decode()):
             for sample in family.samples:
                 if sample.name == metric and labels.items() <= sample.labels.items():
-                    found += sample.value
-        return found
+                    total += sample.value
+        return total
 
     def with_network(
         self, tower: str, network: Tower, model: str = "movies", part: int = 0
@@ -209,10 +213,10 @@ def column(
     )
 
 
-def flip(file: Path, at: int = 100) -> None:
+def flip(file: Path, position: int = 100) -> None:
     """Changes one bit."""
     data = bytearray(file.read_bytes())
-    data[at] ^= 1
+    data[position] ^= 1
     file.write_bytes(data)
 
 

@@ -88,8 +88,8 @@ def test_port_is_shared_by_the_replicas_of_one_deployment_alone() -> None:
 
 
 def test_port_of_another_program_is_not_shared_with_it() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0), reuse_port=True)) as other:
-        port = other.getsockname()[1]
+    with closing(socket.create_server(("127.0.0.1", 0), reuse_port=True)) as listener:
+        port = listener.getsockname()[1]
         with (
             pytest.raises(
                 OSError,
@@ -106,13 +106,13 @@ def context() -> Callable[..., Any]:
     from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
     def made(metrics: dict[str, dict[Any, float]]) -> Any:
-        given = {
+        args = {
             "current_num_replicas": 2,
             "target_num_replicas": 2,
             "aggregated_metrics": metrics,
             "config": AutoscalingConfig(max_replicas=9, target_ongoing_requests=4),
         }
-        return AutoscalingContext(**dict.fromkeys(signature(AutoscalingContext).parameters) | given)
+        return AutoscalingContext(**dict.fromkeys(signature(AutoscalingContext).parameters) | args)
 
     return made
 

@@ -124,14 +124,14 @@ def bodies(small: SmallBundle) -> dict[tuple[str, str], bytes]:
 
 def messages_of(columns: Mapping[str, Column]) -> dict[str, pb.Column]:
     """Returns columns of one example as messages."""
-    return {name: column_message(each) for name, each in columns.items()}
+    return {name: column_message(column) for name, column in columns.items()}
 
 
 def values_of(columns: Mapping[str, Column]) -> dict[str, Any]:
     """Returns columns of one example as JSON values."""
     return {
-        name: each.values.item() if each.offsets is None else each.values.tolist()
-        for name, each in columns.items()
+        name: column.values.item() if column.offsets is None else column.values.tolist()
+        for name, column in columns.items()
     }
 
 
@@ -171,16 +171,16 @@ def measured(
     # On a busy machine, requests would take long enough for the compute threads. Which queries are
     # sampled is random.
     service = RunningService(root, inline_max_us=1_000_000, poll_interval_s=60, live_recall_share=0)
-    found = dict[str, Counter[str]]()
+    counts_by_case = dict[str, Counter[str]]()
     try:
         requests = {key: Request(*key, body) for key, body in bodies(small).items()}
         for (call, form), request in requests.items():
-            found[f"{call} {form}"] = calls_of(service, request)
+            counts_by_case[f"{call} {form}"] = calls_of(service, request)
         concurrent = requests["retrieve", "protobuf"]
-        found["retrieve protobuf concurrent"] = calls_of(service, concurrent, CONCURRENT)
+        counts_by_case["retrieve protobuf concurrent"] = calls_of(service, concurrent, CONCURRENT)
     finally:
         service.close()
-    return found
+    return counts_by_case
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -195,8 +195,8 @@ def test_request_passes_at_most_the_recorded_calls_and_modules(
     counted = {"calls": calls.total(), "modules": len(modules)}
     recorded = RECORDED[name]
     largest = ", ".join(f"{n} {file}" for file, n in calls.most_common(12))
-    shown = f"{name}: {counted}, recorded {recorded}; most calls: {largest}"
+    report = f"{name}: {counted}, recorded {recorded}; most calls: {largest}"
     with capsys.disabled():
-        sys.stdout.write(f"\n{shown}\n")
-    assert counted["calls"] <= recorded["calls"] * TOLERANCE, shown
-    assert counted["modules"] <= recorded["modules"], shown
+        sys.stdout.write(f"\n{report}\n")
+    assert counted["calls"] <= recorded["calls"] * TOLERANCE, report
+    assert counted["modules"] <= recorded["modules"], report

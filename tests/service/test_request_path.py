@@ -1,4 +1,4 @@
-"""The way of a request: our modules that run between its arrival and its answer, in the order of
+"""The path of a request: our modules that run between its arrival and its response, in the order of
 their first call.
 """
 
@@ -86,10 +86,10 @@ def test_request_passes_through_at_most_16_modules_of_the_service(
             trace.on = False
             called.append(list(trace.modules))
             callers.append(trace.callers)
-    every = [module for module in called[-1] if all(module in each for each in called)]
+    every = [module for module in called[-1] if all(module in modules for modules in called)]
     ours = [module for module in every if module.startswith("service/")]
-    passed = [module for module in ours if all(module in each for each in callers)]
-    shown = "\n  ".join(
+    passed = [module for module in ours if all(module in modules for modules in callers)]
+    report = "\n  ".join(
         (
             f"{name} passes through {len(passed)} modules of service: {', '.join(passed)}",
             f"and calls: {', '.join(module for module in ours if module not in passed)}",
@@ -97,8 +97,8 @@ def test_request_passes_through_at_most_16_modules_of_the_service(
         )
     )
     with capsys.disabled():
-        sys.stdout.write(f"\n{shown}\n")
+        sys.stdout.write(f"\n{report}\n")
     assert {"service/http/calls.py", "service/dataplane.py", "service/engine/engine.py"} <= set(
         passed
     )
-    assert len(passed) <= MAX_MODULES, shown
+    assert len(passed) <= MAX_MODULES, report

@@ -67,13 +67,13 @@ def test_access_log_has_the_requests_that_are_rejected_before_they_are_read(
     url = f"{service.http}/v1/models/movies:retrieve"
     body = {"context": {"user": 1}, "k": 2}
     with grpc.insecure_channel(service.grpc) as channel:
-        held = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
+        pending = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
             retrieve().SerializeToString(), timeout=20
         )
         assert tower.entered.wait(20)
         assert httpx.post(url, json=body, headers={"x-request-id": "late"}).status_code == 429
         tower.release.set()
-        held.result()
+        pending.result()
 
     rejected = next(line for line in requests_in(stream) if line["code"] != "OK")
     assert (rejected["code"], rejected["request_id"]) == ("OVERLOADED", "late")

@@ -66,8 +66,8 @@ def of_user(user: int, **features: Any) -> dict[str, Any]:
 def test_row_of_a_context_fails_the_request_as_an_error_of_the_service(
     name: str, body: Any, table: str, value: int, clients: Clients
 ) -> None:
-    found = clients.all(Case(name, "lost", body))
-    assert found == [("INTERNAL", message(table, value))] * 3
+    outcomes = clients.all(Case(name, "lost", body))
+    assert outcomes == [("INTERNAL", message(table, value))] * 3
 
 
 def test_row_beyond_what_a_sequence_reads_fails_nothing(clients: Clients) -> None:
@@ -77,39 +77,42 @@ def test_row_beyond_what_a_sequence_reads_fails_nothing(clients: Clients) -> Non
 
 @pytest.mark.parametrize("k", [0, 2])
 def test_row_of_a_candidate_fails_this_candidate_alone(k: int, clients: Clients) -> None:
-    others = [movie for movie in MOVIES if movie != 1014]
+    finite_movies = [movie for movie in MOVIES if movie != 1014]
     with Client(clients.service.http) as client:
-        alone = client.rank({"user": 7}, others, k=k, heads=["watch"])
+        alone = client.rank({"user": 7}, finite_movies, k=k, heads=["watch"])
         ranked = client.rank({"user": 7}, MOVIES, k=k, heads=["watch"])
         typed = client.rank([{"user": 6}, {"user": 7}], [[1000], MOVIES], k=k)
     assert ranked.failed == (FailedCandidate(0, 2, message("movies", 1014)),)
-    assert [one.id for one in ranked[0]] == [one.id for one in alone[0]]
+    assert [candidate.id for candidate in ranked[0]] == [one.id for one in alone[0]]
     np.testing.assert_array_equal(ranked[0].scores, alone[0].scores)
     np.testing.assert_array_equal(ranked[0].heads["watch"], alone[0].heads["watch"])
-    assert all(MOVIES[one.position] == one.id for one in ranked[0])
+    assert all(MOVIES[candidate.position] == candidate.id for candidate in ranked[0])
     assert typed.failed == (FailedCandidate(1, 2, message("movies", 1014)),)
-    assert [one.id for one in typed[1]] == [one.id for one in ranked[0]]
+    assert [candidate.id for candidate in typed[1]] == [one.id for one in ranked[0]]
 
 
 def test_candidate_that_fails_stands_in_the_response_of_every_transport(clients: Clients) -> None:
     body = {"requests": [of_user(7) | {"candidate_ids": MOVIES}]}
-    found = clients.all(Case("rank", "lost", body))
-    assert [code for code, _ in found] == ["OK"] * 3
-    assert b'"failed":[{"position":2,"message":"the row of id 1014 in table' in found[0][1]
-    for _, content in found[1:]:
+    outcomes = clients.all(Case("rank", "lost", body))
+    assert [code for code, _ in outcomes] == ["OK"] * 3
+    assert b'"failed":[{"position":2,"message":"the row of id 1014 in table' in outcomes[0][1]
+    for _, content in outcomes[1:]:
         answer = (
             content if isinstance(content, pb.RankResponse) else pb.RankResponse.FromString(content)
         )
-        assert [(each.context, each.position) for each in answer.failed] == [(0, 2)]
+        assert [
+            (failed_candidate.context, failed_candidate.position)
+            for failed_candidate in answer.failed
+        ] == [(0, 2)]
 
 
 def test_candidate_that_fails_is_left_out_of_recommendations(clients: Clients) -> None:
     with Client(clients.service.http) as client:
-        found = client.recommend({"user": 7}, k=40, pool_size=40)
-    assert 1014 not in found[0].ids
-    assert len(found[0].ids) == 39
-    assert found.degraded
-    assert found.degraded_reason == (
+        recommendations = client.recommend({"user": 7}, k=40, pool_size=40)
+    assert 1014 not in recommendations[0].ids
+    assert len(recommendations[0].ids) == 39
+    assert recommendations.degraded
+    assert recommendations.degraded_reason == (
         "1 of 40 candidates are left out, because they read rows that hold NaN or an infinity, "
         "such as one of table 'movies'"
     )
@@ -117,6 +120,6 @@ def test_candidate_that_fails_is_left_out_of_recommendations(clients: Clients) -
 
 def test_numbers_that_are_too_large_are_still_the_clients_error(clients: Clients) -> None:
     body = {"requests": [of_user(7, hour=3e38, mood=[3e38, 3e38]) | {"candidate_ids": [1000]}]}
-    found = clients.all(Case("rank", "large", body))
-    assert [code for code, _ in found] == ["INVALID_ARGUMENT"] * 3
-    assert all("the request has values with which " in text for _, text in found)
+    outcomes = clients.all(Case("rank", "large", body))
+    assert [code for code, _ in outcomes] == ["INVALID_ARGUMENT"] * 3
+    assert all("the request has values with which " in text for _, text in outcomes)

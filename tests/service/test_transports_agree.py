@@ -1,5 +1,5 @@
-"""The same request over HTTP as JSON and as protobuf, and over gRPC: one answer, the reference's,
-and one code.
+"""The same request over HTTP as JSON and as protobuf, and over gRPC: one response, the
+reference's, and one code.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _attribute(message: pb.Attribute) -> list[Any]:
         values = list(message.strings.values)
     elif kind:
         values = _numbers(getattr(message, kind), "<i8" if kind == "int64s" else "<f8")
-    for place in message.nulls:
-        values[place] = None
+    for position in message.nulls:
+        values[position] = None
     return values
 
 
@@ -98,8 +98,8 @@ def _results(name: str, message: Any) -> dict[str, Any]:
     head: dict[str, Any] = {"model": message.model.name, "version": message.model.version}
     if name == "lookup" or name == "embed":
         rows = [
-            list(map(float, each))
-            for each in np.frombuffer(message.vectors, "<f4").reshape(-1, message.dim)
+            list(map(float, vector))
+            for vector in np.frombuffer(message.vectors, "<f4").reshape(-1, message.dim)
         ]
         if name == "embed":
             return head | {"results": [{"vector": row} for row in rows]}
@@ -162,16 +162,16 @@ def _float32(value: Any) -> Any:
     return float(np.float32(value)) if isinstance(value, float) else value
 
 
-def _is_as_expected(found: Any, expected: Any) -> bool:
-    """Whether an answer has what the reference computed, numbers to float32's precision; it may
+def _is_as_expected(actual: Any, expected: Any) -> bool:
+    """Whether a result has what the reference computed, numbers to float32's precision; it may
     have more fields.
     """
     if isinstance(expected, dict):
-        return all(_is_as_expected(found[name], value) for name, value in expected.items())
+        return all(_is_as_expected(actual[name], value) for name, value in expected.items())
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(_is_as_expected, found, expected))
+        return len(actual) == len(expected) and all(map(_is_as_expected, actual, expected))
     return bool(
-        found == (pytest.approx(expected, 1e-4, 1e-4) if isinstance(expected, float) else expected)
+        actual == (pytest.approx(expected, 1e-4, 1e-4) if isinstance(expected, float) else expected)
     )
 
 
@@ -184,9 +184,9 @@ def test_table_has_every_call_and_no_case_twice() -> None:
 def test_transports_given_the_same_request_respond_alike(
     case: Case, clients: Clients, small: SmallBundle
 ) -> None:
-    found = clients.all(case)
-    assert [code for code, _ in found] == [case.code] * 3, found
-    (_, by_json), (_, by_protobuf), (_, by_grpc) = found
+    outcomes = clients.all(case)
+    assert [code for code, _ in outcomes] == [case.code] * 3, outcomes
+    (_, by_json), (_, by_protobuf), (_, by_grpc) = outcomes
     if case.code != "OK":
         assert by_json
         assert by_protobuf == by_grpc or case.name == "an oversized body"
@@ -207,25 +207,30 @@ def test_transports_explain_alike(clients: Clients) -> None:
         "filter": {"year": {"ge": 2020}},
         "requests": [{"ids": [1000]}, {"ids": [1259]}],
     }
-    for name, sent in (
+    for name, request_body in (
         ("retrieve", body),
         ("recommend", {**body, "pool_size": 50, "requests": [user(1)]}),
     ):
-        (_, by_json), (_, by_protobuf), (_, by_grpc) = clients.all(Case(name, "explained", sent))
-        found = [[result["explanation"] for result in json.loads(by_json)["results"]]]
+        (_, by_json), (_, by_protobuf), (_, by_grpc) = clients.all(
+            Case(name, "explained", request_body)
+        )
+        explanations_by_form = [
+            [result["explanation"] for result in json.loads(by_json)["results"]]
+        ]
         for message in (by_protobuf, by_grpc):
             explained = RESPONSES[name].FromString(message).explanations
-            found.append([plain_message(one) for one in explained])
-        for explanations in found:
+            explanations_by_form.append([plain_message(explanation) for explanation in explained])
+        for explanations in explanations_by_form:
             assert all(explanation.pop("search_ms") > 0 for explanation in explanations)
             matches = [10, 9] if name == "retrieve" else [10]
-            assert [each["matches"] for each in explanations] == matches
-            assert [each["selectivity"] for each in explanations] == [
+            assert [explanation["matches"] for explanation in explanations] == matches
+            assert [explanation["selectivity"] for explanation in explanations] == [
                 count / 40 for count in matches
             ]
-            assert {each["path"] for each in explanations} == {"exact"}
-            assert all("candidates pass the filter" in each["shortfall"] for each in explanations)
-        assert found[1] == found[2]
+            assert {explanation["path"] for explanation in explanations} == {"exact"}
+            shortfalls = [explanation["shortfall"] for explanation in explanations]
+            assert all("candidates pass the filter" in shortfall for shortfall in shortfalls)
+        assert explanations_by_form[1] == explanations_by_form[2]
 
 
 def test_transports_past_the_deadline_fail_alike(clients: Clients) -> None:
@@ -317,11 +322,11 @@ def test_transports_with_too_little_time_to_rank_all_append_the_order_of_retriev
         clients.by_grpc(Case("recommend", "measured", {"k": 1, "pool_size": 10, **user()}))[0]
         == "OK"
     )
-    found = clients.all(Case("recommend", "slow", {"k": 40, **user()}))
+    outcomes = clients.all(Case("recommend", "slow", {"k": 40, **user()}))
     clients.close()
-    assert [code for code, _ in found] == ["OK"] * 3, found
-    messages = [RESPONSES["recommend"].FromString(body) for _, body in found[1:]]
-    value = json.loads(found[0][1])
+    assert [code for code, _ in outcomes] == ["OK"] * 3, outcomes
+    messages = [RESPONSES["recommend"].FromString(body) for _, body in outcomes[1:]]
+    value = json.loads(outcomes[0][1])
     assert value["degraded"]
     assert all(message.degraded for message in messages)
     for reason in (

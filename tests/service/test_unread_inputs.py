@@ -44,8 +44,8 @@ def cases(more: dict[str, Any]) -> list[Case]:
 
 
 def test_unread_inputs_change_no_response(clients: Clients) -> None:
-    for sent, without in zip(cases(UNREAD), cases({}), strict=True):
-        responses = clients.all(sent)
+    for sent_case, without in zip(cases(UNREAD), cases({}), strict=True):
+        responses = clients.all(sent_case)
         assert [code for code, _ in responses] == ["OK"] * 3
         assert responses == clients.all(without)
 

@@ -50,21 +50,21 @@ def call(
     )
 
 
-def outcome(made: Any) -> Outcome:
+def outcome(pending: Any) -> Outcome:
     """Waits for a call."""
-    problem = made.exception(WAIT_S)
-    trailing = dict(made.trailing_metadata() or ())
+    problem = pending.exception(WAIT_S)
+    trailing = dict(pending.trailing_metadata() or ())
     if problem is None:
-        return Outcome("OK", made.code(), made.result(), trailing)
-    status = rpc_status.from_call(made)
+        return Outcome("OK", pending.code(), pending.result(), trailing)
+    status = rpc_status.from_call(pending)
     details = pb.ErrorDetails()
     if status is None:  # the client or gRPC's core ended it
-        return Outcome(made.code().name, made.code(), made.details(), trailing)
+        return Outcome(pending.code().name, pending.code(), pending.details(), trailing)
     assert status.details[0].Unpack(details)
-    assert details.message == made.details()
+    assert details.message == pending.details()
     assert details.request_id == trailing["x-request-id"]
     _check_standard_details(status, details)
-    return Outcome(code_of(details), made.code(), details.message, trailing, details)
+    return Outcome(code_of(details), pending.code(), details.message, trailing, details)
 
 
 def _check_standard_details(status: Any, details: pb.ErrorDetails) -> None:
@@ -119,7 +119,7 @@ def request_frames(path: str, message: bytes, stream: int = 1) -> bytes:
         for name, value in headers.items()
     )
     data = b"\0" + struct.pack(">I", len(message)) + message
-    parts = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
+    parts = [data[first : first + 16_384] for first in range(0, len(data), 16_384)]
     return frame(1, 4, stream, block) + b"".join(
         frame(0, int(part is parts[-1]), stream, part) for part in parts
     )

@@ -46,13 +46,13 @@ def never_sends(
         silent.wait(WAIT_S)
         yield from ()
 
-    made = channel.stream_unary(f"/{SERVICE}/{method}").future(messages(), metadata=metadata)
-    made.add_done_callback(lambda _: silent.set())
-    return made
+    pending = channel.stream_unary(f"/{SERVICE}/{method}").future(messages(), metadata=metadata)
+    pending.add_done_callback(lambda _: silent.set())
+    return pending
 
 
 @pytest.fixture
-def own(
+def limited_service(
     write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tmp_path: Path
 ) -> RunningService:
     """A service with one place for requests and a token, whose query tower waits or fails as a test
@@ -65,42 +65,53 @@ def own(
     )
 
 
-def test_rejected_calls_messages_are_never_read(own: RunningService) -> None:
-    tower = own.waiting()
-    with grpc.insecure_channel(own.grpc) as channel:
+def test_rejected_calls_messages_are_never_read(limited_service: RunningService) -> None:
+    tower = limited_service.waiting()
+    with grpc.insecure_channel(limited_service.grpc) as channel:
         assert outcome(never_sends(channel, "Retrieve")).code == "UNAUTHENTICATED"
-        held = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
+        pending = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
             retrieve().SerializeToString(), timeout=WAIT_S, metadata=AUTHORIZATION
         )
         assert tower.entered.wait(WAIT_S)
-        found = outcome(never_sends(channel, "Rank", AUTHORIZATION))
+        rejected = outcome(never_sends(channel, "Rank", AUTHORIZATION))
         tower.release.set()
-        assert (found.code, found.status.name) == ("OVERLOADED", "RESOURCE_EXHAUSTED")
-        assert float(found.trailing["retry-after"]) > 0
-        assert outcome(held).code == "OK"
-    assert own.value("rowcast_rejected_requests_total", call="rank", reason="requests") == 1
-    assert counted(own, "rank", "OVERLOADED") == counted(own, "retrieve", "UNAUTHENTICATED") == 1
-    assert own.value("rowcast_phase_seconds_count", call="rank", phase="decode") == 0
+        assert (rejected.code, rejected.status.name) == ("OVERLOADED", "RESOURCE_EXHAUSTED")
+        assert float(rejected.trailing["retry-after"]) > 0
+        assert outcome(pending).code == "OK"
+    assert (
+        limited_service.value("rowcast_rejected_requests_total", call="rank", reason="requests")
+        == 1
+    )
+    assert (
+        counted(limited_service, "rank", "OVERLOADED")
+        == counted(limited_service, "retrieve", "UNAUTHENTICATED")
+        == 1
+    )
+    assert limited_service.value("rowcast_phase_seconds_count", call="rank", phase="decode") == 0
 
 
-def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> None:
-    with grpc.insecure_channel(own.grpc) as channel, log_lines() as written:
+def test_cancelled_and_expired_calls_end_their_requests(limited_service: RunningService) -> None:
+    with grpc.insecure_channel(limited_service.grpc) as channel, log_lines() as written:
         for end in ("cancel", "deadline"):
-            tower = own.waiting()
-            made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
+            tower = limited_service.waiting()
+            pending = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
                 retrieve().SerializeToString(),
                 timeout=WAIT_S if end == "cancel" else 0.5,
                 metadata=AUTHORIZATION,
             )
             assert tower.entered.wait(WAIT_S)
             if end == "cancel":
-                made.cancel()
-            until(lambda: own.dataplane.engine.inflight == 0)  # while the tower still computes
-            assert made.code().name == ("CANCELLED" if end == "cancel" else "DEADLINE_EXCEEDED")
+                pending.cancel()
+            until(
+                lambda: limited_service.dataplane.engine.inflight == 0
+            )  # while the tower still computes
+            assert pending.code().name == ("CANCELLED" if end == "cancel" else "DEADLINE_EXCEEDED")
             tower.release.set()
         until(
             lambda: (
-                counted(own, "retrieve", "CANCELLED") + counted(own, "retrieve", "DEADLINE") == 2
+                counted(limited_service, "retrieve", "CANCELLED")
+                + counted(limited_service, "retrieve", "DEADLINE")
+                == 2
             )
         )
         assert call(channel, "Retrieve", retrieve(), TOKEN).code == "OK"
@@ -109,13 +120,13 @@ def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> 
 
 
 def test_bug_reaches_the_log_and_not_the_client(
-    own: RunningService, caplog: pytest.LogCaptureFixture
+    limited_service: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own.with_network("query", FailingTower(own.waiting()))
-    with grpc.insecure_channel(own.grpc) as channel:
-        found = call(channel, "Retrieve", retrieve(), TOKEN)
-    assert (found.code, found.answer) == ("INTERNAL", INTERNAL_MESSAGE)
-    assert b"secret" not in found.trailing["grpc-status-details-bin"]
+    limited_service.with_network("query", FailingTower(limited_service.waiting()))
+    with grpc.insecure_channel(limited_service.grpc) as channel:
+        failed = call(channel, "Retrieve", retrieve(), TOKEN)
+    assert (failed.code, failed.answer) == ("INTERNAL", INTERNAL_MESSAGE)
+    assert b"secret" not in failed.trailing["grpc-status-details-bin"]
     assert "secret of the tower" in caplog.text
 
 
@@ -133,12 +144,12 @@ def test_request_ids_are_returned_and_malformed_ones_replaced(channel: grpc.Chan
 
 
 def test_unknown_methods_are_unimplemented(service: RunningService, channel: grpc.Channel) -> None:
-    found = call(channel, "Nothing", metadata=[("x-request-id", "r-2")])
-    assert (found.code, found.status.name) == ("UNIMPLEMENTED", "UNIMPLEMENTED")
-    assert SERVICE in found.answer
-    with pytest.raises(grpc.RpcError) as other:
+    failed = call(channel, "Nothing", metadata=[("x-request-id", "r-2")])
+    assert (failed.code, failed.status.name) == ("UNIMPLEMENTED", "UNIMPLEMENTED")
+    assert SERVICE in failed.answer
+    with pytest.raises(grpc.RpcError) as error:
         channel.unary_unary("/other.Service/Method")(b"", timeout=WAIT_S)
-    assert other.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert counted(service, "other", "UNIMPLEMENTED") == 2
 
 
@@ -147,17 +158,17 @@ def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
     compression: grpc.Compression, service: RunningService, channel: grpc.Channel
 ) -> None:
     before = counted(service, "retrieve", "CANCELLED")
-    found = call(channel, "Retrieve", bytes(8 * MAX_REQUEST_BYTES), compression=compression)
-    assert found.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "retry-after" not in found.trailing
+    rejected = call(channel, "Retrieve", bytes(8 * MAX_REQUEST_BYTES), compression=compression)
+    assert rejected.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "retry-after" not in rejected.trailing
     until(lambda: counted(service, "retrieve", "CANCELLED") == before + 1)
     assert call(channel, "Lookup", lookup(3)).code == "OK"
 
 
 def test_call_without_a_message_is_invalid(service: RunningService, channel: grpc.Channel) -> None:
     before = counted(service, "retrieve", "INVALID_ARGUMENT")
-    found = outcome(channel.stream_unary(f"/{SERVICE}/Retrieve").future(iter(())))
-    assert (found.code, found.answer) == (
+    rejected = outcome(channel.stream_unary(f"/{SERVICE}/Retrieve").future(iter(())))
+    assert (rejected.code, rejected.answer) == (
         "INVALID_ARGUMENT",
         "the call has no message; one was expected",
     )
@@ -167,8 +178,8 @@ def test_call_without_a_message_is_invalid(service: RunningService, channel: grp
 def test_message_that_does_not_arrive_ends_at_the_body_timeout(
     service: RunningService, channel: grpc.Channel
 ) -> None:
-    found = outcome(never_sends(channel, "Embed"))
-    assert (found.code, found.status.name) == ("DEADLINE", "DEADLINE_EXCEEDED")
+    expired = outcome(never_sends(channel, "Embed"))
+    assert (expired.code, expired.status.name) == ("DEADLINE", "DEADLINE_EXCEEDED")
     assert service.dataplane.budget.held == 0
 
 

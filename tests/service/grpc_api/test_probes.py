@@ -44,8 +44,8 @@ def test_health_rejects_messages_that_are_no_health_checks(
         (b"\x0a\x88\x27" + b"x" * 5000, "TOO_LARGE"),
     ):
         path = f"/grpc.health.v1.Health/{method}"
-        made = channel.stream_unary(path).future(iter([message]), timeout=WAIT_S)
-        assert outcome(made).code == code
+        pending = channel.stream_unary(path).future(iter([message]), timeout=WAIT_S)
+        assert outcome(pending).code == code
 
 
 @pytest.mark.parametrize("version", ["v1alpha", "v1"])
@@ -61,8 +61,8 @@ def test_reflection_lists_services_and_their_files(version: str, channel: grpc.C
         reflection_pb2.ServerReflectionResponse.FromString,
     )(iter(requests), timeout=WAIT_S)
     assert {service.name for service in listed.list_services_response.service} == names
-    for name, each in zip(sorted(names), described, strict=True):
-        files = b"".join(each.file_descriptor_response.file_descriptor_proto)
+    for name, response in zip(sorted(names), described, strict=True):
+        files = b"".join(response.file_descriptor_response.file_descriptor_proto)
         assert name.rpartition(".")[0].encode() in files
 
 
@@ -76,5 +76,5 @@ def test_reflection_requires_a_token_and_health_does_not(
             health.Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status
             == STATUSES.NOT_SERVING
         )
-        made = channel.stream_unary(REFLECT).future(iter([]), timeout=WAIT_S)
-        assert outcome(made).code == "UNAUTHENTICATED"
+        pending = channel.stream_unary(REFLECT).future(iter([]), timeout=WAIT_S)
+        assert outcome(pending).code == "UNAUTHENTICATED"

@@ -58,22 +58,22 @@ def test_stop_waits_for_calls_and_ends_watches(
             health_pb2.HealthCheckRequest(service=SERVICE)
         )
         assert next(watch).status == STATUSES.SERVING
-        made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
+        pending = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
             retrieve().SerializeToString(), timeout=WAIT_S
         )
         assert tower.entered.wait(WAIT_S)
         service.drain()
-        assert {each.status for each in watch} <= {STATUSES.NOT_SERVING}
+        assert {response.status for response in watch} <= {STATUSES.NOT_SERVING}
         assert watch.code() is grpc.StatusCode.OK
         tower.release.set()
-        assert outcome(made).code == "OK"
+        assert outcome(pending).code == "OK"
 
 
 def test_idle_connections_and_those_without_ping_responses_are_closed(
     service: RunningService,
 ) -> None:
     """Bound: keep_alive_s for a connection without calls; for one with a call, the same and as long
-    for the answer.
+    for the response.
     """
     idle = [connect(service.grpc) for _ in range(50)]
     for client in idle[:25]:
@@ -95,8 +95,10 @@ def test_tls_serves_clients_that_trust_it_and_names_them_in_the_log(
     friend = ours.sign("friend")
     service = serve(tls_cert=signed.cert, tls_key=signed.key, tls_client_ca=ours.file)
     trusted = ours.file.read_bytes()
-    known = grpc.ssl_channel_credentials(trusted, friend.key.read_bytes(), friend.cert.read_bytes())
-    with grpc.secure_channel(service.grpc, known) as channel, log_lines() as written:
+    credentials = grpc.ssl_channel_credentials(
+        trusted, friend.key.read_bytes(), friend.cert.read_bytes()
+    )
+    with grpc.secure_channel(service.grpc, credentials) as channel, log_lines() as written:
         assert call(channel, "Retrieve", retrieve()).code == "OK"
         assert call(channel, "Retrieve", b"\xff").code == "INVALID_ARGUMENT"
         named = pb.RetrieveRequest(model=pb.ModelSpec(name="books"))
@@ -144,7 +146,7 @@ def test_calls_that_wait_to_be_accepted_are_not_cancelled(service: RunningServic
     assert begun.wait(WAIT_S)
     message = lookup(1).SerializeToString()
     streams = range(1, 2 * CALLS_PER_CONNECTION, 2)
-    calls = b"".join(request_frames(f"/{SERVICE}/Lookup", message, each) for each in streams)
+    calls = b"".join(request_frames(f"/{SERVICE}/Lookup", message, stream) for stream in streams)
     with ExitStack() as closing:
         clients = [closing.enter_context(connect(service.grpc)) for _ in range(4)]
         for client in clients:
@@ -153,7 +155,7 @@ def test_calls_that_wait_to_be_accepted_are_not_cancelled(service: RunningServic
         seen = [frame_types_until_ping(client) for client in clients]
         release.set()
     blocking.result(WAIT_S)
-    assert HEADERS not in {each for types in seen for each in types}
+    assert HEADERS not in {frame_type for types in seen for frame_type in types}
     with grpc.insecure_channel(service.grpc) as channel:
         assert call(channel, "Lookup", lookup(1)).code == "OK"
 

@@ -35,7 +35,7 @@ def test_every_method_of_the_contract_works_with_the_generated_stub(
     assert stub.Lookup(lookup(3)).table == "users"
     assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]
     details = stub.GetModel(pb.GetModelRequest(model=pb.ModelSpec(name="movies")))
-    assert {each.call for each in details.calls} >= {pb.CALL_RETRIEVE, pb.CALL_RANK}
+    assert {signature.call for signature in details.calls} >= {pb.CALL_RETRIEVE, pb.CALL_RANK}
     assert set(CALLS) == {
         method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods
     }
@@ -46,9 +46,9 @@ def test_every_method_of_the_contract_works_with_the_generated_stub(
 def test_messages_are_read_whatever_their_size_and_compression(
     ids: int, compression: grpc.Compression, channel: grpc.Channel
 ) -> None:
-    found = call(channel, "Lookup", lookup(*range(ids)), compression=compression)
-    assert len(pb.LookupResponse.FromString(found.answer).found) == ids
-    phases = [part.split(";")[0] for part in found.trailing["server-timing"].split(", ")]
+    looked_up = call(channel, "Lookup", lookup(*range(ids)), compression=compression)
+    assert len(pb.LookupResponse.FromString(looked_up.answer).found) == ids
+    phases = [part.split(";")[0] for part in looked_up.trailing["server-timing"].split(", ")]
     assert phases[0] == "decode"
     assert phases[-1] == "encode"
 
@@ -64,18 +64,18 @@ def test_messages_are_read_whatever_their_size_and_compression(
 def test_message_that_does_not_decode_is_invalid_argument(
     method: str, size: int, channel: grpc.Channel
 ) -> None:
-    found = call(channel, method, b"\xff" * size)
-    assert found.code == found.status.name == "INVALID_ARGUMENT"
-    assert "do not decode as protobuf" in found.answer
+    rejected = call(channel, method, b"\xff" * size)
+    assert rejected.code == rejected.status.name == "INVALID_ARGUMENT"
+    assert "do not decode as protobuf" in rejected.answer
 
 
 @pytest.mark.parametrize("method", ["ListModels", "GetModel"])
 def test_large_message_that_names_a_model_at_most_is_too_large(
     method: str, channel: grpc.Channel
 ) -> None:
-    found = call(channel, method, b"\xff" * 200_000)
-    assert (found.code, found.status.name) == ("TOO_LARGE", "RESOURCE_EXHAUSTED")
-    assert "at most 65536 are accepted" in found.answer
+    rejected = call(channel, method, b"\xff" * 200_000)
+    assert (rejected.code, rejected.status.name) == ("TOO_LARGE", "RESOURCE_EXHAUSTED")
+    assert "at most 65536 are accepted" in rejected.answer
 
 
 def test_tokens_admit_clients_to_their_models(

@@ -57,14 +57,14 @@ def test_failure_of_a_field_has_a_bad_request() -> None:
 @pytest.mark.parametrize("request_id", ["1", "0" * 32, "a-client/chose:it", "x" * 128])
 def test_failures_that_repeat_differ_in_their_ids_alone(request_id: str) -> None:
     message = "the response would miss the deadline of the request"
-    for each in ("first-of-all", request_id):
-        trailing = dict(trailing_metadata_of(Failure(Code.OVERLOADED, message, each, 1)))
+    for failure_id in ("first-of-all", request_id):
+        trailing = dict(trailing_metadata_of(Failure(Code.OVERLOADED, message, failure_id, 1)))
         status = Status.FromString(bytes(trailing["grpc-status-details-bin"]))  # type: ignore[arg-type]
         details = pb.ErrorDetails()
         assert status.details[0].Unpack(details)
-        assert (details.message, details.request_id) == (message, each)
-        assert trailing["x-request-id"] == each
+        assert (details.message, details.request_id) == (message, failure_id)
+        assert trailing["x-request-id"] == failure_id
         info = error_details_pb2.ErrorInfo()
         assert (status.message, len(status.details)) == (message, 3)
         assert status.details[1].Unpack(info)
-        assert info.metadata["request_id"] == each
+        assert info.metadata["request_id"] == failure_id

@@ -40,10 +40,10 @@ class Spy:
 
 
 async def _sent(app: Admission, path: str, **headers: str) -> list[Message]:
-    sent: list[Message] = []
+    sent_messages: list[Message] = []
 
     async def send(message: Message) -> None:
-        sent.append(message)
+        sent_messages.append(message)
 
     async def receive() -> Message:
         raise AssertionError("the body is not read")
@@ -51,7 +51,7 @@ async def _sent(app: Admission, path: str, **headers: str) -> list[Message]:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "headers": raw}
     await app(scope, receive, send)
-    return sent
+    return sent_messages
 
 
 def test_admission_overloaded_service_rejects_in_the_form_of_other_errors(
@@ -77,22 +77,22 @@ def test_admission_overloaded_service_hands_on_only_what_it_must_not_judge(
 ) -> None:
     spy = Spy()
     admission = Admission(spy, spy, service.dataplane)
-    others = ["/v1/models/movies:unknown", "/v1/models", f"{RETRIEVE}/more"]
+    other_paths = ["/v1/models/movies:unknown", "/v1/models", f"{RETRIEVE}/more"]
     odd = [
         {"x_request_timeout_ms": "soon"},
         {"transfer_encoding": "chunked"},
         {"content_length": str(1 << 30)},
     ]
     with one_in_progress(service):
-        for path in others:
+        for path in other_paths:
             assert not asyncio.run(_sent(admission, path))
         for headers in odd:
             assert not asyncio.run(_sent(admission, RETRIEVE, **headers))
-        assert len(spy.paths) == len(others) + len(odd)
+        assert len(spy.paths) == len(other_paths) + len(odd)
 
         assert len(asyncio.run(_sent(admission, RETRIEVE))) == 2
         assert len(asyncio.run(_sent(admission, RETRIEVE.replace(":", "/versions/1:")))) == 2
-    assert len(spy.paths) == len(others) + len(odd)
+    assert len(spy.paths) == len(other_paths) + len(odd)
 
 
 def test_admission_with_tokens_rejects_a_bad_token_as_unauthenticated(
@@ -103,12 +103,12 @@ def test_admission_with_tokens_rejects_a_bad_token_as_unauthenticated(
     write_small_bundle(tmp_path / "root", small_towers)
     limits = {"max_concurrent_requests": 1, "inline_max_us": 0}
     running = RunningService(tmp_path / "root", tokens=tokens, **limits)
-    known = {"authorization": f"Bearer {TOKEN}"}
+    token_header = {"authorization": f"Bearer {TOKEN}"}
     try:
-        with one_in_progress(running, headers=known):
+        with one_in_progress(running, headers=token_header):
             url = running.http + RETRIEVE
             assert httpx.post(url, json=BODY).status_code == 401
-            assert httpx.post(url, json=BODY, headers=known).status_code == 429
+            assert httpx.post(url, json=BODY, headers=token_header).status_code == 429
     finally:
         running.close()
 
@@ -118,24 +118,26 @@ def test_admission_repeated_rejections_differ_in_their_ids_alone(service: Runnin
     ids = ["a", "first-id", "other-id", "the-id-of-a-third", "first-id", "z"]
     with one_in_progress(service), httpx.Client() as client:
         for headers in ({}, PROTOBUF):
-            found = [
-                client.post(url, content=b"", headers={**headers, "x-request-id": each})
-                for each in ids
+            rejections = [
+                client.post(url, content=b"", headers={**headers, "x-request-id": request_id})
+                for request_id in ids
             ]
-            assert {each.status_code for each in found} == {429}
-            assert [each.headers["x-request-id"] for each in found] == ids
-            assert len({each.headers["content-type"] for each in found}) == 1
+            assert {rejection.status_code for rejection in rejections} == {429}
+            assert [rejection.headers["x-request-id"] for rejection in rejections] == ids
+            assert len({rejection.headers["content-type"] for rejection in rejections}) == 1
             if headers:
-                details = [pb.ErrorDetails.FromString(each.content) for each in found]
-                assert [each.request_id for each in details] == ids
-                assert len({(each.code, each.message) for each in details}) == 1
+                details = [
+                    pb.ErrorDetails.FromString(rejection.content) for rejection in rejections
+                ]
+                assert [detail.request_id for detail in details] == ids
+                assert len({(detail.code, detail.message) for detail in details}) == 1
             else:
-                errors = [error_of(each) for each in found]
-                assert [each.pop("request_id") for each in errors] == ids
-                assert all(each == errors[0] for each in errors)
+                errors = [error_of(rejection) for rejection in rejections]
+                assert [error.pop("request_id") for error in errors] == ids
+                assert all(error == errors[0] for error in errors)
         without = [client.post(url, json=BODY) for _ in range(3)]
-        assert {each.status_code for each in without} == {429}
-        assert len({each.headers["x-request-id"] for each in without}) == 3
+        assert {rejection.status_code for rejection in without} == {429}
+        assert len({rejection.headers["x-request-id"] for rejection in without}) == 3
     count = 2 * len(ids) + len(without)
     labels = {"transport": "http", "call": "retrieve", "model": "movies", "code": "OVERLOADED"}
     assert service.value("rowcast_requests_total", **labels) == count
@@ -157,8 +159,8 @@ def test_admission_repeated_rejection_is_only_for_requests_that_do_not_differ(
             assert client.get(url).status_code == 405
             late = {"x-request-timeout-ms": "soon"}
             assert client.post(url, json=BODY, headers=late).status_code == 400
-            other = url.replace("movies", "films")
-            assert client.post(other, json=BODY).status_code == 429
+            films_url = url.replace("movies", "films")
+            assert client.post(films_url, json=BODY).status_code == 429
     rejected = "rowcast_rejected_requests_total"
     assert service.value(rejected, model="movies") == 4
     assert service.value(rejected, model="") == 2
@@ -174,7 +176,7 @@ def test_admission_access_log_has_a_line_for_each_rejection(
         with one_in_progress(running), caplog.at_level("INFO", "rowcast"):
             for _ in range(3):
                 assert httpx.post(running.http + RETRIEVE, json=BODY).status_code == 429
-            lines = [each for each in caplog.records if each.message == "request"]
+            lines = [record for record in caplog.records if record.message == "request"]
             assert len(lines) == 3
     finally:
         running.close()

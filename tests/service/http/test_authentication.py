@@ -170,8 +170,8 @@ def test_log_names_the_client_of_a_request_that_fails_and_not_its_token(http: ht
 
 def test_document_of_a_service_with_tokens_requires_one(http: httpx.Client) -> None:
     document = http.get("/openapi.json", headers=bearer(ALL)).json()
-    operations = [each for item in document["paths"].values() for each in item.values()]
-    assert all(each["security"] == [{"token": []}] for each in operations)
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    assert all(operation["security"] == [{"token": []}] for operation in operations)
     assert document["components"]["securitySchemes"] == {
         "token": {"type": "http", "scheme": "bearer"}
     }

@@ -148,11 +148,11 @@ def test_client_that_hangs_up_is_cancelled(
 
     body = json.dumps(BODY).encode()
     with log_lines() as written, one_in_progress(service):
-        for number, sent in enumerate(
+        for number, traceparent in enumerate(
             (head(len(body)) + body, head(100)), 1
         ):  # with a whole body, and without
             with connected(service) as connection:
-                connection.sendall(sent)
+                connection.sendall(traceparent)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 if number == 1:
                     until(lambda: service.dataplane.engine.inflight == 2)

@@ -223,7 +223,7 @@ def test_bad_path_returns_the_error_body(path: str, status: int, http: httpx.Cli
 )
 def test_head_has_the_headers_of_get_alone(path: str, http: httpx.Client) -> None:
     answers = [http.request(method, path) for method in ("HEAD", "GET", "HEAD")]
-    assert {each.status_code for each in answers} == {answers[1].status_code}
+    assert {response.status_code for response in answers} == {answers[1].status_code}
     assert answers[0].content == answers[2].content == b""
     assert answers[0].headers["content-type"] == answers[1].headers["content-type"]
 

@@ -53,10 +53,10 @@ def test_event_is_one_json_line_with_its_fields(stream: TextIO) -> None:
 def test_configure_again_replaces_stream_level_and_fields(stream: TextIO, tmp_path: Path) -> None:
     log = logging.logger("x")
     log.debug("detail")
-    with (tmp_path / "other").open("w") as other:
-        logging.configure("debug", other, worker=2)
+    with (tmp_path / "other").open("w") as second_file:
+        logging.configure("debug", second_file, worker=2)
         log.debug("detail")
-        assert [(line["event"], line["worker"]) for line in written(other)] == [("detail", 2)]
+        assert [(line["event"], line["worker"]) for line in written(second_file)] == [("detail", 2)]
     assert written(stream) == []
 
 
@@ -130,12 +130,12 @@ def test_lines_without_a_reader_are_dropped_counted_and_reported(stream: TextIO)
             logging.logger("x").info(f"event_{number % 40}", extra=logging.fields(text="x" * 1000))
         dropped = logging.lines_dropped()
         lines = metrics.render().decode().splitlines()
-        shown = next(
+        written_line = next(
             float(line.split()[1])
             for line in lines
             if line.startswith("rowcast_log_lines_dropped_total ")
         )
-        assert 0 < dropped <= shown <= logging.lines_dropped()
+        assert 0 < dropped <= written_line <= logging.lines_dropped()
         reported = json.loads(reader.readline()).get("suppressed", 0)
         number = 0
         while reported < dropped:  # by the next line that is written, or by several
@@ -146,14 +146,14 @@ def test_lines_without_a_reader_are_dropped_counted_and_reported(stream: TextIO)
         logging.shutdown()
 
 
-@pytest.mark.parametrize("how", ["gone", "full"])
+@pytest.mark.parametrize("ending", ["gone", "full"])
 def test_lines_of_a_reader_that_is_gone_and_of_a_full_disk_are_counted(
-    stream: TextIO, how: str
+    stream: TextIO, ending: str
 ) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "w") as gone, Path("/dev/full").open("w") as full:
-        logging.configure("info", gone if how == "gone" else full)
+        logging.configure("info", gone if ending == "gone" else full)
         logging.logger("x").info("one")
         logging.logger("x").info("two")
         handler = stdlib.getLogger().handlers[0]

@@ -37,12 +37,12 @@ for line in sys.stdin:
 
 def samples(rendered: bytes) -> dict[str, float]:
     """Values by name and labels, as `name{label=value,...}`, labels in alphabetical order."""
-    found = {}
+    rendered_values = {}
     for family in text_string_to_metric_families(rendered.decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
-            found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
-    return found
+            rendered_values[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
+    return rendered_values
 
 
 class Worker:
@@ -92,7 +92,7 @@ def test_metrics_bugs_before_the_first_are_zero() -> None:
     assert rendered["rowcast_requests_total{call=rank,code=INTERNAL,model=,transport=grpc}"] == 0
     assert rendered["rowcast_requests_total{call=other,code=DATA_LOSS,model=,transport=http}"] == 0
     assert [
-        rendered[f"rowcast_loads_total{{model=m,outcome={each}}}"] for each in LOAD_OUTCOMES
+        rendered[f"rowcast_loads_total{{model=m,outcome={outcome}}}"] for outcome in LOAD_OUTCOMES
     ] == [1, 0, 0]
     assert rendered["rowcast_load_seconds{model=m}"] == 0.5
 
@@ -239,38 +239,38 @@ def test_versions_that_are_gone_count_as_none() -> None:
 def test_render_several_workers_any_of_them_shows_the_whole_service(
     workers: tuple[Worker, Worker],
 ) -> None:
-    one, other = workers
-    one.run(
+    first_worker, second_worker = workers
+    first_worker.run(
         "metrics.request_finished('http', 'rank', '', 'OK', 0.001, {})",
         "metrics.set('inflight_requests', 2)",
     )
-    one.run(
+    first_worker.run(
         "metrics.versions({'m': {'available': 1}}, {'m': 2})",
         "metrics.queued({'m': 2}, {'m': 200})",
         "metrics.set('desired_state_revision', 5)",
     )
-    one.run(
+    first_worker.run(
         "metrics.set('model_memory_bytes', 100, 'm')",
         "metrics.set('model_resident_table_bytes', 2000, 'm')",
         "metrics.looked_up('m', [('user',)], 3)",
         "metrics.flush()",
     )
-    other.run(
+    second_worker.run(
         "metrics.request_finished('http', 'rank', '', 'OK', 0.003, {})",
         "metrics.set('inflight_requests', 3)",
         "metrics.flush()",
     )
-    other.run(
+    second_worker.run(
         "metrics.versions({'m': {'available': 1, 'failed': 1}}, {'m': 1})",
         "metrics.queued({'m': 3}, {'m': 300})",
         "metrics.set('desired_state_revision', 4)",
     )
-    other.run(
+    second_worker.run(
         "metrics.set('model_memory_bytes', 100, 'm')",
         "metrics.set('model_resident_table_bytes', 2500, 'm')",
     )
-    other.run("metrics.set('ready', 0)")
-    rendered = one.rendered()
+    second_worker.run("metrics.set('ready', 0)")
+    rendered = first_worker.rendered()
     expected = {
         "rowcast_requests_total{call=rank,code=OK,model=,transport=http}": 2,
         "rowcast_request_seconds_bucket{call=rank,le=0.001,model=,transport=http}": 1,
@@ -289,28 +289,31 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
         "rowcast_feature_examples_total{feature=user,model=m}": 3,
     }
     assert {key: rendered[key] for key in expected} == expected
-    assert other.rendered().keys() == rendered.keys()
+    assert second_worker.rendered().keys() == rendered.keys()
 
 
 def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files(
     workers: tuple[Worker, Worker], tmp_path: Path
 ) -> None:
-    one, other = workers
-    other.run(
+    first_worker, second_worker = workers
+    second_worker.run(
         "metrics.set('ready', 0)",
         "metrics.set('inflight_requests', 3)",
         "metrics.request_finished('grpc', 'embed', '', 'OK', 0.1, {})",
         "metrics.flush()",
     )
-    assert (one.rendered()["rowcast_ready"], one.rendered()["rowcast_workers"]) == (0, 2)
-    other.kill()
+    assert (
+        first_worker.rendered()["rowcast_ready"],
+        first_worker.rendered()["rowcast_workers"],
+    ) == (0, 2)
+    second_worker.kill()
     for _ in range(2):  # as the supervisor does; the sums stay when it does it again
         forget_ended(tmp_path)
     assert {file.stem.rpartition("_")[2] for file in tmp_path.glob("*.db")} == {
-        str(one.process.pid),
+        str(first_worker.process.pid),
         "ended",
     }
-    rendered = one.rendered()
+    rendered = first_worker.rendered()
     assert (
         rendered["rowcast_ready"],
         rendered["rowcast_workers"],
@@ -322,8 +325,8 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files
 def test_derived_metrics_are_computed_from_the_sums_of_the_workers_that_run(
     workers: tuple[Worker, Worker], tmp_path: Path
 ) -> None:
-    one, other = workers
-    for worker, hits in ((one, 900), (other, 600)):
+    first_worker, second_worker = workers
+    for worker, hits in ((first_worker, 900), (second_worker, 600)):
         for term, total in (("hits", hits), ("neighbors", 1000), ("squared_neighbors", 10_000)):
             worker.run(f"metrics.set('live_recall_window', {total}, 'm', 'i', '{term}')")
         for number, count in enumerate((300, 2100 - hits)):
@@ -332,18 +335,18 @@ def test_derived_metrics_are_computed_from_the_sums_of_the_workers_that_run(
             worker.run(f"metrics.set('score_baseline', 0, 'm', 't', '{number + 2}')")
     expected = recall_estimate(1500, 2000, 20_000)
     stability = population_stability([600, 2700], [0.5, 0.5])
-    for rendered in (one.rendered(), other.rendered()):
+    for rendered in (first_worker.rendered(), second_worker.rendered()):
         assert rendered["rowcast_live_recall{index=i,model=m}"] == expected.recall == 0.75
         assert rendered["rowcast_live_recall_low{index=i,model=m}"] == expected.low
         assert rendered["rowcast_live_recall_high{index=i,model=m}"] == expected.high
         assert rendered["rowcast_score_psi{model=m,tower=t}"] == pytest.approx(stability)
 
-    other.kill()
+    second_worker.kill()
     forget_ended(tmp_path)
-    rendered = one.rendered()
+    rendered = first_worker.rendered()
     assert rendered["rowcast_live_recall{index=i,model=m}"] == 0.9
     assert rendered["rowcast_score_psi{model=m,tower=t}"] == pytest.approx(
         population_stability([300, 1200], [0.5, 0.5])
     )
-    one.run("metrics.set('score_window', 1, 'm', 't', '1')")
-    assert "rowcast_score_psi{model=m,tower=t}" not in one.rendered()
+    first_worker.run("metrics.set('score_window', 1, 'm', 't', '1')")
+    assert "rowcast_score_psi{model=m,tower=t}" not in first_worker.rendered()

@@ -73,11 +73,11 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 def attributes_of(span: Span) -> dict[str, Any]:
-    found = {}
+    span_attributes = {}
     for attribute in span.attributes:
         kind = attribute.value.WhichOneof("value")
-        found[attribute.key] = getattr(attribute.value, kind)
-    return found
+        span_attributes[attribute.key] = getattr(attribute.value, kind)
+    return span_attributes
 
 
 @pytest.fixture
@@ -102,15 +102,17 @@ def test_span_continues_the_trace_and_tells_model_version_and_phases(
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
     assert span.start_time_unix_nano < span.end_time_unix_nano
     assert span.status.code == Status.STATUS_CODE_UNSET
-    found = attributes_of(span)
-    assert found["rowcast.transport"] == "http"
-    assert found["rowcast.model"] == "movies"
-    assert found["rowcast.version"] == 1
-    assert found["rowcast.code"] == "OK"
-    assert found["rowcast.request_id"] == answer.headers["x-request-id"]
-    assert found["rowcast.search_ms"] > 0
+    span_attributes = attributes_of(span)
+    assert span_attributes["rowcast.transport"] == "http"
+    assert span_attributes["rowcast.model"] == "movies"
+    assert span_attributes["rowcast.version"] == 1
+    assert span_attributes["rowcast.code"] == "OK"
+    assert span_attributes["rowcast.request_id"] == answer.headers["x-request-id"]
+    assert span_attributes["rowcast.search_ms"] > 0
     (resource,) = collector.requests[0].resource_spans
-    named = {each.key: each.value.string_value for each in resource.resource.attributes}
+    named = {
+        attribute.key: attribute.value.string_value for attribute in resource.resource.attributes
+    }
     assert named["service.name"] == "rowcast"
 
 

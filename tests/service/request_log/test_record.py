@@ -31,21 +31,21 @@ def request(number: int, size: int = 100) -> RecordedRequest:
 
 def write(directory: Path, requests: list[RecordedRequest], files_max: int = FILES_MAX) -> None:
     writer = RequestWriter(directory, FILE_BYTES, files_max)
-    for each in requests:
-        writer.append(each)
+    for request in requests:
+        writer.append(request)
     writer.close()
 
 
-def settings_of(root: Path, **others: Any) -> ServiceSettings:
-    return ServiceSettings(root=root, record_rate=others.pop("record_rate", 1.0), **others)
+def settings_of(root: Path, **options: Any) -> ServiceSettings:
+    return ServiceSettings(root=root, record_rate=options.pop("record_rate", 1.0), **options)
 
 
 def outcomes(metrics: Metrics) -> dict[str, float]:
     """Recorded requests by outcome."""
-    found = re.findall(
+    samples = re.findall(
         r'rowcast_recorded_requests_total\{outcome="(\w+)"\} (\S+)', metrics.render().decode()
     )
-    return {outcome: float(count) for outcome, count in found}
+    return {outcome: float(count) for outcome, count in samples}
 
 
 def test_requests_are_private_and_read_back_the_newest_first_within_their_bound(
@@ -53,17 +53,17 @@ def test_requests_are_private_and_read_back_the_newest_first_within_their_bound(
 ) -> None:
     requests = [request(number) for number in range(200)]
     requests.insert(197, request(197, FILE_BYTES))  # larger than a file: left out
-    place = tmp_path / "m"
-    write(place, requests)
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
-    assert sum(path.stat().st_size for path in place.iterdir()) <= FILE_BYTES * FILES_MAX
-    found = read_newest(place, 1000)
-    assert len(found) > FILE_BYTES // 250
+    directory = tmp_path / "m"
+    write(directory, requests)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
+    assert sum(path.stat().st_size for path in directory.iterdir()) <= FILE_BYTES * FILES_MAX
+    recorded = read_newest(directory, 1000)
+    assert len(recorded) > FILE_BYTES // 250
     del requests[197]
-    assert found == requests[: -len(found) - 1 : -1]
-    assert read_newest(place, 3) == found[:3]
-    assert read_newest(place / "nowhere", 3) == []
+    assert recorded == requests[: -len(recorded) - 1 : -1]
+    assert read_newest(directory, 3) == recorded[:3]
+    assert read_newest(directory / "nowhere", 3) == []
 
 
 def test_files_of_other_processes_are_read_too_and_count_towards_the_bound(tmp_path: Path) -> None:
@@ -99,10 +99,12 @@ def test_offer_keeps_a_sample(tmp_path: Path) -> None:
             log.offer("m", "rank", protobuf=False, body=b"{}")
     log.offer("m", "rank", protobuf=False, body=b" " * (BODY_BYTES_MAX + 1))
     log.close()
-    found = read_newest(record_directory(settings) / "m", 100)
-    assert 0 < len(found) < 40
-    assert outcomes(metrics) == {"written": len(found), "dropped": 0, "failed": 0}
-    assert {(each.call, each.protobuf, each.body) for each in found} == {("rank", False, b"{}")}
+    recorded = read_newest(record_directory(settings) / "m", 100)
+    assert 0 < len(recorded) < 40
+    assert outcomes(metrics) == {"written": len(recorded), "dropped": 0, "failed": 0}
+    assert {(request.call, request.protobuf, request.body) for request in recorded} == {
+        ("rank", False, b"{}")
+    }
 
 
 def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(
@@ -115,7 +117,7 @@ def test_offer_with_an_unwritable_directory_reports_once_and_goes_on(
         log.offer("m", "rank", protobuf=False, body=b"{}")
     log.offer("n", "rank", protobuf=False, body=b"{}")
     log.close()
-    assert [each.message for each in caplog.records] == ["request_log_unwritable"]
+    assert [record.message for record in caplog.records] == ["request_log_unwritable"]
     assert len(read_newest(tmp_path / "n", 10)) == 1
     assert outcomes(metrics) == {"written": 1, "dropped": 0, "failed": 3}
 

@@ -69,7 +69,7 @@ def test_replay_of_a_version_that_serves_the_recorded_requests_passes(
     with caplog.at_level("INFO", "rowcast"):
         service.driven.scan()
     assert service.driven.serving() == 2
-    (line,) = [each for each in caplog.records if each.message == "requests_replayed"]
+    (line,) = [record for record in caplog.records if record.message == "requests_replayed"]
     assert (line.rowcast_fields["requests"], line.rowcast_fields["failed"]) == (6, 0)
 
 

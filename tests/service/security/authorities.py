@@ -49,31 +49,31 @@ class Authority:
         self._name = name
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        made = self._begun(self._subject, self._key.public_key()).add_extension(
+        builder = self._begun(self._subject, self._key.public_key()).add_extension(
             x509.BasicConstraints(True, None), True
         )
-        made = made.add_extension(
+        builder = builder.add_extension(
             x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False
         )
-        made = made.add_extension(_SIGNS, True)
+        builder = builder.add_extension(_SIGNS, True)
         self.file = directory / f"{name}.pem"
-        self.file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
+        self.file.write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))
 
     def sign(self, name: str, end: datetime.datetime = _END, *, by_address: bool = True) -> Signed:
         """Writes a certificate for localhost, and 127.0.0.1 if `by_address`, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         address = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))] if by_address else []
-        places = x509.SubjectAlternativeName([*address, x509.DNSName("localhost")])
+        names = x509.SubjectAlternativeName([*address, x509.DNSName("localhost")])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         begun = (
             self._begun(subject, key.public_key(), end)
-            .add_extension(places, False)
+            .add_extension(names, False)
             .add_extension(issuer, False)
         )
-        made = begun.sign(self._key, hashes.SHA256())
+        certificate = begun.sign(self._key, hashes.SHA256())
         signed = Signed(self._directory / f"{name}.pem", self._directory / f"{name}.key")
-        signed.cert.write_bytes(_pem(made))
+        signed.cert.write_bytes(_pem(certificate))
         signed.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

@@ -31,9 +31,15 @@ def test_failed_requests_are_logged_with_the_name_in_the_certificate(
     with (
         log_lines() as written,
         client_of(service, ours, ours.sign("friend")) as friend,
-        client_of(service, ours, ours.sign("other")) as other,
+        client_of(service, ours, ours.sign("other")) as other_client,
     ):
-        for client in (friend, other, friend, other, other):  # on connections that are kept
+        for client in (
+            friend,
+            other_client,
+            friend,
+            other_client,
+            other_client,
+        ):  # on connections that are kept
             assert client.post(RETRIEVE, json={"kk": 1}).status_code == 400
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
     names = [line["principal"] for line in lines if line["event"] == "request_failed"]

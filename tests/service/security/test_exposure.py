@@ -38,10 +38,15 @@ def test_warn_of_open_endpoints_lists_what_is_missing_where_others_reach_it(
     if "tls" in closed:
         options |= {"tls_cert": tmp_path / "cert", "tls_key": tmp_path / "key"}
     warn_of_open_endpoints(ServiceSettings(root=tmp_path, host=host, **options))
-    found = [
-        each for record in caplog.records for each in record.__dict__["rowcast_fields"]["problems"]
+    logged_problems = [
+        logged_problem
+        for record in caplog.records
+        for logged_problem in record.__dict__["rowcast_fields"]["problems"]
     ]
-    assert [each[: len(problem)] for each, problem in zip(found, problems, strict=True)] == problems
+    assert [
+        logged_problem[: len(problem)]
+        for logged_problem, problem in zip(logged_problems, problems, strict=True)
+    ] == problems
     assert {record.message for record in caplog.records} <= {"endpoints_open"}
 
 

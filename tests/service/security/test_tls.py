@@ -96,12 +96,12 @@ def test_changed_client_authority_rejects_old_clients_resumed_sessions_too(
     ours = Authority(tmp_path, "ours")
     theirs = Authority(tmp_path, "theirs")
     signed = ours.sign("server")
-    known = trusting(ours, ours.sign("friend"))
+    friend_context = trusting(ours, ours.sign("friend"))
     unknown = trusting(ours, theirs.sign("stranger"))
-    for context in (known, unknown):
+    for context in (friend_context, unknown):
         context.maximum_version = version
     listening = Certificates(signed.cert, signed.key, ours.file).ssl_context()
-    session = Handshake(listening, known, name).client.session
+    session = Handshake(listening, friend_context, name).client.session
     for context in (unknown, trusting(ours)):
         with pytest.raises(ssl.SSLError):
             Handshake(listening, context, name)
@@ -109,7 +109,7 @@ def test_changed_client_authority_rejects_old_clients_resumed_sessions_too(
     Handshake(listening, unknown, name)
     for resumed in (None, session):
         with pytest.raises(ssl.SSLError):
-            Handshake(listening, known, name, resumed)
+            Handshake(listening, friend_context, name, resumed)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
@@ -142,7 +142,7 @@ def test_grpc_credentials_follow_certificate_and_client_authority(tmp_path: Path
     friend = ours.sign("friend")
     stranger = theirs.sign("stranger")
     trusted = ours.file.read_bytes()
-    others = theirs.file.read_bytes()
+    foreign_authority = theirs.file.read_bytes()
     handler = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
     with futures.ThreadPoolExecutor(1) as pool:
         server = grpc.server(
@@ -155,24 +155,24 @@ def test_grpc_credentials_follow_certificate_and_client_authority(tmp_path: Path
         server.start()
         assert echoes(address, trusted, friend)
         assert not echoes(address, trusted, stranger)
-        assert not echoes(address, others, friend)
-        ours.file.write_bytes(others)
+        assert not echoes(address, foreign_authority, friend)
+        ours.file.write_bytes(foreign_authority)
         assert echoes(address, trusted, stranger)
         assert not echoes(address, trusted, friend)
         theirs.sign("server")
-        assert echoes(address, others, stranger)
+        assert echoes(address, foreign_authority, stranger)
         server.stop(None).wait()
 
 
 def test_unusable_certificates_are_rejected_with_their_files(tmp_path: Path) -> None:
     ours = Authority(tmp_path)
     signed = ours.sign("server")
-    other = ours.sign("other")
+    next_certificate = ours.sign("other")
     empty = tmp_path / "empty.pem"
     absent = tmp_path / "absent.pem"
     empty.write_bytes(b"")
     for chain, key, authorities, problem in (
-        (signed.cert, other.key, None, "server.pem.*other.key.*KEY_VALUES_MISMATCH"),
+        (signed.cert, next_certificate.key, None, "server.pem.*other.key.*KEY_VALUES_MISMATCH"),
         (empty, signed.key, None, "empty.pem.* are not a certificate chain"),
         (signed.cert, signed.key, empty, "empty.pem.* are not a certificate chain"),
     ):

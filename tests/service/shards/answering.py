@@ -1,4 +1,4 @@
-"""Shards that answer in one way each, and a router of them, in the process of the tests."""
+"""Shards that respond in one way to all reads, and a router, in the process of the tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Result = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
 
 
 class AnsweringShard(ShardServiceServicer):
-    """A shard that has a bundle, and answers every read in one way.
+    """A shard that has a bundle, and responds to every read in one way.
 
     Attributes:
       key: The bundle.

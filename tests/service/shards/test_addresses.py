@@ -19,7 +19,7 @@ from service.shards import addresses
 
 @contextmanager
 def dashboard(content: Any) -> Iterator[str]:
-    """Answers every request as Ray's dashboard does; yields its address."""
+    """Responds to every request as Ray's dashboard does; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -49,7 +49,7 @@ def application(args: dict[str, Any], *states: str) -> dict[str, Any]:
 
 
 def test_replicas_of_ray_are_shards_that_respond_whatever_the_controller_does() -> None:
-    found = {
+    applications = {
         "a": application(
             {"shard": "1/2", "grpc_port": 9001}, "RUNNING", "RECOVERING", "UPDATING", "STARTING"
         ),
@@ -58,7 +58,7 @@ def test_replicas_of_ray_are_shards_that_respond_whatever_the_controller_does() 
         "other": {"deployed_app_config": None, "deployments": {}},
     }
     expected = ["10.0.0.1:9001", "10.0.0.1:9090", "10.0.0.2:9001", "10.0.0.3:9001"]
-    with dashboard({"applications": found}) as address:
+    with dashboard({"applications": applications}) as address:
         assert asyncio.run(addresses.resolve(f"ray:{address}")) == expected
 
 

@@ -60,21 +60,21 @@ def test_search_that_no_router_sends_is_rejected(
 def test_search_for_more_candidates_than_are_held_returns_all(stub: Stub) -> None:
     shard, bundle = stub
     vector = np.ones(8, "<f4").tobytes()
-    found = shard.Search(
+    response = shard.Search(
         shard_pb.SearchRequest(
             bundle=bundle, index="movies", vectors=vector, dim=8, k=(1 << 31) - 1
         )
     )
-    assert sorted(np.frombuffer(found.positions, "<u4").tolist()) == list(range(40))
+    assert sorted(np.frombuffer(response.positions, "<u4").tolist()) == list(range(40))
 
 
 def test_score_beyond_float32_is_left_to_the_router(stub: Stub) -> None:
     shard, bundle = stub
     vector = np.full(8, 3e38, "<f4").tobytes()
-    found = shard.Search(
+    response = shard.Search(
         shard_pb.SearchRequest(bundle=bundle, index="movies", vectors=vector, dim=8, k=3)
     )
-    assert found == shard_pb.SearchResponse(overflow=True)
+    assert response == shard_pb.SearchResponse(overflow=True)
 
 
 def test_rows_of_nothing_are_rejected(stub: Stub) -> None:

@@ -86,16 +86,19 @@ def test_certificate_without_its_key_leaves_the_credentials_as_they_were(
 ) -> None:
     monkeypatch.setattr(watched_files, "INTERVAL_S", 0.0)
     authority = Authority(tmp_path)
-    own = authority.sign("own")
+    first_certificate = authority.sign("own")
     next_one = authority.sign("next")
     settings = ServiceSettings(
-        root=tmp_path, shard_ca=authority.file, tls_cert=own.cert, tls_key=own.key
+        root=tmp_path,
+        shard_ca=authority.file,
+        tls_cert=first_certificate.cert,
+        tls_key=first_certificate.key,
     )
     credentials = ShardCredentials(settings)
     before = credentials.channel()
-    shutil.copy(next_one.cert, own.cert)
+    shutil.copy(next_one.cert, first_certificate.cert)
     assert credentials.channel() is before
-    shutil.copy(next_one.key, own.key)
+    shutil.copy(next_one.key, first_certificate.key)
     assert credentials.channel() is not before
 
 

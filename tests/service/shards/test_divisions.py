@@ -23,7 +23,7 @@ RETRIEVAL = {"context": {"user": 3}, "k": 20, "crowding": {"studio": 2}}
 def serving(router: RunningService) -> set[str]:
     """Returns the shards that the router reads from."""
     assert router.worker.shards is not None
-    return {each["shard"] for each in router.worker.shards.status() if each["serves"]}
+    return {entry["shard"] for entry in router.worker.shards.status() if entry["serves"]}
 
 
 @contextmanager
@@ -62,10 +62,10 @@ def test_router_follows_a_change_of_the_number_of_shards_without_a_failed_reques
         cluster.add(*new[:1])  # incomplete
         status = router.worker.shards
         assert status is not None
-        until(lambda: new[0] in {each["shard"] for each in status.status()})
+        until(lambda: new[0] in {entry["shard"] for entry in status.status()})
         assert serving(router) == set(old)
         cluster.add(*new[1:])
-        until(lambda: {*old, *new} == {each["shard"] for each in status.status()})
+        until(lambda: {*old, *new} == {entry["shard"] for entry in status.status()})
         until(lambda: serving(router) == set(old if before > after else new))
         cluster.drop(*old)
         until(lambda: serving(router) == set(new))

@@ -41,7 +41,7 @@ from tests.service.shards.answering import (
 async def answering(
     root: Path, *answers: Result, **description: Any
 ) -> AsyncIterator[tuple[Shards, list[AnsweringShard]]]:
-    """Starts a router, and one replica of a shard for each answer."""
+    """Starts a router, and one replica of a shard for each of the responses."""
     shards = [AnsweringShard(answer, description) for answer in answers]
     async with listening(*shards) as addresses, routing(root, *addresses) as router:
         yield router, shards

@@ -157,8 +157,8 @@ def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: Sma
     lost = int(small.ids[-1])
     with httpx.Client(base_url=router.http, timeout=60) as client:
         assert response(client, "retrieve", {"ids": [lost], "k": 3})[0] == 503
-        held = {"ids": [int(small.ids[0])], "k": 3, "diversity": 0.5}
-        code, content = response(client, "retrieve", held)
+        held_query = {"ids": [int(small.ids[0])], "k": 3, "diversity": 0.5}
+        code, content = response(client, "retrieve", held_query)
     assert (code, content["coverage"]) == (200, 0.5)
     assert np.isin(content["ids"], small.ids[: len(small.ids) // 2]).all()
 

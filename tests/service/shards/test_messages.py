@@ -48,7 +48,7 @@ def read(
         recall=0.0,
         filter=wanted,
         denied=np.array([*denied], np.uint32),
-        excluded=tuple([np.array(each, np.uint32) for each in excluded]),
+        excluded=tuple([np.array(positions, np.uint32) for positions in excluded]),
         explain=False,
     )
     return messages.read_found(response, search, HELD, SHARD)
@@ -58,13 +58,15 @@ def test_filter_reaches_the_shard_as_it_was_sent() -> None:
     late = Filter({"year": Condition(ge=2000, lt=2010.5), "studio": Condition(is_null=False)})
     horror = Filter({"genres": Condition(allow=np.array(["horror"], object))})
     berlin = Circle(52.5, 13.4, 5000, "lat", "lon")
-    sent = Filter(any=(late, Filter(near=(berlin,), none=(horror,))), all=(Filter(),))
-    message = protobuf.filter_message(sent)
-    assert plain(protobuf.read_filter(message, ServiceSettings(root=Path.cwd()))) == plain(sent)
+    sent_filter = Filter(any=(late, Filter(near=(berlin,), none=(horror,))), all=(Filter(),))
+    message = protobuf.filter_message(sent_filter)
+    assert plain(protobuf.read_filter(message, ServiceSettings(root=Path.cwd()))) == plain(
+        sent_filter
+    )
 
 
 @pytest.mark.parametrize(
-    ("sent", "message"),
+    ("sent_filter", "message"),
     [
         (
             Filter(any=(Filter(), Filter({f"a{n}": Condition(is_null=True) for n in range(99)}))),
@@ -76,15 +78,17 @@ def test_filter_reaches_the_shard_as_it_was_sent() -> None:
         ),
     ],
 )
-def test_filter_beyond_a_limit_is_rejected_with_the_field(sent: Filter, message: str) -> None:
+def test_filter_beyond_a_limit_is_rejected_with_the_field(
+    sent_filter: Filter, message: str
+) -> None:
     with pytest.raises(TooLarge, match=message):
-        protobuf.read_filter(protobuf.filter_message(sent), ServiceSettings(root=Path.cwd()))
+        protobuf.read_filter(protobuf.filter_message(sent_filter), ServiceSettings(root=Path.cwd()))
 
 
 def test_candidates_of_each_query_are_read() -> None:
-    found = read([100, 199, 100], [0.5, 0.25, -1.0], [2, 1])
-    assert found.positions.tolist() == [100, 199, 100]  # two queries can find the same one
-    assert found.offsets.tolist() == [0, 2, 3]
+    neighbors = read([100, 199, 100], [0.5, 0.25, -1.0], [2, 1])
+    assert neighbors.positions.tolist() == [100, 199, 100]  # two queries can find the same one
+    assert neighbors.offsets.tolist() == [0, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +134,8 @@ def test_fewer_candidates_than_a_shard_holds_are_a_failure_of_the_shard(
 
 
 def test_all_candidates_that_are_not_excluded_are_accepted() -> None:
-    found = read([198, 199, 199], [0.5] * 3, [2, 1], None, range(98, 198), ([], [198]))
-    assert found.offsets.tolist() == [0, 2, 3]
+    neighbors = read([198, 199, 199], [0.5] * 3, [2, 1], None, range(98, 198), ([], [198]))
+    assert neighbors.offsets.tolist() == [0, 2, 3]
 
 
 def test_denied_candidates_reach_the_shard_once_and_exclusions_for_each_query() -> None:

@@ -85,9 +85,9 @@ class Cable:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, epoch: int
     ) -> None:
         with contextlib.suppress(OSError):
-            while sent := await reader.read(1 << 16):
+            while chunk := await reader.read(1 << 16):
                 if not self._is_cut and epoch == self._epoch:
-                    writer.write(sent)
+                    writer.write(chunk)
 
 
 def test_shard_is_called_again_by_a_new_connection_after_a_cut(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_addresses_that_cannot_be_used_are_named_and_block_no_other(tmp_path: Pa
             file.write_text("\n".join([*unusable, address]))
             async with routing(tmp_path, f"file:{file}", f"file:{tmp_path / 'none'}") as router:
                 await router.call(KEY, CALL, 60.0)
-                return {each["address"]: each["problem"] for each in router.status()}
+                return {entry["address"]: entry["problem"] for entry in router.status()}
 
     problems = asyncio.run(call())
     assert all(problems[address] for address in unusable)

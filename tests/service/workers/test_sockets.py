@@ -25,15 +25,15 @@ def test_released_port_can_be_reserved_again() -> None:
 
 def test_port_of_another_program_is_taken() -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(OSError, match="is another service running there"),
     ):
-        reserve("gRPC", "127.0.0.1", port_of(other))
+        reserve("gRPC", "127.0.0.1", port_of(listener))
 
 
 def test_rejected_port_can_be_reserved_once_it_is_free() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = port_of(other)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = port_of(listener)
         with pytest.raises(OSError, match="Address already in use"):
             reserve("gRPC", "127.0.0.1", port)
     with reserve("gRPC", "127.0.0.1", port) as bound:

@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("given", "open_files", "memory", "connections", "inflight_bytes"),
+    ("settings_values", "open_files", "memory", "connections", "inflight_bytes"),
     [
         ({}, 1 << 16, 64 * GIB, 20_000, GIB),
         ({}, 16_384, 64 * GIB, 7_680, GIB),  # the limit of deploy/rowcast-serve.service
@@ -26,7 +26,11 @@ GIB = 1 << 30
     ],
 )
 def test_defaults_fit_the_limits_and_what_is_given_stays(
-    given: dict[str, Any], open_files: int, memory: int, connections: int, inflight_bytes: int
+    settings_values: dict[str, Any],
+    open_files: int,
+    memory: int,
+    connections: int,
+    inflight_bytes: int,
 ) -> None:
-    settings = fitted(ServiceSettings(root=Path.cwd(), **given), open_files, memory)
+    settings = fitted(ServiceSettings(root=Path.cwd(), **settings_values), open_files, memory)
     assert (settings.max_connections, settings.max_inflight_bytes) == (connections, inflight_bytes)
