@@ -95,8 +95,8 @@ def main() -> None:
     console.print(
         f"{arguments.size} vectors of dim {_DIM} in {_CLUSTERS} clusters, {arguments.queries} "
         f"queries, on {host()}; load average {os.getloadavg()[0]:.1f}. The target is {RECALL}. The "
-        f"lowest is {lowest:.3f}; {missed} of {len(measured)} are below {RECALL} by more than their 95 % "
-        "interval, marked by *"
+        f"lowest is {lowest:.3f}; {missed} of {len(measured)} are below {RECALL} by more than "
+        "their 95 % interval, marked by *"
     )
     Sheet("Recall against exact search", columns, rows).show(console)
 

@@ -38,10 +38,10 @@ from export.saved_model.lookups import sent_dtype
 from export.tables.sources import source_of
 from export.verify.examples import Examples
 from export.verify.forms import TOLERANCE, largest_difference
-from export.verify.synthetic_examples import vocabulary_of
 from export.verify.recipe_examples import examples_of, keys_of
 from export.verify.reference_inputs import Reference, default_column
 from export.verify.reference_model import checkpoint_rows, finite_results
+from export.verify.synthetic_examples import vocabulary_of
 from export.verify.table_effects import TrainedRows
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")

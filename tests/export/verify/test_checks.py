@@ -22,8 +22,8 @@ from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS
 from export.verify.checks import (
     OF_BUNDLE,
     OF_MODEL,
-    Findings,
     CheckedBundle,
+    Findings,
     check_bundle,
     raising_verification_failed,
 )

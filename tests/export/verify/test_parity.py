@@ -14,10 +14,10 @@ from export.front_end.interface import ReadRows
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.model.weights import TrainedModel
 from export.verify.examples import Examples
-from export.verify.synthetic_examples import make_examples
 from export.verify.parity import check_towers, with_empty_bags
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
+from export.verify.synthetic_examples import make_examples
 from tests.export.traced_models import MODELS, TracedCheckpoint, one_table_recipe, save_and_trace
 from tests.export.verify.small_reference import reference_of as small_reference
 from tests.export.written_towers import Written, write_towers

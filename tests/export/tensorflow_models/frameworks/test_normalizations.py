@@ -13,9 +13,9 @@ from export.graphs.loading import load_tensorflow
 from export.model_code.factories import load_factory
 from export.tensorflow_models.model.tracing import trace_towers
 from export.tensorflow_models.reference.model import TensorFlowReference
-from export.verify.synthetic_examples import make_examples
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
+from export.verify.synthetic_examples import make_examples
 from runtime.towers import open_tower
 from tests.export.movies_job import export
 from tests.export.traced_models import MODELS, recipe
