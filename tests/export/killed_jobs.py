@@ -74,23 +74,23 @@ def tables_job(directory: Path, rows: int, *options: str) -> Job:
     return Job(" ".join(["tables", *options]), ("tables", str(directory), *named, *options))
 
 
-def undisturbed(forked: ForkedRuns, job: Job, place: Path) -> Expected:
+def undisturbed(forked: ForkedRuns, job: Job, directory: Path) -> Expected:
     """Runs a job to its end."""
-    place.mkdir(parents=True)
-    forked.start(job.arguments(place / "bundles"), place / "output")
+    directory.mkdir(parents=True)
+    forked.start(job.arguments(directory / "bundles"), directory / "output")
     began = time.monotonic()
     status = forked.status()
     seconds = time.monotonic() - began
-    assert status == 0, (place / "output").read_text()
-    return Expected(facts(place / "bundles" / job.model / "1"), seconds)
+    assert status == 0, (directory / "output").read_text()
+    return Expected(facts(directory / "bundles" / job.model / "1"), seconds)
 
 
-def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> None:
+def resume(forked: ForkedRuns, job: Job, directory: Path, expected: Expected) -> None:
     """Runs a job that was killed again, by the same command, and compares the bundle with the
     undisturbed one.
     """
-    root = place / "bundles"
-    output = place / "output"
+    root = directory / "bundles"
+    output = directory / "output"
     bundle = root / job.model / "1"
     if bundle.is_dir():  # killed between its rename and its end
         assert forked.run(job.arguments(root), output) == 6, output.read_text()
@@ -98,8 +98,8 @@ def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> Non
         assert visible(root) == []
         finished = journaled(root / job.model)
         assert forked.run(job.arguments(root), output) == 0, output.read_text()
-        again = rewritten(finished, bundle)
-        assert again == set(), f"finished files were written again: {sorted(again)}"
+        second = rewritten(finished, bundle)
+        assert second == set(), f"finished files were written again: {sorted(second)}"
     assert facts(bundle) == expected.facts
     assert hidden(root) == []
 

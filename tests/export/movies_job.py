@@ -83,7 +83,9 @@ def example_requests(count: int = 24) -> list[dict[str, Any]]:
 
 def write_examples(project: Path, examples: list[dict[str, Any]]) -> None:
     """Writes the examples beside a recipe that names them."""
-    (project / "examples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
+    (project / "examples.jsonl").write_text(
+        "".join(json.dumps(example) + "\n" for example in examples)
+    )
 
 
 def recipe_of(checkpoint: Path) -> Recipe:
@@ -139,13 +141,13 @@ def changed(recipe: Recipe, path: str, value: Any) -> Recipe:
     """The recipe with one key, `a.b.c`, set; None takes it out."""
     parts = copy.deepcopy(recipe)
     *parents, last = path.split(".")
-    place = parts
+    section = parts
     for name in parents:
-        place = place.setdefault(name, {})
+        section = section.setdefault(name, {})
     if value is None:
-        del place[last]
+        del section[last]
     else:
-        place[last] = value
+        section[last] = value
     return parts
 
 
@@ -196,9 +198,9 @@ def export(
 
 def visible(root: Path) -> list[str]:
     """All files and directories under a root but the hidden ones of a model."""
-    found = [path.relative_to(root) for path in root.rglob("*")] if root.is_dir() else []
+    actual = [path.relative_to(root) for path in root.rglob("*")] if root.is_dir() else []
     return sorted(
-        str(path) for path in found if len(path.parts) > 1 and not path.parts[1].startswith(".")
+        str(path) for path in actual if len(path.parts) > 1 and not path.parts[1].startswith(".")
     )
 
 
@@ -236,7 +238,7 @@ def facts(bundle: Path) -> Facts:
 def values_of(prefix: Path) -> dict[str, Any]:
     """Everything in a checkpoint that TensorFlow wrote."""
     checkpoint = open_checkpoint(prefix)
-    found: dict[str, Any] = {
+    actual: dict[str, Any] = {
         key: checkpoint.read_all(key) for key in checkpoint.entries if key != GRAPH
     }
-    return found | {GRAPH: checkpoint.read_string(GRAPH)}
+    return actual | {GRAPH: checkpoint.read_string(GRAPH)}

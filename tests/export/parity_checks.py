@@ -24,45 +24,52 @@ from tests.export.written_towers import write_towers
 
 
 def check_parity(
-    made: TracedCheckpoint, directory: Path, *examples: Examples
+    trained: TracedCheckpoint, directory: Path, *examples: Examples
 ) -> dict[str, manifest.Tower]:
     """Writes every tower twice, and compares both with the original model on examples, and on those
     that are made.
     """
-    checkpoint = open_checkpoint(made.prefix)
+    checkpoint = open_checkpoint(trained.prefix)
     read_rows = checkpoint_rows(
-        checkpoint, {name: TableSource(layout="plain", key=key) for name, key in made.keys.items()}
+        checkpoint,
+        {name: TableSource(layout="plain", key=key) for name, key in trained.keys.items()},
     )
-    written = write_towers(made.model, made.job, made.prefix, directory)
+    written = write_towers(trained.model, trained.job, trained.prefix, directory)
     assert all(len(tower.forms) == 2 for tower in written[1].values())
-    for each in (*examples, made.examples()):
+    for example in (*examples, trained.examples()):
         reference = Reference(
-            made.job, MODELS, made.model.spec, made.reference_model, read_rows, each, made.reader
+            trained.job,
+            MODELS,
+            trained.model.spec,
+            trained.reference_model,
+            read_rows,
+            example,
+            trained.reader,
         )
         checked = check_towers(reference, *written, reference_results(reference))
     return checked
 
 
 def check_self_contained(
-    made: TracedCheckpoint, directory: Path, examples: Sequence[Mapping[str, Any]] = ()
+    trained: TracedCheckpoint, directory: Path, examples: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Exports a self-contained SavedModel: two loaders run examples, compared with the original
     model.
     """
     updates: dict[str, Any] = {
-        "checkpoint": made.job.checkpoint.model_copy(update={"path": str(made.prefix)}),
-        "output": made.job.output.model_copy(
+        "checkpoint": trained.job.checkpoint.model_copy(update={"path": str(trained.prefix)}),
+        "output": trained.job.output.model_copy(
             update={"root": str(directory / "out"), "tables": "inline"}
         ),
     }
     if examples:
         (directory / "examples.jsonl").write_text(
-            "".join(json.dumps(each) + "\n" for each in examples)
+            "".join(json.dumps(example) + "\n" for example in examples)
         )
-        updates["verify"] = made.job.verify.model_copy(
+        updates["verify"] = trained.job.verify.model_copy(
             update={"examples": str(directory / "examples.jsonl")}
         )
-    prepared = prepare_inline(made.job.model_copy(update=updates), MODELS, ExportSettings())
+    prepared = prepare_inline(trained.job.model_copy(update=updates), MODELS, ExportSettings())
     report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
     assert report["verification"]["loaded_by"] == [
         "tf.saved_model.load",

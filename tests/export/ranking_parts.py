@@ -52,16 +52,16 @@ def made_values(tower: TracedTower, n: int) -> Values:
     """Values of each feature that a tower takes."""
     random = np.random.default_rng(2)
     return {
-        each.feature: random.standard_normal([n, *(size or 1 for size in each.shape[1:])]).astype(
-            each.dtype
-        )
-        for each in tower.spec.inputs
+        tensor.feature: random.standard_normal(
+            [n, *(size or 1 for size in tensor.shape[1:])]
+        ).astype(tensor.dtype)
+        for tensor in tower.spec.inputs
     }
 
 
 def run(tower: TracedTower | TracedPart, values: Values, n: int) -> Values:
     inputs = tower_inputs(tower.spec.inputs, values, n)
-    results = tower.function(*(tf.constant(inputs[each.name]) for each in tower.spec.inputs))
+    results = tower.function(*(tf.constant(inputs[tensor.name]) for tensor in tower.spec.inputs))
     return {name: result.numpy() for name, result in results.items()}
 
 
@@ -71,13 +71,15 @@ def run_parts(parts: Iterable[TracedPart], values: Values, n: int, candidates: i
 
     Values of what is computed per context are those of each context's first example.
     """
-    made = dict(values)
+    tensors = dict(values)
     for part in parts:
         if part.spec.per == "context":
             results = run(
-                part, {name: array[::candidates] for name, array in made.items()}, n // candidates
+                part,
+                {name: array[::candidates] for name, array in tensors.items()},
+                n // candidates,
             )
-            made |= {name: array.repeat(candidates, axis=0) for name, array in results.items()}
+            tensors |= {name: array.repeat(candidates, axis=0) for name, array in results.items()}
         else:
-            made |= run(part, made, n)
-    return made
+            tensors |= run(part, tensors, n)
+    return tensors

@@ -50,7 +50,11 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "made", "message"), MESSAGES)
-def test_error_on_examples_is_one_line_with_its_remedy(text: str, made: bool, message: str) -> None:
-    rejection = raised_on_examples("the model's call", ValueError(text), are_synthetic=made)
+@pytest.mark.parametrize(("text", "are_synthetic", "message"), MESSAGES)
+def test_error_on_examples_is_one_line_with_its_remedy(
+    text: str, are_synthetic: bool, message: str
+) -> None:
+    rejection = raised_on_examples(
+        "the model's call", ValueError(text), are_synthetic=are_synthetic
+    )
     assert str(rejection) == message

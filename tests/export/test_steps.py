@@ -54,7 +54,7 @@ def test_step_whose_file_changes_while_it_is_read_is_not_finished(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changed",
     [
         StepKey("towers/b", {"k": 10, "vectors": VECTORS}, content=["0a"]),
         StepKey("towers/a", {"k": 11, "vectors": VECTORS}, content=["0a"]),
@@ -64,11 +64,11 @@ def test_step_whose_file_changes_while_it_is_read_is_not_finished(tmp_path: Path
     ],
     ids=["step", "input", "array", "content", "libraries"],
 )
-def test_step_key_with_one_other_part_has_another_digest(other: StepKey) -> None:
+def test_step_key_with_one_other_part_has_another_digest(changed: StepKey) -> None:
     key = StepKey("towers/a", {"k": 10, "vectors": VECTORS}, content=["0a"])
-    again = StepKey("towers/a", {"vectors": VECTORS.copy(), "k": 10}, content=("0a",))
-    assert key.digest() == again.digest()
-    assert key.digest() != other.digest()
+    second = StepKey("towers/a", {"vectors": VECTORS.copy(), "k": 10}, content=("0a",))
+    assert key.digest() == second.digest()
+    assert key.digest() != changed.digest()
 
 
 def test_step_key_with_an_input_that_has_no_digest_is_rejected() -> None:

@@ -113,10 +113,10 @@ def ranked(features: Any, n: int) -> Any:
     user = features["user"]
     for _ in range(n):
         user = user + tf.nn.relu(user)
-    both = user + features["item"]
+    joined = user + features["item"]
     for _ in range(n):
-        both = both + tf.nn.relu(both)
-    return both[:, 0]
+        joined = joined + tf.nn.relu(joined)
+    return joined[:, 0]
 
 
 def mixing_examples(features: Any, n: int) -> Any:
@@ -127,7 +127,7 @@ def mixing_examples(features: Any, n: int) -> Any:
 
 
 def sums_of_columns(features: Any, n: int) -> Any:
-    columns = [features["user"][:, place : place + 1] for place in range(8)]
+    columns = [features["user"][:, number : number + 1] for number in range(8)]
     return (features["item"] + tf.add_n(columns * n))[:, 0]
 
 
@@ -173,7 +173,7 @@ def constant(traced: Traced) -> object:
 def origins(traced: Traced) -> object:
     columns = result(traced).shape[1]
     call = traced.calls
-    return [call.origin(Values(result(traced), at, columns)) for at in range(columns)]
+    return [call.origin(Values(result(traced), column, columns)) for column in range(columns)]
 
 
 NUMBER = {"x": ids()}
@@ -218,10 +218,10 @@ def test_tensor_of_a_loop_is_no_constant() -> None:
     with tf.Graph().as_default():
         first = tf.raw_ops.Enter(data=tf.constant(1), frame_name="loop")
         merged = tf.raw_ops.Merge(inputs=[first, tf.raw_ops.Enter(data=2, frame_name="loop")])[0]
-        again = tf.raw_ops.NextIteration(data=merged + 1)
-        set_input(merged.op, 1, again)
+        second = tf.raw_ops.NextIteration(data=merged + 1)
+        set_input(merged.op, 1, second)
         call = CallGraph({}, {})
-        assert call.constant(again) is None
+        assert call.constant(second) is None
         assert call.constant(merged + 1) is None
 
 
@@ -258,8 +258,8 @@ def plan(layers: int) -> None:
     job = recipe("model.py:build", inputs, {"ranker": tower}, {"code": code})
     model = trace_towers(job, Path(), False, build=lambda _job, _base: Layers(layers))
     roles = {name: "context" if "history" in name else "candidate" for name in model.spec.features}
-    found = split_tower(model.towers[0], roles)  # type: ignore[arg-type]
-    assert [part.spec.name for part in found.parts] == ["context", "trunk", "head-like"]
+    actual = split_tower(model.towers[0], roles)  # type: ignore[arg-type]
+    assert [part.spec.name for part in actual.parts] == ["context", "trunk", "head-like"]
 
 
 def test_plan_of_a_model_grows_with_its_layers() -> None:

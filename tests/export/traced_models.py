@@ -175,7 +175,7 @@ def save_checkpoint(
     seed: int = 5,
     *,
     inputs: Mapping[str, Any] | None = None,
-    beside: Callable[[Any], Mapping[str, Any]] = lambda _: NOTHING,
+    attributes: Callable[[Any], Mapping[str, Any]] = lambda _: NOTHING,
 ) -> Path:
     """Builds the whole model with random weights, and saves it as a training script would.
 
@@ -184,7 +184,7 @@ def save_checkpoint(
       directory: Where the checkpoint is written.
       seed: Other seeds give other weights.
       inputs: A batch. Models that make their variables in the first call are called with it.
-      beside: Returns objects that the training script saves beside the model; it may change the
+      attributes: Returns objects that the training script saves beside the model; it may change the
         model.
 
     Returns:
@@ -194,7 +194,7 @@ def save_checkpoint(
     model = load_factory(job.code.factory, MODELS)()
     if inputs is not None:
         model(dict(inputs))
-    objects = beside(model)
+    objects = attributes(model)
 
     random = np.random.default_rng(seed)
     for variable in _float_variables(model):
@@ -210,7 +210,9 @@ def _float_variables(model: Any) -> list[Any]:
     tracked = tf.train.TrackableView(model).descendants()
     variables = [part for part in tracked if isinstance(part, tf.Variable)]
     variables += getattr(model, "variables", ())
-    by_identity = {id(each): each for each in variables if "float32" in str(each.dtype)}
+    by_identity = {
+        id(variable): variable for variable in variables if "float32" in str(variable.dtype)
+    }
     return list(by_identity.values())
 
 
@@ -234,7 +236,7 @@ def trace_checkpoint(prefix: Path, job: ExportJob, directory: Path) -> TracedChe
         name: TableReader(directory, write_table(directory, name, values, "float32", []))
         for name, values in tables.items()
     }
-    vocabularies = {name: as_array(found) for name, found in model.spec.vocabularies.items()}
+    vocabularies = {name: as_array(keys) for name, keys in model.spec.vocabularies.items()}
     for name, array in vocabularies.items():
         write_vocabulary(directory / f"{name}.arrow", array)
     opened = {name: Vocabulary.open(directory / f"{name}.arrow") for name in vocabularies}

@@ -18,15 +18,15 @@ def example(features: Mapping[str, Any]) -> bytes:
     entries = []
     for name, values in features.items():
         if not values:
-            held = {}
+            lists = {}
         elif isinstance(values[0], int):
-            held = {"int64_list": message("Int64List", value=values)}
+            lists = {"int64_list": message("Int64List", value=values)}
         elif isinstance(values[0], float):
-            held = {"float_list": message("FloatList", value=values)}
+            lists = {"float_list": message("FloatList", value=values)}
         else:
-            texts = [each.encode() if isinstance(each, str) else each for each in values]
-            held = {"bytes_list": message("BytesList", value=texts)}
-        entries.append(message("FeatureEntry", key=name, value=message("Feature", **held)))
+            texts = [value.encode() if isinstance(value, str) else value for value in values]
+            lists = {"bytes_list": message("BytesList", value=texts)}
+        entries.append(message("FeatureEntry", key=name, value=message("Feature", **lists)))
     data: bytes = message(
         "Example", features=message("Features", feature=entries)
     ).SerializeToString()

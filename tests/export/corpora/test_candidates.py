@@ -127,7 +127,7 @@ def test_write_vectors_of_any_batch_size_are_in_the_order_of_the_file(
 def resident_kib(file: Path) -> int:
     """Returns how much of a file's maps is in the memory of this process."""
     maps = Path("/proc/self/smaps").read_text().split(f" {file}\n")[1:]
-    return sum(int(each.split("Rss:")[1].split()[0]) for each in maps)
+    return sum(int(mapping.split("Rss:")[1].split()[0]) for mapping in maps)
 
 
 def test_write_vectors_lets_go_of_the_pages_of_tables(towers: Path, tmp_path: Path) -> None:
@@ -169,14 +169,14 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("700,0", "the vector of candidate 700 (row 101) holds NaN or an infinity"),
         ("900,1999", "candidate 900 (row 101): feature 'movie': id 900 is not in table 'movies'"),
     ],
 )
 def test_write_vectors_unfit_candidate_is_named(
-    towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+    towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
     monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 64)
     features = _features()
@@ -188,7 +188,7 @@ def test_write_vectors_unfit_candidate_is_named(
     with pytest.raises(NotConvertible) as rejection:
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
 
-    assert told in str(rejection.value)
+    assert message in str(rejection.value)
 
 
 def test_more_candidates_than_positions_have_bits_for_are_rejected(

@@ -58,17 +58,17 @@ def _part(**changes: Any) -> CorpusSection:
 
 def _parquet(rows: list[dict[str, Any]], path: Path) -> None:
     single = {
-        name: [each[name][0] if each[name] else None for each in rows]
+        name: [row[name][0] if row[name] else None for row in rows]
         for name in ("id", "studio", "year", "title")
     }
-    lists = {name: [each[name] for each in rows] for name in ("tags", "place")}
+    lists = {name: [row[name] for row in rows] for name in ("tags", "place")}
     pq.write_table(pa.table(single | lists), path, row_group_size=3)
 
 
 def _csv(rows: list[dict[str, Any]], path: Path, zipped: bool = False) -> None:
     names = ("title", "id", "tags", "studio", "year", "place")
     lines = [",".join(names)]
-    lines += [",".join("|".join(map(str, each[name])) for name in names) for each in rows]
+    lines += [",".join("|".join(map(str, row[name])) for name in names) for row in rows]
     data = ("\n".join(lines) + "\n").encode()
     path.write_bytes(gzip.compress(data) if zipped else data)
 
@@ -81,18 +81,18 @@ WRITERS: dict[str, Callable[..., Any]] = {
 
 
 def _packed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {name: [value for each in rows for value in each[name]] for name in ROWS[0]}
+    return {name: [value for row in rows for value in row[name]] for name in ROWS[0]}
 
 
 def _expected() -> dict[str, Any]:
     return {
-        "ids": [each["id"][0] for each in ROWS],
-        "title": [each["title"][0] for each in ROWS],
-        "tags": [each["tags"] for each in ROWS],
-        "year": [each["year"][0] if each["year"] else None for each in ROWS],
-        "feature item": [each["id"] for each in ROWS],
+        "ids": [row["id"][0] for row in ROWS],
+        "title": [row["title"][0] for row in ROWS],
+        "tags": [row["tags"] for row in ROWS],
+        "year": [row["year"][0] if row["year"] else None for row in ROWS],
+        "feature item": [row["id"] for row in ROWS],
         **{
-            f"feature {name}": [each[name] for each in ROWS]
+            f"feature {name}": [row[name] for row in ROWS]
             for name in ("tags", "studio", "year", "place")
         },
     }
@@ -113,15 +113,17 @@ def test_write_store_of_part_files_holds_all_in_the_order_of_names(
 
 
 def test_write_store_of_prebatched_records_holds_each(tmp_path: Path) -> None:
-    full = [row for place, row in enumerate(ROWS) if place not in (2, 3, 5)]
+    full = [row for position, row in enumerate(ROWS) if position not in (2, 3, 5)]
     write_examples(
         tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])]
     )
 
-    found = held(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
+    actual = held(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
 
-    kept = [place for place in range(len(ROWS)) if place not in (2, 3, 5)]
-    assert found == {key: [values[place] for place in kept] for key, values in _expected().items()}
+    full_rows = [position for position in range(len(ROWS)) if position not in (2, 3, 5)]
+    assert actual == {
+        key: [values[position] for position in full_rows] for key, values in _expected().items()
+    }
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "tfrecord", "prebatched"])
@@ -137,7 +139,7 @@ def test_read_rows_of_several_files_gives_the_cells_of_each(
         WRITERS[suffix](packed, tmp_path / f"parts/{number}.{suffix}")
     part = _part(prebatched=kind == "prebatched")
 
-    found = read_rows(
+    actual = read_rows(
         locate_corpus(tmp_path, "items", part),
         "items",
         part,
@@ -146,8 +148,8 @@ def test_read_rows_of_several_files_gives_the_cells_of_each(
     )
 
     cells = [(50 - row, f"Zoë {row}") for row in (0, 4, 5, 11)]
-    told = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
-    assert [tuple(each.values()) for each in found] == told.get(
+    expected = {"csv": [(str(item), title) for item, title in cells], "parquet": cells}
+    assert [tuple(row.values()) for row in actual] == expected.get(
         suffix, [([item], [title]) for item, title in cells]
     )
 
@@ -183,7 +185,7 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"file": "gone.csv"}, "corpora.items.file: "),
         (
@@ -207,7 +209,7 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
     ],
 )
 def test_locate_corpus_of_an_invalid_entry_is_a_usage_error(
-    tmp_path: Path, changes: dict[str, Any], told: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("a.csv", "data", "a.parquet"):
@@ -216,4 +218,4 @@ def test_locate_corpus_of_an_invalid_entry_is_a_usage_error(
     with pytest.raises(UsageError) as rejection:
         locate_corpus(tmp_path, "items", _part(**changes))
 
-    assert told in str(rejection.value)
+    assert message in str(rejection.value)

@@ -78,9 +78,9 @@ def test_tree_index_records_how_deep_to_search_for_larger_k(tmp_path: Path, dist
         assert reorder <= depth.reorder <= 18 * reorder
         leaves = depth.leaves_to_search
         reorder = depth.reorder
-        found, _ = loaded.search(queries, depth.k, depth.leaves_to_search, depth.reorder)
+        actual, _ = loaded.search(queries, depth.k, depth.leaves_to_search, depth.reorder)
         hits = sum(
-            len({*mine} & {*right[: depth.k]}) for mine, right in zip(found, exact, strict=True)
+            len({*mine} & {*right[: depth.k]}) for mine, right in zip(actual, exact, strict=True)
         )
         assert depth.recall >= 0.9
         assert depth.recall == pytest.approx(hits / (40 * depth.k), abs=0.005)
@@ -152,10 +152,10 @@ def test_recall_target_out_of_reach_fails_with_the_best_setting_and_the_remedy(
     with pytest.raises(VerificationFailed) as failure:
         build_index(_stage(tmp_path, vectors), "movies", part, queries)
 
-    told = str(failure.value)
-    assert "recall@10 is 0." in told
-    assert "on 50 queries (with {'leaves_to_search': 1, 'reorder': 10})" in told
-    assert "lower indexes.movies.recall.value" in told
+    message = str(failure.value)
+    assert "recall@10 is 0." in message
+    assert "on 50 queries (with {'leaves_to_search': 1, 'reorder': 10})" in message
+    assert "lower indexes.movies.recall.value" in message
     assert (tmp_path / paths.index_directory("movies")).exists()
 
 
@@ -172,12 +172,12 @@ def test_recall_target_out_of_reach_fails_with_the_best_setting_and_the_remedy(
 def test_index_that_cannot_be_built_is_rejected(
     tmp_path: Path, size: int, queries: tuple[int, int], part: dict[str, int], problem: str
 ) -> None:
-    given = _part(kind="tree_ah" if part else "auto", parameters=part)
+    arguments = _part(kind="tree_ah" if part else "auto", parameters=part)
     with pytest.raises((NotConvertible, UsageError), match=problem):
         build_index(
             _stage(tmp_path, _clustered(size, 8, 5, 1)),
             "movies",
-            given,
+            arguments,
             np.zeros(queries, np.float32),
         )
 
@@ -210,18 +210,20 @@ def test_recall_of_tables_compares_converted_rows_with_trained_rows(
     trained = _clustered(2000, 16, 20, seed=1)
     queries = _clustered(60, 16, 20, seed=2)
     noise = np.random.default_rng(5)
-    vectors, asked = (
-        each + noise.normal(0, 0.05, each.shape).astype(np.float32) for each in (trained, queries)
+    vectors, sent_queries = (
+        rows + noise.normal(0, 0.05, rows.shape).astype(np.float32) for rows in (trained, queries)
     )
     base = _stage(tmp_path, vectors)
     part = _part(queries=40)
-    page = build_index(base, "movies", part, asked)
+    page = build_index(base, "movies", part, sent_queries)
     trained.tofile(base / "aside")
 
-    recall = recall_of_tables(base, "movies", part, page, asked, queries, base / "aside")
+    recall = recall_of_tables(base, "movies", part, page, sent_queries, queries, base / "aside")
 
     rows = np.linspace(0, 59, 40).round().astype(int)
-    hits = sum(len(_exact(trained, queries[row]) & _exact(vectors, asked[row])) for row in rows)
+    hits = sum(
+        len(_exact(trained, queries[row]) & _exact(vectors, sent_queries[row])) for row in rows
+    )
     assert page.recall.value == 1
     assert recall.value == pytest.approx(hits / 400, abs=1e-9)
     assert 0.7 < recall.value < 1
@@ -230,7 +232,13 @@ def test_recall_of_tables_compares_converted_rows_with_trained_rows(
         VerificationFailed, match=r"made of the checkpoint's own rows, the recipe requires 0\.999"
     ):
         recall_of_tables(
-            base, "movies", _part(queries=40, of_tables=0.999), page, asked, queries, base / "aside"
+            base,
+            "movies",
+            _part(queries=40, of_tables=0.999),
+            page,
+            sent_queries,
+            queries,
+            base / "aside",
         )
 
 
@@ -306,11 +314,13 @@ def test_tree_in_partitions_records_the_recall_of_the_merged_results(tmp_path: P
     assert (index.kind, index.partitions, index.parameters["num_leaves"]) == ("tree_ah", 3, 146), (
         "of 21 334 each"
     )
-    assert sorted(each.name for each in (base / index.directory).iterdir()) == [
+    assert sorted(path.name for path in (base / index.directory).iterdir()) == [
         f"partition-0000{number}-of-00003" for number in range(3)
     ]
     assert not list(base.rglob("dataset.npy"))
-    loaded = load_index([base / each for each in index.directories], "dot_product", vectors)
+    loaded = load_index(
+        [base / directory for directory in index.directories], "dot_product", vectors
+    )
     hits = sum(
         len(_exact(vectors, query) & {*loaded.search(query[np.newaxis], 10)[0][0]})
         for query in queries[1::2]
@@ -320,15 +330,15 @@ def test_tree_in_partitions_records_the_recall_of_the_merged_results(tmp_path: P
     assert max(point.recall for point in index.curve) >= 0.9
 
 
-@pytest.mark.parametrize(("size", "asked", "found"), [(10, 3, 3), (5, 4, 3), (7, 7, 7)])
+@pytest.mark.parametrize(("size", "query_count", "actual"), [(10, 3, 3), (5, 4, 3), (7, 7, 7)])
 def test_brute_force_in_partitions_is_exact(
-    tmp_path: Path, size: int, asked: int, found: int
+    tmp_path: Path, size: int, query_count: int, actual: int
 ) -> None:
     vectors = _clustered(size, 8, 3, seed=1)
     index = build_index(
-        _stage(tmp_path, vectors), "movies", _part(partitions=asked, value=1.0), vectors
+        _stage(tmp_path, vectors), "movies", _part(partitions=query_count, value=1.0), vectors
     )
-    assert (index.partitions, len(index.directories), index.recall.value) == (found, found, 1)
+    assert (index.partitions, len(index.directories), index.recall.value) == (actual, actual, 1)
 
 
 def test_partitions_are_built_once_each_and_others_are_swept(tmp_path: Path) -> None:
@@ -337,10 +347,10 @@ def test_partitions_are_built_once_each_and_others_are_swept(tmp_path: Path) -> 
     base = _stage(tmp_path, vectors)
 
     def run(partitions: int) -> list[str]:
-        def once(place: str, _: object, make: Callable[[], None]) -> None:
-            if place not in done:
+        def once(partition: str, _: object, make: Callable[[], None]) -> None:
+            if partition not in done:
                 make()
-                done.append(place)
+                done.append(partition)
 
         before = len(done)
         build_index(base, "movies", _part(partitions=partitions), vectors[:5], build_once=once)
@@ -373,8 +383,8 @@ def test_setting_is_judged_by_other_queries_than_chose_it(tmp_path: Path) -> Non
 
 def _share_found(index: ScannIndex, vectors: Vectors, queries: Vectors, **setting: int) -> float:
     exact, _ = ExactIndex(vectors, index.distance).search(queries, 10)
-    found, _ = index.search(queries, 10, **setting)
-    return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, found, strict=True)]))
+    actual, _ = index.search(queries, 10, **setting)
+    return float(np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, actual, strict=True)]))
 
 
 def test_partitions_do_not_depend_on_recall_or_queries(tmp_path: Path) -> None:
@@ -490,9 +500,9 @@ def settings_of(base: Path, queries: Vectors, vectors: Vectors, **changes: Any) 
     part = _part(kind="tree_ah", parameters=parameters, **changes)
     index = build_index(_stage(base, vectors), "movies", part, queries, representative=False)
     tried = [point.parameters for point in index.curve]
-    found = {(each["leaves_to_search"], each["reorder"]) for each in tried}
-    assert len(found) == len(tried)
-    return found
+    actual = {(setting["leaves_to_search"], setting["reorder"]) for setting in tried}
+    assert len(actual) == len(tried)
+    return actual
 
 
 def test_settings_are_tried_by_rising_cost_until_two_beyond_the_first_that_reaches_the_target(
@@ -500,11 +510,15 @@ def test_settings_are_tried_by_rising_cost_until_two_beyond_the_first_that_reach
 ) -> None:
     vectors = _clustered(300, 16, 10, seed=1)
     queries = _clustered(40, 16, 10, seed=2)
-    few = settings_of(tmp_path / "few", queries, vectors, value=0.1)
-    assert few == {(leaves, reorder) for leaves in (1, 2, 4) for reorder in (20, 50, 150, 300)}
+    low_target = settings_of(tmp_path / "few", queries, vectors, value=0.1)
+    assert low_target == {
+        (leaves, reorder) for leaves in (1, 2, 4) for reorder in (20, 50, 150, 300)
+    }
     scattered = np.random.default_rng(3).standard_normal((300, 16)).astype(np.float32)
     every = settings_of(tmp_path / "all", scattered[:40] * -1, scattered, value=1.0, k=3)
-    assert every == {(leaves, each) for leaves in (1, 2, 4, 6, 10) for each in (6, 15, 45, 135)}
+    assert every == {
+        (leaves, reorder) for leaves in (1, 2, 4, 6, 10) for reorder in (6, 15, 45, 135)
+    }
 
 
 @pytest.mark.parametrize(
@@ -520,8 +534,8 @@ def test_settings_of_the_recipe_are_not_chosen(
 ) -> None:
     vectors = _clustered(300, 16, 10, seed=1)
     queries = _clustered(40, 16, 10, seed=2)
-    found = settings_of(tmp_path, queries, vectors, value=0.1, parameters=parameters)
-    assert found == tried
+    actual = settings_of(tmp_path, queries, vectors, value=0.1, parameters=parameters)
+    assert actual == tried
 
 
 @pytest.mark.parametrize(
@@ -553,9 +567,9 @@ def test_files_that_another_number_of_partitions_left_are_removed(tmp_path: Path
     vectors = _clustered(300, 8, 5, seed=1)
     directory = _stage(tmp_path, vectors) / paths.index_directory("movies")
     build_index(tmp_path, "movies", _part(), vectors[:5])
-    assert any(each.is_file() for each in directory.iterdir())
+    assert any(path.is_file() for path in directory.iterdir())
     build_index(tmp_path, "movies", _part(partitions=2), vectors[:5])
-    assert sorted(each.name for each in directory.iterdir()) == [
+    assert sorted(path.name for path in directory.iterdir()) == [
         "partition-00000-of-00002",
         "partition-00001-of-00002",
     ]

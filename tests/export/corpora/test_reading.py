@@ -29,9 +29,15 @@ from tests.id_graphs import bucket_ids, cast_ids, hash_ids
 
 def _embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
     of_kind: dict[str, Any] = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}
-    how = of_kind.get(kind, {}) | more
+    arguments = of_kind.get(kind, {}) | more
     return EmbeddedFeature.model_validate(
-        {"kind": kind, "table": "movies", "role": "candidate", "ids": ids or IdentityIds(), **how}
+        {
+            "kind": kind,
+            "table": "movies",
+            "role": "candidate",
+            "ids": ids or IdentityIds(),
+            **arguments,
+        }
     )
 
 
@@ -464,8 +470,8 @@ def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Pa
     rows = [f"{row},{text}" for row, text in enumerate(lists)]
     (tmp_path / "movies.csv").write_text("\n".join(["id,list", *rows]))
     part = CorpusSection(file="movies.csv", id="id", features={"newest": "list"})
-    found = held(tmp_path, part, FEATURES)
-    assert found["feature newest"] == [[1, 2, 3], [2, 3, 4], [9, 9, 5], [9, 9, 9], [3, 2, 1]]
+    actual = held(tmp_path, part, FEATURES)
+    assert actual["feature newest"] == [[1, 2, 3], [2, 3, 4], [9, 9, 5], [9, 9, 9], [3, 2, 1]]
 
     corpus = write(tmp_path / "counted", part, FEATURES, tmp_path)
     assert (corpus.cut, corpus.padded) == ({"newest": 2}, {"newest": 2})

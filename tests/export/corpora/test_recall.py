@@ -90,26 +90,26 @@ class Finds:
         self.searches.append((query, k, setting))
         return np.array([self.positions]), None
 
-    def measured_by(self, exact: ExactNeighbors, **how: Any) -> list[float]:
+    def measured_by(self, exact: ExactNeighbors, **options: Any) -> list[float]:
         """Returns the share that each query found."""
-        measured = exact.measure(cast(ScannIndex, self), how.pop("setting", {}), **how)
+        measured = exact.measure(cast(ScannIndex, self), options.pop("setting", {}), **options)
         shares: list[float] = measured.shares.tolist()
         return shares
 
 
 def neighbors(
-    directory: Path, vectors: ArrayLike, query: list[float], k: int, **how: Any
+    directory: Path, vectors: ArrayLike, query: list[float], k: int, **options: Any
 ) -> ExactNeighbors:
     """Returns the true neighbors of one query among vectors of a file."""
     path = directory / "vectors.bin"
     np.asarray(vectors, "<f4").tofile(path)
-    distance: Distance = how.pop("distance", "dot_product")
-    held = VectorFile(path, len(query))
-    return ExactNeighbors(held, distance, k, np.array([query], np.float32), **how)
+    distance: Distance = options.pop("distance", "dot_product")
+    file = VectorFile(path, len(query))
+    return ExactNeighbors(file, distance, k, np.array([query], np.float32), **options)
 
 
 @pytest.mark.parametrize(
-    ("found", "share"),
+    ("actual", "share"),
     [
         ([0, 1, 2], 1),
         ([0, 1, 3], 1),  # as good as the third
@@ -121,11 +121,11 @@ def neighbors(
     ],
 )
 def test_found_candidate_is_right_if_it_is_as_near_as_the_last_of_the_true_ones(
-    tmp_path: Path, found: list[int], share: float
+    tmp_path: Path, actual: list[int], share: float
 ) -> None:
     lengths = [5, 4, 3, 3, 2.9999985, 2.99998, 1]
     vectors = [[length, 0] for length in lengths]
-    assert Finds(*found).measured_by(neighbors(tmp_path, vectors, [1, 0], 3)) == [share]
+    assert Finds(*actual).measured_by(neighbors(tmp_path, vectors, [1, 0], 3)) == [share]
 
 
 @pytest.mark.parametrize(
@@ -199,28 +199,28 @@ def test_measure_again_takes_the_queries_that_judged_the_setting(tmp_path: Path)
     path = tmp_path / page.vectors
 
     # Of ten queries these are the seven that were measured; every second one judged.
-    sent = queries.copy()
+    sent_queries = queries.copy()
     judging = np.array([0, 2, 3, 4, 6, 8, 9])[1::2]
-    sent[judging[0]] = vectors[1]
-    found = measure_again(tmp_path, "movies", page, sent, queries, path)
-    assert (found.k, found.queries, found.chosen_on, found.target) == (1, 3, 4, 0.5)
-    assert found.value == pytest.approx(2 / 3)
-    assert found.low == pytest.approx(wilson_low(2 / 3, 3))
+    sent_queries[judging[0]] = vectors[1]
+    actual = measure_again(tmp_path, "movies", page, sent_queries, queries, path)
+    assert (actual.k, actual.queries, actual.chosen_on, actual.target) == (1, 3, 4, 0.5)
+    assert actual.value == pytest.approx(2 / 3)
+    assert actual.low == pytest.approx(wilson_low(2 / 3, 3))
 
-    sent = np.roll(queries, 1, axis=0)
-    sent[judging] = queries[judging]
-    assert measure_again(tmp_path, "movies", page, sent, queries, path).value == 1
+    sent_queries = np.roll(queries, 1, axis=0)
+    sent_queries[judging] = queries[judging]
+    assert measure_again(tmp_path, "movies", page, sent_queries, queries, path).value == 1
 
     recall = recall.model_copy(update={"queries": 7, "chosen_on": 0})
     page = page.model_copy(update={"recall": recall})
-    found = measure_again(tmp_path, "movies", page, sent, queries, path)
-    assert (found.queries, found.chosen_on) == (7, 0)
-    assert found.value == pytest.approx(3 / 7)
+    actual = measure_again(tmp_path, "movies", page, sent_queries, queries, path)
+    assert (actual.queries, actual.chosen_on) == (7, 0)
+    assert actual.value == pytest.approx(3 / 7)
 
     recall = recall.model_copy(update={"queries": 1, "chosen_on": 1})
     page = page.model_copy(update={"recall": recall})
-    found = measure_again(tmp_path, "movies", page, sent, queries, path)
-    assert (found.queries, found.chosen_on, found.value) == (1, 1, 0)
+    actual = measure_again(tmp_path, "movies", page, sent_queries, queries, path)
+    assert (actual.queries, actual.chosen_on, actual.value) == (1, 1, 0)
 
 
 def test_recall_of_tables_may_be_just_what_the_recipe_asks_for(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_recall_of_tables_may_be_just_what_the_recipe_asks_for(tmp_path: Path) -
     recall = recall_of_tables(tmp_path, "movies", part, page, vectors[:6], vectors[:6], path)
     assert (recall.value, recall.target) == (1, 1)
 
-    others = -vectors[:6]
+    far_vectors = -vectors[:6]
     with pytest.raises(VerificationFailed, match=r"index 'movies': recall@10 is 0\.\d{4} against"):
-        recall_of_tables(tmp_path, "movies", part, page, others, vectors[:6], path)
+        recall_of_tables(tmp_path, "movies", part, page, far_vectors, vectors[:6], path)
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ def test_forecast_of_files_without_a_count_assumes_a_million_candidates(
 ) -> None:
     text = CorpusFile(tmp_path / "movies.csv", "csv", False)
     unknown = forecast_index("movies", PART, [text, *corpus(tmp_path, 3)], DIM, encoders=2)
-    known = forecast_index("movies", PART, corpus(tmp_path, 1_000_000), DIM, encoders=2)
+    forecast = forecast_index("movies", PART, corpus(tmp_path, 1_000_000), DIM, encoders=2)
     assert unknown.candidates is None
-    assert (unknown.disk_bytes, unknown.build_bytes) == (known.disk_bytes, known.build_bytes)
+    assert (unknown.disk_bytes, unknown.build_bytes) == (forecast.disk_bytes, forecast.build_bytes)
     (tmp_path / "0.parquet").write_bytes(b"damaged")
     damaged = [CorpusFile(tmp_path / "0.parquet", "parquet", False)]
     assert forecast_index("movies", PART, damaged, DIM, encoders=2) == unknown
@@ -94,8 +94,8 @@ def test_forecast_of_more_candidates_than_positions_have_bits_for_is_rejected(
 ) -> None:
     monkeypatch.setattr(candidates, "CANDIDATES_MAX", 10)
     assert forecast_index("movies", PART, corpus(tmp_path, 10), DIM, 2).candidates == 10
-    told = "corpora.movies: its files hold 11 candidates or more; a corpus may have at most 10"
-    with pytest.raises(NotConvertible, match=told):
+    message = "corpora.movies: its files hold 11 candidates or more; a corpus may have at most 10"
+    with pytest.raises(NotConvertible, match=message):
         forecast_index("movies", PART, corpus(tmp_path, 8, 3), DIM, 2)
 
 
@@ -130,11 +130,11 @@ def test_forecast_is_the_largest_of_what_each_step_of_the_build_holds(
     if size is not None:
         files = corpus(tmp_path, size)
     index = PART.model_copy(update=part)
-    found = forecast_index("movies", index, files, dim, encoders)
-    assert found.candidates == size
-    assert (found.disk_bytes, found.build_bytes, found.load_bytes) == (
+    actual = forecast_index("movies", index, files, dim, encoders)
+    assert actual.candidates == size
+    assert (actual.disk_bytes, actual.build_bytes, actual.load_bytes) == (
         disk_bytes,
         build_bytes,
         load_bytes,
     )
-    assert found.partitions == index.partitions
+    assert actual.partitions == index.partitions

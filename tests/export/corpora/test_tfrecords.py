@@ -20,12 +20,12 @@ PLAIN: list[dict[str, Any]] = [
 
 
 def _read(path: Path, compressed: bool = False) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {"records": []}
+    actual: dict[str, list[Any]] = {"records": []}
     for batch in read_examples(path, compressed, NAMES, None, path.name):
-        found["records"] += batch.records
+        actual["records"] += batch.records
         for name, array in batch.columns().items():
-            found.setdefault(name, []).extend(array.to_pylist())
-    return found
+            actual.setdefault(name, []).extend(array.to_pylist())
+    return actual
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -41,9 +41,9 @@ def test_read_examples_of_tensorflows_own_writer_gives_what_it_wrote(
             page = tf.train.Example.FromString(example(features))
             writer.write(page.SerializeToString())
 
-    found = _read(path, zipped)
+    actual = _read(path, zipped)
 
-    assert found == {
+    assert actual == {
         "records": [0, 1, 2],
         "id": [[7], [1 << 62], [-2]],
         "tags": [[3, -1], [], []],

@@ -38,13 +38,13 @@ def held(
     corpus = write(directory / "bundle", part, features, directory, name)
     store = CandidateStore(directory / "bundle" / corpus.file, corpus)
     everyone = np.arange(store.size)
-    found: dict[str, Any] = {"ids": store.ids(everyone).tolist()} | store.attributes(
+    actual: dict[str, Any] = {"ids": store.ids(everyone).tolist()} | store.attributes(
         everyone, list(corpus.attributes)
     )
     for feature, column in store.features(everyone, corpus.features).items():
-        each = len(column.values) // store.size
-        offsets = np.arange(store.size + 1) * each if column.offsets is None else column.offsets
-        found[f"feature {feature}"] = [
+        width = len(column.values) // store.size
+        offsets = np.arange(store.size + 1) * width if column.offsets is None else column.offsets
+        actual[f"feature {feature}"] = [
             part.tolist() for part in np.split(column.values, offsets[1:-1])
         ]
-    return found
+    return actual

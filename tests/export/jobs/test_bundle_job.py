@@ -55,13 +55,15 @@ def test_run_every_table_is_external_and_bit_equal(
     largest = min(values.nbytes for values in movies.tables.values())
     for tower in page.towers.values():
         for form in tower.forms:
-            held = [
+            table_files = [
                 path
                 for path in [undisturbed / form.path, *(undisturbed / form.path).rglob("*")]
                 if path.is_file()
             ]
             for values in movies.tables.values():
-                assert all(values.tobytes()[:largest] not in path.read_bytes() for path in held)
+                assert all(
+                    values.tobytes()[:largest] not in path.read_bytes() for path in table_files
+                )
 
 
 def test_run_records_in_the_manifest_what_was_verified(
@@ -114,8 +116,8 @@ def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> Non
         "year": "int64",
     }
     for genre in range(9):
-        found = indexes["genres"].rows_of(objects(str(genre))).tolist()
-        assert found == [row for row in range(MOVIES) if genre in genres_of(row)]
+        actual = indexes["genres"].rows_of(objects(str(genre))).tolist()
+        assert actual == [row for row in range(MOVIES) if genre in genres_of(row)]
     assert sorted(indexes["year"].rows_between(ge=1990, lt=1992)) == [
         row for row in range(MOVIES) if year_of(row) in (1990, 1991)
     ]
@@ -184,9 +186,9 @@ def test_indexes_over_the_same_tower_share_one_file_of_vectors(
     alone = command("run", project)
     assert alone.code == 0, alone.err
 
-    both = with_tree(small_recipe)
-    both["indexes"]["exact"] = small_recipe["indexes"]["movies"]
-    done = command("run", write_project(tmp_path, both))
+    changed_recipe = with_tree(small_recipe)
+    changed_recipe["indexes"]["exact"] = small_recipe["indexes"]["movies"]
+    done = command("run", write_project(tmp_path, changed_recipe))
 
     assert done.code == 0, done.err
     first, second = (tmp_path / f"bundles/small/{version}" for version in (1, 2))

@@ -52,9 +52,9 @@ def test_root_that_is_not_a_directory_is_rejected_before_anything_is_computed(
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
-    place = located(f"{request.param}://{tmp_path}/store/bundles")
-    assert isinstance(place, RemotePath)
-    return place
+    root = located(f"{request.param}://{tmp_path}/store/bundles")
+    assert isinstance(root, RemotePath)
+    return root
 
 
 on_disk = pytest.mark.parametrize("store", ["local"], indirect=True)
@@ -81,7 +81,7 @@ def export(
     command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path
 ) -> Callable[..., CommandResult]:
     """Exports the checkpoint's tables to the store."""
-    given = [
+    arguments = [
         "tables",
         checkpoint,
         store,
@@ -92,7 +92,7 @@ def export(
         tmp_path / "scratch",
         "--json",
     ]
-    return lambda *more: command(*given, *more)
+    return lambda *more: command(*arguments, *more)
 
 
 def object_of(directory: RemotePath, content: bytes) -> RemotePath:
@@ -122,8 +122,8 @@ def test_publish_to_a_store_sends_once_what_a_service_pulls(
     assert_whole(store, tmp_path / "root")
     assert set((store / "m/1").listing()) == {"objects.json"}
     assert [path for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == []
-    again = export("--version", 1)
-    assert (again.code, f"{store}/m/1 is there already" in again.message) == (6, True)
+    second = export("--version", 1)
+    assert (second.code, f"{store}/m/1 is there already" in second.message) == (6, True)
     (store / "m/9/started").write(b"unfinished")
     assert export().json["version"] == 2
 
@@ -172,8 +172,8 @@ def contents_of(directory: Path) -> dict[Path, str]:
     Not its inode: stores other than S3 and Google Cloud Storage do not create atomically, so an
     upload that was under way may replace an object by the same bytes.
     """
-    found = directory.rglob("*")
-    files = [path for path in found if path.is_file() and ".part-" not in path.name]
+    actual = directory.rglob("*")
+    files = [path for path in actual if path.is_file() and ".part-" not in path.name]
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -290,14 +290,14 @@ def test_publish_to_a_store_holds_a_few_segments_on_the_local_disk(
     many = {f"t{number:02}": np.full((1000, 8), number, np.float32) for number in range(20)}
     write_bundle(tmp_path / "ckpt-1", many)
     named = [option for name in many for option in ("--table", f"{name}={name}")]
-    given = ["tables", tmp_path / "ckpt-1", store, "--model", "m", *named, "--workers", 1]
-    given += ["--scratch", tmp_path / "scratch"]
-    plan = command(*given, "--plan", "--json").json
+    arguments = ["tables", tmp_path / "ckpt-1", store, "--model", "m", *named, "--workers", 1]
+    arguments += ["--scratch", tmp_path / "scratch"]
+    plan = command(*arguments, "--plan", "--json").json
     segments = 1 + 1 + UPLOADS
     assert plan["local_bytes"] == segments * 1000 * 8 * 4 < plan["written_bytes"]
 
     TroubledStore.watched = tmp_path / "scratch"
-    assert command(*given, "--full").code == 0
+    assert command(*arguments, "--full").code == 0
     assert 0 < max(TroubledStore.seen) <= segments
     assert_whole(store, tmp_path / "root", many)
 
@@ -308,17 +308,17 @@ def test_publish_to_a_store_compares_rows_that_it_reads_from_there(
 ) -> None:
     rows = np.arange(20_000 * 64, dtype=np.float32).reshape(20_000, 64)
     write_bundle(tmp_path / "ckpt-1", {"t": rows})
-    given = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
-    given += ["--scratch", tmp_path / "scratch", "--json"]
+    arguments = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
+    arguments += ["--scratch", tmp_path / "scratch", "--json"]
     TroubledStore.flips = True
-    done = command(*given)
+    done = command(*arguments)
     assert (done.code, "table 't': row" in done.err) == (5, True)
     assert not (store / "m/1/objects.json").is_file()
     TroubledStore.flips = False
 
     # Groups of neighbors take a request each, so that a table takes a few hundred of them.
     TroubledStore.reads = 0
-    verified = command(*given).json["verification"]["tables"]["t"]["rows_compared"]
+    verified = command(*arguments).json["verification"]["tables"]["t"]["rows_compared"]
     assert 3000 < verified <= 4096
     assert 100 < TroubledStore.reads < 400
     assert_whole(store, tmp_path / "root", {"t": rows})
@@ -406,10 +406,10 @@ def test_versions_in_a_store_share_objects_until_the_last_of_them_is_removed(
     write_bundle(checkpoint, VALUES | {"t1": OTHER_VALUES["t1"]})
     size = VALUES["t0"].nbytes
     assert export().json["reused"] == {"segments": 2, "bytes": 2 * size}
-    both = pool_of(store)
-    assert first.items() <= both.items()
+    objects = pool_of(store)
+    assert first.items() <= objects.items()
     # The other table, and the manifest.
-    assert len(both) == len(first) + 2
+    assert len(objects) == len(first) + 2
 
     (store / "m/1/objects.json").remove()
     for file in local(store).rglob("*"):
@@ -427,18 +427,18 @@ def test_version_in_a_store_sends_the_changed_blocks_of_a_segment_alone(
     row_bytes = 64 * 4
     rows = 3 * OBJECT_BYTES // row_bytes
     table = np.random.default_rng(1).random((rows, 64), np.float32)
-    given = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
-    given += ["--scratch", tmp_path / "scratch", "--json"]
+    arguments = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
+    arguments += ["--scratch", tmp_path / "scratch", "--json"]
     write_bundle(tmp_path / "ckpt-1", {"t": table})
-    assert command(*given).code == 0
+    assert command(*arguments).code == 0
     first = pool_of(store)
     table[rows // 2] += 1
     write_bundle(tmp_path / "ckpt-1", {"t": table})
-    assert command(*given).json["reused"] == {"segments": 0, "bytes": 2 * OBJECT_BYTES}
-    sent = pool_of(store).keys() - first.keys()
+    assert command(*arguments).json["reused"] == {"segments": 0, "bytes": 2 * OBJECT_BYTES}
+    sent_objects = pool_of(store).keys() - first.keys()
     block = table.tobytes()[OBJECT_BYTES : 2 * OBJECT_BYTES]
-    assert hashlib.sha256(block).hexdigest() in sent
-    assert len(sent) == 2  # and the manifest
+    assert hashlib.sha256(block).hexdigest() in sent_objects
+    assert len(sent_objects) == 2  # and the manifest
     assert_whole(store, tmp_path / "root", {"t": table})
 
 
@@ -453,17 +453,17 @@ def test_clean_of_a_store_counts_by_the_clock_of_the_store(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("verify", "s3://models/bundles/m/1"), "rowcast-serve pull s3://models/bundles/m/1 ROOT"),
         (("tables", "c", "s3://key:secret@bucket/x"), "credentials"),
     ],
 )
 def test_url_that_cannot_be_used_so_exits_2(
-    command: Command, arguments: tuple[str, ...], told: str
+    command: Command, arguments: tuple[str, ...], message: str
 ) -> None:
     done = command(*arguments)
-    assert (done.code, told in done.message) == (2, True)
+    assert (done.code, message in done.message) == (2, True)
 
 
 def test_tables_to_a_url_stages_in_the_scratch_directory(
@@ -490,9 +490,9 @@ def test_destination_names_where_versions_lie_and_are_staged(
     here = Destination(tmp_path, None)
     assert here.location("m", 3) == tmp_path / "m" / "3"
     assert here.staging("m", 3) == tmp_path / "m" / ".staging-3"
-    there = Destination(tmp_path, store)
-    assert there.location("m", 3) == store / "m" / "3"
-    assert there.staging("m", 3) == tmp_path / "m" / ".staging-3"
+    in_store = Destination(tmp_path, store)
+    assert in_store.location("m", 3) == store / "m" / "3"
+    assert in_store.staging("m", 3) == tmp_path / "m" / ".staging-3"
 
 
 def test_open_destination_stages_each_store_in_a_directory_of_its_own(tmp_path: Path) -> None:

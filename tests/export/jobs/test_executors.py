@@ -52,7 +52,7 @@ def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("workers", "function", "what", "told"),
+    ("workers", "function", "what", "message"),
     [
         (1, task_functions.reject_three, CheckpointError, "three is not read"),
         (2, task_functions.reject_three, CheckpointError, "three is not read"),
@@ -60,25 +60,25 @@ def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Pa
     ],
 )
 def test_local_failure_of_a_task_is_the_failure_of_the_run(
-    workers: int, function: Callable[[int], int], what: type[Exception], told: str
+    workers: int, function: Callable[[int], int], what: type[Exception], message: str
 ) -> None:
-    with pytest.raises(what, match=told):
+    with pytest.raises(what, match=message):
         LocalExecutor(workers).run(function, range(5))
 
 
 def test_local_failure_ends_only_the_workers_of_the_run() -> None:
     with subprocess.Popen(["sleep", "60"]) as unrelated:
         context = multiprocessing.get_context("spawn")
-        others = context.Process(target=time.sleep, args=(60,))
-        others.start()
+        other_process = context.Process(target=time.sleep, args=(60,))
+        other_process.start()
         try:
             with pytest.raises(CheckpointError, match="three is not read"):
                 LocalExecutor(2).run(task_functions.reject_three, range(5))
-            assert others.is_alive()
-            assert multiprocessing.active_children() == [others]
+            assert other_process.is_alive()
+            assert multiprocessing.active_children() == [other_process]
         finally:
-            others.kill()
-            others.join()
+            other_process.kill()
+            other_process.join()
             unrelated.kill()
 
 
@@ -108,9 +108,9 @@ def test_local_task_whose_storage_fails_is_tried_again_if_that_may_help(tmp_path
         assert len((tmp_path / name).read_text()) == tries
 
 
-@pytest.mark.parametrize(("sent", "to_group"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
+@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGKILL, False), (signal.SIGINT, True)])
 def test_local_executor_that_is_ended_leaves_no_worker(
-    tmp_path: Path, sent: signal.Signals, to_group: bool
+    tmp_path: Path, number: signal.Signals, to_group: bool
 ) -> None:
     """An orphan would write into the files of the next run. The pipe ends when the last worker has
     let go of it.
@@ -125,9 +125,9 @@ def test_local_executor_that_is_ended_leaves_no_worker(
         while lines.count(b"\n") < 2:
             lines += read_within(reader, 60)
         if to_group:
-            os.killpg(parent.pid, sent)
+            os.killpg(parent.pid, number)
         else:
-            parent.send_signal(sent)
+            parent.send_signal(number)
         assert read_within(reader, 60) == b""
     assert parent.returncode != 0
     os.close(reader)

@@ -64,8 +64,8 @@ def test_check_that_fails_keeps_what_is_finished(
     directory = copy_killed(TABLE_STEPS).parent
     model = directory / "bundles/small"
     tables = journaled(model)
-    first, *others = example_requests()
-    write_examples(directory, [first | {"year": float("nan")}, *others])
+    first, *later_requests = example_requests()
+    write_examples(directory, [first | {"year": float("nan")}, *later_requests])
     project = write_project(directory, with_keys(small_recipe, failing))
 
     failed = forked_command(*run_arguments(project))

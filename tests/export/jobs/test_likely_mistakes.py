@@ -31,8 +31,8 @@ def warnings(
     entries: dict[str, Any] = {}
     for name, rule in rules.items():
         table = (tables or {}).get(name, "movies")
-        own: dict[str, Any] = {"ids": rule} if name in of_model else {}
-        spec: FeatureSpec = embedded(name, table, **own)
+        ids: dict[str, Any] = {"ids": rule} if name in of_model else {}
+        spec: FeatureSpec = embedded(name, table, **ids)
         specs[name] = spec
         entries[name] = EmbeddedFeature(kind="single", table=table, role="context", ids=rule)
     return likely_mistakes(entries, ModelSpec({}, specs, {}))

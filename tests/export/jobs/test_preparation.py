@@ -180,9 +180,9 @@ def test_self_contained_saved_model_of_what_only_bundles_have_is_rejected(
 def test_constant_counts_as_a_weight_of_its_tower_and_has_the_limit_of_a_variable(
     tmp_path: Path,
 ) -> None:
-    made = save_and_trace(one_table_recipe("build_with_content"), tmp_path)
-    page = made.job.model_dump()
-    page["checkpoint"]["path"] = str(made.prefix)
+    traced = save_and_trace(one_table_recipe("build_with_content"), tmp_path)
+    page = traced.job.model_dump()
+    page["checkpoint"]["path"] = str(traced.prefix)
     page["output"]["root"] = str(tmp_path / "bundles")
     page["code"]["inline_bytes_max"] = 320
     job = ExportJob.model_validate(page)

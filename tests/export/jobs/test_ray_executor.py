@@ -88,12 +88,12 @@ def test_ray_worker_that_is_killed_is_replaced_a_limited_number_of_times(
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_ray_worker_that_sees_other_files_is_an_error(cluster: Any) -> None:
-    own = "/proc/self/comm"  # the same path, and another file for each process
+    process_file = "/proc/self/comm"  # the same path, and another file for each process
     with pytest.raises(
         UsageError,
-        match=rf"node {socket.gethostname()} does not see file {own} as the exporter does",
+        match=rf"node {socket.gethostname()} does not see file {process_file} as the exporter does",
     ):
-        RayExecutor(cluster.address, shared=[own]).run(task_functions.square, [1])
+        RayExecutor(cluster.address, shared=[process_file]).run(task_functions.square, [1])
     assert RayExecutor(cluster.address, shared=["/etc/passwd", "/is/not/here"]).run(
         task_functions.square, [3]
     ) == [9]

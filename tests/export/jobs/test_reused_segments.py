@@ -152,10 +152,10 @@ def test_version_of_a_table_with_few_changed_rows_writes_the_changed_segments_al
         "segments": segments - 1,
         "bytes": (segments - 1) * segment_bytes,
     }
-    shown = StringIO()
-    Console(file=shown, width=300).print(published_report(published))
+    output = StringIO()
+    Console(file=output, width=300).print(published_report(published))
     assert "(4.9 MiB of tables, 4.6 MiB of it shared with older versions, 19 whole segments)" in (
-        shown.getvalue()
+        output.getvalue()
     )
     assert published.notes == ()
     assert contents(nights.version(1)) == older

@@ -47,11 +47,11 @@ GRID: list[Box] = [[(0, 24), (0, 1)], [(0, 9), (1, 3)], [(9, 15), (1, 3)]]
 N = 50
 
 
-def original(made: TracedCheckpoint, tables: Mapping[str, Values]) -> Any:
+def original(trained: TracedCheckpoint, tables: Mapping[str, Values]) -> Any:
     """The uncut model as TensorFlow restores it, with other values in its tables."""
     tf = load_tensorflow()
-    model = load_factory(made.job.code.factory, MODELS)()
-    tf.train.Checkpoint(model=model).restore(str(made.prefix)).expect_partial()
+    model = load_factory(trained.job.code.factory, MODELS)()
+    tf.train.Checkpoint(model=model).restore(str(trained.prefix)).expect_partial()
     for part in tf.train.TrackableView(model).descendants():
         for config, table in getattr(part, "embedding_tables", {}).items():
             table.assign(tables[config.name])
@@ -87,15 +87,15 @@ def asked(directory: Path, inputs: Mapping[str, Any]) -> Answers:
     answers = {}
     for name, signature in signatures.items():
         wanted = signature.structured_input_signature[1].items()
-        taken = {each: tf.constant(inputs[each], spec.dtype) for each, spec in wanted}
-        answers[name] = {output: value.numpy() for output, value in signature(**taken).items()}
+        tensors = {name: tf.constant(inputs[name], spec.dtype) for name, spec in wanted}
+        answers[name] = {output: value.numpy() for output, value in signature(**tensors).items()}
     return answers
 
 
-def bags(count: int, of: list[Any], longest: int, seed: int) -> tuple[list[Any], Values]:
+def bags(count: int, keys: list[Any], longest: int, seed: int) -> tuple[list[Any], Values]:
     random = np.random.default_rng(seed)
     sizes = random.integers(0, longest + 1, count)
-    picked = [of[place] for place in random.integers(0, len(of), int(sizes.sum()))]
+    picked = [keys[index] for index in random.integers(0, len(keys), int(sizes.sum()))]
     return picked, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
@@ -176,7 +176,7 @@ def test_saved_model_called_with_raw_ids_returns_the_outputs_of_the_original_mod
     hours = random.integers(0, 24, N)
     movie_rows = random.integers(0, len(MOVIE_IDS), N)
     years = random.standard_normal(N).astype(np.float32)
-    sent = {
+    request = {
         "user_id": users,
         "history": np.array(history, np.int64),
         "history_1": splits,
@@ -186,7 +186,7 @@ def test_saved_model_called_with_raw_ids_returns_the_outputs_of_the_original_mod
         "genres_1": genre_splits,
         "year": years,
     }
-    answers = asked(inlined[0], sent)
+    answers = asked(inlined[0], request)
     model = original(movies, {**movie_tables, "genres/all": movie_tables["genres_all"]})
     rows = {
         "user_id": tf.constant([farmhash.fingerprint64(user) % 50 for user in users], tf.int64),
@@ -195,7 +195,7 @@ def test_saved_model_called_with_raw_ids_returns_the_outputs_of_the_original_mod
         ),
         "hour": tf.constant(hours),
         "movie_id": tf.constant(movie_rows),
-        "genres": tf.RaggedTensor.from_row_splits(sent["genres"], genre_splits),
+        "genres": tf.RaggedTensor.from_row_splits(request["genres"], genre_splits),
         "year": tf.constant(years),
     }
     right = {name: value.numpy() for name, value in model(rows).items()}
@@ -209,17 +209,21 @@ def test_saved_model_called_with_raw_ids_returns_the_outputs_of_the_original_mod
 def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, Any]]) -> None:
     tf = load_tensorflow()
     signatures = tf.saved_model.load(str(inlined[0])).signatures
-    one = {"user_id": tf.constant(["a"]), "hour": tf.constant([2], tf.int64)}
+    example = {"user_id": tf.constant(["a"]), "hour": tf.constant([2], tf.int64)}
     none = tf.constant([0, 0], tf.int64)
-    known = tf.constant([0, 1], tf.int64)
-    empty = signatures["query"](**one, history=tf.constant([], tf.int64), history_1=none)["vector"]
-    left_out = signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)[
+    rows = tf.constant([0, 1], tf.int64)
+    empty = signatures["query"](**example, history=tf.constant([], tf.int64), history_1=none)[
+        "vector"
+    ]
+    left_out = signatures["query"](**example, history=tf.constant([-5], tf.int64), history_1=rows)[
         "vector"
     ]
     np.testing.assert_array_equal(left_out, empty)
-    one["hour"] = tf.constant([99], tf.int64)  # becomes row 2
+    example["hour"] = tf.constant([99], tf.int64)  # becomes row 2
     np.testing.assert_array_equal(
-        signatures["query"](**one, history=tf.constant([-5], tf.int64), history_1=known)["vector"],
+        signatures["query"](**example, history=tf.constant([-5], tf.int64), history_1=rows)[
+            "vector"
+        ],
         empty,
     )
     movie = {"year": tf.constant([1.0]), "genres": tf.constant([], tf.int64), "genres_1": none}
@@ -229,7 +233,7 @@ def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, An
         signatures["candidate"](movie_id=tf.constant([1], tf.int64), **movie)
 
 
-def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
+def stacked_ads(trained: TracedCheckpoint, directory: Path) -> Path:
     """The ads' checkpoint as two chips of two sparse cores each would lay it: `ads` and `words` in
     one stack.
 
@@ -240,16 +244,18 @@ def stacked_ads(made: TracedCheckpoint, directory: Path) -> Path:
     layouts = {}
     for name, rows, dim, offset, rotation in (("ads", 30, 4, 0, 0), ("words", 100, 6, 8, 2)):
         for row in range(rows):
-            stack[(row + rotation) % cores * 40 + offset + row // cores, :dim] = made.tables[name][
-                row
-            ]
-        places = {"rows": rows, "dim": dim, "cores": cores, "offset": offset, "rotation": rotation}
-        layouts[name] = {"key": "stack", "kind": "sparse_core", **places}
-    kept = {
-        key: value for key, value in values_of(made.prefix).items() if "_tpu_embedding" not in key
+            stack[(row + rotation) % cores * 40 + offset + row // cores, :dim] = trained.tables[
+                name
+            ][row]
+        layout = {"rows": rows, "dim": dim, "cores": cores, "offset": offset, "rotation": rotation}
+        layouts[name] = {"key": "stack", "kind": "sparse_core", **layout}
+    variables = {
+        key: value
+        for key, value in values_of(trained.prefix).items()
+        if "_tpu_embedding" not in key
     }
     halves: list[Box] = [[(0, 80), (0, 8)], [(80, 80), (0, 8)]]
-    write_bundle(directory / "ckpt-3", kept | {"stack": stack}, boxes={"stack": halves})
+    write_bundle(directory / "ckpt-3", variables | {"stack": stack}, boxes={"stack": halves})
     (directory / "layout.json").write_text(json.dumps({"tables": layouts}))
     return directory / "layout.json"
 
@@ -291,18 +297,18 @@ def test_plan_lists_the_inputs_of_the_signatures_and_writes_nothing(
     assert page["signatures"]["candidate"]["inputs"] == inputs
     assert page["written_bytes"] == page["read_bytes"] == ((50 + 40) * 8 + (24 + 9) * 4) * 4
     assert (page["files"], page["tasks"]) == (1, 4)
-    held = WORKER_BYTES + (2 << 20)  # two blocks
-    assert page["peak_memory_bytes"] == min(page["workers"], 4) * held
+    memory_bytes = WORKER_BYTES + (2 << 20)  # two blocks
+    assert page["peak_memory_bytes"] == min(page["workers"], 4) * memory_bytes
     linked = command("plan", project, "--tables", "inline-link", "--workers", "3", "--json").json
     assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"]) == ("linked", 0, 0)
     assert linked["workers"] == 3
-    shown = " ".join(command("plan", project, "--tables", "inline").out.split())
-    assert " movies 40 8 float32 plain " in shown
-    assert " candidate movie_id, genres, genres_1, year vector " in shown
-    assert " 3.3 KiB to be copied, 4 tasks on " in shown
-    assert f" to be written: {project.parent / 'bundles/movies/1'}" in shown
-    assert "note: corpora and indexes of the recipe are not part of a SavedModel" in shown
-    assert "of memory; a server, and the proof, hold" in shown
+    output = " ".join(command("plan", project, "--tables", "inline").out.split())
+    assert " movies 40 8 float32 plain " in output
+    assert " candidate movie_id, genres, genres_1, year vector " in output
+    assert " 3.3 KiB to be copied, 4 tasks on " in output
+    assert f" to be written: {project.parent / 'bundles/movies/1'}" in output
+    assert "note: corpora and indexes of the recipe are not part of a SavedModel" in output
+    assert "of memory; a server, and the proof, hold" in output
     assert not (project.parent / "bundles").exists()
 
 
@@ -318,7 +324,7 @@ def test_plan_notes_lists_that_clients_must_pad_themselves(
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         (
             "output.serving_default",
@@ -338,10 +344,10 @@ def test_plan_notes_lists_that_clients_must_pad_themselves(
     ],
 )
 def test_invalid_inline_job_exits_2(
-    command: Command, recipe: Recipe, tmp_path: Path, path: str, value: Any, told: str
+    command: Command, recipe: Recipe, tmp_path: Path, path: str, value: Any, message: str
 ) -> None:
     inline = changed(changed(recipe, "output.tables", "inline"), path, value)
-    rejected(command, write_project(tmp_path / "project", inline), 2, told)
+    rejected(command, write_project(tmp_path / "project", inline), 2, message)
 
 
 def test_line_of_a_vocabulary_that_is_no_key_is_named_in_the_plan(
@@ -349,8 +355,8 @@ def test_line_of_a_vocabulary_that_is_no_key_is_named_in_the_plan(
 ) -> None:
     project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline"))
     (project.parent / "movie_ids.txt").write_text("5\nseven\n")
-    told = "movie_ids.txt, line 2: 'seven' is not an int64"
-    rejected(command, project, 2, told, subcommand="plan")
+    message = "movie_ids.txt, line 2: 'seven' is not an int64"
+    rejected(command, project, 2, message, subcommand="plan")
 
 
 def test_tables_larger_than_the_disk_exit_6_with_the_cure(
@@ -403,7 +409,7 @@ def test_large_keras_embedding_is_linked_too(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job = one_table_recipe("build_large_keras_table")
-    prefix = save_checkpoint(job, tmp_path, beside=add_gone_object)
+    prefix = save_checkpoint(job, tmp_path, attributes=add_gone_object)
     values = values_of(prefix)
     table, kernel, bias = (
         values[next(key for key in values if name in key)] for name in ("embed", "kernel", "bias")

@@ -46,14 +46,14 @@ def examples() -> list[str]:
         json.dumps(
             {
                 "user": int(random.integers(30)),
-                "history": random.integers(0, 30, place % 4).tolist(),
+                "history": random.integers(0, 30, number % 4).tolist(),
                 "item": int(random.integers(30)),
                 "shop": int(random.integers(30)),
                 "age": float(random.normal()),
-                "clicked": place % 2,
+                "clicked": number % 2,
             }
         )
-        for place in range(EXAMPLES)
+        for number in range(EXAMPLES)
     ]
 
 
@@ -154,9 +154,9 @@ def test_run_reports_the_effect_of_int8_on_order_and_labels(page: Manifest) -> N
 def test_run_writes_the_context_store(split_bundle: Path, page: Manifest) -> None:
     corpus = page.contexts["users"]
     store = CandidateStore(split_bundle / corpus.file, corpus)
-    (place,) = store.positions(np.array(["u3"], object))
-    held = store.features(np.array([place]), ["user", "history", "age"])
-    assert [held[name].values.tolist() for name in ("user", "history", "age")] == [
+    (position,) = store.positions(np.array(["u3"], object))
+    columns = store.features(np.array([position]), ["user", "history", "age"])
+    assert [columns[name].values.tolist() for name in ("user", "history", "age")] == [
         [3],
         [0, 1, 2],
         [0.75],
@@ -182,8 +182,8 @@ def test_verify_of_a_part_with_other_weights_names_it(
     content = file.read_bytes()
     last_layers = [
         checkpoint.read_all(key).tobytes()
-        for key, each in checkpoint.entries.items()
-        if each.shape == (16, 1)
+        for key, variable in checkpoint.entries.items()
+        if variable.shape == (16, 1)
     ]
     (weights,) = {layer for layer in last_layers if layer in content}
     file.write_bytes(content.replace(weights, bytes(len(weights))))

@@ -36,7 +36,7 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
 
 
 @pytest.mark.parametrize(
-    ("problem", "kind", "told"),
+    ("problem", "kind", "message"),
     [
         (
             FeatureError("year", "it", "a number", "is no number"),
@@ -56,7 +56,7 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
     ],
 )
 def test_what_stops_a_job_is_told_and_wrong_steps_are_done_again(
-    tmp_path: Path, problem: Exception, kind: type[ExportError], told: str
+    tmp_path: Path, problem: Exception, kind: type[ExportError], message: str
 ) -> None:
     kept = 0
 
@@ -76,7 +76,7 @@ def test_what_stops_a_job_is_told_and_wrong_steps_are_done_again(
 
     with pytest.raises(kind) as failure:
         run()
-    assert str(failure.value) == told.replace("ROOT", str(tmp_path))
+    assert str(failure.value) == message.replace("ROOT", str(tmp_path))
     assert kept == 2
     with pytest.raises(kind):
         run()

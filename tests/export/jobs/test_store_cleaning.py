@@ -24,9 +24,9 @@ OTHER = "1" * 64
 
 @pytest.fixture
 def store(tmp_path: Path) -> RemotePath:
-    place = located(f"local://{tmp_path}/store")
-    assert isinstance(place, RemotePath)
-    return place
+    root = located(f"local://{tmp_path}/store")
+    assert isinstance(root, RemotePath)
+    return root
 
 
 def written(store: RemotePath, path: str, days: float, content: bytes = b"x") -> RemotePath:
@@ -157,33 +157,33 @@ def test_clean_store_removes_what_versions_of_format_1_do_not_name(store: Remote
 
 
 def test_clean_store_passes_over_what_is_no_version_of_a_model(store: RemotePath) -> None:
-    others = [
+    unrelated = [
         written(store, path, 30)
         for path in (".hidden/1/objects/a", "m/latest/objects/a", "m/01/objects/a")
     ]
     # A bundle that was copied as it lies on a disk.
     written(store, "m/3/manifest.json", 30)
-    others.append(written(store, "m/3/objects/a", 30))
+    unrelated.append(written(store, "m/3/objects/a", 30))
     assert clean_store(store) == ([], [])
-    assert all(file.is_file() for file in others)
+    assert all(file.is_file() for file in unrelated)
 
 
 def test_clean_store_leaves_a_model_whose_objects_are_not_known(store: RemotePath) -> None:
     written(store, "m/1/objects.json", 30, b"{}")
-    kept = in_pool(store, OTHER, 30)
+    young = in_pool(store, OTHER, 30)
     with pytest.raises(
         DestinationError,
         match=r"m/1/objects\.json: objects\.json: .*; nothing of this model was removed",
     ):
         clean_store(store)
-    assert kept.is_file()
+    assert young.is_file()
 
 
 def test_clean_store_of_a_store_that_tells_no_times_removes_nothing(
     store: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed(store, 1)
-    kept = in_pool(store, OTHER, 30)
+    old = in_pool(store, OTHER, 30)
     with monkeypatch.context() as patch:
         patch.setattr(RemotePath, "modified_s", lambda _: None)
         with pytest.raises(DestinationError, match="does not report when a file was written, so"):
@@ -191,13 +191,13 @@ def test_clean_store_of_a_store_that_tells_no_times_removes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(RemotePath, "times", lambda path: dict.fromkeys(path.listing()))
         assert clean_store(store) == ([], [])
-    assert kept.is_file()
+    assert old.is_file()
     assert set(store.listing()) == {"m"}
 
 
 def test_clean_store_of_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
-    place = located(f"local://{tmp_path}/store/bundles")
-    assert isinstance(place, RemotePath)
+    root = located(f"local://{tmp_path}/store/bundles")
+    assert isinstance(root, RemotePath)
     with pytest.raises(DestinationError, match="Not a directory"):
-        clean_store(place)
+        clean_store(root)

@@ -29,9 +29,9 @@ DAY_S = 86_400
 
 @pytest.fixture
 def model(tmp_path: Path) -> RemotePath:
-    place = located(f"local://{tmp_path}/store/m")
-    assert isinstance(place, RemotePath)
-    return place
+    root = located(f"local://{tmp_path}/store/m")
+    assert isinstance(root, RemotePath)
+    return root
 
 
 @pytest.fixture
@@ -105,10 +105,10 @@ def test_objects_of_the_newest_version_are_not_sent_again(
 
     # What a lifecycle rule removed is sent again, though a version names it.
     file.remove()
-    again = StoreVersion(model / "2")
-    again.begin()
-    assert not again.is_older(STORED.blocks[0])
-    again.send(source, EXPECTED)
+    second = StoreVersion(model / "2")
+    second.begin()
+    assert not second.is_older(STORED.blocks[0])
+    second.send(source, EXPECTED)
     assert file.read(0, 99) == CONTENT
 
 

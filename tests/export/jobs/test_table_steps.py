@@ -115,10 +115,10 @@ class Run:
             self.files = [file.stat().st_ino for file in files]
 
 
-def overwrite(directory: Path, other: Path) -> None:
+def overwrite(directory: Path, replacement: Path) -> None:
     """Overwrites every file that differs, in place: size, times and inode stay."""
     for file in directory.rglob("*"):
-        new = other / file.relative_to(directory)
+        new = replacement / file.relative_to(directory)
         if file.is_file() and file.read_bytes() != new.read_bytes():
             status = file.stat()
             with file.open("r+b") as stream:
@@ -141,8 +141,10 @@ def test_segments_of_rows_that_were_overwritten_with_kept_times_are_written_agai
     overwrite(tmp_path / "a", tmp_path / "b")
     second = Run(checkpoint, tmp_path / "out")
     np.testing.assert_array_equal(second.rows, AFTER)
-    kept = [one == other for one, other in zip(first.files, second.files, strict=True)]
-    assert kept == [True, True, False, False]
+    are_same = [
+        file == later_file for file, later_file in zip(first.files, second.files, strict=True)
+    ]
+    assert are_same == [True, True, False, False]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -200,7 +202,9 @@ def test_stack_in_ocdbt_that_was_saved_anew_is_copied_anew(tmp_path: Path) -> No
     write_item(tmp_path / "item", {"params.embedding.embedding": AFTER}, chunk_rows=10)
     second = Run(tmp_path / "item", tmp_path / "out")
     np.testing.assert_array_equal(second.rows, AFTER)
-    assert [one == other for one, other in zip(first.files, second.files, strict=True)] == [
+    assert [
+        file == later_file for file, later_file in zip(first.files, second.files, strict=True)
+    ] == [
         True,
         True,
         False,

@@ -66,8 +66,8 @@ def test_tables_of_a_stated_stack_say_which_padding_was_compared(
     page = command(*run, "--accept-stated-layouts", "--json").json
     check = page["verification"]["tables"]["user"]
     assert check["padding"] == {"rows": 11, "slots": ["Adagrad"]}
-    shown = " ".join(command(*run, "--accept-stated-layouts").out.split())
-    assert "not verified; compared with 11 padding rows and their Adagrad" in shown
+    output = " ".join(command(*run, "--accept-stated-layouts").out.split())
+    assert "not verified; compared with 11 padding rows and their Adagrad" in output
 
 
 def test_tables_of_a_stack_are_derived_from_ids_that_occur_in_training(
@@ -98,8 +98,8 @@ def test_tables_of_a_stack_are_derived_from_ids_that_occur_in_training(
         check = page["verification"]["tables"][name]
         assert check["stated_layout"] == "derived"
         assert check["trained_ids"]["decisive"] is True
-    shown = " ".join(command(*run).out.split())
-    assert "by the layout that was derived from ids of training; 1" in shown
+    output = " ".join(command(*run).out.split())
+    assert "by the layout that was derived from ids of training; 1" in output
     verified = command("verify", page["bundle"], "--checkpoint", tmp_path / "c")
     assert "trained ids agree; the best other layout (" in " ".join(verified.out.split())
 
@@ -118,17 +118,17 @@ def test_tables_of_a_stack_are_derived_from_ids_that_occur_in_training(
     assert "there is no table of this name; the tables are a, b" in rejected.message
 
 
-@pytest.mark.parametrize("how", ["--mod", "--layout"])
+@pytest.mark.parametrize("mode", ["--mod", "--layout"])
 def test_tables_of_partitions_with_mod_are_in_the_order_of_ids(
-    command: Command, tmp_path: Path, how: str
+    command: Command, tmp_path: Path, mode: str
 ) -> None:
     write_bundle(
         tmp_path / "c", {"user/embeddings": TABLE[BY_MOD]}, boxes={"user/embeddings": ROWS}
     )
     layout = tmp_path / "layout.toml"
     layout.write_text('[tables.user]\nkey = "user/embeddings"\nkind = "mod"\n')
-    said = {"--mod": "user", "--layout": layout}[how]
-    run = ["tables", tmp_path / "c", tmp_path / "out", how, said]
+    said = {"--mod": "user", "--layout": layout}[mode]
+    run = ["tables", tmp_path / "c", tmp_path / "out", mode, said]
     done = command(*run)
     assert (done.code, visible(tmp_path / "out")) == (5, [])
     assert "'user': the layout of the rows is stated" in done.message
@@ -142,14 +142,14 @@ def test_tables_of_partitions_with_mod_are_in_the_order_of_ids(
     planned = command(*run, "--plan", "--json").json["tables"]["user"]
     assert planned["stated"] is True
     assert "its layout is stated" in planned["note"]
-    shown = command(*run, "--accept-stated-layouts").out
-    assert "if its stated layout is right: not verified" in " ".join(shown.split())
+    output = command(*run, "--accept-stated-layouts").out
+    assert "if its stated layout is right: not verified" in " ".join(output.split())
     verified = command("verify", page["bundle"], "--checkpoint", tmp_path / "c")
     assert "by its stated layout (accepted)" in " ".join(verified.out.split())
     drawn = command("explain", page["bundle"], "--json").json
     assert drawn["tables"][0]["source"] == "user/embeddings, mod, stated layout"
 
-    page = command("inspect", tmp_path / "c", how, said, "--json").json
+    page = command("inspect", tmp_path / "c", mode, said, "--json").json
     assert page["tables"]["user"]["layout"] == {"kind": "mod", "starts": [0, 4, 7]}
     assert page["tables"]["user"]["stated"] is True
 
@@ -195,9 +195,9 @@ def test_tables_lists_the_large_variables_that_it_leaves_out(
         file.create_dataset("layers/embedding/vars/0", data=np.ones((50, 4), "f4"))
         file.create_dataset("items/vars/0", data=np.ones((900, 4), "f4"))
         file.create_dataset("deep/vars/0", data=np.ones((8, 1), "f4"))
-    told = "whether it is a table: items/vars/0 [900, 4]; --table NAME=KEY exports one"
+    message = "whether it is a table: items/vars/0 [900, 4]; --table NAME=KEY exports one"
     page = command("tables", tmp_path / "m.weights.h5", tmp_path / "a", "--json").json
-    assert any(told in note for note in page["notes"])
+    assert any(message in note for note in page["notes"])
     named = ("--table", "items=items/vars/0", "--json")
     page = command("tables", tmp_path / "m.weights.h5", tmp_path / "b", *named).json
     assert page["notes"] == []
@@ -205,7 +205,7 @@ def test_tables_lists_the_large_variables_that_it_leaves_out(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "message"),
     [
         ([], "no table is identified; "),
         ([], "k [10, 7] float32"),
@@ -213,12 +213,12 @@ def test_tables_lists_the_large_variables_that_it_leaves_out(
     ],
 )
 def test_tables_that_cannot_be_exported_exit_4_with_the_reason(
-    command: Command, tmp_path: Path, said: list[str], told: str
+    command: Command, tmp_path: Path, said: list[str], message: str
 ) -> None:
     write_bundle(tmp_path / "c", {"k": TABLE, "n": TABLE.astype(np.int64)})
     done = command("tables", tmp_path / "c", tmp_path / "out", *said)
     assert (done.code, visible(tmp_path / "out")) == (4, [])
-    assert told in done.message
+    assert message in done.message
 
 
 def test_tables_whose_names_are_ways_to_write_tables_are_selected(
@@ -317,24 +317,28 @@ USER: dict[str, Any] = {"user/embeddings": zeros(5)}
 def test_prepare_tables_notes_variables_that_may_be_tables_from_the_size_of_the_least_on(
     tmp_path: Path,
 ) -> None:
-    others = {"b": zeros(5), "a": zeros(5), "large": zeros(9, 3), "small": zeros(3, 3)}
-    found = prepared(tmp_path, USER | others)
-    assert found.names == ("user",)
-    assert found.notes == (
+    variables = {"b": zeros(5), "a": zeros(5), "large": zeros(9, 3), "small": zeros(3, 3)}
+    actual = prepared(tmp_path, USER | variables)
+    assert actual.names == ("user",)
+    assert actual.notes == (
         "not exported, since the checkpoint does not say whether it is a table: large [9, 3], "
         "a [5, 2], b [5, 2]; --table NAME=KEY exports one",
     )
-    assert (found.version, found.plan.bytes) == (1, 40)
-    assert prepared(tmp_path, USER | others, names=("user",)).notes == ()
+    assert (actual.version, actual.plan.bytes) == (1, 40)
+    assert prepared(tmp_path, USER | variables, names=("user",)).notes == ()
     assert prepared(tmp_path, USER | {"small": zeros(4)}).notes == ()
 
 
-@pytest.mark.parametrize(("count", "told"), [(8, "v7 [9, 2]; --"), (9, "v7 [9, 2] and 1 more; --")])
-def test_prepare_tables_notes_some_of_many_variables(tmp_path: Path, count: int, told: str) -> None:
-    others = {f"v{number}": zeros(9) for number in range(count)}
-    (note,) = prepared(tmp_path, USER | others).notes
+@pytest.mark.parametrize(
+    ("count", "message"), [(8, "v7 [9, 2]; --"), (9, "v7 [9, 2] and 1 more; --")]
+)
+def test_prepare_tables_notes_some_of_many_variables(
+    tmp_path: Path, count: int, message: str
+) -> None:
+    variables = {f"v{number}": zeros(9) for number in range(count)}
+    (note,) = prepared(tmp_path, USER | variables).notes
     assert "v0 [9, 2], v1 [9, 2], v2 [9, 2]" in note
-    assert f"{told}table NAME=KEY exports one" in note
+    assert f"{message}table NAME=KEY exports one" in note
 
 
 def test_prepare_tables_leaves_out_what_cannot_be_exported_unless_it_is_named(
@@ -344,9 +348,9 @@ def test_prepare_tables_leaves_out_what_cannot_be_exported_unless_it_is_named(
     named = Statements({"ids": "ids/embeddings"})
     with pytest.raises(NotConvertible, match="'ids' holds int64 values"):
         prepared(tmp_path, variables, statements=named)
-    found = prepared(tmp_path, variables, statements=named, dtypes=(("ids", "float32"),))
-    assert found.names == ("ids", "user")
-    assert [table.dtype for table in found.plan.tables] == ["float32", "float32"]
+    actual = prepared(tmp_path, variables, statements=named, dtypes=(("ids", "float32"),))
+    assert actual.names == ("ids", "user")
+    assert [table.dtype for table in actual.plan.tables] == ["float32", "float32"]
     half = prepared(tmp_path, USER, writing=Writing(dtype="bfloat16"))
     assert [table.dtype for table in half.plan.tables] == ["bfloat16"]
 

@@ -33,9 +33,9 @@ def stage(tmp_path: Path) -> Iterator[Staging]:
 
 @pytest.fixture
 def version(tmp_path: Path) -> StoreVersion:
-    place = located(f"local://{tmp_path}/store/m/1")
-    assert isinstance(place, RemotePath)
-    return StoreVersion(place)
+    directory = located(f"local://{tmp_path}/store/m/1")
+    assert isinstance(directory, RemotePath)
+    return StoreVersion(directory)
 
 
 def finished(stage: Staging, name: str, keep: bool) -> FinishedStep:
@@ -83,12 +83,12 @@ def test_sent_files_are_noted_and_removed_unless_they_are_kept(
 
     # Another run takes over what is in the store still.
     payloads["c"] = {"told": "c"}  # of which nothing was sent
-    with Uploads(version, stage) as again:
-        assert again.resume(payloads) == {"a", "b"}
+    with Uploads(version, stage) as second:
+        assert second.resume(payloads) == {"a", "b"}
         (lost,) = payloads["a"]["objects"]["a-1"]["objects"]
         (version.directory.parent / pool_path(lost)).remove()
-        assert again.resume(payloads) == {"b"}
-        assert again.resume({}) == set()
+        assert second.resume(payloads) == {"b"}
+        assert second.resume({}) == set()
 
 
 def test_some_steps_are_sent_at_a_time(stage: Staging, version: StoreVersion) -> None:
