@@ -23,28 +23,28 @@ def compiled_by(directory: Path, compiler: str) -> subprocess.CompletedProcess[s
 
 
 def test_compile_with_a_missing_compiler_names_it(tmp_path: Path) -> None:
-    found = compiled_by(tmp_path, "/no/such/compiler")
-    assert found.returncode == 1
-    assert "'/no/such/compiler' does not run" in found.stderr
-    assert "set CC" in found.stderr
+    actual = compiled_by(tmp_path, "/no/such/compiler")
+    assert actual.returncode == 1
+    assert "'/no/such/compiler' does not run" in actual.stderr
+    assert "set CC" in actual.stderr
 
 
 @pytest.mark.parametrize("compiler", ["false", "sh -c 'echo no headers >&2; exit 1'"])
 def test_compile_with_a_compiler_that_fails_prints_its_output_and_leaves_no_file(
     tmp_path: Path, compiler: str
 ) -> None:
-    found = compiled_by(tmp_path, compiler)
-    assert found.returncode == 1
-    assert "failed:" in found.stderr
-    assert ("no headers" in found.stderr) == ("headers" in compiler)
+    actual = compiled_by(tmp_path, compiler)
+    assert actual.returncode == 1
+    assert "failed:" in actual.stderr
+    assert ("no headers" in actual.stderr) == ("headers" in compiler)
     assert [path.name for path in (tmp_path / "bundle" / "native").iterdir()] == ["_rows.c"]
 
 
 def test_compile_publishes_the_extension_when_it_is_complete(tmp_path: Path) -> None:
     # A compiler that writes to what follows -o, as any does.
-    found = compiled_by(
+    actual = compiled_by(
         tmp_path, """sh -c 'while [ "$1" != -o ]; do shift; done; echo made > "$2"' cc"""
     )
-    assert found.returncode == 0, found.stderr
+    assert actual.returncode == 0, actual.stderr
     made = [path for path in (tmp_path / "bundle" / "native").iterdir() if path.suffix == ".so"]
     assert [path.read_text() for path in made] == ["made\n"]

@@ -68,8 +68,8 @@ def grpc_endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(params=["http", "grpc"])
 def endpoint(request: pytest.FixtureRequest) -> Endpoint:
-    found: Endpoint = request.getfixturevalue(f"{request.param}_endpoint")
-    return found
+    actual: Endpoint = request.getfixturevalue(f"{request.param}_endpoint")
+    return actual
 
 
 @pytest.mark.parametrize("bodies", [[b"", b"small"], [LARGE]], ids=["small", "large"])

@@ -108,8 +108,8 @@ def test_overload_shows_each_block_by_the_peak_of_another_checkout(
 ) -> None:
     plan = overload.Plan(workloads=("R",), connections=(4,), times=(2,), seconds=0.1)
     overload.run(plan, subjects)
-    shown = capsys.readouterr().out.splitlines()
-    blocks = [line.partition(" ")[2] for line in shown if "goodput" in line]
+    output = capsys.readouterr().out.splitlines()
+    blocks = [line.partition(" ")[2] for line in output if "goodput" in line]
     assert [block.split(",")[0] for block in blocks] == [
         "R http 2 x",
         "R grpc 2 x",

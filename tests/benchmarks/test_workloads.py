@@ -76,10 +76,10 @@ def test_workload_retrieval_is_a_whole_bundle_with_a_tree(retrieval: RetrievalWo
     assert index.recall.value >= RECALL
     assert manifest.corpora["items"].size == 10_000
     items = np.fromfile(retrieval.directory / index.vectors, "<f4").reshape(10_000, 64)
-    found, scores = ScannIndex.load(
+    actual, scores = ScannIndex.load(
         retrieval.directory / index.directory, "dot_product", items
     ).search(retrieval.vectors[:1], 100)
-    np.testing.assert_allclose(scores[0], items[found[0]] @ retrieval.vectors[0], rtol=1e-4)
+    np.testing.assert_allclose(scores[0], items[actual[0]] @ retrieval.vectors[0], rtol=1e-4)
 
 
 def test_workload_retrieval_queries_lie_among_the_items(retrieval: RetrievalWorkload) -> None:

@@ -96,12 +96,12 @@ def test_kubernetes_runs_without_rights_and_over_tls() -> None:
     [("kubernetes/rowcast.yaml", "Deployment"), ("kubernetes/sharded/shards.yaml", "StatefulSet")],
 )
 def test_probes_of_kubernetes_use_the_health_address(file: str, kind: str) -> None:
-    (spec,) = [each["spec"] for each in documents(file) if each["kind"] == kind]
+    (spec,) = [document["spec"] for document in documents(file) if document["kind"] == kind]
     container = spec["template"]["spec"]["containers"][0]
     probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
     assert {probe["port"] for probe in probes} == {"health"}
     assert [probe["path"] for probe in probes] == ["/livez", "/livez", "/readyz"]
-    (port,) = [each["containerPort"] for each in container["ports"] if each["name"] == "health"]
+    (port,) = [port["containerPort"] for port in container["ports"] if port["name"] == "health"]
     assert variables_of(container)[f"{PREFIX}HEALTH_PORT"] == str(port)
 
 
@@ -133,14 +133,14 @@ def built(directory: Path) -> dict[tuple[str, str], Any]:
         ["kubectl", "kustomize", directory], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = list(yaml.safe_load_all(done.stdout))
-    for each in found:
+    actual = list(yaml.safe_load_all(done.stdout))
+    for each in actual:
         validation.validate(each, "1.33", strict=True)
-    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+    return {(each["kind"], each["metadata"]["name"]): each for each in actual}
 
 
 def test_kustomization_builds_objects_of_the_schemas_of_kubernetes() -> None:
-    expected = {each["kind"] for each in documents("kubernetes/rowcast.yaml")}
+    expected = {document["kind"] for document in documents("kubernetes/rowcast.yaml")}
     assert {kind for kind, _ in built(DEPLOY / "kubernetes")} == expected
 
 
@@ -164,10 +164,10 @@ def test_overlay_of_the_how_to_builds(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text(
         textwrap.dedent(overlay).replace("../rowcast/deploy/kubernetes", base)
     )
-    found = built(tmp_path)
-    (config,) = (each["data"] for (kind, _), each in found.items() if kind == "ConfigMap")
+    actual = built(tmp_path)
+    (config,) = (each["data"] for (kind, _), each in actual.items() if kind == "ConfigMap")
     assert (config["SHARDS"], config["ROWCAST_SHARD_MIN_BYTES"]) == ("16", str(1 << 30))
-    assert found["StatefulSet", "rowcast-shards"]["spec"]["replicas"] == 32
+    assert actual["StatefulSet", "rowcast-shards"]["spec"]["replicas"] == 32
 
 
 def test_change_of_the_number_of_shards_adds_a_set_of_shards_that_routers_find(
@@ -179,12 +179,12 @@ def test_change_of_the_number_of_shards_adds_a_set_of_shards_that_routers_find(
     (tmp_path / "kustomization.yaml").write_text(
         f"resources: [{base}]\ncomponents: [{base}/sharded]\npatches:\n{textwrap.dedent(patch)}"
     )
-    found = built(tmp_path)
-    assert found.keys() - sharded.keys() == {("StatefulSet", "rowcast-shards-24")}
-    spec = found["StatefulSet", "rowcast-shards-24"]["spec"]
+    actual = built(tmp_path)
+    assert actual.keys() - sharded.keys() == {("StatefulSet", "rowcast-shards-24")}
+    spec = actual["StatefulSet", "rowcast-shards-24"]["spec"]
     before = sharded["StatefulSet", "rowcast-shards"]["spec"]
     labels = spec["template"]["metadata"]["labels"]
-    service = found["Service", "rowcast-shards"]["spec"]
+    service = actual["Service", "rowcast-shards"]["spec"]
     assert service["selector"].items() <= labels.items()
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     assert (
@@ -229,7 +229,7 @@ def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(
     (config,) = (each["data"] for (kind, _), each in sharded.items() if kind == "ConfigMap")
     spec = sharded["StatefulSet", "rowcast-shards"]["spec"]
     total = int(config["SHARDS"])
-    serve, pull = (each["args"][0] for each in spec["template"]["spec"]["containers"])
+    serve, pull = (container["args"][0] for container in spec["template"]["spec"]["containers"])
     numbers = []
     for pod in range(spec["replicas"]):
         environment = {**os.environ, **config, "POD_INDEX": str(pod)}
@@ -292,15 +292,15 @@ def test_shards_on_ray_are_complete_and_match_their_routers() -> None:
     ray_serve = pytest.importorskip("service.ray_serve")
     (config,) = documents("ray/shards.yaml")
     *shards, router = schema.ServeDeploySchema.model_validate(config).applications
-    settings = [ray_serve.read_options(each.args, root="/") for each in (*shards, router)]
-    assert [str(each.shard) for each in settings[:-1]] == [
+    settings = [ray_serve.read_options(shard.args, root="/") for shard in (*shards, router)]
+    assert [str(setting.shard) for setting in settings[:-1]] == [
         f"{number + 1}/{len(shards)}" for number in range(len(shards))
     ]
     assert settings[-1].shard_addresses
-    assert len({each.shard_min_bytes for each in settings}) == 1
-    assert len({port for each in settings for port in (each.http_port, each.grpc_port)}) == 2 * len(
-        settings
-    )
+    assert len({setting.shard_min_bytes for setting in settings}) == 1
+    assert len(
+        {port for setting in settings for port in (setting.http_port, setting.grpc_port)}
+    ) == 2 * len(settings)
     for application in (*shards, router):
         (deployment,) = application.deployments
         assert deployment.name == ray_serve.DEPLOYMENT
@@ -333,7 +333,7 @@ def test_proxies_keep_idle_connections_for_less_time_than_the_service() -> None:
     nginx = (DEPLOY / "nginx.conf").read_text()
     haproxy = (DEPLOY / "haproxy.cfg").read_text()
     upstreams = re.findall(r"upstream \w+ \{(.*?)\}", nginx, re.DOTALL)
-    idle = [re.findall(r"keepalive_timeout (\d+)s", each) for each in upstreams]
+    idle = [re.findall(r"keepalive_timeout (\d+)s", upstream) for upstream in upstreams]
     idle.append(re.findall(r"timeout http-keep-alive (\d+)s", haproxy))
     assert all(int(seconds) < DEFAULTS["keep_alive_s"] for (seconds,) in idle)
     longest = re.findall(r"proxy_read_timeout (\d+)s", nginx) + re.findall(

@@ -12,12 +12,12 @@ LOCK = Path(__file__).parents[2] / "deploy" / "constraints.txt"
 EXTRAS = ("export", "serve", "examples", "dev")
 
 
-def needed(name: str, extras: tuple[str, ...], found: dict[str, str]) -> dict[str, str]:
+def needed(name: str, extras: tuple[str, ...], actual: dict[str, str]) -> dict[str, str]:
     """Returns the installed version of a distribution and of all that it needs."""
     try:
-        found[name] = version(name)
+        actual[name] = version(name)
     except PackageNotFoundError:
-        return found
+        return actual
     for text in distribution(name).requires or []:
         requirement = Requirement(text)
         marker = requirement.marker
@@ -26,9 +26,9 @@ def needed(name: str, extras: tuple[str, ...], found: dict[str, str]) -> dict[st
         ):
             continue
         other = re.sub(r"[-_.]+", "-", requirement.name).lower()
-        if other not in found or other == "rowcast":
-            needed(other, tuple(requirement.extras), found)
-    return found
+        if other not in actual or other == "rowcast":
+            needed(other, tuple(requirement.extras), actual)
+    return actual
 
 
 def test_lock_file_has_the_installed_version_of_all_that_is_needed() -> None:

@@ -93,7 +93,9 @@ def test_compose_starts_prometheus_and_grafana_with_these_files() -> None:
     assert mounted["rowcast.json"].parent == Path(provider["options"]["path"])
     scraping = yaml.safe_load((ROOT / "deploy/prometheus.yaml").read_text())
     assert mounted["prometheus.yaml"].parent / scraping["rule_files"][0] == mounted["alerts.yaml"]
-    assert [each["job_name"] for each in scraping["scrape_configs"]] == ["rowcast"]
+    assert [scrape_config["job_name"] for scrape_config in scraping["scrape_configs"]] == [
+        "rowcast"
+    ]
 
 
 def test_docs_name_metrics_that_are_served_and_all_of_them() -> None:

@@ -60,7 +60,7 @@ def pages() -> list[Path]:
 def blocks_of(page: Path) -> list[Block]:
     """Returns the fenced blocks of a page, from top to bottom."""
     lines = page.read_text().splitlines()
-    found = []
+    actual = []
     position = 0
     while position < len(lines):
         fence = FENCE.fullmatch(lines[position])
@@ -69,10 +69,10 @@ def blocks_of(page: Path) -> list[Block]:
             text = textwrap.dedent("\n".join(lines[position + 1 : end])) + "\n"
             marker = _marker(lines, position)
             name = str(page.relative_to(ROOT))
-            found.append(Block(name, position + 1, fence[2], marker, text))
+            actual.append(Block(name, position + 1, fence[2], marker, text))
             position = end
         position += 1
-    return found
+    return actual
 
 
 def _marker(lines: list[str], fence: int) -> str:

@@ -38,15 +38,15 @@ def command_lines() -> Iterator[tuple[str, str, list[str]]]:
                 language = line.strip().removeprefix("```") if language is None else None
             # A block without a language shows output.
             is_code = language == "sh" if language is not None else line.startswith("    ")
-            found = COMMAND.fullmatch(line) if is_code else None
+            actual = COMMAND.fullmatch(line) if is_code else None
             place = f"{page.relative_to(ROOT)}:{position + 1}"
             position += 1
-            if found:
-                text = found[2]
+            if actual:
+                text = actual[2]
                 while text.endswith("\\") or text.count("'") % 2:
                     text = text.removesuffix("\\") + "\n" + lines[position]
                     position += 1
-                yield place, found[1], arguments_of(text)
+                yield place, actual[1], arguments_of(text)
 
 
 def arguments_of(text: str) -> list[str]:

@@ -159,8 +159,8 @@ def test_tutorial_names_each_file_where_readers_see_it(page: Path) -> None:
 
 
 def test_api_page_shows_a_body_of_each_call() -> None:
-    shown = {block.marker.split(":")[2].split()[0] for block in BODIES}
-    assert shown == {"retrieve", "rank", "recommend", "embed", "lookup"}
+    output = {block.marker.split(":")[2].split()[0] for block in BODIES}
+    assert output == {"retrieve", "rank", "recommend", "embed", "lookup"}
 
 
 @pytest.mark.parametrize("block", BODIES, ids=str)
@@ -170,9 +170,9 @@ def test_body_returns_the_response_that_the_page_shows(block: Block, service: Se
         headers = {"content-type": "application/json"}
         response = client.request(method, path, content=block.text, headers=headers)
     assert response.status_code == 200, response.text
-    shown = response_to(block, name[-1] if name else "")
-    if shown is not None:
-        assert_equal(shown, response.json())
+    output = response_to(block, name[-1] if name else "")
+    if output is not None:
+        assert_equal(output, response.json())
 
 
 def test_examples_of_the_openapi_document_are_served(service: Service) -> None:
@@ -211,23 +211,23 @@ def response_to(block: Block, name: str) -> Any:
     return None
 
 
-def assert_equal(shown: Any, real: Any) -> None:
+def assert_equal(output: Any, real: Any) -> None:
     """Compares what a page shows with what was returned: numbers to four digits, times
     not at all.
     """
-    if isinstance(shown, dict):
-        assert set(shown) == set(real)
-        for key in shown:
+    if isinstance(output, dict):
+        assert set(output) == set(real)
+        for key in output:
             if not key.endswith("_ms"):
-                assert_equal(shown[key], real[key])
-    elif isinstance(shown, list):
-        assert len(shown) == len(real)
-        for one, other in zip(shown, real, strict=True):
+                assert_equal(output[key], real[key])
+    elif isinstance(output, list):
+        assert len(output) == len(real)
+        for one, other in zip(output, real, strict=True):
             assert_equal(one, other)
-    elif isinstance(shown, float):
-        assert real == pytest.approx(shown, rel=1e-4, abs=1e-4)
+    elif isinstance(output, float):
+        assert real == pytest.approx(output, rel=1e-4, abs=1e-4)
     else:
-        assert shown == real
+        assert output == real
 
 
 @pytest.mark.parametrize("block", marked("response(?: to .+)?"), ids=str)
@@ -236,7 +236,7 @@ def test_response_belongs_to_a_body(block: Block) -> None:
     name = block.marker.removeprefix("response").removeprefix(" to ")
     bodies = [each for each in BODIES if each.page == block.page]
     if name:
-        assert [each for each in bodies if each.marker.endswith(f" as {name}")]
+        assert [body for body in bodies if body.marker.endswith(f" as {name}")]
     else:
         assert before in bodies
 
@@ -260,10 +260,10 @@ def test_shell_block_runs(block: Block, service: Service) -> None:
             assert_equal(json.loads(after[0].text), json.loads(done.stdout))
 
 
-def assert_printed(shown: str, printed: str) -> None:
+def assert_printed(output: str, printed: str) -> None:
     """Compares words and frames; numbers may differ in their last digit."""
-    assert len(shown.split()) == len(printed.split())
-    for one, other in zip(shown.split(), printed.split(), strict=True):
+    assert len(output.split()) == len(printed.split())
+    for one, other in zip(output.split(), printed.split(), strict=True):
         if re.fullmatch(r"\d+\.\d+", one):
             assert math.isclose(float(one), float(other), abs_tol=2e-4)
         else:
@@ -289,8 +289,12 @@ def test_state_file_is_followed(block: Block, several_versions: Service) -> None
 
     def followed() -> bool:
         model = httpx.get(address).json()["models"][0]
-        current = [each["version"] for each in model["versions"] if each["current"]]
-        labels = {label: each["version"] for each in model["versions"] for label in each["labels"]}
+        current = [version["version"] for version in model["versions"] if version["current"]]
+        labels = {
+            label: version["version"]
+            for version in model["versions"]
+            for label in version["labels"]
+        }
         return bool(current == wanted["pinned"] and labels == wanted["labels"])
 
     until(followed)

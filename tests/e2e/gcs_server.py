@@ -39,8 +39,8 @@ class GcsServer:
 
     def uploads(self) -> list[str]:
         """Returns the queries of the requests that wrote objects."""
-        found = (re.search(r'"POST /upload/\S*\?(\S*) HTTP', line) for line in self.log)
-        return [match[1] for match in found if match is not None]
+        actual = (re.search(r'"POST /upload/\S*\?(\S*) HTTP', line) for line in self.log)
+        return [match[1] for match in actual if match is not None]
 
 
 @contextlib.contextmanager

@@ -98,13 +98,13 @@ class Lines:
         supervisor = psutil.Process(self.process.pid)
         # The supervisor first and resumed last: it replaces workers that stand still.
         processes = [supervisor, *supervisor.children(recursive=True)]
-        for each in processes:
-            each.suspend()
+        for process in processes:
+            process.suspend()
         try:
             yield
         finally:
-            for each in reversed(processes):
-                each.resume()
+            for process in reversed(processes):
+                process.resume()
 
     def kill(self) -> None:
         """Ends it whatever it does."""

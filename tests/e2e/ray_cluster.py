@@ -137,15 +137,15 @@ class ServeCluster:
 
     def application(self) -> dict[str, Any]:
         """What Serve reports of the application; {}: nothing yet."""
-        found: dict[str, Any] = (
+        actual: dict[str, Any] = (
             self._client.get("").raise_for_status().json()["applications"].get(APPLICATION, {})
         )
-        return found
+        return actual
 
     def deployment(self) -> dict[str, Any]:
         """What Serve reports of the deployment; {}: nothing yet."""
-        found: dict[str, Any] = self.application().get("deployments", {}).get(DEPLOYMENT, {})
-        return found
+        actual: dict[str, Any] = self.application().get("deployments", {}).get(DEPLOYMENT, {})
+        return actual
 
     def processes(self) -> set[int]:
         """The process ids of the replicas that serve."""

@@ -35,9 +35,9 @@ def s3_server() -> Iterator[int]:
     )
     assert server.stderr is not None
     port = next(
-        int(found[1])
+        int(actual[1])
         for line in server.stderr
-        if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
+        if (actual := re.search(r"http://127\.0\.0\.1:(\d+)", line))
     )
     draining = threading.Thread(target=server.stderr.read, daemon=True)
     draining.start()

@@ -89,7 +89,7 @@ def wait_for_workers(service: Process, workers: int) -> None:
 
 
 def workers_of(service: Process) -> list[psutil.Process]:
-    return [each for each in psutil.Process(service.process.pid).children() if is_worker(each)]
+    return [child for child in psutil.Process(service.process.pid).children() if is_worker(child)]
 
 
 def run_directory_of(service: Process) -> Path:
@@ -113,6 +113,6 @@ def nearest(small: SmallBundle) -> list[tuple[Any, float]]:
     return reference.neighbors(small, reference.query_vector(small, 3), 2)
 
 
-def assert_found(found: Mapping[str, Any], expected: list[tuple[Any, float]]) -> None:
-    assert found["ids"] == [movie for movie, _ in expected]
-    assert found["scores"] == pytest.approx([score for _, score in expected], 1e-4)
+def assert_found(actual: Mapping[str, Any], expected: list[tuple[Any, float]]) -> None:
+    assert actual["ids"] == [movie for movie, _ in expected]
+    assert actual["scores"] == pytest.approx([score for _, score in expected], 1e-4)

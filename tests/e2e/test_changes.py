@@ -113,9 +113,9 @@ def test_nothing_acknowledged_is_lost_or_applied_twice_when_workers_are_killed(
     assert status["sequence"] >= sum(expected.values())
 
     service.kill()
-    again = launch("--workers", "1")
-    wait_for(again, "1")
-    assert years(again) == expected
+    second = launch("--workers", "1")
+    wait_for(second, "1")
+    assert years(second) == expected
 
 
 def test_a_change_is_visible_in_every_worker_within_a_moment(write: Write, launch: Launch) -> None:

@@ -166,13 +166,13 @@ def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: Proce
                 )
                 return [each.score for each in answer]
 
-            found = scores(request)
+            actual = scores(request)
             np.testing.assert_allclose(
-                found, shop.scores(user, 13, history, candidates), rtol=1e-4, atol=1e-5
+                actual, shop.scores(user, 13, history, candidates), rtol=1e-4, atol=1e-5
             )
             # 5 is not an item.
             np.testing.assert_allclose(
-                scores(request | {"history": [5, *history]}), found, rtol=1e-5
+                scores(request | {"history": [5, *history]}), actual, rtol=1e-5
             )
 
 
@@ -212,6 +212,6 @@ def test_verify_compares_a_bundle_with_its_dumps(shop: Shop, served: Process) ->
 def test_plan_of_a_dump_that_does_not_fit_reports_what_to_set(
     shop: Shop, parts: dict[str, Any], code: int, output: str
 ) -> None:
-    found, printed = export("plan", write_recipe(shop.folder, **parts))
-    assert found == code, printed
+    actual, printed = export("plan", write_recipe(shop.folder, **parts))
+    assert actual == code, printed
     assert output in printed

@@ -51,9 +51,9 @@ def test_stored_users_are_ranked_by_formulas_over_either_transport(
         heads = [expected(small, 7, movie) for movie in movies]
         for name in ("watch", "rating"):
             np.testing.assert_allclose(
-                by_default.heads[name], [each[name] for each in heads], 1e-4, 1e-4
+                by_default.heads[name], [head[name] for head in heads], 1e-4, 1e-4
             )
-        wanted = [each["watch"] ** 0.5 * np.exp(-0.1 * each["rating"]) for each in heads]
+        wanted = [head["watch"] ** 0.5 * np.exp(-0.1 * head["rating"]) for head in heads]
         np.testing.assert_allclose(by_default.scores, wanted, 1e-4, 1e-4)
         own = client.rank({"mood": [1, 2]}, movies, context_ids=7, formula="rating")[0]
         wanted = [expected(small, 7, movie, mood=(1, 2))["rating"] for movie in movies]

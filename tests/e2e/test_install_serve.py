@@ -103,12 +103,12 @@ def assert_answers(url: str, small: SmallBundle) -> None:
     """Asserts that the service at an address retrieves and ranks what numpy computes."""
     with Client(url) as client:
         query = small.vectors[3].astype(np.float64)
-        found = client.retrieve(
+        actual = client.retrieve(
             vectors=query, k=5, exact=True, attributes=["title"], model="movies"
         )
         best = np.argsort(-(small.vectors @ query))[:5]
-        assert found[0].ids.tolist() == small.ids[best].tolist()
-        assert found[0][0].attributes["title"] == small.titles[best[0]]
+        assert actual[0].ids.tolist() == small.ids[best].tolist()
+        assert actual[0][0].attributes["title"] == small.titles[best[0]]
         ranked = client.rank({"user": 7, "liked": [1007]}, small.ids[:6], model="movies")
         assert np.isfinite(ranked[0].scores).all()
         assert len(set(ranked[0].scores.tolist())) == 6
@@ -162,11 +162,11 @@ def test_install_of_serve_gives_the_scores_of_every_trained_example(
     ):
         for name in names:
             bodies, expected = trained.read_requests(root / name)
-            for found in (
+            for actual in (
                 replay.over_http(http, name, bodies),
                 replay.over_grpc(grpc, name, bodies),
             ):
-                assert replay.compare(bodies, found, expected).of_limit <= 1, name
+                assert replay.compare(bodies, actual, expected).of_limit <= 1, name
 
 
 @pytest.mark.nightly

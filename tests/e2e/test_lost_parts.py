@@ -75,7 +75,7 @@ def test_version_whose_load_ends_a_worker_is_failed_and_the_older_one_serves(
     wait_for_workers(service, int(workers))
     assert serves(service, 1)
     (model,) = json.loads(ctl(service, "status").stdout)["models"]
-    assert [(each["version"], each["state"]) for each in model["versions"]] == [
+    assert [(version["version"], version["state"]) for version in model["versions"]] == [
         (2, "failed"),
         (1, "available"),
     ]

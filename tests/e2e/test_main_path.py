@@ -66,7 +66,7 @@ class Original:
         self.scores = []
         for example in EXAMPLES:
             history = [MOVIE_IDS.index(movie) for movie in example["history"]]
-            found = model(
+            actual = model(
                 {
                     "user_id": tf.fill([MOVIES], tf.constant(example["user_id"], tf.int64)),
                     "history": tf.ragged.constant([history] * MOVIES, tf.int64, ragged_rank=1),
@@ -78,9 +78,9 @@ class Original:
                     "year": tf.constant([float(year_of(row)) for row in range(MOVIES)]),
                 }
             )
-            self.queries.append(found["query"].numpy()[0])
-            self.candidates = found["candidate"].numpy()
-            self.scores.append(found["score"].numpy())
+            self.queries.append(actual["query"].numpy()[0])
+            self.candidates = actual["candidate"].numpy()
+            self.scores.append(actual["score"].numpy())
 
     def nearest(self, place: int, k: int) -> tuple[list[int], Array]:
         return best(self.candidates.astype(np.float64) @ self.queries[place].astype(np.float64), k)
@@ -275,7 +275,10 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
         drop(broken, root, 3)
         failed = service.event("version_failed", version=3)
         assert "towers/query/compiled-f32.tflite" in json.dumps(failed)
-        states = {each.version: (each.state, each.problem) for each in client.models()[0].versions}
+        states = {
+            version.version: (version.state, version.problem)
+            for version in client.models()[0].versions
+        }
         assert states[2] == ("available", "")
         assert states[3][0] == "failed"
         assert "compiled-f32.tflite" in states[3][1]
@@ -325,7 +328,7 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
             except (NotReady, Unreachable) as problem:
                 problems.append(problem)
 
-    callers = [threading.Thread(target=ask_on, args=(each,)) for each in clients]
+    callers = [threading.Thread(target=ask_on, args=(client,)) for client in clients]
     for caller in callers:
         caller.start()
     busy.wait(WAIT_S)

@@ -50,7 +50,7 @@ def test_ctl_sets_a_state_that_a_restart_keeps(write: Write, launch: Launch) -> 
     write(version=2)
     status = json.loads(ctl(service, "label", "movies", "next", "2").stdout)
     assert len(status["processes"]) == 2
-    assert [each["version"] for each in status["models"][0]["versions"]] == [2, 1]
+    assert [version["version"] for version in status["models"][0]["versions"]] == [2, 1]
     assert versions_of(service) == versions_of(service, "movies/labels/next") == {2}
     for command, expected in (("rollback", {1}), ("unpin", {2}), ("pin", {1})):
         done = ctl(service, command, "movies", *("1" for _ in expected if command == "pin"))
@@ -59,13 +59,13 @@ def test_ctl_sets_a_state_that_a_restart_keeps(write: Write, launch: Launch) -> 
     assert ctl(service, "pin", "movies", "7").returncode == 2
     assert ctl(service, "drain").returncode == 0
     assert service.stop() == 0
-    again = launch("--workers", "2")
-    with again.client() as client:
+    second = launch("--workers", "2")
+    with second.client() as client:
         until(lambda: "drain" in client.get("/readyz").json()["error"]["message"])
         answer = client.post(RETRIEVE, json=BODY)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_READY")
-        until(lambda: ctl(again, "undrain").returncode == 0)
-    until(lambda: versions_of(again) == {1})
+        until(lambda: ctl(second, "undrain").returncode == 0)
+    until(lambda: versions_of(second) == {1})
 
 
 def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(

@@ -38,7 +38,8 @@ NOTED_TWO_OF_THIRDS = 16 + 1 + 2 + 2
 partitions.
 """
 QUERIES = [
-    {key: each[key] for key in ("user_id", "history", "hour")} for each in example_requests(12)
+    {key: example_request[key] for key in ("user_id", "history", "hour")}
+    for example_request in example_requests(12)
 ]
 
 
@@ -73,12 +74,12 @@ def test_plan_run_explain_and_verify_show_the_partitions(
     exported: Path, forked: ForkedRuns
 ) -> None:
     base = exported.parents[2]
-    told = {name: " ".join((base / name).read_text().split()) for name in ("plan", "output")}
+    message = {name: " ".join((base / name).read_text().split()) for name in ("plan", "output")}
     assert (
         "index thirds: query finds movies; each million of candidates, 3 partitions:"
-        in told["plan"]
+        in message["plan"]
     )
-    assert "index thirds, brute_force, 3 partitions" in told["output"]
+    assert "index thirds, brute_force, 3 partitions" in message["output"]
     assert forked.run(["explain", str(exported)], base / "explain") == 0
     recipe = str(base / "recipe.toml")
     assert forked.run(["verify", str(exported), "--recipe", recipe, "--json"], base / "verify") == 0
@@ -109,8 +110,8 @@ def test_partitions_find_the_same_as_the_whole_index(client: Client, name: str) 
         )
         assert exact[0].ids.tolist() == whole[0].ids.tolist()
         assert exact[0].scores.tobytes() == whole[0].scores.tobytes()
-        found = client.retrieve(query, k=10, index=name)[0].ids.tolist()
-        hits += len({*found} & {*whole[0].ids.tolist()})
+        actual = client.retrieve(query, k=10, index=name)[0].ids.tolist()
+        hits += len({*actual} & {*whole[0].ids.tolist()})
     assert hits / (10 * len(QUERIES)) >= 0.95
 
 
@@ -142,8 +143,8 @@ def test_run_killed_between_partitions_keeps_those_that_are_built(
     assert forked.run(command, output, noted=NOTED_TWO_OF_THIRDS) == -signal.SIGKILL
     place = "indexes/thirds/scann"
     built = {
-        each.relative_to(tmp_path / "job/bundles/movies/.staging-1"): each.stat().st_ino
-        for each in (tmp_path / "job/bundles/movies/.staging-1" / place).rglob("dataset.npy")
+        path.relative_to(tmp_path / "job/bundles/movies/.staging-1"): path.stat().st_ino
+        for path in (tmp_path / "job/bundles/movies/.staging-1" / place).rglob("dataset.npy")
     }
     assert {each.parent.name for each in built} == {
         "partition-00001-of-00003",

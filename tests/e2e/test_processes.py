@@ -141,8 +141,8 @@ def test_service_begins_empty_and_serves_what_is_published(
         assert client.post(RETRIEVE, json=BODY).json()["error"]["code"] == "NOT_READY"
         small = write()
         until(lambda: is_ready(client))
-        found = client.post(RETRIEVE, json=BODY).json()
-    assert_found(found, nearest(small))
+        actual = client.post(RETRIEVE, json=BODY).json()
+    assert_found(actual, nearest(small))
     for each in workers_of(service) or [service.process]:
         assert "tensorflow" not in Path(f"/proc/{each.pid}/maps").read_text()
     assert service.stop() == 0
@@ -156,8 +156,8 @@ def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(
     service = launch("--require", "movies")
     with service.client() as client:
         until(lambda: is_ready(client))
-        found = client.post(RETRIEVE, json=BODY).json()
-    assert_found(found, nearest(small))
+        actual = client.post(RETRIEVE, json=BODY).json()
+    assert_found(actual, nearest(small))
 
 
 def test_service_maps_tables_larger_than_memory(write: Write, launch: Launch) -> None:
@@ -420,7 +420,9 @@ def nobody_loads(root: Path) -> Iterator[None]:
 def listeners_of(worker: psutil.Process, port: int) -> int:
     """Returns how many sockets of a worker listen on a port."""
     connections = worker.net_connections("tcp")
-    listening = [each for each in connections if each.status == psutil.CONN_LISTEN]
+    listening = [
+        connection for connection in connections if connection.status == psutil.CONN_LISTEN
+    ]
     return sum(each.laddr.port == port for each in listening)
 
 

@@ -72,7 +72,9 @@ def ask(service: Process) -> Any:
 
 def router(start: Start, root: Path, shards: list[Process]) -> Process:
     addresses = [
-        text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")
+        text
+        for shard in shards
+        for text in ("--shard-addresses", f"127.0.0.1:{shard.ports['grpc']}")
     ]
     return start(root, *addresses, *ALL)
 

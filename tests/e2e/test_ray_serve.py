@@ -99,15 +99,15 @@ def load(site: Site) -> Iterator[dict[str, list[int]]]:
 
     with site.callers() as callers:
         threads = [threading.Thread(target=call, args=each) for each in callers.items()]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         try:
             until(lambda: all(answered.values()) or bool(failures))
             yield answered
         finally:
             ended.set()
-            for each in threads:
-                each.join(WAIT_S)
+            for thread in threads:
+                thread.join(WAIT_S)
     assert failures == []
 
 
@@ -122,8 +122,8 @@ def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> No
             assert_found(client.post(RETRIEVE, json=BODY).json(), nearest(site.bundles[1]))
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
         neighbors = client.retrieve({"user": 3}, k=2)[0]
-        found = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
-    assert_found(found, nearest(site.bundles[1]))
+        actual = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
+    assert_found(actual, nearest(site.bundles[1]))
 
 
 @pytest.mark.nightly
@@ -140,7 +140,7 @@ def test_version_switches_in_place_without_a_failed_request(site: Site) -> None:
 def test_bundle_is_pulled_once_for_all_replicas_of_a_node(site: Site) -> None:
     site.deploy(2)
     site.cluster.wait(2)
-    pulled = [each for each in site.cluster.events("bundle_pulled") if each["version"] == 2]
+    pulled = [event for event in site.cluster.events("bundle_pulled") if event["version"] == 2]
     assert len({each["pid"] for each in pulled}) >= 2
     assert [bool(each["downloaded_bytes"]) for each in pulled].count(True) == 1
 
@@ -203,14 +203,14 @@ def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> 
 
     # Serve samples what is in progress, and rarely sees requests of one query.
     threads = [threading.Thread(target=call) for _ in range(8)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         until(lambda: len(site.cluster.processes()) == 2)
     finally:
         ended.set()
-        for each in threads:
-            each.join(WAIT_S)
+        for thread in threads:
+            thread.join(WAIT_S)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -244,7 +244,7 @@ def test_router_finds_the_shards_of_the_ray_application(site: Site) -> None:
     site.cluster.wait(1)
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
         neighbors = client.retrieve({"user": 3}, k=2)[0]
-        found = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
-        assert_found(found, nearest(site.bundles[2]))
+        actual = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
+        assert_found(actual, nearest(site.bundles[2]))
         rows = client.lookup("user", [1, 49]).vectors
     assert (rows == site.bundles[2].tables["users"][[1, 49]]).all()

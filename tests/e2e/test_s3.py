@@ -153,9 +153,9 @@ def test_bundle_is_exported_from_s3_to_s3_and_pulled_despite_kills(
         np.testing.assert_array_equal(np.fromfile(file, "<f4").reshape(ROWS, DIM), values(number))
     # The next night, nothing has changed.
     sent = programs.valve.sent
-    again = programs.done(*export)
-    assert again["bundle"] == "s3://models/bundles/tables/2"
-    assert again["reused"] == {"segments": TABLES, "bytes": BYTES}
+    second = programs.done(*export)
+    assert second["bundle"] == "s3://models/bundles/tables/2"
+    assert second["reused"] == {"segments": TABLES, "bytes": BYTES}
     assert programs.valve.sent - sent < TABLE_BYTES
     pulled = programs.done(*pull)
     assert (pulled["downloaded_bytes"], pulled["reused_bytes"]) == (0, BYTES)
@@ -245,6 +245,6 @@ def test_exporters_of_one_version_in_s3_publish_one_of_them(
             passage.open()
             Programs(passage, tmp_path).done(*second, tmp_path / "second")
         programs.valve.open()
-        _, told = frozen.communicate(timeout=PATIENCE_S)
-    assert (frozen.returncode, "another run has published" in told) == (6, True)
+        _, message = frozen.communicate(timeout=PATIENCE_S)
+    assert (frozen.returncode, "another run has published" in message) == (6, True)
     np.testing.assert_array_equal(pulled_rows(programs, url, tmp_path / "root"), LARGE + 1)

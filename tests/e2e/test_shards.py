@@ -52,7 +52,9 @@ def shard(launch: Launch, number: str, *options: str) -> Process:
 
 def router(launch: Launch, shards: list[Process], *options: str) -> Process:
     addresses = [
-        text for each in shards for text in ("--shard-addresses", f"127.0.0.1:{each.ports['grpc']}")
+        text
+        for shard in shards
+        for text in ("--shard-addresses", f"127.0.0.1:{shard.ports['grpc']}")
     ]
     started: Process = launch(*addresses, *ALL, *options)
     return started
@@ -60,12 +62,12 @@ def router(launch: Launch, shards: list[Process], *options: str) -> Process:
 
 def answer(client: httpx.Client, call: str, body: Any, path: str = "movies") -> tuple[int, Any]:
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-    found = client.post(
+    actual = client.post(
         f"/v1/models/{path}:{call}", content=sent, headers={"content-type": "application/json"}
     )
-    content = found.json()
+    content = actual.json()
     content.get("error", {}).pop("request_id", None)
-    return found.status_code, content
+    return actual.status_code, content
 
 
 def ready(service: Process) -> Process:
@@ -117,13 +119,13 @@ def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_operators_see_which_replica_holds_which_shard(cluster: Cluster) -> None:
     service, shards, alone = cluster
-    found = json.loads(ctl(service, "topology").stdout)
-    (process,) = found["processes"]
-    assert found["role"] == "router"
-    addresses = {each["address"]: each["shard"] for each in process["shards"]}
+    actual = json.loads(ctl(service, "topology").stdout)
+    (process,) = actual["processes"]
+    assert actual["role"] == "router"
+    addresses = {shard["address"]: shard["shard"] for shard in process["shards"]}
     numbers = ("1/2", "1/2", "2/2", "2/2")
     assert addresses == {
-        f"127.0.0.1:{each.ports['grpc']}": of for each, of in zip(shards, numbers, strict=True)
+        f"127.0.0.1:{shard.ports['grpc']}": of for shard, of in zip(shards, numbers, strict=True)
     }
     assert process["shards"][0]["holds"]["movies/1"]["tables.users"] == [0, 25]
     assert process["shards"][0]["holds"]["movies/1"]["indexes.movies"] == [0, 28]
@@ -207,9 +209,9 @@ def test_hung_shard_delays_only_requests_that_need_it(write: Write, launch: Laun
             waiting = threads.map(look_up_on_shard, range(hanging))
             until(lambda: count_of(service, "rowcast_inflight_requests") == hanging)
             client.headers["x-request-timeout-ms"] = "2000"
-            found = [answer(client, "lookup", here) for _ in range(8)]
+            actual = [answer(client, "lookup", here) for _ in range(8)]
             still_waiting = count_of(service, "rowcast_inflight_requests")
-        assert found == [expected] * 8
+        assert actual == [expected] * 8
         assert still_waiting == hanging
         assert list(waiting) == [200] * hanging
 
@@ -237,8 +239,8 @@ def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> 
 def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch: Launch) -> None:
     written = write()
     tables = {
-        name: each.model_copy(update={"unavailable": "unknown"})
-        for name, each in written.manifest.tables.items()
+        name: table.model_copy(update={"unavailable": "unknown"})
+        for name, table in written.manifest.tables.items()
     }
     (written.directory / MANIFEST).write_bytes(
         dump(written.manifest.model_copy(update={"tables": tables}))
@@ -439,7 +441,7 @@ def test_calls_in_progress_at_a_removed_address_complete(
     write()
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
     file = tmp_path / "addresses"
-    file.write_text("".join(f"127.0.0.1:{each.ports['grpc']}\n" for each in shards))
+    file.write_text("".join(f"127.0.0.1:{shard.ports['grpc']}\n" for shard in shards))
     service = ready(launch("--shard-addresses", f"file:{file}", *ALL, "--request-timeout-s", "60"))
     until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 1)
     with ThreadPoolExecutor(1) as threads, client_of(service) as client:

@@ -45,7 +45,7 @@ def copied_tables(
     for rows in (5, None):
         checks = verify_tables(checkpoint, directory, tables, rows)
         assert {name: check.rows for name, check in checks.items()} == {
-            name: each.rows for name, each in tables.items()
+            name: table.rows for name, table in tables.items()
         }
     assert all(check.rows_compared == check.rows for check in checks.values())
     return tables

@@ -30,9 +30,9 @@ def finish(
     """Writes down what is expected: values as unsigned integers of their width, the slots that each
     table has.
     """
-    arrays = {name: np.asarray(each) for name, each in values.items()}
-    bits = {name: each.view(f"u{each.itemsize}") for name, each in arrays.items()}
-    named: Any = {name.replace("/", "|"): each for name, each in bits.items()}
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    bits = {name: array.view(f"u{array.itemsize}") for name, array in arrays.items()}
+    named: Any = {name.replace("/", "|"): bit for name, bit in bits.items()}
     np.savez(directory / "values.npz", **named)
     of_each = slots if isinstance(slots, Mapping) else dict.fromkeys(values, slots)
     (directory / "facts.json").write_text(json.dumps({"slots": of_each, **facts}))

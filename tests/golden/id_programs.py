@@ -189,8 +189,8 @@ class Program:
             positions = tf.range(first, first + len(known), dtype=tf.int64)
             initial = tf.lookup.KeyValueTensorInitializer(tf.constant(known, dtype), positions)
             self._tables.append(tf.lookup.StaticHashTable(initial, default))
-        found = self._tables[-1].lookup(keys if dtype == tf.string else tf.cast(keys, tf.int64))
-        return found if dtype == tf.string else tf.cast(found, keys.dtype)
+        actual = self._tables[-1].lookup(keys if dtype == tf.string else tf.cast(keys, tf.int64))
+        return actual if dtype == tf.string else tf.cast(actual, keys.dtype)
 
     def _layer(self, layer: Any, known: list[Any], mask: Any) -> Any:
         """Returns a layer of a vocabulary, which may have rows of a mask and of unknown keys."""

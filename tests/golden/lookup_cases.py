@@ -87,7 +87,7 @@ class Case:
 
 def generate() -> dict[str, Case]:
     """Returns all cases by name, which is also that of the input, or begins those of its inputs."""
-    found: dict[str, Case] = {}
+    actual: dict[str, Case] = {}
     for way in (_lookups, _clipped, _sequences, _gathers, _columns, _crosses):
         for number, each in enumerate(way()):
             name = f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.rule}"
@@ -96,19 +96,19 @@ def generate() -> dict[str, Case]:
                 if len(each.ids) > 1
                 else (name,)
             )
-            found[name] = Case(
+            actual[name] = Case(
                 each.call, each.entry.model_copy(update={"inputs": inputs}), each.ids, each.options
             )
-    return found
+    return actual
 
 
-def _case(call: str, sent: Ids | tuple[Ids, ...], kind: str, *options: Any, **told: Any) -> Case:
+def _case(call: str, sent: Ids | tuple[Ids, ...], kind: str, *options: Any, **message: Any) -> Case:
     sent = sent if isinstance(sent, tuple) else (sent,)
-    told = {"table": "t", "role": "context", "inputs": tuple("abc"[: len(sent)])} | told
+    message = {"table": "t", "role": "context", "inputs": tuple("abc"[: len(sent)])} | message
     if call == "indicator":
-        told |= {"table": "", "combiner": "sum"}
+        message |= {"table": "", "combiner": "sum"}
     entry = entries.EmbeddedFeature.model_validate(
-        {"kind": kind, "weighted": sent[0].weights != "none"} | told
+        {"kind": kind, "weighted": sent[0].weights != "none"} | message
     )
     return Case(call, entry, sent, options)
 
@@ -117,14 +117,14 @@ def _lookups() -> Iterator[Case]:
     for combiner, weights, negative, empty, hashed in product(COMBINERS, WEIGHTS, BOTH, BOTH, BOTH):
         rule = {"ids": HASH} if hashed else {}
         ids = Ids("integers" if hashed else "rows", negative=negative, empty=empty, weights=weights)
-        told: dict[str, Any] = {"combiner": combiner, **rule}
-        yield _case("serving", ids, "bag", **told)
-        yield _case("safe", ids, "bag", **told)
+        message: dict[str, Any] = {"combiner": combiner, **rule}
+        yield _case("serving", ids, "bag", **message)
+        yield _case("safe", ids, "bag", **message)
         if hashed or not negative:  # TensorFlow's ragged lookup takes no negative row
             for call in ("serving", "shaped"):
-                yield _case(call, ids, "bag", encoding="ragged", **told)
+                yield _case(call, ids, "bag", encoding="ragged", **message)
             if not empty and weights != "any":
-                yield _case("plain", ids, "bag", **told)
+                yield _case("plain", ids, "bag", **message)
 
 
 def _clipped() -> Iterator[Case]:
@@ -135,14 +135,20 @@ def _clipped() -> Iterator[Case]:
         {"max_norm": 2.0, "empty_row": 7},
     )
     for combiner, weights, empty, limit in product(COMBINERS, WEIGHTS, BOTH, limits):
-        told = {"combiner": combiner, **limit}
-        yield _case("safe", Ids("rows", negative=True, empty=empty, weights=weights), "bag", **told)
+        message = {"combiner": combiner, **limit}
+        yield _case(
+            "safe", Ids("rows", negative=True, empty=empty, weights=weights), "bag", **message
+        )
         if "empty_row" not in limit:
             yield _case(
-                "column", Ids(negative=True, empty=empty, weights=weights), "bag", ids=HASH, **told
+                "column",
+                Ids(negative=True, empty=empty, weights=weights),
+                "bag",
+                ids=HASH,
+                **message,
             )
             if not empty and weights != "any":
-                yield _case("plain", Ids("rows", weights=weights), "bag", **told)
+                yield _case("plain", Ids("rows", weights=weights), "bag", **message)
 
 
 def _sequences() -> Iterator[Case]:
@@ -169,13 +175,13 @@ ONE_OR_FOUR: tuple[tuple[int, str, dict[str, Any]], ...] = (
 
 def _gathers() -> Iterator[Case]:
     kinds = (Ids("rows"), Ids(), Ids(negative=True), Ids(text=True))
-    for call, ids, combiner, (width, kind, told) in product(
+    for call, ids, combiner, (width, kind, message) in product(
         ("serving", "embedding"), kinds, COMBINERS, ONE_OR_FOUR
     ):
         rule = {} if ids.kind == "rows" else {"ids": HASH}
         # A dense feature is gathered whatever combiner its table has.
         yield _case(
-            call, Ids(ids.kind, width, ids.text, ids.negative), kind, combiner, **told, **rule
+            call, Ids(ids.kind, width, ids.text, ids.negative), kind, combiner, **message, **rule
         )
 
 
@@ -191,12 +197,12 @@ def _columns() -> Iterator[Case]:
     )
     unknown = {"unknown": entries.Unknown(rule="row", row=5)}
     for (rule, kind, text, rows), combiner in product(rules, (*COMBINERS, None)):
-        told: dict[str, Any] = (
+        message: dict[str, Any] = (
             {"ids": rule, "combiner": combiner} if combiner else {"ids": rule, "indicator": rows}
         )
         call = "column" if combiner else "indicator"
         for weights, empty in product(WEIGHTS, BOTH):
-            yield _case(call, Ids(kind, None, text, not text, empty, weights), "bag", **told)
+            yield _case(call, Ids(kind, None, text, not text, empty, weights), "bag", **message)
         padding = "" if text else -1
         for width, more in product((1, 3), ({}, unknown)):
             if not more or rule not in (HASH, hashed):
@@ -205,7 +211,7 @@ def _columns() -> Iterator[Case]:
                     Ids(kind, width, text, not text, True),
                     "bag",
                     padding=padding,
-                    **told,
+                    **message,
                     **more,
                 )
     for combiner in COMBINERS:
@@ -281,14 +287,14 @@ def _crosses() -> Iterator[Case]:
         rule = entries.CrossedIds(
             keys=keys, buckets=ROWS, **({} if hash_key is None else {"hash_key": hash_key})
         )
-        told: dict[str, Any] = {"combiner": combiner} if combiner else {"indicator": ROWS}
+        message: dict[str, Any] = {"combiner": combiner} if combiner else {"indicator": ROWS}
         ids = [CROSSED[kind][1] for kind in kinds]
         sent = tuple(
             Ids(each.kind, each.width, each.text, each.negative, each.empty or empty)
             for each in ids
         )
         yield _case(
-            "column" if combiner else "indicator", sent, "bag", kinds, hash_key, ids=rule, **told
+            "column" if combiner else "indicator", sent, "bag", kinds, hash_key, ids=rule, **message
         )
 
 

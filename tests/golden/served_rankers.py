@@ -59,8 +59,8 @@ def write_recipe(
         if heads
         else ""
     )
-    told = {"checkpoint": "", "code": "", "output": ""} | more
-    lines = [RECIPE.format(model=model, factory=factory, outputs=outputs, **told)]
+    message = {"checkpoint": "", "code": "", "output": ""} | more
+    lines = [RECIPE.format(model=model, factory=factory, outputs=outputs, **message)]
     for name, entry in inputs.items():
         lines.append(
             f"inputs.{name} = {{ "
@@ -133,9 +133,9 @@ def assert_ranked(
     """Checks that candidates are given the scores of each head; of the only model by default."""
     heads = list(expected)
     (ranked,) = client.rank(context, candidate_features=features, heads=heads, model=model)
-    found = sorted(ranked, key=lambda each: each.position)
+    actual = sorted(ranked, key=lambda each: each.position)
     for head, scores in expected.items():
-        got = [item.heads[head] for item in found]
+        got = [item.heads[head] for item in actual]
         rounding = 1e-5 * (1 + np.median(np.abs(scores)))
         np.testing.assert_allclose(got, scores.reshape(-1), rtol=1e-5, atol=rounding)
 
@@ -147,5 +147,5 @@ def saved_model_scores(recipe: Path, inputs: Mapping[str, Any]) -> NDArray[Any]:
     page = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
     serve = tf.saved_model.load(page["saved_model"]).signatures["ranking"]
     (scores,) = serve(**{name: tf.constant(value) for name, value in inputs.items()}).values()
-    found: NDArray[Any] = scores.numpy()
-    return found
+    actual: NDArray[Any] = scores.numpy()
+    return actual

@@ -43,11 +43,11 @@ def recipe(folder: Path, kind: str, averages: bool = True, **more: Any) -> Path:
 def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
     features = open_features(bundle, page)
     tower = CompiledTower(bundle / compiled_tower("ranking", "f32"))
-    found = features.activations(
+    actual = features.activations(
         list(page.features), {"item": Column(ITEMS), "price": Column(PRICES)}, ITEMS.size
     )
     given = {
-        each.name: found[each.feature].values
+        each.name: actual[each.feature].values
         for each in page.towers["ranking"].inputs
         if each.feature
     }
@@ -95,9 +95,9 @@ def test_average_is_a_slot_variable_of_its_variable_which_a_table_may_be_named_a
     (table,) = recognise(checkpoint).tables
     (average,) = (slot for slot in table.slots if slot.name == "average")
     (named,) = (
-        each
-        for each in recognise(checkpoint, {"averaged": average.key}).tables
-        if each.name == "averaged"
+        table
+        for table in recognise(checkpoint, {"averaged": average.key}).tables
+        if table.name == "averaged"
     )
     last, kept = (checkpoint.read(each.key, 0, each.rows) for each in (table, named))
     assert np.abs(last - kept).max() > 0.01
@@ -137,7 +137,7 @@ def two_averages(prefix: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "message"),
     [
         (names_without, "has no moving averages.*leave it out"),
         (objects_without, "no optimizer in it keeps some.*leave it out"),
@@ -146,7 +146,7 @@ def two_averages(prefix: Path) -> None:
     ],
 )
 def test_averages_that_are_not_one_of_each_variable_are_rejected(
-    write: Callable[[Path], None], told: str, tmp_path: Path
+    write: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "ckpt" / "model")
     job = {
@@ -156,5 +156,5 @@ def test_averages_that_are_not_one_of_each_variable_are_rejected(
     }
     towers = {"t": {"role": "query"}}
     job |= {"inputs": {}, "towers": towers, "output": {"root": "b"}}
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         open_job(ExportJob.model_validate(job), tmp_path)

@@ -18,11 +18,11 @@ def test_golden_bundle_gives_the_recorded_responses() -> None:
     bundle = BUNDLE / "root" / "movies" / "1"
     check_files(bundle, read_manifest(bundle), tables="full")
     expected = json.loads((BUNDLE / "answers.json").read_text())
-    found = answers(BUNDLE / "root")
-    assert (found["version"], found["neighbors"]) == (expected["version"], expected["neighbors"])
-    assert set(found) == set(expected)
-    for name in set(found) - {"version", "neighbors"}:
-        assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5)
+    actual = answers(BUNDLE / "root")
+    assert (actual["version"], actual["neighbors"]) == (expected["version"], expected["neighbors"])
+    assert set(actual) == set(expected)
+    for name in set(actual) - {"version", "neighbors"}:
+        assert actual[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5)
 
 
 def test_golden_bundle_has_the_features_that_a_new_one_has() -> None:

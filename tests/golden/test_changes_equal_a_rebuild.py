@@ -158,12 +158,12 @@ def test_a_restarted_service_answers_as_before(changed: RunningService, tmp_path
         changed.worker.changes.change(TARGET, read_change(kind, action, body))
         if random.random() < ABSORBED_SHARE:
             changed.worker.changes.absorb(1)
-    again = RunningService(changed.settings.root)
+    second = RunningService(changed.settings.root)
     try:
         for request, call in _requests(history):
-            _assert_equal(again.execute(request, call), changed.execute(request, call))
+            _assert_equal(second.execute(request, call), changed.execute(request, call))
     finally:
-        again.close()
+        second.close()
 
 
 def _first_movies() -> dict[int, Movie]:

@@ -123,28 +123,29 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
     case = read_case(written / name)
     checkpoint = open_checkpoint(case.directory)
     facts = case.facts
-    found = recognise(checkpoint, Statements(facts.get("named", {}), tuple(facts.get("mod", ()))))
-    assert {table.name: (table.rows, table.dim) for table in found.tables} == {
-        name: each.shape for name, each in case.bits.items()
+    actual = recognise(checkpoint, Statements(facts.get("named", {}), tuple(facts.get("mod", ()))))
+    assert {table.name: (table.rows, table.dim) for table in actual.tables} == {
+        name: bit.shape for name, bit in case.bits.items()
     }
-    assert {table.name: [slot.name for slot in table.slots] for table in found.tables} == facts[
+    assert {table.name: [slot.name for slot in table.slots] for table in actual.tables} == facts[
         "slots"
     ]
-    assert {table.dtype for table in found.tables} == {facts.get("dtype", "float32")}
+    assert {table.dtype for table in actual.tables} == {facts.get("dtype", "float32")}
     origins = facts.get("origins") or dict.fromkeys(case.bits, facts.get("origin"))
-    assert {table.name: table.origin for table in found.tables} == origins
+    assert {table.name: table.origin for table in actual.tables} == origins
     kind = "mod" if "mod" in facts else facts.get("layout", "plain")
-    assert {table.layout.kind for table in found.tables} == {kind}
-    assert found.step == facts["step"]
-    assert len(found.rejected) == facts.get("rejected", 0)
-    assert len(found.duplicates) == facts.get("duplicates", 0)
-    assert "candidates" not in facts or len(found.candidates) == facts["candidates"]
+    assert {table.layout.kind for table in actual.tables} == {kind}
+    assert actual.step == facts["step"]
+    assert len(actual.rejected) == facts.get("rejected", 0)
+    assert len(actual.duplicates) == facts.get("duplicates", 0)
+    assert "candidates" not in facts or len(actual.candidates) == facts["candidates"]
     if name in NOT_COPIED:
         copies = {
-            each.name: checkpoint.read(each.key, 0, each.rows).tobytes() for each in found.tables
+            table.name: checkpoint.read(table.key, 0, table.rows).tobytes()
+            for table in actual.tables
         }
     else:  # a name with a slash cannot be a table's in a bundle: its variable is given another
-        named = {table.name.replace("/", "_"): table.name for table in found.tables} | facts.get(
+        named = {table.name.replace("/", "_"): table.name for table in actual.tables} | facts.get(
             "named", {}
         )
         inventory = recognise(checkpoint, Statements(named, tuple(facts.get("mod", ()))))

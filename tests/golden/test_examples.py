@@ -48,8 +48,8 @@ def test_golden_example_gives_the_scores_of_its_trained_model(
     check_files(root / name / "1", read_manifest(root / name / "1"), tables="full")
     assert httpx.get(f"{service.http}/v1/models/{name}").status_code == 200
     bodies, expected = trained.read_requests(root / name)
-    for found in (
+    for actual in (
         replay.over_http(service.http, name, bodies),
         replay.over_grpc(service.grpc, name, bodies),
     ):
-        assert replay.compare(bodies, found, expected).of_limit <= 1
+        assert replay.compare(bodies, actual, expected).of_limit <= 1

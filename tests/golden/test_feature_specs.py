@@ -52,12 +52,12 @@ def published(folder: Path) -> Manifest:
 
 
 def test_bags_are_features_with_the_combiner_of_their_table(published: Manifest) -> None:
-    found = {
+    actual = {
         name: (feature.table, feature.kind, feature.combiner, feature.weighted)
         for name, feature in published.features.items()
         if isinstance(feature, EmbeddedFeature)
     }
-    assert found == {
+    assert actual == {
         "user": ("users", "single", None, False),
         "movie": ("movies", "single", None, False),
         "liked": ("movies", "bag", "mean", False),
@@ -78,7 +78,7 @@ def assert_served(folder: Path, context: dict[str, Any], candidates: dict[str, l
     examples = [
         dict(zip(candidates, each, strict=True)) for each in zip(*candidates.values(), strict=True)
     ]
-    expected = np.array([ranker.score({**context, **each}) for each in examples])
+    expected = np.array([ranker.score({**context, **example}) for example in examples])
     with serving(folder / "bundles") as clients:
         for client in clients:
             assert_ranked(client, {"score": expected}, candidates, context)

@@ -31,13 +31,13 @@ def test_random_programs_give_the_integers_of_tensorflow() -> None:
 
 def difference(program: Program) -> str:
     """Returns how the rows of a program differ from what TensorFlow computes; "": not at all."""
-    found = find_graph(program.ids, program.call)
-    if not isinstance(found, ResolvedIds):
-        return f"operation {found.type} is not computed"
-    rule = GraphIds.model_validate_json(named(found.rule).model_dump_json())
-    rows = rule_of(rule, opened(rule, found)).resolve("x", program.sent)
+    actual = find_graph(program.ids, program.call)
+    if not isinstance(actual, ResolvedIds):
+        return f"operation {actual.type} is not computed"
+    rule = GraphIds.model_validate_json(named(actual.rule).model_dump_json())
+    rows = rule_of(rule, opened(rule, actual)).resolve("x", program.sent)
     inside = tensorflow_operations.rows_of(
-        rule, tf.constant(program.sent), tables(rule, found)
+        rule, tf.constant(program.sent), tables(rule, actual)
     ).numpy()
     for ids in (rows, inside):
         wrong = np.flatnonzero(ids != program.computed)
@@ -58,20 +58,20 @@ def named(rule: Any) -> GraphIds:
     return rule.model_copy(update={"tables": tuple(tables)})
 
 
-def opened(rule: GraphIds, found: ResolvedIds) -> dict[str, Vocabulary]:
+def opened(rule: GraphIds, actual: ResolvedIds) -> dict[str, Vocabulary]:
     """Returns the vocabularies of a graph as a service opens them."""
     vocabularies = {}
-    for entry, keys in zip(rule.tables, found.keys, strict=True):
+    for entry, keys in zip(rule.tables, actual.keys, strict=True):
         texts = [key for key in keys if isinstance(key, str)]
         listed: Any = StringKeys(texts) if texts else IntegerKeys(np.array(keys))
         vocabularies[entry.vocabulary] = Vocabulary(listed)
     return vocabularies
 
 
-def tables(rule: GraphIds, found: ResolvedIds) -> dict[str, Any]:
+def tables(rule: GraphIds, actual: ResolvedIds) -> dict[str, Any]:
     """Returns the vocabularies of a graph as TensorFlow's tables."""
     named = {}
-    for entry, keys in zip(rule.tables, found.keys, strict=True):
+    for entry, keys in zip(rule.tables, actual.keys, strict=True):
         known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
         positions = tf.range(len(keys), dtype=tf.int64)
         initial = tf.lookup.KeyValueTensorInitializer(known, positions)
@@ -81,10 +81,10 @@ def tables(rule: GraphIds, found: ResolvedIds) -> dict[str, Any]:
 
 def test_keys_that_a_layer_rejects_are_rejected() -> None:
     layer = tf.keras.layers.StringLookup(vocabulary=["red", "blue"], num_oov_indices=0)
-    found = computed_by(lambda texts: layer(texts) * 7, tf.string)
-    assert isinstance(found, ResolvedIds)
-    rule = named(found.rule)
-    rows = rule_of(rule, opened(rule, found))
+    actual = computed_by(lambda texts: layer(texts) * 7, tf.string)
+    assert isinstance(actual, ResolvedIds)
+    rule = named(actual.rule)
+    rows = rule_of(rule, opened(rule, actual))
     assert rows.resolve("x", np.array(["blue", "red"], object)).tolist() == [7, 0]
     with pytest.raises(UnknownRejected, match="id green is not in vocabulary"):
         rows.resolve("x", np.array(["blue", "green"], object))
@@ -98,27 +98,27 @@ def test_logarithms_are_buckets_within_a_graph(place: int | None) -> None:
         numbers = numbers if place is None else numbers[:, place]
         return tf.square(tf.cast(tf.math.log1p(tf.maximum(numbers, 0.0)) * 3.0, tf.int64))
 
-    found = computed_by(rows, tf.float32, shape=[None] if place is None else [None, 3])
-    assert isinstance(found, ResolvedIds)
-    assert isinstance(found.rule, GraphIds)
-    assert found.source.place == place
-    assert [node.op for node in found.rule.nodes] == [
+    actual = computed_by(rows, tf.float32, shape=[None] if place is None else [None, 3])
+    assert isinstance(actual, ResolvedIds)
+    assert isinstance(actual.rule, GraphIds)
+    assert actual.source.place == place
+    assert [node.op for node in actual.rule.nodes] == [
         *("Input", "Bucketize", "Const", "AddV2", "Cast", "Square")
     ]
     numbers = np.array([-1.0, 0.0, 0.5, 9.0, 3e38], np.float32)
     expected = np.floor(np.log1p(np.maximum(numbers, 0)) * 3).astype(np.int64) ** 2
-    assert rule_of(found.rule, {}).resolve("x", numbers).tolist() == expected.tolist()
+    assert rule_of(actual.rule, {}).resolve("x", numbers).tolist() == expected.tolist()
 
 
 def test_buckets_may_have_boundaries_that_are_not_finite() -> None:
     """A manifest holds none: no number that is sent is beyond them."""
     boundaries = [-np.inf, 0.0, np.inf]
-    found = computed_by(
+    actual = computed_by(
         lambda numbers: tf.raw_ops.Bucketize(input=numbers, boundaries=boundaries), tf.float32
     )
-    assert isinstance(found, ResolvedIds)
-    assert isinstance(found.rule, GraphIds)
-    stored = GraphIds.model_validate_json(found.rule.model_dump_json())
+    assert isinstance(actual, ResolvedIds)
+    assert isinstance(actual.rule, GraphIds)
+    stored = GraphIds.model_validate_json(actual.rule.model_dump_json())
     numbers = np.array([-3e38, -1.0, 0.0, 3e38], np.float32)
     assert rule_of(stored, {}).resolve("x", numbers).tolist() == [1, 1, 2, 2]
 

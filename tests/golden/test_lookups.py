@@ -62,7 +62,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureReader]:
 @pytest.fixture(scope="module")
 def found(reader: FeatureReader) -> dict[str, NDArray[np.float32]]:
     sent = {name: column for columns in SENT.values() for name, column in columns.items()}
-    return {name: each.values for name, each in reader.activations(CASES, sent, EXAMPLES).items()}
+    return {
+        name: activation.values
+        for name, activation in reader.activations(CASES, sent, EXAMPLES).items()
+    }
 
 
 def encoded(case: Case, column: Column, values: Any, place: int = 0) -> Any:

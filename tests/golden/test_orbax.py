@@ -48,18 +48,18 @@ def values_of(case: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def as_bytes(values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, bytes]:
-    return {name: np.ascontiguousarray(each).tobytes() for name, each in values.items()}
+    return {name: np.ascontiguousarray(value).tobytes() for name, value in values.items()}
 
 
 def test_steps_of_a_manager_are_read_at_the_newest(written: Path, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(written / "flax_steps")
-    found = recognise(checkpoint)
-    assert (found.checkpoint, found.step, found.storage) == ("flax_steps/10", 10, "Orbax")
-    (table,) = found.tables
+    actual = recognise(checkpoint)
+    assert (actual.checkpoint, actual.step, actual.storage) == ("flax_steps/10", 10, "Orbax")
+    (table,) = actual.tables
     assert (table.name, table.origin, table.slices) == ("movies", "Flax Embed", 4)
     assert [slot.name for slot in table.slots] == ["mu", "nu"]
-    assert [entry.key for entry in found.candidates] == ["params.Dense_0.kernel"]
-    assert copied(checkpoint, found, tmp_path) == as_bytes(values_of(written / "flax_steps"))
+    assert [entry.key for entry in actual.candidates] == ["params.Dense_0.kernel"]
+    assert copied(checkpoint, actual, tmp_path) == as_bytes(values_of(written / "flax_steps"))
 
 
 def test_step_or_item_of_a_manager_is_read_by_its_path(written: Path) -> None:
@@ -90,13 +90,13 @@ def test_stack_with_a_recorded_layout_is_copied_and_without_one_is_rejected(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / name)
-    found = recognise(checkpoint)
-    (rejected,) = found.rejected
+    actual = recognise(checkpoint)
+    (rejected,) = actual.rejected
     assert "--layout" in rejected.reason
     assert rejected.name.startswith("movies_users")
-    assert [slot.of for slot in found.slots if "slot" in slot.key] == [rejected.key]
+    assert [slot.of for slot in actual.slots if "slot" in slot.key] == [rejected.key]
     with pytest.raises(NotConvertible, match="--layout"):
-        found.table(rejected.name)
+        actual.table(rejected.name)
     stated = recognise(checkpoint, Statements(layouts=read_layouts(written / name / "layout.pb")))
     assert copied(checkpoint, stated, tmp_path) == as_bytes(values_of(written / name))
 
@@ -122,8 +122,8 @@ def test_stack_contradicts_a_layout_that_is_not_its_trainers(
             stated = recorded.model_dump(exclude_none=True, exclude={"core_rows"}) | change
             stated["offset"] = stated["offset"] * (recorded.cores or 1) // stated["cores"]
             layouts[table] = StatedTable(**stated)
-        found = recognise(checkpoint, Statements(layouts=layouts))
-        check_padding(checkpoint, found.tables, [table.name for table in found.tables])
+        actual = recognise(checkpoint, Statements(layouts=layouts))
+        check_padding(checkpoint, actual.tables, [table.name for table in actual.tables])
 
     check({})
     with pytest.raises(NotConvertible, match="correct cores, offset, rotation and rows"):

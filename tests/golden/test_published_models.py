@@ -138,9 +138,9 @@ def test_compiled_model_with_a_recurrent_layer_and_a_shared_table(
     tmp_path: Path, service: RankerService
 ) -> None:
     model = seeded("sequential_retrieval")
-    found = published("sequential_retrieval", model, tmp_path, TOWERS)
-    assert not [note for note in found.notes if "also holds" in note]
-    assert "litert" in {form.kind for form in found.manifest.towers["query"].forms}
+    actual = published("sequential_retrieval", model, tmp_path, TOWERS)
+    assert not [note for note in actual.notes if "also holds" in note]
+    assert "litert" in {form.kind for form in actual.manifest.towers["query"].forms}
     service.publish(tmp_path / "bundles" / "sequential_retrieval")
     expected = np.asarray(model.query({"history": HISTORIES}))
     for client in service.clients:
@@ -155,12 +155,12 @@ def test_private_towers_with_a_masked_recurrent_layer(
     movies = np.arange(3, dtype=np.int32)
     model.candidate({"movie": movies})
     expected = model.query({"history": HISTORIES}).numpy()
-    found = published("PrivateTowers", model, tmp_path, TOWERS)
-    assert set(found.manifest.tables) == {
+    actual = published("PrivateTowers", model, tmp_path, TOWERS)
+    assert set(actual.manifest.tables) == {
         "layer_with_weights-0",
         "candidate_model.layer_with_weights-0.embeddings",
     }
-    assert "litert" in {form.kind for form in found.manifest.towers["query"].forms}
+    assert "litert" in {form.kind for form in actual.manifest.towers["query"].forms}
     service.publish(tmp_path / "bundles" / "PrivateTowers")
     for client in service.clients:
         given = vectors(client, {"history": HISTORIES}, "PrivateTowers", "query")
@@ -180,10 +180,10 @@ def test_timestamps_in_buckets_and_an_input_that_nothing_reads(
         "timestamp": moments,
     }
     expected = model(inputs).numpy().ravel()
-    found = published("Rating", model, tmp_path, RATING)
-    assert {table.rows for table in found.manifest.tables.values()} == {models.MOVIES, 52}
-    assert found.manifest.unread_inputs == ("seq_length",)
-    assert [note for note in found.notes if "no tower reads 'seq_length'" in note]
+    actual = published("Rating", model, tmp_path, RATING)
+    assert {table.rows for table in actual.manifest.tables.values()} == {models.MOVIES, 52}
+    assert actual.manifest.unread_inputs == ("seq_length",)
+    assert [note for note in actual.notes if "no tower reads 'seq_length'" in note]
     service.publish(tmp_path / "bundles" / "Rating")
     for client in service.clients:
         contexts = [
@@ -287,17 +287,17 @@ def test_tower_that_rejects_an_empty_history_is_served(
 def test_vectors_of_all_positions_are_noted(tmp_path: Path) -> None:
     model = seeded("LastPosition")
     model({"history": HISTORIES})
-    found = published(
+    actual = published(
         "LastPosition", model, tmp_path, f'{HISTORY}towers.query.call = "positions"\n'
     )
     assert (
         "tower 'query': 'result' is [6, 4] for each query, and a retrieval compares vectors of one "
         "axis: let the call return one of them, such as the last position, vectors[:, -1]"
-    ) in found.notes
+    ) in actual.notes
 
 
 def test_kernel_that_two_layers_share_is_no_variable_that_the_code_lacks(tmp_path: Path) -> None:
     model = seeded("Tied")
     model({"user": np.arange(3)})
-    found = published("Tied", model, tmp_path)
-    assert not [note for note in found.notes if "also holds" in note]
+    actual = published("Tied", model, tmp_path)
+    assert not [note for note in actual.notes if "also holds" in note]

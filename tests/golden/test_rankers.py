@@ -69,8 +69,8 @@ def bags(
 
 
 def texts(random: np.random.Generator, *words: str) -> list[str]:
-    found: list[str] = random.choice(words, N).tolist()
-    return found
+    actual: list[str] = random.choice(words, N).tolist()
+    return actual
 
 
 def text_bags(random: np.random.Generator, *words: str) -> list[list[str]]:
@@ -99,12 +99,12 @@ def rules(random: np.random.Generator) -> Sent:
 
 
 def watched(random: np.random.Generator) -> Sent:
-    found = random.integers(1, 4000, (N, 5)) * (np.arange(5) < random.integers(1, 6, (N, 1)))
-    found[0, 0] = -7  # to Keras 3, the last but six
+    actual = random.integers(1, 4000, (N, 5)) * (np.arange(5) < random.integers(1, 6, (N, 1)))
+    actual[0, 0] = -7  # to Keras 3, the last but six
     return {
         "user": random.integers(-3000, 3000, N).tolist(),
         "item": random.integers(-4000, 4000, N).tolist(),
-        "watched": found.tolist(),
+        "watched": actual.tolist(),
         "country": texts(random, "de", "fr", "pe", "??"),
     }
 
@@ -234,15 +234,15 @@ def tensors(ranker: Ranker, sent: Sent) -> dict[str, Any]:
         owner = told.get("weights_for")
         values = [each["weights"] for each in sent[owner]] if owner else sent[name]
         if isinstance(values[0], dict):
-            values = [each["ids"] for each in values]
+            values = [value["ids"] for value in values]
         if "kind" in told:
             made[name] = tf.ragged.constant(values, tf.as_dtype(told["dtype"]))
             made[name] = made[name].to_sparse() if told["kind"] == "sparse" else made[name]
         else:
             if "shape" in told:  # what is left out of a row is padding
                 values = [
-                    [*each, *[0 if owner else -1] * (told["shape"][0] - len(each))]
-                    for each in values
+                    [*value, *[0 if owner else -1] * (told["shape"][0] - len(value))]
+                    for value in values
                 ]
             made[name] = tf.constant(values, tf.as_dtype(told["dtype"]))
     return made
@@ -265,9 +265,16 @@ def recipe_of(
     model: str = "ranker",
 ) -> Path:
     factory = f"{models.__file__}:{ranker.factory}"
-    told = {"checkpoint": ', object_path = "model"', "output": output}
+    message = {"checkpoint": ', object_path = "model"', "output": output}
     return write_recipe(
-        directory, factory, ranker.inputs, ranker.heads, contexts, model, code=ranker.code, **told
+        directory,
+        factory,
+        ranker.inputs,
+        ranker.heads,
+        contexts,
+        model,
+        code=ranker.code,
+        **message,
     )
 
 

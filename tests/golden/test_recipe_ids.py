@@ -117,9 +117,13 @@ def test_rows_of_words_are_those_of_keras(layers: Any, texts: list[str]) -> None
         entry = entries.TextIds(text=text, split=at, ngrams=ngrams, ids=LISTED)
         words, offsets = Text(entry, {}).words("title", values)
         rows = rule.resolve("title", words)
-        found = np.split(np.where(rows < 0, 1, rows), offsets[1:-1])
+        actual = np.split(np.where(rows < 0, 1, rows), offsets[1:-1])
         expected = layer(tf.constant(values))
-        assert [each.tolist() for each in found] == expected.to_list(), (standardize, split, ngrams)
+        assert [each.tolist() for each in actual] == expected.to_list(), (
+            standardize,
+            split,
+            ngrams,
+        )
 
 
 _MADE: dict[str, dict[Any, Any]] = {}
@@ -183,5 +187,5 @@ def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
     )
     values = np.array(texts, object)
     words, offsets = Text(rule, {}).words("title", values)
-    found = [[word.encode() for word in each] for each in np.split(words, offsets[1:-1])]
-    assert words_inside(rule, tf.constant(values), {}).to_list() == found
+    actual = [[word.encode() for word in part] for part in np.split(words, offsets[1:-1])]
+    assert words_inside(rule, tf.constant(values), {}).to_list() == actual

@@ -82,8 +82,8 @@ def train(prefix: Path) -> dict[str, NDArray[Any]]:
         feed = {inputs[name]: value for name, value in fed().items()}
         session.run(step, feed)
         v1.train.Saver().save(session, str(prefix))
-        found: dict[str, NDArray[Any]] = session.run(predictions, feed)
-    return found
+        actual: dict[str, NDArray[Any]] = session.run(predictions, feed)
+    return actual
 
 
 def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) 
         write_recipe(tmp_path, f"{tf1.__file__}:build", INPUTS, ("click", "buy"), (*CONTEXT,))
     ).manifest
     rules = {
-        name: each.ids.kind
-        for name, each in page.features.items()
-        if isinstance(each, EmbeddedFeature)
+        name: feature.ids.kind
+        for name, feature in page.features.items()
+        if isinstance(feature, EmbeddedFeature)
     }
     assert rules == {
         **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "identity"),

@@ -52,19 +52,19 @@ def test_tables_of_torchrec_are_recognised_by_name_and_copied(
     case: str, written: Path, values: dict[str, bytes], tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / case)
-    found = recognise(checkpoint)
-    assert (found.storage, found.step) == ("PyTorch", None)
-    tables = {table.name: (table.key, table.dtype, table.origin) for table in found.tables}
+    actual = recognise(checkpoint)
+    assert (actual.storage, actual.step) == ("PyTorch", None)
+    tables = {table.name: (table.key, table.dtype, table.origin) for table in actual.tables}
     assert tables == {
         "users": (KEYS["users"], "float32", "TorchRec"),
         "items": (KEYS["items"], "float32", "TorchRec"),
         "tags": (KEYS["tags"], "bfloat16", "TorchRec"),
     }
-    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [
+    assert [(slot.name, slot.key, slot.of) for slot in actual.slots] == [
         ("users.momentum1", STATE, KEYS["users"])
     ]
     expected = {name: values[key] for name, key in KEYS.items()}
-    assert copied(checkpoint, found, tmp_path) == expected
+    assert copied(checkpoint, actual, tmp_path) == expected
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -73,8 +73,8 @@ def test_matrix_of_any_module_is_copied_by_its_name(
 ) -> None:
     checkpoint = open_checkpoint(written / case)
     assert "model.words.weight" in [entry.key for entry in recognise(checkpoint).candidates]
-    found = recognise(checkpoint, Statements({"words": "model.words.weight"}))
-    tables = copied(checkpoint, found, tmp_path)
+    actual = recognise(checkpoint, Statements({"words": "model.words.weight"}))
+    tables = copied(checkpoint, actual, tmp_path)
     assert tables["words"] == values["model.words.weight"]
 
 
@@ -110,11 +110,11 @@ def test_rows_that_torchrec_sharded_over_sparsecores_are_copied_in_the_order_of_
     written: Path, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / "torch_sparsecore")
-    found = recognise(checkpoint)
-    (table,) = found.tables
+    actual = recognise(checkpoint)
+    (table,) = actual.tables
     assert (table.name, table.rows, table.layout.kind) == ("users", 64, "sparse_core")
     assert "may be padding" in table.note
-    rows = np.frombuffer(copied(checkpoint, found, tmp_path)["users"], np.float32)
+    rows = np.frombuffer(copied(checkpoint, actual, tmp_path)["users"], np.float32)
     np.testing.assert_array_equal(rows.reshape(64, 4), np.arange(64.0)[:, None].repeat(4, 1))
 
 
@@ -160,12 +160,12 @@ def header_edits() -> list[tuple[object, str]]:
     ]
 
 
-@pytest.mark.parametrize(("tensor", "told"), header_edits())
+@pytest.mark.parametrize(("tensor", "message"), header_edits())
 def test_header_of_safetensors_that_cannot_be_is_rejected(
-    tensor: object, told: str, tmp_path: Path
+    tensor: object, message: str, tmp_path: Path
 ) -> None:
     header = json.dumps({"t": tensor}).encode()
     file = tmp_path / "a.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         open_checkpoint(file)

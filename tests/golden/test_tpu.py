@@ -106,12 +106,12 @@ def test_tables_of_both_topologies_have_equal_rows(
     rows = []
     for case, cores in CASES.items():
         checkpoint = open_checkpoint(checkpoints[case])
-        found = recognise(checkpoint)
-        (table,) = found.tables
+        actual = recognise(checkpoint)
+        (table,) = actual.tables
         assert (table.name, table.rows, table.dim) == (TABLE, 2048, 8)
         assert isinstance(table.layout, SparseCore)
         assert table.layout.cores == cores
-        rows.append(copied(checkpoint, found, tmp_path / case)[TABLE])
+        rows.append(copied(checkpoint, actual, tmp_path / case)[TABLE])
     assert rows[0] == rows[1]
 
 

@@ -76,12 +76,12 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
     ]
     with serving(tmp_path / "bundles") as clients:
         for client in clients:
-            found = client.retrieve(users, k=5)
+            actual = client.retrieve(users, k=5)
             for place, scores in enumerate(queries @ movies.T):
                 best = np.argsort(-scores, kind="stable")[:5]
                 rounding = 1e-5 * (1 + np.median(np.abs(scores)))
                 np.testing.assert_allclose(
-                    found[place].scores, scores[best], rtol=1e-5, atol=rounding
+                    actual[place].scores, scores[best], rtol=1e-5, atol=rounding
                 )
                 assert_ranked(
                     client, {"score": scores}, {"movie_title": tutorial.MOVIES}, users[place]

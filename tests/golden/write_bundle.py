@@ -91,13 +91,13 @@ def answers(root: Path) -> dict[str, Any]:
     try:
         details = running.dataplane.engine.model(Target("movies"))
         calls = {
-            each["call"]: {feature["name"] for feature in each["features"]}
-            for each in details["calls"]
+            call["call"]: {feature["name"] for feature in call["features"]}
+            for call in details["calls"]
         }
         sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
-        found = running.execute(RetrievalRequest(Target("movies"), k=5, context=sent), "retrieve")
+        actual = running.execute(RetrievalRequest(Target("movies"), k=5, context=sent), "retrieve")
         context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
-        ranking = RankingRequest(Target("movies"), context, candidate_ids=found.ids)
+        ranking = RankingRequest(Target("movies"), context, candidate_ids=actual.ids)
         ranked = running.execute(ranking)
         stored = {}
         if read_manifest(root / "movies" / "1").contexts:
@@ -108,9 +108,9 @@ def answers(root: Path) -> dict[str, Any]:
     finally:
         running.close()
     return stored | {
-        "version": found.version,
-        "neighbors": found.ids.tolist(),
-        "retrieval_scores": [float(score) for score in found.scores],
+        "version": actual.version,
+        "neighbors": actual.ids.tolist(),
+        "retrieval_scores": [float(score) for score in actual.scores],
         "ranking_scores": [float(score) for score in ranked.scores],
     }
 

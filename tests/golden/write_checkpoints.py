@@ -195,7 +195,7 @@ def size_limited(directory: Path) -> None:
     """
     values = {"emb": random_values(200, 1), "other": random_values(200, 2)}
     checkpoint = tf.train.Checkpoint(
-        flag=tf.Variable(True), **{name: tf.Variable(each) for name, each in values.items()}
+        flag=tf.Variable(True), **{name: tf.Variable(value) for name, value in values.items()}
     )
     policy = tf.train.experimental.MaxShardSizePolicy(max_shard_size=900)
     options = tf.train.CheckpointOptions(experimental_sharding_callback=policy)

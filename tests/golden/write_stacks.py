@@ -69,11 +69,11 @@ def embedding_object(
     configs = {
         name: embedding.FeatureConfig(
             embedding.TableConfig(
-                *SHAPES[name], initializer=padded(each), name=name, optimizer=rule
+                *SHAPES[name], initializer=padded(value), name=name, optimizer=rule
             ),
             output_shape=[8],
         )
-        for name, each in values.items()
+        for name, value in values.items()
     }
     how = tpu_embedding_v3.SparseCoreEmbeddingConfig(disable_table_stacking=not stacked)
     tables = embedding.TPUEmbeddingV2(configs, rule, sparse_core_embedding_config=how)

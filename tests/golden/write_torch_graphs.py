@@ -35,13 +35,13 @@ def whole_model(ranker):
         bag = [(number + step) % 9 for step in range(1 + number % 3)]
         age = float(number % 7) / 3 - 1
         with torch.no_grad():
-            found = ranker(
+            actual = ranker(
                 user=users[[user]],
                 item=items[[item]],
                 tag=functional.embedding_bag(torch.tensor([bag]), tags, mode="mean"),
                 age=torch.tensor([age]),
             )
-        outputs = {name: float(value) for name, value in found.items()}
+        outputs = {name: float(value) for name, value in actual.items()}
         yield {"user": user, "item": item, "tag": bag, "age": age, **outputs}
 
 

@@ -75,7 +75,7 @@ def send_on(opened: Sequence[socket.socket], data: bytes, times: int) -> None:
 
 
 def post(body: bytes, *headers: str) -> bytes:
-    lines = "".join(f"{each}\r\n" for each in (f"content-length: {len(body)}", *headers))
+    lines = "".join(f"{header}\r\n" for header in (f"content-length: {len(body)}", *headers))
     return CALL + lines.encode() + b"\r\n" + body
 
 
@@ -83,9 +83,9 @@ def assert_rejected(opened: Sequence[socket.socket], *statuses: int) -> None:
     """Each is rejected with one of the statuses, or since so many came at once; at least one for
     what it sent.
     """
-    found = [int(read(connection)[9:12] or 0) for connection in opened]  # 0: it was closed instead
-    assert set(statuses) & set(found), found
-    assert set(found) <= {*statuses, 429}, found
+    actual = [int(read(connection)[9:12] or 0) for connection in opened]  # 0: it was closed instead
+    assert set(statuses) & set(actual), actual
+    assert set(actual) <= {*statuses, 429}, actual
 
 
 def slow_headers(port: int) -> None:
@@ -234,8 +234,8 @@ def headers_of(stream: int) -> bytes:
 def never_ended_calls(port: int) -> None:
     """Bound: max_concurrent_streams, for calls whose messages never come, or never end."""
     calls = (
-        headers_of(each) + frame(DATA, 0, each, b"\0\0\x01\0\0" + bytes(2000))
-        for each in range(1, 801, 2)
+        headers_of(number) + frame(DATA, 0, number, b"\0\0\x01\0\0" + bytes(2000))
+        for number in range(1, 801, 2)
     )
     with connections(port, 10, PREFACE + b"".join(calls)):
         time.sleep(0.5)
@@ -262,8 +262,8 @@ def reset_calls(port: int) -> None:
             for first in range(1, 20_001, 200):
                 streams = range(first, first + 200, 2)
                 calls = (
-                    headers_of(each) + frame(RST_STREAM, 0, each, bytes((0, 0, 0, 8)))
-                    for each in streams
+                    headers_of(stream) + frame(RST_STREAM, 0, stream, bytes((0, 0, 0, 8)))
+                    for stream in streams
                 )
                 if not send(connection, b"".join(calls)):
                     break

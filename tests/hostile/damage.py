@@ -12,8 +12,10 @@ BESIDE = ("values.npz", "facts.json")
 
 def case_files(case: Path) -> Files:
     """Returns the files of a case, without what a test knows of it."""
-    found = [path for path in sorted(case.rglob("*")) if path.is_file() and path.name not in BESIDE]
-    return {path.relative_to(case).as_posix(): path.read_bytes() for path in found}
+    actual = [
+        path for path in sorted(case.rglob("*")) if path.is_file() and path.name not in BESIDE
+    ]
+    return {path.relative_to(case).as_posix(): path.read_bytes() for path in actual}
 
 
 def trial(seed: int, files: Files, directory: Path) -> None:

@@ -186,7 +186,7 @@ def change_text(rng: random.Random, files: Files) -> None:
     key = rng.choice(texts)
     fields = {number: value for number, _, value in _fields(pairs[key])}
     segment, offset, size = (int(fields.get(number, 0)) for number in (3, 4, 5))
-    holders = sorted(each for each in files if ".data-" in each)
+    holders = sorted(file for file in files if ".data-" in file)
     data = files[holders[segment % len(holders)]]
     stored = data[offset : offset + size]
     text = stored[read_varint(stored, 0)[1] + 4 :]
@@ -223,17 +223,17 @@ def damaged(seed: int, files: Mapping[str, bytes]) -> Files:
 
 
 def _index(files: Files) -> tuple[str, Pairs]:
-    name = next(each for each in files if each.endswith(".index"))
+    name = next(file for file in files if file.endswith(".index"))
     return name, dict(read_table(files[name]))
 
 
 def _fields(message: bytes) -> list[tuple[int, int, int | bytes]]:
     """Number, kind and value of each field; [] for what is no message."""
     try:
-        found = UnknownFieldSet(Empty.FromString(message))
+        actual = UnknownFieldSet(Empty.FromString(message))
     except DecodeError:
         return []
-    fields = [(field.field_number, field.wire_type, field.data) for field in found]
+    fields = [(field.field_number, field.wire_type, field.data) for field in actual]
     return fields if all(kind in _SIZES for _, kind, _ in fields) else []
 
 

@@ -201,7 +201,7 @@ def test_impossible_count_offset_or_path_is_rejected(committed_bundle: Path, fie
 
 
 @pytest.mark.parametrize(
-    ("edits", "told"),
+    ("edits", "message"),
     [
         *(
             ({"tables.users.segments.0.offset": at}, "rows-00000-of-00003")
@@ -216,11 +216,11 @@ def test_impossible_count_offset_or_path_is_rejected(committed_bundle: Path, fie
     ],
 )
 def test_rows_or_keys_beyond_their_file_are_rejected_before_they_are_mapped(
-    sample_bundle: Path, edits: dict[str, int], told: str
+    sample_bundle: Path, edits: dict[str, int], message: str
 ) -> None:
     for field, value in edits.items():
         rewrite(sample_bundle, setting(field, value))
-    with pytest.raises(DigestMismatch, match=told):
+    with pytest.raises(DigestMismatch, match=message):
         open_unchecked(sample_bundle)
     with pytest.raises(DigestMismatch):
         open_all(sample_bundle)

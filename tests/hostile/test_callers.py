@@ -175,9 +175,9 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
 
 def _memory(process: Path, name: str) -> int:
     """Returns bytes of memory, by the kernel's name."""
-    found = re.search(rf"{name}:\s+(\d+) kB", (process / "status").read_text())
-    assert found is not None
-    return int(found[1]) << 10
+    actual = re.search(rf"{name}:\s+(\d+) kB", (process / "status").read_text())
+    assert actual is not None
+    return int(actual[1]) << 10
 
 
 def _is_overload(problem: Exception) -> bool:

@@ -90,8 +90,8 @@ def test_layout_file_with_any_damage_fits_or_is_a_typed_error(
 
 
 def _renumbered(rng: random.Random, data: bytes) -> bytes:
-    def other(found: re.Match[bytes]) -> bytes:
-        return found[0] if rng.random() < 0.8 else str(rng.choice([*NUMBERS, -1])).encode()
+    def other(actual: re.Match[bytes]) -> bytes:
+        return actual[0] if rng.random() < 0.8 else str(rng.choice([*NUMBERS, -1])).encode()
 
     return re.sub(rb"\d+", other, data)
 

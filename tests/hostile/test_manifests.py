@@ -258,28 +258,28 @@ PARTS: list[tuple[str, Any, str]] = [
 @pytest.fixture
 def manifest(committed_bundle: Path) -> Json:
     """A sound one, as JSON."""
-    found: Json = json.loads((committed_bundle / "manifest.json").read_bytes())
-    return found
+    actual: Json = json.loads((committed_bundle / "manifest.json").read_bytes())
+    return actual
 
 
-@pytest.mark.parametrize(("path", "value", "told"), EDITS)
+@pytest.mark.parametrize(("path", "value", "message"), EDITS)
 def test_manifest_that_breaks_a_rule_is_rejected(
-    manifest: Json, path: str, value: Any, told: str
+    manifest: Json, path: str, value: Any, message: str
 ) -> None:
     setting(path, value)(manifest)
-    with pytest.raises(FormatError, match=told) as rejected:
+    with pytest.raises(FormatError, match=message) as rejected:
         parse(sealed(manifest))
     assert "manifest" in str(rejected.value)
 
 
-@pytest.mark.parametrize(("base", "changes", "told"), CHANGES)
+@pytest.mark.parametrize(("base", "changes", "message"), CHANGES)
 def test_feature_that_breaks_a_rule_is_rejected(
-    manifest: Json, base: str, changes: Json, told: str
+    manifest: Json, base: str, changes: Json, message: str
 ) -> None:
     manifest["features"]["new"] = FEATURES[base]
     parse(sealed(manifest))
     manifest["features"]["new"] = FEATURES[base] | changes
-    with pytest.raises(FormatError, match=told):
+    with pytest.raises(FormatError, match=message):
         parse(sealed(manifest))
 
 
@@ -290,11 +290,11 @@ def test_features_that_read_places_of_different_numbers_are_rejected(manifest: J
         parse(sealed(manifest))
 
 
-@pytest.mark.parametrize(("path", "value", "told"), PARTS)
-def test_inconsistent_parts_of_a_tower_are_rejected(path: str, value: Any, told: str) -> None:
+@pytest.mark.parametrize(("path", "value", "message"), PARTS)
+def test_inconsistent_parts_of_a_tower_are_rejected(path: str, value: Any, message: str) -> None:
     manifest = json.loads(IN_PARTS.read_bytes())
     setting(f"towers.ranking.{path}", value)(manifest)
-    with pytest.raises(FormatError, match=told):
+    with pytest.raises(FormatError, match=message):
         parse(sealed(manifest))
 
 

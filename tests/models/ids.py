@@ -54,8 +54,8 @@ class Ways(tf.keras.Model):
         self.kept = kept
         self.out = tf.keras.layers.Dense(2)
 
-    def call(self, given):
-        found = [tf.cast(way(given), tf.float32) for way in self.ways.values()]
+    def call(self, features):
+        found = [tf.cast(way(features), tf.float32) for way in self.ways.values()]
         return self.out(
             tf.concat([tf.reshape(each, [-1, math.prod(each.shape[1:])]) for each in found], 1)
         )
@@ -66,13 +66,14 @@ def looked_up(ids, rows=None):
     table, too.
     """
     rows = {
-        name: lambda table, given, made=made: table(made(given)) for name, made in ids.items()
+        name: lambda table, features, made=made: table(made(features)) for name, made in ids.items()
     } | (rows or {})
     tables = {name: tf.keras.layers.Embedding(ROWS, 3, name=f"{name}_table") for name in rows}
     for table in tables.values():
         table.build(None)
     return Ways(
-        {name: lambda given, name=name: rows[name](tables[name], given) for name in rows}, tables
+        {name: lambda features, name=name: rows[name](tables[name], features) for name in rows},
+        tables,
     )
 
 
@@ -99,30 +100,32 @@ def rules(layers):
     words = tf.lookup.StaticVocabularyTable(initial, 4)
     zero = tf.constant(0, tf.int64)
     return {
-        "listed": lambda given: listed(given["city"]),
-        "several": lambda given: several(given["city"]),
-        "masked": lambda given: masked(given["city"]),
-        "masked_one": lambda given: masked_one(given["city"]),
-        "remainders": lambda given: remainders(given["shop"]),
-        "words": lambda given: words.lookup(given["city"]),
-        "hashing": lambda given: hashing(given["item"]),
-        "salted": lambda given: salted(given["city"]),
-        "masked_hash": lambda given: masked_hash(given["item"]),
-        "strong": lambda given: tf.strings.to_hash_bucket_strong(given["city"], ROWS, [1, -2]),
-        "hashed": lambda given: fast(given["city"], 100) + 7,
-        "ages": lambda given: ages(given["age"]),
-        "default": lambda given: tf.where(
-            (given["shop"] >= 0) & (given["shop"] < ROWS), given["shop"], zero + 3
+        "listed": lambda features: listed(features["city"]),
+        "several": lambda features: several(features["city"]),
+        "masked": lambda features: masked(features["city"]),
+        "masked_one": lambda features: masked_one(features["city"]),
+        "remainders": lambda features: remainders(features["shop"]),
+        "words": lambda features: words.lookup(features["city"]),
+        "hashing": lambda features: hashing(features["item"]),
+        "salted": lambda features: salted(features["city"]),
+        "masked_hash": lambda features: masked_hash(features["item"]),
+        "strong": lambda features: tf.strings.to_hash_bucket_strong(
+            features["city"], ROWS, [1, -2]
         ),
-        "cut": lambda given: (2 + tf.cast(given["shop"], tf.int32)) % 100,
-        "steps": lambda given: tf.minimum(given["item"] % 1000 // 10, 50) * 2 + 1,
-        "remainder_listed": lambda given: few(given["item"] % 10),
-        "remainder_hashed": lambda given: fast(text(given["item"] % 1000 - 500), ROWS),
-        "listed_twice": lambda given: table.lookup(listed(given["city"]) % 3) + 1,
-        "bucket": lambda given: hashing(ages(given["age"])),
-        "missing": lambda given: 5 - table.lookup(given["item"]) * 2,
-        "none": lambda given: unless(given["item"] % 10 - 1, -1, 9),
-        "two_columns": lambda given: table.lookup(given["several"] % 4)[:, 1] + 1,
+        "hashed": lambda features: fast(features["city"], 100) + 7,
+        "ages": lambda features: ages(features["age"]),
+        "default": lambda features: tf.where(
+            (features["shop"] >= 0) & (features["shop"] < ROWS), features["shop"], zero + 3
+        ),
+        "cut": lambda features: (2 + tf.cast(features["shop"], tf.int32)) % 100,
+        "steps": lambda features: tf.minimum(features["item"] % 1000 // 10, 50) * 2 + 1,
+        "remainder_listed": lambda features: few(features["item"] % 10),
+        "remainder_hashed": lambda features: fast(text(features["item"] % 1000 - 500), ROWS),
+        "listed_twice": lambda features: table.lookup(listed(features["city"]) % 3) + 1,
+        "bucket": lambda features: hashing(ages(features["age"])),
+        "missing": lambda features: 5 - table.lookup(features["item"]) * 2,
+        "none": lambda features: unless(features["item"] % 10 - 1, -1, 9),
+        "two_columns": lambda features: table.lookup(features["several"] % 4)[:, 1] + 1,
     }
 
 
@@ -142,44 +145,47 @@ def crosses(layers):
     pairs = layers.StringLookup(vocabulary=PAIRS, num_oov_indices=2)
     listed = held(PAIRS, [0, 1, 2], 5, tf.string)
 
-    def pair(given):
-        return joined([given["city"], text(given["item"])], "_")
+    def pair(features):
+        return joined([features["city"], text(features["item"])], "_")
 
     return {
-        "plain": lambda given: plain((given["city"], given["small"])),
-        "columns": lambda given: column((given["one"], given["other"])),
-        "three": lambda given: three([given["item"], given["city"], given["shop"]]),
-        "crossed": lambda given: crossed((ages(given["age"]), places(given["place"]))),
-        "known": lambda given: known(
-            (words(given["city"]), numbers(given["item"]), hashing(given["shop"]))
+        "plain": lambda features: plain((features["city"], features["small"])),
+        "columns": lambda features: column((features["one"], features["other"])),
+        "three": lambda features: three([features["item"], features["city"], features["shop"]]),
+        "crossed": lambda features: crossed((ages(features["age"]), places(features["place"]))),
+        "known": lambda features: known(
+            (words(features["city"]), numbers(features["item"]), hashing(features["shop"]))
         ),
-        "crossed_twice": lambda given: twice((given["item"] % 10, given["item"] // 10)),
-        "crossed_lower": lambda given: lower(
-            (tf.strings.lower(given["city"]), words(tf.strings.strip(given["city"])))
+        "crossed_twice": lambda features: twice((features["item"] % 10, features["item"] // 10)),
+        "crossed_lower": lambda features: lower(
+            (tf.strings.lower(features["city"]), words(tf.strings.strip(features["city"])))
         ),
-        "joined": lambda given: fast(joined([given["one"], given["other"]], "%"), ROWS),
-        "prefix": lambda given: fast(joined(["shop=", text(given["shop"])]), 500) + 3,
-        "around": lambda given: fast(
-            "<" + given["city"] + "|" + text(given["shop"] % 10) + ">", ROWS
+        "joined": lambda features: fast(joined([features["one"], features["other"]], "%"), ROWS),
+        "prefix": lambda features: fast(joined(["shop=", text(features["shop"])]), 500) + 3,
+        "around": lambda features: fast(
+            "<" + features["city"] + "|" + text(features["shop"] % 10) + ">", ROWS
         ),
-        "nested": lambda given: fast(
-            joined([joined([given["city"], given["city_2"]], "&"), text(given["item"])]), ROWS
+        "nested": lambda features: fast(
+            joined([joined([features["city"], features["city_2"]], "&"), text(features["item"])]),
+            ROWS,
         ),
-        "buckets": lambda given: fast(
-            joined([text(ages(given["age"])), text(words(given["city"]))], "x"), 90
+        "buckets": lambda features: fast(
+            joined([text(ages(features["age"])), text(words(features["city"]))], "x"), 90
         ),
-        "salted_pair": lambda given: salted(pair(given)),
-        "listed_pair": lambda given: pairs(pair(given)),
-        "static_pair": lambda given: listed.lookup(pair(given)),
-        "stacked": lambda given: fast(
+        "salted_pair": lambda features: salted(pair(features)),
+        "listed_pair": lambda features: pairs(pair(features)),
+        "static_pair": lambda features: listed.lookup(pair(features)),
+        "stacked": lambda features: fast(
             tf.strings.reduce_join(
-                tf.stack([given["city"], text(given["shop"])], 1), axis=1, separator="|"
+                tf.stack([features["city"], text(features["shop"])], 1), axis=1, separator="|"
             ),
             ROWS,
         ),
-        "twice": lambda given: fast(text(given["item"] % 10) + "_" + text(given["item"]), ROWS),
-        "lower": lambda given: fast(
-            tf.strings.lower(given["city"]) + "_" + text(given["item"]), ROWS
+        "twice": lambda features: fast(
+            text(features["item"] % 10) + "_" + text(features["item"]), ROWS
+        ),
+        "lower": lambda features: fast(
+            tf.strings.lower(features["city"]) + "_" + text(features["item"]), ROWS
         ),
     }
 
@@ -196,63 +202,77 @@ def build_places():
     each = tf.range(FIELDS)
 
     def flat(ids):
-        return lambda table, given: tf.reshape(
-            tf.gather(table.embeddings, tf.reshape(ids(given), [-1])), [-1, 6, 3]
+        return lambda table, features: tf.reshape(
+            tf.gather(table.embeddings, tf.reshape(ids(features), [-1])), [-1, 6, 3]
         )
 
     ids = {
-        "part": lambda given: given["x"][:, 2:5],
-        "gathered": lambda given: tf.gather(given["x"], [0, 3, 5], axis=1),
-        "shuffled": lambda given: tf.reverse(tf.reshape(given["x"], [-1, 2, 3]), [1])[:, :, 1:],
-        "transposed": lambda given: tf.transpose(tf.reshape(given["x"], [-1, 2, 3]), [0, 2, 1]),
-        "offset": lambda given: given["x"] + firsts,
-        "offset_numpy": lambda given: (
-            tf.cast(given["x"], tf.int32) + OFFSETS.astype(np.int32)[np.newaxis]
+        "part": lambda features: features["x"][:, 2:5],
+        "gathered": lambda features: tf.gather(features["x"], [0, 3, 5], axis=1),
+        "shuffled": lambda features: tf.reverse(tf.reshape(features["x"], [-1, 2, 3]), [1])[
+            :, :, 1:
+        ],
+        "transposed": lambda features: tf.transpose(
+            tf.reshape(features["x"], [-1, 2, 3]), [0, 2, 1]
         ),
-        "offset_part": lambda given: (given["x"] % SIZES + firsts)[:, 1::2],
-        "offset_many": lambda given: given["x"][:, :1] + many,
-        "stacked": lambda given: (
-            tf.stack([given["a"], given["b"], given["x"][:, 4]], 1) + firsts[:3]
+        "offset": lambda features: features["x"] + firsts,
+        "offset_numpy": lambda features: (
+            tf.cast(features["x"], tf.int32) + OFFSETS.astype(np.int32)[np.newaxis]
         ),
-        "joined": lambda given: (
-            tf.concat([given["a"][:, None], given["x"][:, 3:]], -1) + firsts[:4]
+        "offset_part": lambda features: (features["x"] % SIZES + firsts)[:, 1::2],
+        "offset_many": lambda features: features["x"][:, :1] + many,
+        "stacked": lambda features: (
+            tf.stack([features["a"], features["b"], features["x"][:, 4]], 1) + firsts[:3]
         ),
-        "cast": lambda given: tf.cast(given["n"], tf.int32),
-        "cast_down": lambda given: tf.cast(tf.floor(given["n"][:, 1:4]), tf.int64) + firsts[1:4],
-        "cast_nearest": lambda given: tf.cast(tf.round(given["n"][:, 1]), tf.int32) % 1000,
-        "cast_hash": lambda given: fast(text(tf.cast(given["n"][:, 2], tf.int64)), ROWS),
-        "bucketized": lambda given: (
-            tf.cast(buckets(given["n"][:, :4]), tf.int64) + tf.range(4, dtype=tf.int64) * 6
+        "joined": lambda features: (
+            tf.concat([features["a"][:, None], features["x"][:, 3:]], -1) + firsts[:4]
         ),
-        "searched": lambda given: tf.searchsorted(LIMITS, given["n"][:, 2], side="right"),
-        "searched_ages": lambda given: tf.searchsorted(tf.constant([18, 60], tf.int64), given["a"]),
-        "normalised": lambda given: buckets((given["n"] - mean) / deviation),
-        "normalised_layer": lambda given: buckets(standard(given["n"][:, :3])),
-        "logarithms": lambda given: (
-            tf.cast(tf.math.log1p(tf.maximum(given["n"], 0.0)) * 10.0, tf.int32) + each * 900
+        "cast": lambda features: tf.cast(features["n"], tf.int32),
+        "cast_down": lambda features: (
+            tf.cast(tf.floor(features["n"][:, 1:4]), tf.int64) + firsts[1:4]
         ),
-        "since": lambda given: (
-            tf.cast(tf.clip_by_value((2.5 - given["n"]) / 0.3, 0.0, 30.0), tf.int32) + each * 31
+        "cast_nearest": lambda features: tf.cast(tf.round(features["n"][:, 1]), tf.int32) % 1000,
+        "cast_hash": lambda features: fast(text(tf.cast(features["n"][:, 2], tf.int64)), ROWS),
+        "bucketized": lambda features: (
+            tf.cast(buckets(features["n"][:, :4]), tf.int64) + tf.range(4, dtype=tf.int64) * 6
+        ),
+        "searched": lambda features: tf.searchsorted(LIMITS, features["n"][:, 2], side="right"),
+        "searched_ages": lambda features: tf.searchsorted(
+            tf.constant([18, 60], tf.int64), features["a"]
+        ),
+        "normalised": lambda features: buckets((features["n"] - mean) / deviation),
+        "normalised_layer": lambda features: buckets(standard(features["n"][:, :3])),
+        "logarithms": lambda features: (
+            tf.cast(tf.math.log1p(tf.maximum(features["n"], 0.0)) * 10.0, tf.int32) + each * 900
+        ),
+        "since": lambda features: (
+            tf.cast(tf.clip_by_value((2.5 - features["n"]) / 0.3, 0.0, 30.0), tf.int32) + each * 31
         ),
     }
     rows = {
-        "flat": flat(lambda given: given["x"]),
-        "offset_flat": flat(lambda given: given["x"] + firsts),
-        "searched_flat": flat(lambda given: tf.searchsorted(LIMITS, tf.reshape(given["n"], [-1]))),
-        "split": lambda table, given: tf.concat(
-            [table(part) for part in tf.split(given["x"], 2, axis=1)], 1
+        "flat": flat(lambda features: features["x"]),
+        "offset_flat": flat(lambda features: features["x"] + firsts),
+        "searched_flat": flat(
+            lambda features: tf.searchsorted(LIMITS, tf.reshape(features["n"], [-1]))
         ),
-        "unstacked": lambda table, given: tf.stack(
-            [table(one) for one in tf.unstack(given["x"], axis=1)[::-1]], 1
+        "split": lambda table, features: tf.concat(
+            [table(part) for part in tf.split(features["x"], 2, axis=1)], 1
         ),
-        "cast_some": lambda table, given: tf.concat(
-            [tf.reshape(table(tf.cast(given["n"][:, 3:], tf.int32)), [-1, 9]), given["n"][:, :3]], 1
+        "unstacked": lambda table, features: tf.stack(
+            [table(one) for one in tf.unstack(features["x"], axis=1)[::-1]], 1
         ),
-        "scaled": lambda table, given: tf.nn.embedding_lookup(
-            table.embeddings, given["a"], max_norm=0.5
+        "cast_some": lambda table, features: tf.concat(
+            [
+                tf.reshape(table(tf.cast(features["n"][:, 3:], tf.int32)), [-1, 9]),
+                features["n"][:, :3],
+            ],
+            1,
         ),
-        "scaled_several": lambda table, given: tf.nn.embedding_lookup(
-            table.embeddings, given["x"], max_norm=0.25
+        "scaled": lambda table, features: tf.nn.embedding_lookup(
+            table.embeddings, features["a"], max_norm=0.5
+        ),
+        "scaled_several": lambda table, features: tf.nn.embedding_lookup(
+            table.embeddings, features["x"], max_norm=0.25
         ),
     }
     return looked_up(ids, rows)
@@ -263,8 +283,8 @@ def build_layer():
     table = E.FeatureConfig(E.TableConfig(ROWS, 3, name="table", combiner="mean"))
     layer = tfrs.layers.embedding.TPUEmbedding({"few": table, "one": table}, E.SGD(0.1))
 
-    def found(given):
-        rows = layer({"few": given["x"][:, 2:5] + OFFSETS[2:5], "one": given["x"][:, 1]})
+    def found(features):
+        rows = layer({"few": features["x"][:, 2:5] + OFFSETS[2:5], "one": features["x"][:, 1]})
         return tf.concat([tf.reshape(rows["few"], [-1, 9]), rows["one"]], 1)
 
     return Ways({"all": found}, [layer])
@@ -275,11 +295,11 @@ def build_bags():
     combined = tf.nn.embedding_lookup_sparse
     safe = tf.nn.safe_embedding_lookup_sparse
     rows = {
-        "ragged": lambda table, given: combined(
-            table.embeddings, given["bag"], None, combiner="sum", max_norm=0.5
+        "ragged": lambda table, features: combined(
+            table.embeddings, features["bag"], None, combiner="sum", max_norm=0.5
         ),
-        "sparse": lambda table, given: safe(table.embeddings, given["tags"], max_norm=0.5),
-        "filled": lambda table, given: safe(table.embeddings, given["tags"], default_id=3),
+        "sparse": lambda table, features: safe(table.embeddings, features["tags"], max_norm=0.5),
+        "filled": lambda table, features: safe(table.embeddings, features["tags"], default_id=3),
     }
     return looked_up({}, rows)
 
@@ -324,18 +344,20 @@ def build_columns():
         + [fc.indicator_column(column) for column in counted]
     )
     made = {
-        "tenth": lambda given: given["item"] % 10,
-        "word": lambda given: words(given["city"]),
-        "far": lambda given: tf.abs(given["shop"]) % 12 * 2,
-        "twice": lambda given: given["few_pair"] % 5 * 2,
-        "upper": lambda given: tf.strings.upper(given["city"]),
-        "lower": lambda given: tf.strings.lower(given["city"]),
+        "tenth": lambda features: features["item"] % 10,
+        "word": lambda features: words(features["city"]),
+        "far": lambda features: tf.abs(features["shop"]) % 12 * 2,
+        "twice": lambda features: features["few_pair"] % 5 * 2,
+        "upper": lambda features: tf.strings.upper(features["city"]),
+        "lower": lambda features: tf.strings.lower(features["city"]),
     }
     sequence = fc.indicator_column(fc.sequence_categorical_column_with_hash_bucket("words", 5))
     each = tf.keras.experimental.SequenceFeatures([sequence])
     ways = {
-        "all": lambda given: layer({**given, **{name: way(given) for name, way in made.items()}}),
-        "each": lambda given: each({"words": given["words"]})[0],
+        "all": lambda features: layer(
+            {**features, **{name: way(features) for name, way in made.items()}}
+        ),
+        "each": lambda features: each({"words": features["words"]})[0],
     }
     return Ways(ways, [layer])
 
@@ -343,13 +365,15 @@ def build_columns():
 def build_none():
     column = fc.embedding_column(fc.categorical_column_with_hash_bucket("less", 50, tf.int64), 4)
     layer = tf.keras.layers.DenseFeatures([column])
-    return Ways({"less": lambda given: layer({"less": given["item"] - 1})}, [layer])
+    return Ways({"less": lambda features: layer({"less": features["item"] - 1})}, [layer])
 
 
 def build_stripped():
     column = fc.embedding_column(fc.categorical_column_with_hash_bucket("bare", 50), 4)
     layer = tf.keras.layers.DenseFeatures([column])
-    return Ways({"bare": lambda given: layer({"bare": tf.strings.strip(given["city"])})}, [layer])
+    return Ways(
+        {"bare": lambda features: layer({"bare": tf.strings.strip(features["city"])})}, [layer]
+    )
 
 
 def build_weighted_text():
@@ -358,8 +382,8 @@ def build_weighted_text():
     column = fc.embedding_column(fc.weighted_categorical_column(ids, "age"), 4)
     layer = tf.keras.layers.DenseFeatures([column])
 
-    def lowered(given):
-        return layer({"low": tf.strings.lower(given["city"]), "age": given["age"]})
+    def lowered(features):
+        return layer({"low": tf.strings.lower(features["city"]), "age": features["age"]})
 
     return Ways({"low": lowered}, [layer])
 
@@ -380,16 +404,16 @@ def encodings(api):
     )
     listed = layers.IntegerLookup(vocabulary=[7, 5], output_mode="one_hot")
     made = {
-        "hot": lambda given: hot(given["words"]),
-        "counted": lambda given: counted(given["several"]),
-        "one": lambda given: one(given["city"]),
-        "counts": lambda given: counts(words(given["words"])),
-        "hashed": lambda given: hashed(given["item"]),
-        "ages": lambda given: ages(given["age"][:, None]),
-        "tenth": lambda given: tenth(given["item"] % 10),
-        "raw": lambda given: small(given["few_pair"]),
-        "listed": lambda given: listed(given["item"] % 8),
-        "crossed": lambda given: crossed((given["city"], given["item"])),
+        "hot": lambda features: hot(features["words"]),
+        "counted": lambda features: counted(features["several"]),
+        "one": lambda features: one(features["city"]),
+        "counts": lambda features: counts(words(features["words"])),
+        "hashed": lambda features: hashed(features["item"]),
+        "ages": lambda features: ages(features["age"][:, None]),
+        "tenth": lambda features: tenth(features["item"] % 10),
+        "raw": lambda features: small(features["few_pair"]),
+        "listed": lambda features: listed(features["item"] % 8),
+        "crossed": lambda features: crossed((features["city"], features["item"])),
     }
     return Ways(made)
 
@@ -432,11 +456,11 @@ def titles(api):
         "hot": hot,
         "rare": rare,
     }
-    made = {name: lambda given, way=way: way(given["title"]) for name, way in ways.items()}
+    made = {name: lambda features, way=way: way(features["title"]) for name, way in ways.items()}
     made |= {
-        "fixed": lambda given: table(fixed(given["title"])),
-        "masked": lambda given: largest(fixed(given["title"]), masked),
-        "whole": lambda given: one(whole(given["title"])),
+        "fixed": lambda features: table(fixed(features["title"])),
+        "masked": lambda features: largest(fixed(features["title"]), masked),
+        "whole": lambda features: one(whole(features["title"])),
     }
     return Ways(made, [mean, letters, runs, cut, table, masked, one])
 
@@ -457,16 +481,18 @@ def build_handmade():
         vocabulary=WORDS, standardize=_tidied, ragged=True, ngrams=(1, 2)
     )
 
-    def found(given):
-        words = tf.strings.split(tf.strings.strip(tf.strings.upper(given["title"])))
+    def found(features):
+        words = tf.strings.split(tf.strings.strip(tf.strings.upper(features["title"])))
         ids = tf.ragged.map_flat_values(fast, words, 30)
         return tf.reduce_sum(tf.nn.embedding_lookup(hashed.embeddings, ids), 1)
 
     made = {
         "found": found,
-        "listed": lambda given: tf.reduce_mean(listed(known(tf.strings.split(given["title"]))), 1),
-        "tidied": lambda given: tf.reduce_mean(listed(tidy(given["title"])), 1),
-        "lowered": lambda given: hashed(fast(tf.strings.lower(given["title"]), 30)),
+        "listed": lambda features: tf.reduce_mean(
+            listed(known(tf.strings.split(features["title"]))), 1
+        ),
+        "tidied": lambda features: tf.reduce_mean(listed(tidy(features["title"])), 1),
+        "lowered": lambda features: hashed(fast(tf.strings.lower(features["title"]), 30)),
     }
     return Ways(made, [hashed, listed])
 
@@ -489,13 +515,13 @@ def vectorized(words=None, mask=True, **how):
     words = words or tf.keras.layers.TextVectorization(**how)
     table = tf.keras.layers.Embedding(4000, 4, mask_zero=mask)
     pooled = tf.keras.layers.GlobalAveragePooling1D()
-    return Ways({"title": lambda given: pooled(table(words(given["title"])))}, [table])
+    return Ways({"title": lambda features: pooled(table(words(features["title"])))}, [table])
 
 
 def build_filled_beyond():
     """Fills empty bags with a row that its table does not have."""
     rows = partial(tf.nn.safe_embedding_lookup_sparse, default_id=ROWS)
-    return looked_up({}, {"tags": lambda table, given: rows(table.embeddings, given["tags"])})
+    return looked_up({}, {"tags": lambda table, features: rows(table.embeddings, features["tags"])})
 
 
 def build_zeroed():
@@ -537,26 +563,28 @@ def odd():
         output_sequence_length=1, vocabulary=COLORS, standardize=digits
     )
     return {
-        "squared": lambda given: given["item"] * given["item"] % 100,
-        "sine": lambda given: tf.cast(
-            10.0 + 10.0 * tf.sin(tf.cast(given["item"], tf.float32)), tf.int64
+        "squared": lambda features: features["item"] * features["item"] % 100,
+        "sine": lambda features: tf.cast(
+            10.0 + 10.0 * tf.sin(tf.cast(features["item"], tf.float32)), tf.int64
         ),
-        "python": lambda given: tf.reshape(
-            tf.py_function(lambda ids: ids + 1, [given["item"]], tf.int64), [-1]
+        "python": lambda features: tf.reshape(
+            tf.py_function(lambda ids: ids + 1, [features["item"]], tf.int64), [-1]
         ),
-        "encoded": lambda given: tf.strings.to_hash_bucket_fast(
-            tf.io.encode_base64(given["city"]), ROWS
+        "encoded": lambda features: tf.strings.to_hash_bucket_fast(
+            tf.io.encode_base64(features["city"]), ROWS
         ),
-        "narrow": lambda given: tf.cast(tf.cast(given["item"], tf.uint8), tf.int32),
-        "multiplied": lambda given: (given["x"] * given["x"] + OFFSETS)[:, 3:],
-        "variable": lambda given: given["x"] + firsts,
-        "unguarded": lambda given: tf.searchsorted(
-            LIMITS, tf.math.log(given["n"][:, 0]), side="right"
+        "narrow": lambda features: tf.cast(tf.cast(features["item"], tf.uint8), tf.int32),
+        "multiplied": lambda features: (features["x"] * features["x"] + OFFSETS)[:, 3:],
+        "variable": lambda features: features["x"] + firsts,
+        "unguarded": lambda features: tf.searchsorted(
+            LIMITS, tf.math.log(features["n"][:, 0]), side="right"
         ),
-        "crossed": lambda given: crossing((given["item"] * given["item"], given["city"])),
-        "text": lambda given: words(given["one"]),
-        "padded": lambda given: fast(
-            joined([given["city"], text(given["item"], width=5, fill="0")]), ROWS
+        "crossed": lambda features: crossing(
+            (features["item"] * features["item"], features["city"])
+        ),
+        "text": lambda features: words(features["one"]),
+        "padded": lambda features: fast(
+            joined([features["city"], text(features["item"], width=5, fill="0")]), ROWS
         ),
     }
 

@@ -69,7 +69,8 @@ class Rules(tf.keras.Model):
             for name, each in WORDS.items()
         }
         self.words = {
-            name: layers.Embedding(each.vocabulary_size(), 4) for name, each in self.lookups.items()
+            name: layers.Embedding(lookup.vocabulary_size(), 4)
+            for name, lookup in self.lookups.items()
         }
         self.hashed = layers.Hashing(3000)
         self.users = layers.Embedding(3000, 8)

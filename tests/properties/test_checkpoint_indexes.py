@@ -33,4 +33,4 @@ def test_every_flipped_bit_in_an_index_is_rejected_or_changes_nothing(tmp_path: 
         for bit in range(8):
             with flipped(Place(index, byte, bit)):
                 taken = read_unless_rejected(tmp_path, ["t"])
-            assert not any(difference(values, found).any() for _, found in taken), (byte, bit)
+            assert not any(difference(values, actual).any() for _, actual in taken), (byte, bit)

@@ -112,8 +112,8 @@ def test_filters_match_their_truth_table(
         assert json.loads(body)["ids"] == expected, (seed, sent)
         code, body = clients.by_grpc(case)
         assert code == "OK", body
-        found = pb.RetrieveResponse.FromString(body).ids
-        assert np.frombuffer(found.int64s, "<i8").tolist() == expected, (seed, sent)
+        actual = pb.RetrieveResponse.FromString(body).ids
+        assert np.frombuffer(actual.int64s, "<i8").tolist() == expected, (seed, sent)
         counts.add(len(matching))
     assert {0, 1, SIZE} <= counts
 
@@ -148,12 +148,12 @@ def test_lists_of_several_options_match_their_definition(
         (answer,) = reference.answers(small, "retrieve", body)
         expected = answer["ids"]
         case = Case("retrieve", "selected", body)
-        code, found = clients.by_http(case, protobuf=False)
-        assert code == "OK", found
-        assert json.loads(found)["ids"] == expected, (seed, body)
-        code, found = clients.by_grpc(case)
-        assert code == "OK", found
-        ids = pb.RetrieveResponse.FromString(found).ids
+        code, actual = clients.by_http(case, protobuf=False)
+        assert code == "OK", actual
+        assert json.loads(actual)["ids"] == expected, (seed, body)
+        code, actual = clients.by_grpc(case)
+        assert code == "OK", actual
+        ids = pb.RetrieveResponse.FromString(actual).ids
         assert np.frombuffer(ids.int64s, "<i8").tolist() == expected, (seed, body)
         lengths.add(len(expected))
     assert {0, 1, 8} <= lengths

@@ -68,10 +68,10 @@ def test_lists_are_padded_and_cut_as_slices_or_rejected(kind: Any, data: st.Data
             fitted(entry, lists, dtype, default)
         assert problem.value.example == expected.index(None)
         return
-    found = fitted(entry, lists, dtype, default)
-    assert found.column.values.reshape(-1, size).tolist() == expected
+    actual = fitted(entry, lists, dtype, default)
+    assert actual.column.values.reshape(-1, size).tolist() == expected
     lengths = [len(each) for each in lists]
-    assert found.cut == sum(length > size for length in lengths)
-    assert found.padded == sum(length < size for length in lengths if pad is not None)
-    again = fit_length("recent", entry, found.column, len(lists))
-    assert again == (found.column, 0, 0)
+    assert actual.cut == sum(length > size for length in lengths)
+    assert actual.padded == sum(length < size for length in lengths if pad is not None)
+    second = fit_length("recent", entry, actual.column, len(lists))
+    assert second == (actual.column, 0, 0)

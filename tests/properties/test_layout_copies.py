@@ -70,12 +70,12 @@ def opened(
         if spoiled and (place := data.find(spoiled)) >= 0:
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     checkpoint = open_checkpoint(directory)
-    found = recognise(checkpoint, {"stack": "stack"})
+    actual = recognise(checkpoint, {"stack": "stack"})
     specs = [
-        replace(found.tables[0], name=name, rows=len(values), dim=values.shape[1], layout=layout)
+        replace(actual.tables[0], name=name, rows=len(values), dim=values.shape[1], layout=layout)
         for (name, values), layout in zip(held.items(), layouts, strict=True)
     ]
-    return checkpoint, replace(found, tables=tuple(specs))
+    return checkpoint, replace(actual, tables=tuple(specs))
 
 
 @settings(max_examples=50)
@@ -192,6 +192,6 @@ def test_verify_tables_stack_read_by_another_layout_is_found(
 ) -> None:
     checkpoint, inventory = opened(tmp_path, *stack(4, [30, 20], 5, 8, 2))
     entry = copied_tables(checkpoint, inventory, tmp_path / "out")["t1"]
-    told = entry.model_copy(update={"source": entry.source.model_copy(update=wrong)})
+    message = entry.model_copy(update={"source": entry.source.model_copy(update=wrong)})
     with pytest.raises(VerificationFailed, match="'t1'"):
-        verify_tables(checkpoint, tmp_path / "out", {"t1": told}, rows)
+        verify_tables(checkpoint, tmp_path / "out", {"t1": message}, rows)

@@ -120,16 +120,16 @@ def test_rows_sharded_over_cores_are_copied_in_the_order_of_ids(seed: int, tmp_p
     recorded["stacked_configs"] = {"s": config} if seed % 2 else [config]
     checkpoint = open_checkpoint(save(tmp_path / "c", variables, devices, recorded))
 
-    found = recognise(checkpoint)
+    actual = recognise(checkpoint)
 
-    assert {spec.name: (spec.rows, spec.dim) for spec in found.tables} == {
+    assert {spec.name: (spec.rows, spec.dim) for spec in actual.tables} == {
         **{name: values.shape for name, values in tables.items()},
         "alone": alone.shape,
     }
-    assert [slot.key for slot in found.slots] == ["model.ebc.accumulators.s"]
-    assert [entry.key for entry in found.dense] == ["model.over.weight"]
+    assert [slot.key for slot in actual.slots] == ["model.ebc.accumulators.s"]
+    assert [entry.key for entry in actual.dense] == ["model.over.weight"]
     expected = {name: values.tobytes() for name, values in (tables | {"alone": alone}).items()}
-    assert copied(checkpoint, found, tmp_path) == expected
+    assert copied(checkpoint, actual, tmp_path) == expected
 
 
 CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
@@ -162,7 +162,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]
         r"\['column_order'\] \(list\)\. What it says is not understood",
     ),
     "an unknown key of a table": (
-        lambda config: config | {"tables": [{**each, "hash": 1} for each in config["tables"]]},
+        lambda config: config | {"tables": [{**table, "hash": 1} for table in config["tables"]]},
         r"a table\['hash'\] \(int\)",
     ),
     "no tables": (
@@ -179,7 +179,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]
 def bare(config: dict[str, Any]) -> list[dict[str, Any]]:
     """The tables of a stack, without what is recorded of them twice."""
     kept = ("name", "num_embeddings", "embedding_dim")
-    return [{key: each[key] for key in kept} for each in config["tables"]]
+    return [{key: table[key] for key in kept} for table in config["tables"]]
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)

@@ -47,8 +47,8 @@ class Stored(NamedTuple):
     before: int
 
     def wide(self) -> NDArray[np.float32]:
-        found = self.values.astype(np.float32)
-        return found * self.scales[:, np.newaxis] if self.dtype == "int8" else found
+        actual = self.values.astype(np.float32)
+        return actual * self.scales[:, np.newaxis] if self.dtype == "int8" else actual
 
 
 @st.composite
@@ -82,18 +82,18 @@ def write_segments(
     in front.
     """
     raw = bytearray()
-    found = []
+    actual = []
     for first, end in reversed(list(pairwise([0, *cuts, len(data)]))):
         raw += b"\xff" * before
         place = len(raw)
-        found.append(
+        actual.append(
             entries.Segment(
                 file=name, offset=place, first_row=first, rows=end - first, crc32c=0, blocks=()
             )
         )
         raw += data[first:end].tobytes()
     (root / name).write_bytes(raw)
-    return found[::-1]
+    return actual[::-1]
 
 
 @contextmanager
@@ -115,14 +115,14 @@ def opened(table: Stored, use_native: bool) -> Iterator[TableReader]:
         reader.close()
 
 
-def assert_same_bits(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+def assert_same_bits(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
     # Of a NaN only that it is one: which of two an addition keeps, and whether it is quietened, is
     # the CPU's choice.
     one, other = (
-        np.where(np.isnan(each), np.float32(0), each).view(np.uint32) for each in (found, expected)
+        np.where(np.isnan(each), np.float32(0), each).view(np.uint32) for each in (actual, expected)
     )
     np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
 
 
 @st.composite
@@ -133,12 +133,12 @@ def bags(
     lengths = draw(st.lists(st.integers(0, 5) | st.just(60), max_size=20))
     random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     offsets = np.cumsum([0, *lengths])
-    found = random.integers(draw(st.sampled_from([0, -2])), rows, offsets[-1])
+    actual = random.integers(draw(st.sampled_from([0, -2])), rows, offsets[-1])
     weighted = draw(st.booleans())
     return (
-        found,
+        actual,
         offsets,
-        random.choice([-1.5, 0, 0.25, 1, 3], found.size).astype(np.float32) if weighted else None,
+        random.choice([-1.5, 0, 0.25, 1, 3], actual.size).astype(np.float32) if weighted else None,
     )
 
 
@@ -178,7 +178,7 @@ def test_bags_agree_with_a_loop_in_float64(
     rows, offsets, weights = data.draw(bags(len(table.values)))
     wide = table.wide().astype(np.float64)
     with opened(table, use_native) as reader:
-        found = reader.bags(rows, offsets, combiner, weights)
+        actual = reader.bags(rows, offsets, combiner, weights)
     for bag, (first, end) in enumerate(pairwise(offsets)):
         known = rows[first:end] >= 0
         factors = (
@@ -190,7 +190,7 @@ def test_bags_agree_with_a_loop_in_float64(
         ]
         expected = terms.sum(0) / divisor if divisor else np.zeros(wide.shape[1])
         allowed = (len(factors) + 4) * 2.0**-23 * np.abs(terms).sum(0) / (abs(divisor) or 1.0)
-        assert (np.abs(found[bag] - expected) <= allowed).all()
+        assert (np.abs(actual[bag] - expected) <= allowed).all()
 
 
 @compiled

@@ -103,11 +103,11 @@ _shown: dict[str, dict[str, Any]] = {
 @st.composite
 def damaged(draw: st.DrawFn, body: bytes) -> bytes:
     """Returns a body with some stretches replaced, and perhaps cut off."""
-    found = bytearray(body)
+    actual = bytearray(body)
     for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, len(found)))
-        found[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3) | _pieces)
-    return bytes(found[: draw(st.integers(0, len(found)) | st.just(len(found)))])
+        at = draw(st.integers(0, len(actual)))
+        actual[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3) | _pieces)
+    return bytes(actual[: draw(st.integers(0, len(actual)) | st.just(len(actual)))])
 
 
 @_bounded

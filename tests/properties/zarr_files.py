@@ -128,6 +128,6 @@ def descriptions_of_arrays(file: Path) -> NDArray[np.bool_]:
     """Returns which bytes of a file are the JSON that describes an array."""
     content = file.read_bytes()
     described = np.zeros(len(content), bool)
-    for found in re.finditer(rb'\{[ -~]*"zarr_format":[ -~]*\}', content):
-        described[found.start() : found.end()] = True
+    for actual in re.finditer(rb'\{[ -~]*"zarr_format":[ -~]*\}', content):
+        described[actual.start() : actual.end()] = True
     return described

@@ -47,9 +47,9 @@ def rules(script: Any) -> Any:
     ],
 )
 def test_banned_word_is_found_once(script: Any, rules: Any, text: str, message: str) -> None:
-    found = script.check(text, rules)
-    assert len(found) == 1
-    assert message in found[0][1]
+    actual = script.check(text, rules)
+    assert len(actual) == 1
+    assert message in actual[0][1]
 
 
 @pytest.mark.parametrize(

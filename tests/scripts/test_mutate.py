@@ -63,14 +63,14 @@ def test_mutate_prints_each_change_with_the_first_test_that_fails(checkout: Path
 
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
 
-    told = sorted(line for line in done.stdout.splitlines() if line.startswith("shop/"))
-    noticed = [line.partition(" tests/")[0] for line in told if "NOT NOTICED" not in line]
+    message = sorted(line for line in done.stdout.splitlines() if line.startswith("shop/"))
+    noticed = [line.partition(" tests/")[0] for line in message if "NOT NOTICED" not in line]
     assert noticed == [
         "shop/prices.py:4: `1` -> `2`: FAILED",
         "shop/prices.py:4: `each - 1` -> `(each + 1)`: FAILED",
         "shop/prices.py:5: `count * each` -> `(count // each)`: FAILED",
     ]
-    assert [line for line in told if "NOT NOTICED" in line] == [
+    assert [line for line in message if "NOT NOTICED" in line] == [
         "shop/prices.py:3: `10` -> `11`: NOT NOTICED by 3 tests",
         "shop/prices.py:3: `count > 10` -> `(count >= 10)`: NOT NOTICED by 3 tests",
     ]
