@@ -169,9 +169,9 @@ class Dataplane:
             # A parser keeps the GIL: one large body at a time, with pauses for everything else.
             if len(body) > _INLINE_BYTES:
                 async with self._turns.turn(context):
-                    request, several = await self.offload(operation.read, *content)
+                    request, is_list = await self.offload(operation.read, *content)
             else:
-                request, several = operation.read(*content)
+                request, is_list = operation.read(*content)
             request_target: Target = request.target
             context.phases["decode"] = time.perf_counter() - began
 
@@ -193,7 +193,7 @@ class Dataplane:
             if as_protobuf or not isinstance(operation, Operation):
                 pieces = [await self._encode_message(operation, result, context)]
             else:
-                value = operation.write_json(result, several)
+                value = operation.write_json(result, is_list)
                 pieces = await self._encode_json(value, result, context)
             context.phases["encode"] = time.perf_counter() - began
             return pieces

@@ -40,8 +40,8 @@ _FIELDS: dict[tuple[Kind, Action], frozenset[str]] = {
     ("contexts", "attributes"): frozenset({"attributes"}),
     ("contexts", "delete"): frozenset(),
 }
-"""Fields that some changes have, beside those that all may have."""
-_SOME_HAVE = frozenset().union(*_FIELDS.values())
+"""The fields that only some changes have, by kind and action."""
+_OPTIONAL_FIELDS = frozenset().union(*_FIELDS.values())
 _FLOAT32 = np.dtype("<f4")
 _FLOAT64 = np.dtype("<f8")
 _INT64 = np.dtype("<i8")
@@ -56,10 +56,11 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
       settings: The limits.
 
     Raises:
-      InvalidArgument: A field that this change has not, packed bytes that are truncated, or as many
-        values as there are no ids; names the field.
+      InvalidArgument: A field that this change does not have, packed bytes that are truncated, or
+        another number of values than of ids; the message names the field.
       TooLarge: More fields or values than the limits.
     """
+    # Before the parser, which builds an object for each field and cannot be interrupted.
     if len(body) > protobuf.SMALL_BYTES:
         fields_max = settings.max_features + settings.max_names + settings.max_values
         check_fields(pb.ChangeRequest.DESCRIPTOR, body, fields_max, settings.max_values)
@@ -70,11 +71,14 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         raise _unknown_change(message)
     if action not in ACTIONS[kind]:
         raise InvalidArgument.of_field("action", action, f"upsert for {kind}")
-    sent = {field.name for field, _ in message.ListFields()}
-    wrong = sorted(sent & _SOME_HAVE - _FIELDS[kind, action])
-    if wrong:
+
+    # A field that would be ignored is an error: the client expects it to have an effect.
+    sent_fields = {field.name for field, _ in message.ListFields()}
+    unexpected = sorted(sent_fields & _OPTIONAL_FIELDS - _FIELDS[kind, action])
+    if unexpected:
         expected = f"a request without it for {action} of {kind}"
-        raise InvalidArgument.of_field(wrong[0], "sent", expected, "was")
+        raise InvalidArgument.of_field(unexpected[0], "sent", expected, "was")
+
     if message.offset and not message.stream:
         raise stream_without_offset(message.stream)
     from_offset = None
@@ -82,6 +86,7 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         from_offset = _from_zero(message.from_offset, "from_offset")
     offset = _from_zero(message.offset, "offset")
     check_offsets(message.stream, offset, from_offset)
+
     at_most(settings, "max_features", len(message.features), "features")
     at_most(settings, "max_names", len(message.attributes), "attributes")
     ids = _ids(message)
@@ -139,6 +144,11 @@ def _unknown_change(message: pb.ChangeRequest) -> InvalidArgument:
 
 
 def _ids(message: pb.ChangeRequest) -> Ids:
+    """Returns the ids of a change, at least one.
+
+    Raises:
+      InvalidArgument: There are none.
+    """
     ids = protobuf.read_ids(message.ids, "ids")
     if not ids.size:
         raise InvalidArgument.of_field("ids", "empty", "at least one id")
@@ -155,7 +165,16 @@ def _matrix(data: bytes, where: str, count: int) -> NDArray[np.float32]:
 
 
 def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
-    """Returns the values of ids, None where there is none; of `count` if none has one."""
+    """Returns the values of an attribute, None where there is none.
+
+    Args:
+      message: The message.
+      where: The name of the attribute in an error.
+      count: The number of ids, for an attribute of which no id has a value.
+
+    Raises:
+      InvalidArgument: A null has no position among the values.
+    """
     values: list[Any]
     match message.WhichOneof("values"):
         case "int64s":
@@ -170,6 +189,7 @@ def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
             values = [list(strings.values) for strings in message.lists.values]
         case _:
             values = [None] * count
+    # A list of numbers has no room for null: each such position has some value, which is replaced.
     for position in message.nulls:
         if not 0 <= position < len(values):
             expected = f"a position below {len(values)}"
@@ -187,7 +207,9 @@ def _sequences(data: bytes) -> NDArray[np.int64] | None:
 
 
 def _expiries(data: bytes) -> NDArray[np.float64] | None:
-    return protobuf.packed(data, _FLOAT64, "expires_s") if data else None
+    if not data:
+        return None
+    return protobuf.packed(data, _FLOAT64, "expires_s")
 
 
 def _from_zero(value: int, where: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,7 +23,7 @@ ACTIONS: dict[Kind, tuple[Action, ...]] = {
     "contexts": ("upsert", "delete", "attributes"),
 }
 TARGETS: dict[Kind, str] = {"rows": "table", "candidates": "corpus", "contexts": "store"}
-"""What a body calls the target of a change."""
+"""The field of a body that names the target of a change."""
 _ITEMS: dict[tuple[Kind, Action], tuple[str, ...]] = {
     ("rows", "upsert"): ("id", "vector", "sequence"),
     ("candidates", "upsert"): (
@@ -43,7 +43,7 @@ _ITEMS: dict[tuple[Kind, Action], tuple[str, ...]] = {
 _INT64_END = 2**63
 _SAME_NAMES = "the same as in other items"
 _ALWAYS = ("model", "version", "sequence", "changed")
-"""Fields of a result that are written if they are 0, too."""
+"""The fields of a result that are written even if they are 0."""
 
 
 def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
@@ -59,10 +59,11 @@ def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
       InvalidArgument: An unknown field, a wrong type, or items that do not fit together.
     """
     target_field = TARGETS[kind]
-    known = [target_field, "items", "stream", "offset", "from_offset"]
+    body_fields = [target_field, "items", "stream", "offset", "from_offset"]
     if kind == "rows":
-        known.insert(1, "feature")
-    fields(body, known, "body")
+        body_fields.insert(1, "feature")
+    fields(body, body_fields, "body")
+
     items = listed(body.get("items"), "items")
     if not items:
         raise InvalidArgument.of_field("items", "empty", "at least one item")
@@ -70,21 +71,29 @@ def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
         fields(item, _ITEMS[kind, action], f"items[{number}]")
         if "id" not in item:
             raise InvalidArgument.of_field(f"items[{number}]", "no id", "an id", "has")
+
     stream = _text(body, "stream")
     if ("offset" in body) != bool(stream):
         raise stream_without_offset(stream)
     from_offset = None
     if "from_offset" in body:
         from_offset = _integer(body["from_offset"], "from_offset")
-    offset = _integer(body["offset"], "offset") if stream else 0
+    offset = 0
+    if stream:
+        offset = _integer(body["offset"], "offset")
     check_offsets(stream, offset, from_offset)
+
+    # A change of attributes has no features: they would embed the candidate anew.
+    columns: dict[str, Column] = {}
+    if action == "upsert":
+        columns = _columns(items)
     return ChangeRequest(
         kind,
         action,
         ids=flat([item["id"] for item in items], "id"),
         target=_text(body, target_field),
         feature=_text(body, "feature"),
-        features=_columns(items) if action == "upsert" else {},
+        features=columns,
         attributes=_attributes(items),
         vectors=_vectors(items, kind),
         sequences=_sequences(items),
@@ -121,10 +130,9 @@ def stream_without_offset(stream: str) -> InvalidArgument:
 
 
 def change_value(result: ChangeResult) -> dict[str, Any]:
-    """Returns the JSON value of a result; without ids that there are none of."""
-    value = {
-        name: content for name, content in asdict(result).items() if content or name in _ALWAYS
-    }
+    """Returns the JSON value of a result, without fields that are 0, false or empty."""
+    content = asdict(result)
+    value = {name: field for name, field in content.items() if field or name in _ALWAYS}
     for name in ("outdated", "unknown"):
         if name in value:
             value[name] = [_id_value(key) for key in value[name]]
@@ -139,10 +147,13 @@ def _text(body: dict[str, Any], name: str) -> str:
 
 
 def _columns(items: Sequence[dict[str, Any]]) -> dict[str, Column]:
-    tables = [
-        _object(item.get("features", {}), f"items[{n}].features") for n, item in enumerate(items)
-    ]
-    names = dict.fromkeys(name for table in tables for name in table)
+    """Returns the features of the items, packed by name.
+
+    Raises:
+      InvalidArgument: Features are no object, or an item lacks one that others have.
+    """
+    tables = _tables(items, "features")
+    names = _names_in(tables)
     columns = {}
     for name in names:
         for number, table in enumerate(tables):
@@ -154,11 +165,14 @@ def _columns(items: Sequence[dict[str, Any]]) -> dict[str, Column]:
 
 
 def _attributes(items: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    tables = [
-        _object(item.get("attributes", {}), f"items[{number}].attributes")
-        for number, item in enumerate(items)
-    ]
-    names = dict.fromkeys(name for table in tables for name in table)
+    """Returns the values of the attributes of the items by name.
+
+    Raises:
+      InvalidArgument: Attributes are no object, or an item lacks one that others have.
+    """
+    tables = _tables(items, "attributes")
+    names = _names_in(tables)
+    # An absent attribute could mean "as it was" or "none". Clients say which, by null.
     for number, table in enumerate(tables):
         missing = [name for name in names if name not in table]
         if missing:
@@ -173,14 +187,27 @@ def _attributes(items: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
 def _vectors(items: Sequence[dict[str, Any]], kind: Kind) -> dict[str, NDArray[np.float32]]:
     if kind == "rows":
         return {"": _matrix([item.get("vector") for item in items], "vector")}
-    tables = [
-        _object(item.get("vectors", {}), f"items[{number}].vectors")
+    tables = _tables(items, "vectors")
+    vectors = {}
+    for name in _names_in(tables):
+        vectors[name] = _matrix([table.get(name) for table in tables], f"vectors.{name}")
+    return vectors
+
+
+def _tables(items: Sequence[dict[str, Any]], field: str) -> list[dict[str, Any]]:
+    """Returns a field of each item that is an object; {} where an item lacks it."""
+    return [
+        _object(item.get(field, {}), f"items[{number}].{field}")
         for number, item in enumerate(items)
     ]
-    names = dict.fromkeys(name for table in tables for name in table)
-    return {
-        name: _matrix([table.get(name) for table in tables], f"vectors.{name}") for name in names
-    }
+
+
+def _names_in(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the names of all tables, in the order in which they occur first."""
+    names: dict[str, None] = {}
+    for table in tables:
+        names |= dict.fromkeys(table)
+    return list(names)
 
 
 def _matrix(vectors: Sequence[Any], where: str) -> NDArray[np.float32]:
@@ -200,16 +227,16 @@ def _matrix(vectors: Sequence[Any], where: str) -> NDArray[np.float32]:
 
 
 def _sequences(items: Sequence[dict[str, Any]]) -> NDArray[np.int64] | None:
-    sent = [number for number, item in enumerate(items) if "sequence" in item]
-    if not sent:
+    numbered = [item for item in items if "sequence" in item]
+    if not numbered:
         return None
-    if len(sent) < len(items):
+    if len(numbered) < len(items):
         missing = next(number for number, item in enumerate(items) if "sequence" not in item)
         raise InvalidArgument.of_field(f"items[{missing}]", "no sequence", _SAME_NAMES, "has")
-    return np.array(
-        [_integer(item["sequence"], f"items[{n}].sequence") for n, item in enumerate(items)],
-        np.int64,
-    )
+    sequences = [
+        _integer(item["sequence"], f"items[{number}].sequence") for number, item in enumerate(items)
+    ]
+    return np.array(sequences, np.int64)
 
 
 def _expiries(items: Sequence[dict[str, Any]]) -> NDArray[np.float64] | None:
@@ -219,6 +246,7 @@ def _expiries(items: Sequence[dict[str, Any]]) -> NDArray[np.float64] | None:
     for number, item in enumerate(items):
         time_s = item.get("expires_s")
         if time_s is None:
+            # The column says "never" by NaN.
             time_s = np.nan
         elif isinstance(time_s, bool) or not isinstance(time_s, int | float):
             raise InvalidArgument.of_field(
@@ -229,6 +257,7 @@ def _expiries(items: Sequence[dict[str, Any]]) -> NDArray[np.float64] | None:
 
 
 def _integer(value: Any, where: str) -> int:
+    """Returns an integer from 0; beyond 2^53 it comes as a decimal string."""
     if isinstance(value, str) and DECIMAL.fullmatch(value):
         value = int(value)
     if type(value) is not int or not 0 <= value < _INT64_END:
@@ -244,5 +273,6 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 def _id_value(key: int | str) -> int | str:
     """Returns an id as every JSON parser keeps it."""
-    is_large = isinstance(key, int) and abs(key) > INTEGER_MAX
-    return str(key) if is_large else key
+    if isinstance(key, int) and abs(key) > INTEGER_MAX:
+        return str(key)
+    return key

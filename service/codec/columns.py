@@ -20,9 +20,9 @@ from service.engine.validation import nearest_name
 from service.errors import InvalidArgument
 
 NESTING_MAX = 8
-"""Levels of lists in one value; a dense feature has at most that many axes."""
+"""Maximum number of levels of lists in one value; a dense feature has at most that many axes."""
 SHOWN_MAX = 60
-"""Characters of a client's value that an error repeats."""
+"""Maximum number of characters of a client's value that an error repeats."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SHORTENED = reprlib.Repr()
@@ -39,24 +39,27 @@ def shown(value: object) -> str:
         text = str(value).lower()
     else:
         text = _SHORTENED.repr(value)
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+    if len(text) <= SHOWN_MAX:
+        return text
+    return f"{text[:SHOWN_MAX]}…"
 
 
-def fields(body: object, known: Sequence[str], where: str) -> dict[str, Any]:
-    """Checks that a JSON value is an object with known fields only.
+def fields(body: object, names: Sequence[str], where: str) -> dict[str, Any]:
+    """Checks that a JSON value is an object that has no other fields than those of some names.
 
     Raises:
-      InvalidArgument: it is no object, or has an unknown field; names the nearest known one.
+      InvalidArgument: It is no object, or has an unknown field; the message names the nearest name.
     """
     if not isinstance(body, dict):
         raise InvalidArgument.of_field(where, shown(body), "a JSON object")
+    # A misspelt option that was ignored would change the response without a sign.
     for name in body:
-        if name not in known:
-            near = nearest_name(name, known)
+        if name not in names:
+            nearest = nearest_name(name, names)
             hint = ""
-            if near is not None:
-                hint = f"did you mean {near!r}?"
-            expected = f"one of {', '.join(known)}"
+            if nearest is not None:
+                hint = f"did you mean {nearest!r}?"
+            expected = f"one of {', '.join(names)}"
             raise InvalidArgument.of_field(
                 where, shown(name), expected, "has the unknown field", hint
             )
@@ -67,7 +70,7 @@ def listed(value: object, where: str) -> list[Any]:
     """Checks that a JSON value is a list.
 
     Raises:
-      InvalidArgument: it is not.
+      InvalidArgument: It is not.
     """
     if not isinstance(value, list):
         raise InvalidArgument.of_field(where, shown(value), "a list")
@@ -78,18 +81,20 @@ def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArr
     """Packs m scalars of one kind.
 
     Args:
-      values: integers, strings or numbers. Integers may be mixed with their decimal strings, since
+      values: Integers, strings or numbers. Integers may be mixed with their decimal strings, since
         JSON carries integers beyond 2^53 so.
-      where: what an error calls them.
-      kinds: types of the values, if they are known.
+      where: The name of the values in an error.
+      kinds: The types of the values, if they are known.
 
     Returns:
       [m] int64, [m] float32 (if any is no integer), or [m] object holding str.
 
     Raises:
-      InvalidArgument: a value is none of these, kinds are mixed, or a number does not fit its type.
+      InvalidArgument: A value is none of these, kinds are mixed, or a number does not fit its type.
     """
-    kinds = set(map(type, values)) if kinds is None else kinds
+    # By types and not by `isinstance`: for it, True would be an integer.
+    if kinds is None:
+        kinds = set(map(type, values))
     if kinds <= {int}:
         return _integers(values, where)
     if kinds == {str}:
@@ -109,11 +114,12 @@ def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
     """Packs m numbers as [m] float32.
 
     Raises:
-      InvalidArgument: a value is no number or beyond float32.
+      InvalidArgument: A value is no number, or beyond float32.
     """
     if not set(map(type, values)) <= {int, float}:
         odd = next(value for value in values if type(value) not in {int, float})
         raise InvalidArgument.of_field(where, shown(odd), "a number", "holds")
+    # Unlike np.array, packing fails where a number would become infinite.
     try:
         return np.frombuffer(struct.pack(f"<{len(values)}f", *values), "<f4")
     except OverflowError:
@@ -128,38 +134,45 @@ def column(examples: list[Any], where: str) -> Column:
     Args:
       examples: n JSON values: a scalar; a list (a bag or sequence; of equally long lists: a dense
         value); or {"ids": [...], "weights": [...]}.
-      where: what an error calls them.
+      where: The name of the feature in an error.
 
     Raises:
-      InvalidArgument: a value has another shape.
+      InvalidArgument: A value has another shape.
     """
+    # Most columns are scalars or flat lists, which C code packs without a look at each value.
     kinds = set(map(type, examples))
     if kinds.isdisjoint((list, dict)):
         return Column(flat(examples, where, kinds))
     if kinds == {list}:
-        whole = list(chain.from_iterable(examples))
-        kinds = set(map(type, whole))
+        scalars = list(chain.from_iterable(examples))
+        kinds = set(map(type, scalars))
         if list not in kinds:
-            return Column(flat(whole, where, kinds), offsets_of(list(map(len, examples))))
-    bags = [_bag(each, where) for each in examples]
+            return Column(flat(scalars, where, kinds), offsets_of(list(map(len, examples))))
+
+    bags = [_bag(example, where) for example in examples]
     values = flat([value for ids, _ in bags for value in ids], where)
     weights = None
-    if any(isinstance(each, dict) and "weights" in each for each in examples):
-        weights = numbers([weight for _, each in bags for weight in each], f"{where}.weights")
+    if any(isinstance(example, dict) and "weights" in example for example in examples):
+        all_weights = [weight for _, bag_weights in bags for weight in bag_weights]
+        weights = numbers(all_weights, f"{where}.weights")
     return Column(values, offsets_of([len(ids) for ids, _ in bags]), weights)
 
 
 def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
-    """Packs all features of one example: what `column` gives for each.
+    """Packs all features of one example, each as `column` packs it.
 
     Args:
-      table: JSON values by feature.
-      where: what an error calls them.
+      table: The JSON values by feature.
+      where: The name of the features in an error.
 
     Raises:
-      InvalidArgument: a value has another shape; names its feature.
+      InvalidArgument: A value has another shape; the message names its feature.
     """
-    lists = {name: value if type(value) is list else [value] for name, value in table.items()}
+    lists = {}
+    for name, value in table.items():
+        lists[name] = value
+        if type(value) is not list:
+            lists[name] = [value]
     packed = packed_together(lists, where)
     columns = {}
     for name, value in table.items():
@@ -176,30 +189,37 @@ def packed_together(lists: Mapping[str, list[Any]], where: str) -> dict[str, NDA
     """Packs the scalars of many features as `flat` does, thousands of features in a few steps: all
     integers at once, and all numbers.
 
+    Args:
+      lists: The values by feature.
+      where: The name of the features in an error.
+
     Returns:
-      The values of the features that hold either. Those of others are packed one by one, where an
-      error names the feature.
+      The packed values of the features that hold integers or numbers. The other features are packed
+      one by one, where an error names the feature.
     """
-    found = {}
+    packed_by_name = {}
     for kind in (int, float):
-        alike = [name for name, values in lists.items() if values and type(values[0]) is kind]
-        parts = [lists[name] for name in alike]
+        # The first value decides. If one behind it is of another kind, none is packed here.
+        names = [name for name, values in lists.items() if values and type(values[0]) is kind]
+        parts = [lists[name] for name in names]
         values = list(chain.from_iterable(parts))
         kinds = set(map(type, values))
         if not kinds or not kinds <= {int, kind}:
             continue
         try:
             packed = flat(values, where, kinds)
-        except InvalidArgument:  # one is too large
+        except InvalidArgument:
+            # A value is too large. Packed alone, its feature is named.
             continue
         ends = accumulate(map(len, parts), initial=0)
-        for name, (first, end) in zip(alike, pairwise(ends), strict=True):
-            found[name] = packed[first:end]
-    return found
+        for name, (first, end) in zip(names, pairwise(ends), strict=True):
+            packed_by_name[name] = packed[first:end]
+    return packed_by_name
 
 
 def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
-    try:  # in a quarter of the time that np.array takes
+    # In a quarter of the time that np.array takes.
+    try:
         return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
     except struct.error:
         odd = next(value for value in values if not -(2**63) <= value < 2**63)
@@ -230,7 +250,10 @@ def _bag(bag: Any, where: str) -> tuple[list[Any], list[Any]]:
 
 def _unnested(value: Any, where: str) -> list[Any]:
     """Returns the scalars of a scalar, a list, or a list of equally long lists."""
-    values = value if isinstance(value, list) else [value]
+    values: list[Any] = [value]
+    if isinstance(value, list):
+        values = value
+    # By loops, not by recursion: a hostile value cannot exhaust the stack.
     for _ in range(NESTING_MAX):
         inner = sum(1 for entry in values if isinstance(entry, list))
         if inner == 0:

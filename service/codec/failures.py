@@ -24,25 +24,25 @@ from service.errors import (
 from service.observability.logging import PRINCIPAL, fields, limited
 
 MESSAGE_BYTES_MAX = 1000
-"""gRPC carries the message, and the details with the same texts, in headers. Libraries accept 8 KiB
-of headers, where a byte of the message can take three.
+"""Maximum size of a message. gRPC carries the message, and the details with the same texts, in
+headers. Libraries accept 8 KiB of headers, where a byte of the message can take three.
 """
 _FIELD_BYTES_MAX = 128
 _VALUE_BYTES_MAX = 128
 _EXPECTED_BYTES_MAX = 256
 _REASON_CHARS_MAX = 200
+"""Maximum length of the reason in the log."""
 _ENUM_PREFIX = "ERROR_CODE_"
 _LEVELS = {
     Code.DATA_LOSS: logging.ERROR,
     Code.INTERNAL: logging.ERROR,
     Code.OVERLOADED: logging.DEBUG,
 }
-
-
+"""The level of the log by code; info for all other codes."""
 _CLIENT_AT_FAULT = frozenset(
     {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.PERMISSION_DENIED, Code.TOO_LARGE}
 )
-"""Codes whose messages repeat what a client sent."""
+"""The codes whose messages repeat what a client sent."""
 _FIELD_NAMES = frozenset(
     [
         field.name
@@ -51,7 +51,7 @@ _FIELD_NAMES = frozenset(
     ]
     + ["body", "call", "content-encoding", "content-type", "corpus", "host", "items", "message"]
     + ["method", "path", "request", "requests", "response", "store", "table", TIMEOUT_MS]
-    # Of the protocols of other servers:
+    # Fields of the protocols of other servers.
     + ["examples", "instances", "metadata_field", "model_spec", "output_filter", "parameters"]
     + ["raw_input_contents", "signature_name"]
 )
@@ -81,7 +81,7 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
         return Failure(Code.INTERNAL, INTERNAL_MESSAGE, request_id)
     retry_after_s = None
     if isinstance(problem, Overloaded):
-        # Whole seconds, as HTTP has them: both transports ask for the same wait.
+        # Whole seconds, as HTTP has them, so that both transports give the same time.
         retry_after_s = max(1, math.ceil(problem.retry_after_s))
     violations = tuple(map(_shortened, problem.violations))
     message = _cut(str(problem), MESSAGE_BYTES_MAX)
@@ -125,9 +125,10 @@ def details_value(failure: Failure) -> dict[str, Any]:
 
 def code_of(details: pb.ErrorDetails) -> Code | None:
     """Returns the code in details; None if there is none, or one of another release."""
-    names = pb.ErrorCode.DESCRIPTOR.values_by_number
-    name = names[details.code].name if details.code in names else ""
-    return Code.__members__.get(name.removeprefix(_ENUM_PREFIX))
+    value = pb.ErrorCode.DESCRIPTOR.values_by_number.get(details.code)
+    if value is None:
+        return None
+    return Code.__members__.get(value.name.removeprefix(_ENUM_PREFIX))
 
 
 def log_failure(
@@ -144,7 +145,11 @@ def log_failure(
     they are logged at debug level. Metrics count them all.
 
     Args:
-      model: Its name if it exists; empty if it does not, or if it was not read.
+      logger: The log of the transport.
+      call: The name of the call.
+      failure: The failure as the client sees it.
+      problem: The exception.
+      model: The name of the model if it exists; empty if it does not, or if it was not read.
     """
     extra = fields(
         call=call,
@@ -154,7 +159,7 @@ def log_failure(
         request_id=failure.request_id,
     )
     if failure.code is Code.INTERNAL and not isinstance(problem, RowNotFinite):
-        # The client was told that the log has the details under the request id.
+        # The response says that the log has the details under the request id: no line is left out.
         logger.error("request_failed", extra=extra, exc_info=problem)
         return
     level = _LEVELS.get(failure.code, logging.INFO)

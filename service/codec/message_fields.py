@@ -18,15 +18,18 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import TooLarge
 
 _MODEL = 1
-"""Number of the field in every request of the contract."""
+"""The number of the field with the model in every request of the contract."""
 _MODEL_BYTES_MAX = 1_024
+"""Maximum size of the field that is read for the name of the model before the message is parsed."""
 _STRINGS = pb.Strings.DESCRIPTOR.full_name
 _STRING_TAG = bytes([pb.Strings.VALUES_FIELD_NUMBER << 3 | 2])
 _TAGS_PER_STRING = 2
-"""The byte of the tag also occurs as a length, and in texts."""
+"""Number of bytes that look like the tag, per string that is accepted: the byte also occurs as a
+length, and in texts.
+"""
 _VARINT_BITS_MAX = 70
-"""Ten bytes of seven bits. The time to read a longer number would grow with the square of its
-length, hours for 16 MiB.
+"""Size of a number of ten bytes with seven bits each. The time to read a longer one would grow with
+the square of its length, hours for 16 MiB.
 """
 
 
@@ -42,22 +45,23 @@ def check_fields(descriptor: Descriptor, body: bytes, fields_max: int, strings_m
     Raises:
       TooLarge: There are more.
     """
-    fields = 0
-    strings = 0
+    field_count = 0
+    string_count = 0
+    # A list, not recursion: a hostile message may be nested as deep as it is long.
     unread = [(descriptor, 0, len(body))]
     while unread:
-        message, at, end = unread.pop()
+        message, first, end = unread.pop()
         if message.full_name == _STRINGS:
             # Millions of strings are common, and looking at each would take a second.
-            strings += body.count(_STRING_TAG, at, end)
-            if strings > _TAGS_PER_STRING * strings_max:
+            string_count += body.count(_STRING_TAG, first, end)
+            if string_count > _TAGS_PER_STRING * strings_max:
                 size = f"more than {strings_max} strings"
                 raise TooLarge.of_limit("message", size, strings_max, "max_values")
             continue
         messages = _messages_in(message)
-        for number, start, stop in _fields_of(body, at, end):
-            fields += 1
-            if fields > fields_max:
+        for number, start, stop in _fields_of(body, first, end):
+            field_count += 1
+            if field_count > fields_max:
                 size = f"more than {fields_max} fields"
                 limits = "enough for max_features and max_names"
                 raise TooLarge.of_limit("message", size, fields_max, limits)
@@ -84,7 +88,8 @@ def model_of(descriptor: Descriptor, body: bytes) -> str:
         return ""
     try:
         return str(pb.ModelSpec.FromString(_first_field(body)).name)
-    except DecodeError:  # left to the parser of the message
+    except DecodeError:
+        # The parser of the message reports it.
         return ""
 
 
@@ -103,24 +108,32 @@ def _first_field(body: bytes) -> bytes:
     return body[start:end]
 
 
-def _fields_of(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yields number, start and end of each field of a message, as far as it is well-formed."""
+def _fields_of(body: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yields number, start and end of each field of a message, as far as it is well-formed.
+
+    Args:
+      body: The bytes that contain the message.
+      position: The position of its first byte.
+      end: The position behind its last byte.
+    """
     try:
-        while at < end:
-            tag, start = _varint(body, at)
+        while position < end:
+            tag, start = _varint(body, position)
+            # The lower three bits are the wire type: how the length of the field is found.
             match tag & 7:
                 case 2:  # a length, and as many bytes
                     size, start = _varint(body, start)
-                    at = start + size
-                case 0:
-                    _, at = _varint(body, start)
+                    position = start + size
+                case 0:  # a number of variable length
+                    _, position = _varint(body, start)
                 case 1:
-                    at = start + 8
+                    position = start + 8
                 case 5:
-                    at = start + 4
-                case _:  # the begin or the end of a group
-                    at = start
-            yield tag >> 3, start, min(at, end)
+                    position = start + 4
+                case _:  # the begin or the end of a group, which has no content of its own
+                    position = start
+            # A length may point behind the message.
+            yield tag >> 3, start, min(position, end)
     except IndexError:
         return
 
@@ -135,17 +148,18 @@ def _messages_in(message: Descriptor) -> dict[int, Descriptor]:
     }
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at a position, and where it ends.
+def _varint(body: bytes, position: int) -> tuple[int, int]:
+    """Returns the number at a position, and the position behind it.
 
     Raises:
-      IndexError: the body ends before the number does, or no number is as long.
+      IndexError: The body ends before the number does, or no number is as long.
     """
+    # Seven bits per byte, the lowest first. The eighth bit says that another byte follows.
     value = 0
     for shift in range(0, _VARINT_BITS_MAX, 7):
-        byte = body[at]
-        at += 1
+        byte = body[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
     raise IndexError

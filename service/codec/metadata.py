@@ -16,15 +16,16 @@ TRACE_PARENT = "traceparent"
 TIMEOUT_MS = "x-request-timeout-ms"
 SERVER_TIMING = "server-timing"
 TIMEOUT_MS_MAX = 3_600_000
+"""Maximum timeout of a request: an hour, as the maximum of `request_timeout_s`."""
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 _JSON_TYPES = (JSON, "")
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
 _CHARSETS = frozenset({"", "utf-8", "utf8", "us-ascii"})
 _CACHED = 32
-"""Headers that are parsed once: clients send few different ones."""
+"""Number of different headers whose meaning is remembered: clients send few different ones."""
 _CACHED_CHARS_MAX = 256
-"""Longer ones are parsed each time."""
+"""Maximum length of headers that are remembered, so that hostile clients cannot fill the memory."""
 
 Headers = Mapping[str, str]
 """Values by name in lower case."""
@@ -52,7 +53,7 @@ _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
-    """Returns the id that the answer and the log carry.
+    """Returns the id that the response and the log carry.
 
     Args:
       request_id: `x-request-id` as sent; used if it is 1 to 128 characters that are safe in a log.
@@ -64,9 +65,11 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
     """
     if request_id is not None and _REQUEST_ID.fullmatch(request_id):
         return request_id
-    traced = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent else None
-    if traced and set(traced[1]) != {"0"}:
-        return traced[1]
+    if trace_parent:
+        # An id of zeros is invalid by the specification.
+        trace = _TRACE_PARENT.fullmatch(trace_parent)
+        if trace and set(trace[1]) != {"0"}:
+            return trace[1]
     return f"{random.getrandbits(128):032x}"
 
 
@@ -74,7 +77,7 @@ def timeout_s_of(timeout_ms: str) -> float:
     """Returns the timeout that `x-request-timeout-ms` sets, in seconds.
 
     Raises:
-      InvalidArgument: it is not a whole number of milliseconds, or is longer than an hour.
+      InvalidArgument: It is not a whole number of milliseconds, or is longer than an hour.
     """
     if not _DIGITS.fullmatch(timeout_ms) or int(timeout_ms) > TIMEOUT_MS_MAX:
         expected = f"a number of milliseconds from 0 to {TIMEOUT_MS_MAX}"
@@ -87,10 +90,11 @@ def server_timing(phases: Mapping[str, float]) -> str:
     milliseconds.
 
     Args:
-      phases: seconds by phase; another thread may still add to them after the call was abandoned.
+      phases: The seconds of each phase.
 
     Source: W3C Server Timing, https://www.w3.org/TR/server-timing/, section 2.
     """
+    # A copy: another thread may still add phases after the call was abandoned.
     return ", ".join([f"{name};dur={seconds * 1e3:.3f}" for name, seconds in tuple(phases.items())])
 
 
@@ -103,7 +107,9 @@ def joined(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
         if key in _NAMES:
             name = _NAMES[key]
             text = value.decode("latin-1")
-            headers[name] = f"{headers[name]}, {text}" if name in headers else text
+            if name in headers:
+                text = f"{headers[name]}, {text}"
+            headers[name] = text
     return headers
 
 
@@ -111,14 +117,15 @@ def is_protobuf(headers: Headers) -> bool:
     """Returns whether the body is a protobuf message; else it is JSON, also without a content type.
 
     Raises:
-      InvalidArgument: it is neither, or a web page sent it without a content type. Without asking,
-        browsers let a page send forms, and bodies without a type, to any address. Or it is JSON in
-        another charset than UTF-8.
+      InvalidArgument: The body is neither, or a web page sent it without a content type, or it is
+        JSON in another charset than UTF-8.
     """
     content_type = headers.get("content-type", "")
     media_type = media_type_of(content_type)
-    untyped = not media_type and "origin" in headers
-    if untyped or (media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES):
+    # Browsers let a page send forms, and bodies without a type, to any address without a check by
+    # the service. Only they send an origin.
+    is_untyped = not media_type and "origin" in headers
+    if is_untyped or (media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES):
         raise InvalidArgument.of_field(
             "content-type", repr(content_type[:80]), f"{JSON} or {PROTOBUF}"
         )
@@ -133,8 +140,8 @@ def is_protobuf(headers: Headers) -> bool:
 
 
 def accepts_protobuf(headers: Headers) -> bool:
-    """Returns whether the answer is a message: the first form that `accept` names, else that of the
-    body.
+    """Returns whether the response is a protobuf message: the first form that `accept` names, else
+    that of the body.
     """
     accept = headers.get("accept", "")
     content_type = headers.get("content-type", "")
@@ -144,12 +151,12 @@ def accepts_protobuf(headers: Headers) -> bool:
 
 
 def _names_protobuf(accept: str, content_type: str) -> bool:
-    known = (JSON, *_PROTOBUF_TYPES)
-    accepted = [
-        media_type for media_type in map(media_type_of, accept.split(",")) if media_type in known
-    ]
-    media_type = accepted[0] if accepted else media_type_of(content_type)
-    return media_type in _PROTOBUF_TYPES
+    # Other types, such as */*, leave the choice to the service.
+    for accepted in accept.split(","):
+        media_type = media_type_of(accepted)
+        if media_type == JSON or media_type in _PROTOBUF_TYPES:
+            return media_type in _PROTOBUF_TYPES
+    return media_type_of(content_type) in _PROTOBUF_TYPES
 
 
 _names_protobuf_cached = lru_cache(_CACHED)(_names_protobuf)

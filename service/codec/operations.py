@@ -32,11 +32,13 @@ class Exchange(Protocol):
     ) -> tuple[Any, bool]:
         """Returns the request that a body holds, and whether `write_json` writes a list."""
 
-    def write(self, answer: Any) -> bytes:
+    def write(self, result: Any) -> bytes:
         """Returns the body of the response."""
 
     def recorded(self, request: Any, is_protobuf: bool, body: bytes) -> tuple[str, bool, bytes]:
-        """Returns what the request log keeps."""
+        """Returns the name of a call, whether a body for it is protobuf, and the body, for the
+        request log.
+        """
 
 
 def _no_json(*_: object) -> Any:
@@ -48,14 +50,15 @@ class Operation:
     """One call of the contract.
 
     Attributes:
-      name: as in a URL.
-      method: as in the gRPC service.
-      request_class: of the protobuf message.
-      read_message: a parsed message, the URL's target if there is a URL, and the settings -> the
-        request.
-      write_message: an answer -> its message.
-      read_json: a parsed body, the URL's target and the settings -> the request.
-      write_json: an answer, and whether the body had a list -> a JSON value.
+      name: The name in a URL.
+      method: The name in the gRPC service.
+      request_class: The class of the protobuf message of a request.
+      read_message: Takes a parsed message, the URL's target if there is a URL, and the settings,
+        and returns the request.
+      write_message: Takes a result, and returns its message.
+      read_json: Takes a parsed body, the URL's target and the settings, and returns the request.
+      write_json: Takes a result, and whether the body had a list of requests, and returns a JSON
+        value.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Operation:
     write_json: Callable[[Any, bool], Any] = _no_json
 
     def model_of(self, body: bytes) -> str:
-        """Returns the model that a protobuf message names, as far as it can be told before the
+        """Returns the model that a protobuf message names, as far as it can be read before the
         message is parsed; else "".
         """
         return message_fields.model_of(self.request_class.DESCRIPTOR, body)
@@ -75,13 +78,16 @@ class Operation:
     def read(
         self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings
     ) -> tuple[Any, bool]:
-        """Returns the request that a body holds, and whether its answer is written as a list of
-        results.
+        """Returns the request that a body holds, and whether its response is a list of results.
 
         Args:
-          url: what the URL names; None: there is no URL.
+          body: The body, decompressed.
+          is_protobuf: Whether the body is a protobuf message; else it is JSON.
+          url: The model and version in the URL; None: there is no URL.
+          settings: The limits.
+
         Raises:
-          ServiceError: the body cannot be read, or exceeds a limit.
+          ServiceError: The body cannot be read, or exceeds a limit.
         """
         if is_protobuf:
             protobuf.check_size(self.request_class, body, settings)
@@ -89,16 +95,17 @@ class Operation:
         value = json.parse(body, settings)
         return self.read_json(value, url or Target(), settings), "requests" in value
 
-    def write(self, answer: Any) -> bytes:
-        """Returns an answer as its message, serialized."""
-        message: bytes = self.write_message(answer).SerializeToString()
+    def write(self, result: Any) -> bytes:
+        """Returns a result as its message, serialized."""
+        message: bytes = self.write_message(result).SerializeToString()
         return message
 
     def recorded(self, request: Any, is_protobuf: bool, body: bytes) -> tuple[str, bool, bytes]:
-        """Returns what the request log keeps of a request: the name of the call, whether the body
+        """Returns what the request log stores of a request: the name of the call, whether the body
         is a protobuf message, and the body.
         """
-        del request  # the body holds it
+        # The body has all of it.
+        del request
         return self.name, is_protobuf, body
 
 

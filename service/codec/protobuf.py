@@ -1,4 +1,4 @@
-"""Protobuf messages to requests, and answers to protobuf messages.
+"""Protobuf messages to requests, and results to protobuf messages.
 
 Packed numbers are little-endian, as are all processors that the service runs on: bytes become
 read-only arrays without a copy, and arrays are written as they are. Fields that a message does not
@@ -26,9 +26,11 @@ from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 _Url = calls.Target | None
 SMALL_BYTES = 64 << 10
-"""A smaller message is parsed within 5 ms, whatever is in it."""
+"""Size up to which a message is parsed within 5 ms, whatever is in it."""
 _FIELDS_PER_FEATURE = 16
-"""Fields of a feature, or of a condition of a filter, with those of the messages in it."""
+"""Maximum number of fields of a feature, or of a condition of a filter, with those of the messages
+in it.
+"""
 _INT32 = np.dtype("<i4")
 _INT64 = np.dtype("<i8")
 _FLOAT32 = np.dtype("<f4")
@@ -47,7 +49,7 @@ def parse(message_class: type[Any], body: bytes) -> Any:
     """Parses a message. It takes up to 16 times the memory of its bytes.
 
     Raises:
-      InvalidArgument: the bytes are no such message, or a string in it is not UTF-8.
+      InvalidArgument: The bytes are no such message, or a string in it is not UTF-8.
     """
     try:
         return message_class.FromString(body)
@@ -83,14 +85,15 @@ def check_size(message_class: type[Any], body: bytes, settings: ServiceSettings)
 
 
 def target_of(spec: pb.ModelSpec, url: _Url) -> calls.Target:
-    """Returns which model is wanted.
+    """Returns the model and version that a request names.
 
     Args:
-      spec: the message's.
-      url: the URL's, where there is a URL; it wins over a message that leaves the model out.
+      spec: The model in the message.
+      url: The model in the URL, where there is a URL; it wins over a message that leaves the model
+        out.
 
     Raises:
-      InvalidArgument: a negative version, or message and URL contradict each other.
+      InvalidArgument: The version is negative, or message and URL contradict each other.
     """
     if spec.version < 0:
         expected = "a version, or 0 for the current one"
@@ -116,8 +119,9 @@ def read_retrieval(
     """Reads a RetrieveRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
-      TooLarge: more columns or names than the limit.
+      InvalidArgument: Packed bytes are truncated, or ids or a column are empty; the message names
+        the field.
+      TooLarge: There are more columns or names than the limit.
     """
     return calls.RetrievalRequest(target_of(message.model, url), **_sent_fields(message, settings))
 
@@ -128,17 +132,18 @@ def read_ranking(
     """Reads a RankRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
-      TooLarge: more columns or names than the limit.
+      InvalidArgument: Packed bytes are truncated, or ids or a column are empty; the message names
+        the field.
+      TooLarge: There are more columns or names than the limit.
     """
     columns = len(message.context) + len(message.candidate_features)
     at_most(settings, "max_features", columns, "request")
-    sent = _sent_fields(message, settings)
-    if "offsets" in sent and "candidate_ids" in sent:
-        # Before the request can be merged with others.
-        offsets = sent["offsets"]
-        check_offsets(offsets, offsets.size - 1, sent["candidate_ids"].size, "offsets")
-    return calls.RankingRequest(target_of(message.model, url), **sent)
+    request_fields = _sent_fields(message, settings)
+    if "offsets" in request_fields and "candidate_ids" in request_fields:
+        # Before the request can be merged with others, which it would make fail.
+        offsets = request_fields["offsets"]
+        check_offsets(offsets, offsets.size - 1, request_fields["candidate_ids"].size, "offsets")
+    return calls.RankingRequest(target_of(message.model, url), **request_fields)
 
 
 def read_recommendation(
@@ -147,8 +152,9 @@ def read_recommendation(
     """Reads a RecommendRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
-      TooLarge: more columns or names than the limit.
+      InvalidArgument: Packed bytes are truncated, or ids or a column are empty; the message names
+        the field.
+      TooLarge: There are more columns or names than the limit.
     """
     return calls.RecommendationRequest(
         target_of(message.model, url), **_sent_fields(message, settings)
@@ -161,8 +167,9 @@ def read_embedding(
     """Reads an EmbedRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
-      TooLarge: more columns or names than the limit.
+      InvalidArgument: Packed bytes are truncated, or ids or a column are empty; the message names
+        the field.
+      TooLarge: There are more columns or names than the limit.
     """
     return calls.EmbeddingRequest(target_of(message.model, url), **_sent_fields(message, settings))
 
@@ -176,7 +183,7 @@ def read_lookup(
     """Reads a LookupRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated, or there are no ids.
+      InvalidArgument: Packed bytes are truncated, or there are no ids.
     """
     ids = _column(message.ids, "ids")
     not_found = calls.NotFoundRule.ERROR
@@ -185,32 +192,33 @@ def read_lookup(
     return calls.LookupRequest(target_of(message.model, url), message.feature, ids, not_found)
 
 
-def retrieved_message(answer: calls.RetrievalResult) -> pb.RetrieveResponse:
-    """Returns the answer as its message."""
+def retrieved_message(result: calls.RetrievalResult) -> pb.RetrieveResponse:
+    """Returns the result as its message."""
     message = pb.RetrieveResponse(
-        **_head(answer),
-        **_neighbors(answer),
-        searched=answer.searched,
-        explanations=map(explanation_message, answer.explanations),
+        **_head(result),
+        **_neighbors(result),
+        searched=result.searched,
+        explanations=map(explanation_message, result.explanations),
     )
-    if answer.not_found is not None:
-        _write_not_found(answer.not_found, message)
+    if result.not_found is not None:
+        _write_not_found(result.not_found, message)
     return message
 
 
-def ranked_message(answer: calls.RankingResult) -> pb.RankResponse:
-    """Returns the answer as its message."""
+def ranked_message(result: calls.RankingResult) -> pb.RankResponse:
+    """Returns the result as its message."""
     message = pb.RankResponse(
-        **_head(answer),
-        ids=None if answer.ids is None else _ids_message(answer.ids),
-        positions=answer.positions.tobytes(),
-        scores=answer.scores.tobytes(),
-        heads={name: scores.tobytes() for name, scores in answer.heads.items()},
-        offsets=answer.offsets.astype(np.int32).tobytes(),
-        failed=[pb.FailedCandidate(**each._asdict()) for each in answer.failed],
+        **_head(result),
+        positions=result.positions.tobytes(),
+        scores=result.scores.tobytes(),
+        heads={name: scores.tobytes() for name, scores in result.heads.items()},
+        offsets=result.offsets.astype(np.int32).tobytes(),
+        failed=[pb.FailedCandidate(**candidate._asdict()) for candidate in result.failed],
     )
-    if answer.not_found is not None:
-        _write_not_found(answer.not_found, message)
+    if result.ids is not None:
+        message.ids.CopyFrom(_ids_message(result.ids))
+    if result.not_found is not None:
+        _write_not_found(result.not_found, message)
     return message
 
 
@@ -223,36 +231,37 @@ def _write_not_found(
         message.not_found_offsets = not_found.offsets.astype(np.int32).tobytes()
 
 
-def recommended_message(answer: calls.RetrievalResult) -> pb.RecommendResponse:
-    """Returns the answer as its message."""
+def recommended_message(result: calls.RetrievalResult) -> pb.RecommendResponse:
+    """Returns the result as its message."""
     return pb.RecommendResponse(
-        **_head(answer),
-        **_neighbors(answer),
-        explanations=map(explanation_message, answer.explanations),
-        degraded=bool(answer.degraded_reason),
-        degraded_reason=answer.degraded_reason,
+        **_head(result),
+        **_neighbors(result),
+        explanations=map(explanation_message, result.explanations),
+        degraded=bool(result.degraded_reason),
+        degraded_reason=result.degraded_reason,
     )
 
 
-def embedded_message(answer: calls.EmbeddingResult) -> pb.EmbedResponse:
-    """Returns the answer as its message."""
+def embedded_message(result: calls.EmbeddingResult) -> pb.EmbedResponse:
+    """Returns the result as its message."""
     return pb.EmbedResponse(
-        **_head(answer), vectors=answer.vectors.tobytes(), dim=answer.vectors.shape[1]
+        **_head(result), vectors=result.vectors.tobytes(), dim=result.vectors.shape[1]
     )
 
 
-def looked_up_message(answer: calls.LookupResult) -> pb.LookupResponse:
-    """Returns the answer as its message."""
+def looked_up_message(result: calls.LookupResult) -> pb.LookupResponse:
+    """Returns the result as its message."""
     message = pb.LookupResponse(
-        **_head(answer),
-        vectors=answer.vectors.tobytes(),
-        dim=answer.vectors.shape[1],
-        found=answer.found.tobytes(),
-        lost=b"" if answer.lost is None else answer.lost.tobytes(),
-        table=answer.table,
+        **_head(result),
+        vectors=result.vectors.tobytes(),
+        dim=result.vectors.shape[1],
+        found=result.found.tobytes(),
+        table=result.table,
     )
-    if answer.not_found is not None:
-        message.not_found.CopyFrom(column_message(Column(answer.not_found)))
+    if result.lost is not None:
+        message.lost = result.lost.tobytes()
+    if result.not_found is not None:
+        message.not_found.CopyFrom(column_message(Column(result.not_found)))
     return message
 
 
@@ -268,34 +277,41 @@ def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
 def _sent_fields(message: Any, settings: ServiceSettings) -> dict[str, Any]:
     """Returns the fields of a request that were sent, as the engine takes them. Of the many that it
     could have, most are not sent.
+
+    Raises:
+      InvalidArgument: Packed bytes are truncated, ids or a column are empty, or offsets have no
+        ids.
+      TooLarge: There are more columns, names or conditions than the limit.
     """
-    found = {}
+    request_fields = {}
     for field, value in message.ListFields():
         name = field.name
         if name in _LIMITS:
             at_most(settings, _LIMITS[name], len(value), name)
         if name in _READERS:
-            found[name] = _READERS[name](value, name)
+            request_fields[name] = _READERS[name](value, name)
         elif name != "model":
-            found[name] = value
-    if "filter" in found:
-        found["filter"] = read_filter(found["filter"], settings)
+            request_fields[name] = value
+    if "filter" in request_fields:
+        request_fields["filter"] = read_filter(request_fields["filter"], settings)
     for name, offsets in _LISTS_OF_IDS.items():
-        if name in found:
-            found[name] = calls.IdLists(found[name], found.pop(offsets, None))
-        elif offsets in found:
+        if name in request_fields:
+            id_offsets = request_fields.pop(offsets, None)
+            request_fields[name] = calls.IdLists(request_fields[name], id_offsets)
+        elif offsets in request_fields:
             violation = FieldViolation(name, "empty", f"a list beside {offsets}")
             raise InvalidArgument(f"{offsets} was sent without {name}", violation)
-    return found
+    return request_fields
 
 
 def read_columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
     """Reads columns by name; raises InvalidArgument if one is empty or truncated."""
-    # Their items() is Python's, in seven calls.
+    # The items() of a protobuf map is written in Python, and costs seven calls.
     return {name: _column(columns[name], f"{where}.{name}") for name in columns}
 
 
 def _column(message: pb.Column, where: str) -> Column:
+    """Reads a column; raises InvalidArgument if it is empty or truncated."""
     kind = message.WhichOneof("values")
     if kind is None:
         expected = "a list of int64s, int32s, float32s or strings"
@@ -336,7 +352,7 @@ def _vectors(data: bytes, where: str) -> calls.Vectors:
     return packed(data, _FLOAT32, where)
 
 
-def _names(names: Sequence[str], where: str) -> tuple[str, ...]:  # noqa: ARG001 - as all readers
+def _names(names: Sequence[str], where: str) -> tuple[str, ...]:  # noqa: ARG001 - see _READERS
     return tuple(names)
 
 
@@ -348,6 +364,7 @@ def _sources(messages: Sequence[pb.Source], where: str) -> tuple[calls.Source, .
 
 
 def _source(message: pb.Source, where: str) -> calls.Source:
+    """Reads a source, whose ids and offsets are one list of ids for each context."""
     source: dict[str, Any] = {field.name: value for field, value in message.ListFields()}
     offsets = source.pop("offsets", None)
     if "ids" in source:
@@ -359,7 +376,7 @@ def _source(message: pb.Source, where: str) -> calls.Source:
     return calls.Source(**source)
 
 
-def _crowding(crowding: Mapping[str, int], where: str) -> dict[str, int]:  # noqa: ARG001
+def _crowding(crowding: Mapping[str, int], where: str) -> dict[str, int]:  # noqa: ARG001 - see _READERS
     return dict(crowding)
 
 
@@ -391,8 +408,8 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "sources": _sources,
     "vectors": _vectors,
 }
-"""What reads a field, by its name, which is the same in all requests; others are taken as they
-are.
+"""The readers of fields by name, which is the same in all requests; other fields are taken as they
+are. A reader takes the value of the field and its name in an error.
 """
 _LIMITS = {
     "attributes": "max_names",
@@ -404,7 +421,7 @@ _LIMITS = {
 }
 """The setting that limits how long a field is."""
 _LISTS_OF_IDS = {"exclude_ids": "exclude_offsets", "negative_ids": "negative_offsets"}
-"""Fields that are one list of ids for each query."""
+"""The fields that are one list of ids for each query, and the fields with their offsets."""
 
 
 def column_message(column: Column) -> pb.Column:
@@ -428,26 +445,28 @@ def read_filter(message: pb.Filter, settings: ServiceSettings) -> calls.Filter:
     """Reads a Filter.
 
     Raises:
-      InvalidArgument: a list of tokens or a bound is empty; names it.
-      TooLarge: more conditions or levels than the limit.
+      InvalidArgument: A list of tokens or a bound is empty; the message names it.
+      TooLarge: There are more conditions or levels than the limit.
     """
-    found = _filter(message, "filter", 1)
-    check_terms(found, settings)
-    return found
+    request_filter = _filter(message, "filter", 1)
+    check_terms(request_filter, settings)
+    return request_filter
 
 
 def _filter(message: pb.Filter, where: str, depth: int) -> calls.Filter:
+    # Before the next level: a filter of thousands of levels would exhaust the stack.
     check_depth(where, depth)
     conditions = {
-        name: _condition(each, f"{where}.{name}") for name, each in message.conditions.items()
+        name: _condition(condition, f"{where}.{name}")
+        for name, condition in message.conditions.items()
     }
     groups = {}
     for group in FILTER_GROUPS:
-        members = enumerate(getattr(message, group))
-        groups[group] = tuple(
-            [_filter(each, f"{where}.{group}[{number}]", depth + 1) for number, each in members]
-        )
-    near = tuple([_circle(each) for each in message.near])
+        members = []
+        for number, member in enumerate(getattr(message, group)):
+            members.append(_filter(member, f"{where}.{group}[{number}]", depth + 1))
+        groups[group] = tuple(members)
+    near = tuple([_circle(circle) for circle in message.near])
     return calls.Filter(conditions, **groups, near=near)
 
 
@@ -461,39 +480,44 @@ def _circle(message: pb.Circle) -> calls.Circle:
     )
 
 
-def filter_message(sent: calls.Filter) -> pb.Filter:
+def filter_message(request_filter: calls.Filter) -> pb.Filter:
     """Returns a filter as its message."""
-    message = pb.Filter(near=[pb.Circle(**vars(each)) for each in sent.near])
+    message = pb.Filter(near=[pb.Circle(**vars(circle)) for circle in request_filter.near])
     for group in FILTER_GROUPS:
-        getattr(message, group).extend([filter_message(each) for each in getattr(sent, group)])
-    for name, each in sent.conditions.items():
-        condition = message.conditions[name]
+        members = [filter_message(member) for member in getattr(request_filter, group)]
+        getattr(message, group).extend(members)
+    for name, condition in request_filter.conditions.items():
+        condition_message = message.conditions[name]
         for field in ("allow", "deny"):
-            if (ids := getattr(each, field)) is not None:
-                getattr(condition, field).CopyFrom(_ids_message(ids))
+            ids = getattr(condition, field)
+            if ids is not None:
+                getattr(condition_message, field).CopyFrom(_ids_message(ids))
         for bound in calls.BOUNDS:
-            if (value := getattr(each, bound)) is not None:
-                kind = "int64" if isinstance(value, int) else "float64"
-                getattr(condition, bound).CopyFrom(pb.Number(**{kind: value}))
-        if each.is_null is not None:
-            condition.is_null = each.is_null
+            value = getattr(condition, bound)
+            if isinstance(value, int):
+                getattr(condition_message, bound).CopyFrom(pb.Number(int64=value))
+            elif value is not None:
+                getattr(condition_message, bound).CopyFrom(pb.Number(float64=value))
+        if condition.is_null is not None:
+            condition_message.is_null = condition.is_null
     return message
 
 
 def _condition(message: pb.Condition, where: str) -> calls.Condition:
-    found: dict[str, Any] = {}
+    """Reads a condition; raises InvalidArgument if a list of tokens or a bound is empty."""
+    condition: dict[str, Any] = {}
     for field, value in message.ListFields():
         name = field.name
         if name == "is_null":
-            found[name] = value
+            condition[name] = value
         elif name in calls.BOUNDS:
             kind = value.WhichOneof("kind")
             if kind is None:
                 raise InvalidArgument.of_field(f"{where}.{name}", "empty", "int64 or float64")
-            found[name] = getattr(value, kind)
+            condition[name] = getattr(value, kind)
         else:
-            found[name] = read_ids(value, f"{where}.{name}")
-    return calls.Condition(**found)
+            condition[name] = read_ids(value, f"{where}.{name}")
+    return calls.Condition(**condition)
 
 
 def explanation_message(explanation: calls.Explanation) -> pb.Explanation:
@@ -502,7 +526,11 @@ def explanation_message(explanation: calls.Explanation) -> pb.Explanation:
 
 
 def read_explanation(message: pb.Explanation) -> calls.Explanation:
-    """Returns the explanation of a message; KeyError: of another release."""
+    """Reads an explanation.
+
+    Raises:
+      KeyError: It comes from another release, which has other search paths.
+    """
     paths = {number: path for path, number in _SEARCH_PATHS.items()}
     return calls.Explanation(
         path=paths[message.path],
@@ -514,11 +542,11 @@ def read_explanation(message: pb.Explanation) -> calls.Explanation:
     )
 
 
-def _head(answer: calls.Result) -> dict[str, Any]:
-    """Returns the fields of every answer."""
-    head: dict[str, Any] = {"model": pb.ModelSpec(name=answer.model, version=answer.version)}
-    if answer.coverage < 1:
-        head["coverage"] = answer.coverage
+def _head(result: calls.Result) -> dict[str, Any]:
+    """Returns the fields of every response."""
+    head: dict[str, Any] = {"model": pb.ModelSpec(name=result.model, version=result.version)}
+    if result.coverage < 1:
+        head["coverage"] = result.coverage
     return head
 
 
@@ -528,26 +556,30 @@ def _ids_message(ids: calls.Ids) -> pb.Ids:
     return pb.Ids(int64s=ids.tobytes())
 
 
-def _neighbors(answer: calls.RetrievalResult) -> dict[str, Any]:
+def _neighbors(result: calls.RetrievalResult) -> dict[str, Any]:
     """Returns the fields of a response that hold its neighbors."""
-    found: dict[str, Any] = {
-        "ids": _ids_message(answer.ids),
-        "scores": answer.scores.tobytes(),
-        "offsets": answer.offsets.astype(np.int32).tobytes(),
+    response_fields: dict[str, Any] = {
+        "ids": _ids_message(result.ids),
+        "scores": result.scores.tobytes(),
+        "offsets": result.offsets.astype(np.int32).tobytes(),
     }
-    if answer.retrieval_scores is not None:
-        found["retrieval_scores"] = answer.retrieval_scores.tobytes()
-    if answer.sources is not None:
-        found["source_names"] = answer.source_names
-        found["sources"] = answer.sources.tobytes()
-    if answer.attributes:
-        attributes = answer.attributes.items()
-        found["attributes"] = {name: _attribute(values) for name, values in attributes}
-    return found
+    if result.retrieval_scores is not None:
+        response_fields["retrieval_scores"] = result.retrieval_scores.tobytes()
+    if result.sources is not None:
+        response_fields["source_names"] = result.source_names
+        response_fields["sources"] = result.sources.tobytes()
+    if result.attributes:
+        attributes = result.attributes.items()
+        response_fields["attributes"] = {name: _attribute(values) for name, values in attributes}
+    return response_fields
 
 
 def _attribute(values: list[Any]) -> pb.Attribute:
-    message = pb.Attribute(nulls=[place for place, value in enumerate(values) if value is None])
+    """Returns the values of an attribute as their message. A list of numbers has no room for null:
+    its position holds 0, and is listed.
+    """
+    nulls = [position for position, value in enumerate(values) if value is None]
+    message = pb.Attribute(nulls=nulls)
     kinds = {type(value) for value in values if value is not None}
     if kinds == {str}:
         message.strings.values.extend(value or "" for value in values)

@@ -15,7 +15,7 @@ def models_value(models: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Returns the list of models as a value that `json.dump` writes.
 
     Args:
-      models: the VersionState of each version, by model.
+      models: The VersionState of each version, by model.
     """
     return {"models": [{"name": name, "versions": versions} for name, versions in models.items()]}
 

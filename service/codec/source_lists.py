@@ -23,7 +23,7 @@ _FIELDS: dict[str, type] = {
 }
 """The fields of a source but its ids, and their types."""
 _COUNT_MAX = 2**31 - 1
-"""The largest count that a message can have."""
+"""The largest count that a message can have; JSON accepts the same ones."""
 
 
 def check_sources(count: int) -> None:
@@ -37,7 +37,7 @@ def read(values: Sequence[Any]) -> tuple[Source, ...]:
     """Returns the sources in a list of JSON values.
 
     Raises:
-      InvalidArgument: An unknown field or a wrong type; names it.
+      InvalidArgument: An unknown field or a wrong type; the message names it.
       TooLarge: There are too many.
     """
     check_sources(len(values))
@@ -50,6 +50,7 @@ def _source(value: Any, where: str) -> Source:
         if name not in content:
             continue
         field: Any = content[name]
+        # Not `isinstance`, for which true is an integer.
         if type(field) is not kind:
             raise InvalidArgument.of_field(f"{where}.{name}", shown(field), _KINDS[kind])
         if isinstance(field, int) and abs(field) > _COUNT_MAX:

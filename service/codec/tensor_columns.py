@@ -32,8 +32,8 @@ class Ragged(NamedTuple):
     """Lists of values, in place of an array: a protocol may have such lists without row splits.
 
     Attributes:
-      values: [m]
-      offsets: [n + 1] int64, as of a Column.
+      values: [m], the values of all lists.
+      offsets: [n + 1] int64, the offset of each list, as in a Column.
     """
 
     values: NDArray[Any]
@@ -41,7 +41,7 @@ class Ragged(NamedTuple):
 
 
 SentArrays = Mapping[str, NDArray[Any] | Ragged]
-"""What a client sent, by the names of tensors."""
+"""The tensors that a client sent, by name."""
 _EMPTY: Mapping[str, type[Any]] = {
     "string": object,
     "float32": np.float32,
@@ -49,7 +49,7 @@ _EMPTY: Mapping[str, type[Any]] = {
     "int64": np.int64,
     EITHER: np.int64,
 }
-"""What columns hold, by the type of an input."""
+"""The dtype of empty columns, by the type of an input."""
 
 
 class ColumnReader:
@@ -60,7 +60,7 @@ class ColumnReader:
     """
 
     def __init__(self, signature: Signature, arrays: SentArrays, settings: ServiceSettings) -> None:
-        """Creates the reader of what was sent for a signature."""
+        """Creates the reader of the tensors that were sent for a signature."""
         self.rows: int | None = None
         self._first = ""
         self._arrays = arrays
@@ -76,6 +76,7 @@ class ColumnReader:
           InvalidArgument: Its tensors do not fit the input, or each other, or other inputs.
         """
         values, offsets, rows = self._values(tensor_input.tensor)
+        # The first input says how many rows there are. All later ones must have as many.
         if self.rows is None:
             self._first = tensor_input.tensor
             check_queries(rows, self._settings)
@@ -89,6 +90,7 @@ class ColumnReader:
             )
         if offsets is None:
             offsets = self._dense_offsets(tensor_input, values, rows)
+
         weights = None
         name = f"{tensor_input.tensor}{WEIGHTS}"
         if tensor_input.weighted and name in self._arrays:
@@ -105,7 +107,12 @@ class ColumnReader:
         )
 
     def k(self) -> int:
-        """Returns the number of neighbors: a number, or the same for each row."""
+        """Returns the number of neighbors: a number, or the same for each row.
+
+        Raises:
+          InvalidArgument: It is no positive integer, or differs between rows.
+        """
+        # Clients of protocols that batch rows repeat it for each of them.
         array = self._take(K)
         if array.dtype.kind not in "iu" or not array.size or (array != array.flat[0]).any():
             raise input_error(K, _described(array), "one integer, or the same for each row,")
@@ -119,7 +126,11 @@ class ColumnReader:
 
         Args:
           unread_inputs: Inputs of the model that no tower reads, which may be sent.
+
+        Raises:
+          InvalidArgument: A tensor is unknown.
         """
+        # "_1" and "_2" are the further tensors of a ragged or sparse input.
         ignored = {f"{identifier(name)}{end}" for name in unread_inputs for end in ("", "_1", "_2")}
         for name in self._arrays:
             if name not in self._read and name not in ignored:
@@ -148,7 +159,11 @@ class ColumnReader:
     def _values(self, name: str) -> tuple[NDArray[Any], NDArray[np.int64] | None, int]:
         """Returns the values in the tensors of an input, their offsets, and the number of rows;
         offsets None: each row of a dense tensor has the same number of values.
+
+        Raises:
+          InvalidArgument: The tensors are in none of the three forms, or do not fit each other.
         """
+        # The further tensors that were sent decide the form: only sparse inputs have a third one.
         if self._has(f"{name}_2"):
             if not self._has(f"{name}_1"):
                 raise InvalidArgument(
@@ -181,6 +196,12 @@ class ColumnReader:
         return values, None, len(values)
 
     def _sparse_offsets(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Returns the offsets of the rows of a sparse tensor. Within a row, the order of the values
+        counts, and not their second index.
+
+        Raises:
+          InvalidArgument: The tensors have other shapes, or an index is outside or out of order.
+        """
         indices = _whole_numbers(self._take(name), name, 2)
         shape = _whole_numbers(self._take(f"{name}_2"), f"{name}_2", 1)
         if values.ndim != 1 or indices.shape != (values.size, 2) or shape.size != 2:
@@ -190,20 +211,21 @@ class ColumnReader:
                 f"input {name!r}: {value}; [m, 2], [m] and [2] were expected",
                 FieldViolation(f"inputs.{name}", value, "a sparse tensor of [m, 2], [m] and [2]"),
             )
+        # Before anything of that size is allocated: a dense shape may claim any number of rows.
         rows = int(shape[0])
         check_queries(rows, self._settings)
-        owners = indices[:, 0]
-        if owners.size and (owners.min() < 0 or owners.max() >= rows):
+        row_indices = indices[:, 0]
+        if row_indices.size and (row_indices.min() < 0 or row_indices.max() >= rows):
             raise InvalidArgument(
                 f"input {name!r} has an index outside of its {rows} rows",
                 FieldViolation(f"inputs.{name}", f"{rows} rows", "an index of a row"),
             )
-        if (owners[1:] < owners[:-1]).any():
+        if (row_indices[1:] < row_indices[:-1]).any():
             raise InvalidArgument(
                 f"input {name!r}: the indices must be in the order of the rows",
                 FieldViolation(f"inputs.{name}", "indices", "the order of the rows"),
             )
-        return owners.searchsorted(np.arange(rows + 1)).astype(np.int64)
+        return row_indices.searchsorted(np.arange(rows + 1)).astype(np.int64)
 
     def _dense_offsets(
         self, tensor_input: TensorInput, values: NDArray[Any], rows: int
@@ -241,7 +263,8 @@ def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
     Raises:
       InvalidArgument: They are of another kind, or do not fit.
     """
-    if not values.size:  # an empty list has no kind
+    # An empty list in JSON has no kind.
+    if not values.size:
         return np.empty(0, _EMPTY[dtype])
     kind = values.dtype.kind
     if dtype in ("string", EITHER) and kind in "OSU":
@@ -255,6 +278,8 @@ def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
             )
         return values.astype(np.int64, copy=False)
     if dtype == "float32" and kind in "fiu":
+        # A double beyond float32 becomes infinite without an error. An infinity that was sent is
+        # left to the checks of the model's inputs.
         with np.errstate(over="ignore"):
             numbers = values.astype(np.float32, copy=False)
         if kind == "f" and values.itemsize > numbers.itemsize:
@@ -301,7 +326,9 @@ def input_error(name: str, value: object, expected: str, verb: str = "is") -> In
 
     Args:
       name: The name of its tensor.
-      value, expected, verb: As in `ServiceError.of_field`.
+      value: See `ServiceError.of_field`.
+      expected: See `ServiceError.of_field`.
+      verb: See `ServiceError.of_field`.
     """
     return InvalidArgument(
         f"input {name!r} {verb} {value}; {expected} was expected",

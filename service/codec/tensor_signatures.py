@@ -36,8 +36,9 @@ class Tensor:
     """A tensor of a signature.
 
     Attributes:
-      dtype: int32, int64, float32 or string.
-      shape: -1 stands for any size.
+      name: The name of the tensor.
+      dtype: The dtype: int32, int64, float32 or string.
+      shape: The shape, in which -1 stands for any size.
     """
 
     name: str
@@ -50,10 +51,11 @@ class TensorInput:
     """An input of a signature, and the tensors that carry it.
 
     Attributes:
-      name: As the bundle has it.
+      name: The name in the bundle.
       tensor: The name of its first tensor.
-      dtype: As of a Tensor, or EITHER.
-      shape: Of one example; None: an example has any number of values.
+      role: Whose input it is: of a context or of a candidate.
+      dtype: The dtype of its values, as in a Tensor, or EITHER.
+      shape: The shape of one example; None: an example has any number of values.
       adjusted: Whether lists of another length are padded or cut.
       weighted: Whether weights may be sent beside the values.
       required: Whether it must be sent.
@@ -87,9 +89,12 @@ class Signature:
     """A call of named tensors.
 
     Attributes:
+      name: The name of the signature.
       call: The call of the engine that computes it.
       computed_by: The tower, or the index of a retrieval.
-      result: The output that is the vector or the score; of a retrieval, the ids.
+      result: The output that is the vector or the score, or the ids of a retrieval.
+      inputs: The inputs that clients send.
+      outputs: The outputs that it returns.
       takes_k: Whether the number of neighbors may be sent as `k`.
     """
 
@@ -103,8 +108,8 @@ class Signature:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Returns all input tensors, as of `TensorInput`. Those of inputs that are not required,
-        and `k`, may be left out.
+        """Returns all input tensors, each in the form of `TensorInput.tensors`. Tensors of inputs
+        that are not required, and `k`, may be left out.
         """
         tensors = list(chain.from_iterable([tensor_input.tensors for tensor_input in self.inputs]))
         if self.takes_k:
@@ -129,18 +134,20 @@ def find_signature(version: ModelVersion, name: str) -> Signature:
     Raises:
       InvalidArgument: There is none of this name.
     """
-    wanted = name or DEFAULT
-    if wanted == DEFAULT and version.towers and DEFAULT not in version.towers:
-        wanted = _default_tower(version)
-    if wanted in version.towers:
-        return _of_tower(version.towers[wanted], name or DEFAULT)
-    index = wanted.removeprefix(f"{RETRIEVE}:")
-    if wanted == RETRIEVE:
+    requested = name or DEFAULT
+    # A tower of the model may have the name of the default, or of a retrieval: it wins.
+    if requested == DEFAULT and version.towers and DEFAULT not in version.towers:
+        requested = _default_tower(version)
+    if requested in version.towers:
+        return _of_tower(version.towers[requested], name or DEFAULT)
+
+    index = requested.removeprefix(f"{RETRIEVE}:")
+    if requested == RETRIEVE:
         index = _only_index(version)
-    if wanted.startswith(RETRIEVE) and index in version.manifest.indexes:
-        return _of_index(version, index, wanted)
-    hint = name_hint(wanted, signature_names(version), "has")
-    shown_name = wanted[:SHOWN_CHARS]
+    if requested.startswith(RETRIEVE) and index in version.manifest.indexes:
+        return _of_index(version, index, requested)
+    hint = name_hint(requested, signature_names(version), "has")
+    shown_name = requested[:SHOWN_CHARS]
     raise InvalidArgument(
         f"{show_version(version)} has no signature {shown_name!r}; {hint}",
         FieldViolation("signature_name", shown_name, "a signature of the model"),
@@ -169,6 +176,7 @@ def _only_index(version: ModelVersion) -> str:
 
 
 def _of_tower(tower: LoadedTower, name: str) -> Signature:
+    """Returns the signature of a tower. A ranking returns all scores, an embedding its vector."""
     inputs = _inputs_of(tower)
     roles = [tensor_input.role for tensor_input in inputs]
     call: Literal["embed", "rank"] = "embed"
@@ -185,6 +193,7 @@ def _of_tower(tower: LoadedTower, name: str) -> Signature:
 
 
 def _of_index(version: ModelVersion, index: str, name: str) -> Signature:
+    """Returns the signature of an index: the inputs of its query tower, and the neighbors."""
     entry = version.manifest.indexes[index]
     inputs = _inputs_of(version.towers[entry.query_tower])
     outputs = (
@@ -192,6 +201,7 @@ def _of_index(version: ModelVersion, index: str, name: str) -> Signature:
         Tensor("scores", "float32", (-1, -1)),
         Tensor("counts", "int64", (-1,)),
     )
+    # The name belongs to an input of the model if there is one: then k has its default.
     takes_k = K not in [tensor_input.tensor for tensor_input in inputs]
     return Signature(name, "retrieve", index, outputs[0].name, inputs, outputs, takes_k)
 
@@ -212,6 +222,15 @@ def _inputs_of(tower: LoadedTower) -> tuple[TensorInput, ...]:
 
 
 def _input(manifest: Manifest, name: str, tensors: Mapping[str, str], role: Role) -> TensorInput:
+    """Returns an input of a signature.
+
+    Args:
+      manifest: The manifest of the version.
+      name: The name of the input in the bundle.
+      tensors: The names of tensors, by those of the inputs of the tower.
+      role: Whose input it is.
+    """
+    # All features that read an input agree on what clients send; the first one stands for them.
     readers = [manifest.features[feature_name] for feature_name in manifest.inputs[name]]
     feature = readers[0]
     length = manifest.length_of(name)

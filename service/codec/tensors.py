@@ -1,5 +1,5 @@
-"""Named tensors to requests of the engine, and its responses to named tensors. What reads and
-writes the messages of a protocol adds nothing but its own form of tensors.
+"""Named tensors to requests of the engine, and its results to named tensors. The readers and
+writers of a protocol's messages add nothing but its own form of tensors.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from service.security.principal import Principal, authorize
 from service.versions.version import ModelVersion
 
 _NO_ID: Mapping[str, int | str] = {"int64": -1, "string": ""}
-"""What fills up the ids of a query that has fewer than k neighbors."""
+"""The value that fills up the ids of a query that has fewer than k neighbors."""
 _NO_SCORE = np.finfo(np.float32).min
-"""The score beside it. An infinity would have no place in JSON."""
+"""The score that fills up the scores beside it. JSON has no infinity."""
 
 
 class SentTensors(NamedTuple):
     """The request of a client.
 
     Attributes:
-      signature: Its name; "": the default.
-      arrays: By the names of tensors; "" is that of the only input.
+      target: The model and version that the request names.
+      signature: The name of the signature; "": the default.
+      arrays: The arrays by the names of tensors; "" is the name of the only input.
       outputs: The outputs that are returned, in this order; (): all.
-      are_features: Whether the names are those of features in `tf.Example`, of which others than
-        the inputs are ignored.
+      are_features: Whether the arrays have the names of features in `tf.Example`, where features
+        that are no inputs are ignored.
     """
 
     target: calls.Target
@@ -58,8 +59,14 @@ class SentTensors(NamedTuple):
 
 
 class ReturnedTensors(NamedTuple):
-    """The response to a client: the outputs that it requested, in the order of the request, or all
-    of the signature in its order.
+    """The response to a client.
+
+    Attributes:
+      model: The name of the model.
+      version: The version that has computed it.
+      signature: The signature that was called.
+      arrays: The outputs that the client requested, in the order of the request, or all of the
+        signature in its order.
     """
 
     model: str
@@ -69,11 +76,11 @@ class ReturnedTensors(NamedTuple):
 
 
 class BoundRequest(NamedTuple):
-    """What a client sent, as the request of a version.
+    """The tensors of a client as the request of a version.
 
     Attributes:
       signature: The signature that the client named.
-      request: What computes it.
+      request: The request that computes the signature.
       outputs: The outputs that are returned, in this order.
     """
 
@@ -83,10 +90,12 @@ class BoundRequest(NamedTuple):
 
 
 class TensorExchange:
-    """One request of a protocol and the response to it: what `Dataplane.call` reads and writes.
+    """One request of a protocol and the response to it: the Exchange that `Dataplane.call` reads
+    and writes.
 
     Attributes:
       name: The name of the call, as in metrics.
+      model_of: See Exchange.
     """
 
     def __init__(
@@ -102,7 +111,7 @@ class TensorExchange:
         """Creates the exchange of one request.
 
         Args:
-          name: See above.
+          name: The name of the call, as in metrics.
           engine: Has the versions whose signatures requests name.
           principal: The client.
           read_message: Reads the body of a request; the target is that of its URL, if there is one.
@@ -124,29 +133,32 @@ class TensorExchange:
         self, body: bytes, is_protobuf: bool, url: calls.Target | None, settings: ServiceSettings
     ) -> tuple[calls.Request, bool]:
         """Returns the request that a body holds; see `Operation.read`."""
-        del is_protobuf  # there is one form
+        # The protocol's own reader knows the form.
+        del is_protobuf
         tensors = self._read_message(body, url, settings)
-        # Its model may not have been known before it was parsed.
+        # Its model may not have been known before it was parsed. An error about its signature would
+        # describe a model that the client may not use.
         authorize(self._principal, tensors.target.model)
         with self._engine.lease(tensors.target) as version:
             self._bound = bind(version, tensors, self.name, self._computed, settings)
         return self._bound.request, False
 
-    def write(self, answer: calls.Result) -> bytes:
+    def write(self, result: calls.Result) -> bytes:
         """Returns the body of the response.
 
         Raises:
           ServiceError: A row of the request has no result.
         """
         signature = self._bound.signature
-        every = tensors_of(signature, self._bound.request, answer)
-        arrays = {name: every[name] for name in self._bound.outputs}
-        return self._write_message(ReturnedTensors(answer.model, answer.version, signature, arrays))
+        computed = tensors_of(signature, self._bound.request, result)
+        arrays = {name: computed[name] for name in self._bound.outputs}
+        return self._write_message(ReturnedTensors(result.model, result.version, signature, arrays))
 
     def recorded(
         self, request: calls.Request, is_protobuf: bool, body: bytes
     ) -> tuple[str, bool, bytes]:
-        """Returns what the request log keeps; see `Operation.recorded`."""
+        """Returns what the request log stores; see `Operation.recorded`."""
+        # As a request of the contract: the replay needs no other protocol.
         del is_protobuf, body
         return self._bound.signature.call, True, request_message(request).SerializeToString()
 
@@ -158,11 +170,11 @@ def bind(
     computed: Collection[str],
     settings: ServiceSettings,
 ) -> BoundRequest:
-    """Returns what a client sent as the request of a version.
+    """Returns the tensors of a client as the request of a version.
 
     Args:
       version: The version that has the signature.
-      tensors: What was sent.
+      tensors: The tensors that were sent.
       call: The name of the call of the protocol.
       computed: The calls of the engine whose results that call can return.
       settings: The limits.
@@ -170,7 +182,7 @@ def bind(
     Raises:
       InvalidArgument: The version has no such signature, or another call computes it, or a tensor
         does not fit it.
-      TooLarge: As `request_of`.
+      TooLarge: There are more tensors or rows than the limits.
     """
     signature = find_signature(version, tensors.signature)
     if signature.call not in computed:
@@ -208,7 +220,8 @@ def request_of(
     """Returns the request of the engine that computes a signature.
 
     Raises:
-      InvalidArgument: A tensor is missing or unknown, or has another dtype or shape; names it.
+      InvalidArgument: A tensor is missing or unknown, or has another dtype or shape; the message
+        names it.
       TooLarge: There are more tensors or rows than the limits.
     """
     arrays = _by_tensor(signature, tensors)
@@ -241,7 +254,7 @@ def request_of(
 
 
 def _by_tensor(signature: Signature, request: SentTensors) -> SentArrays:
-    """Returns what was sent by the names of tensors."""
+    """Returns the arrays of a request by the names of tensors."""
     if request.are_features:
         tensors = {tensor_input.name: tensor_input.tensor for tensor_input in signature.inputs}
         return {tensors.get(name, name): array for name, array in request.arrays.items()}
@@ -278,26 +291,27 @@ def _ranking(
 
 
 def tensors_of(
-    signature: Signature, request: calls.Request, answer: Any
+    signature: Signature, request: calls.Request, result: Any
 ) -> dict[str, NDArray[Any]]:
     """Returns the outputs of a signature.
 
     Args:
-      signature: What `request_of` was called with.
-      request: What it returned.
-      answer: The engine's.
+      signature: The signature that `request_of` was called with.
+      request: The request that it returned.
+      result: The result of the request.
 
     Raises:
       ServiceError: A row of the request cannot be ranked.
     """
     if isinstance(request, calls.RetrievalRequest):
-        return _neighbors(signature, request.k, answer)
-    if isinstance(answer, calls.EmbeddingResult):
+        return _neighbors(signature, request.k, result)
+    if isinstance(result, calls.EmbeddingResult):
         (output,) = signature.outputs
-        return {output.name: _shaped(answer.vectors, output)}
-    if answer.failed:
-        raise ServiceError(answer.failed[0].message)
-    return {output.name: _shaped(answer.heads[output.name], output) for output in signature.outputs}
+        return {output.name: _shaped(result.vectors, output)}
+    # These protocols have no way to say that one row of several failed.
+    if result.failed:
+        raise ServiceError(result.failed[0].message)
+    return {output.name: _shaped(result.heads[output.name], output) for output in signature.outputs}
 
 
 def _shaped(array: NDArray[Any], output: Tensor) -> NDArray[Any]:
@@ -306,14 +320,15 @@ def _shaped(array: NDArray[Any], output: Tensor) -> NDArray[Any]:
 
 
 def _neighbors(
-    signature: Signature, k: int, answer: calls.RetrievalResult
+    signature: Signature, k: int, result: calls.RetrievalResult
 ) -> dict[str, NDArray[Any]]:
     """Returns the neighbors of n queries, filled up to k, and how many each query has."""
     ids_output, scores_output, counts_output = signature.outputs
-    counts = lengths_of(answer.offsets)
+    # [n, k]: a tensor has rows of one length.
+    counts = lengths_of(result.offsets)
     is_neighbor = np.arange(k) < counts[:, np.newaxis]
-    ids = np.full(is_neighbor.shape, _NO_ID[ids_output.dtype], answer.ids.dtype)
+    ids = np.full(is_neighbor.shape, _NO_ID[ids_output.dtype], result.ids.dtype)
     scores = np.full(is_neighbor.shape, _NO_SCORE, np.float32)
-    ids[is_neighbor] = answer.ids
-    scores[is_neighbor] = answer.scores
+    ids[is_neighbor] = result.ids
+    scores[is_neighbor] = result.scores
     return {ids_output.name: ids, scores_output.name: scores, counts_output.name: counts}

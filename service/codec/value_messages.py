@@ -1,4 +1,4 @@
-"""Values as JSON has them -> protobuf messages with fields of the same names.
+"""JSON values to protobuf messages with fields of the same names.
 
 A few messages have another shape than the value: `_FILLERS` names them.
 """
@@ -32,31 +32,51 @@ def fill(message: Message, value: Any) -> None:
         filler(message, value)
         return
     message.SetInParent()
-    for name, item in value.items():
-        if item is not None:
-            _set_field(message, message.DESCRIPTOR.fields_by_name[name], item)
+    for name, field_value in value.items():
+        if field_value is not None:
+            _set_field(message, message.DESCRIPTOR.fields_by_name[name], field_value)
 
 
-def _set_field(message: Message, field: FieldDescriptor, item: Any) -> None:
-    target = getattr(message, field.name)
+def _set_field(message: Message, field: FieldDescriptor, value: Any) -> None:
+    """Sets one field of a message.
+
+    Args:
+      message: The message.
+      field: The field.
+      value: The JSON value: an object for a map or a message, a list for a repeated field.
+    """
     kind = field.message_type
-    if kind is not None and kind.GetOptions().map_entry:
-        for key, each in item.items():
-            if kind.fields_by_name["value"].message_type is None:
-                target[key] = each
+    if kind is None:
+        _set_scalar_field(message, field, value)
+        return
+
+    target = getattr(message, field.name)
+    # A map is a repeated message of keys and values on the wire, and a dict in Python.
+    if kind.GetOptions().map_entry:
+        has_messages = kind.fields_by_name["value"].message_type is not None
+        for key, entry in value.items():
+            if has_messages:
+                fill(target[key], entry)
             else:
-                fill(target[key], each)
-    elif kind is not None and field.is_repeated:
-        for each in item:
-            fill(target.add(), each)
-    elif kind is not None:
-        fill(target, item)
+                target[key] = entry
+    elif field.is_repeated:
+        for entry in value:
+            fill(target.add(), entry)
     else:
-        enum = field.enum_type
-        if field.is_repeated:
-            target.extend(item if enum is None else [enum_number(enum, text) for text in item])
-        else:
-            setattr(message, field.name, item if enum is None else enum_number(enum, item))
+        fill(target, value)
+
+
+def _set_scalar_field(message: Message, field: FieldDescriptor, value: Any) -> None:
+    """Sets a field without a message: a number, a text, an enumerated value, or a list of them."""
+    enum = field.enum_type
+    if field.is_repeated:
+        if enum is not None:
+            value = [enum_number(enum, text) for text in value]
+        getattr(message, field.name).extend(value)
+        return
+    if enum is not None:
+        value = enum_number(enum, value)
+    setattr(message, field.name, value)
 
 
 def enum_number(enum: EnumDescriptor, text: str) -> int:
@@ -74,11 +94,12 @@ def _fill_id(message: Any, value: int | str) -> None:
 
 
 def _fill_id_rule(message: Any, value: Mapping[str, Any]) -> None:
-    fields = {name: item for name, item in value.items() if name != "kind"}
+    fields = {name: content for name, content in value.items() if name != "kind"}
     fill(getattr(message, value["kind"]), fields)
 
 
 def _fill_unknown(message: Any, value: str) -> None:
+    # The JSON value is a rule, or "row" and its number: "row 7".
     rule, _, row = value.partition(" ")
     message.SetInParent()
     message.rule = enum_number(pb.UnknownRule.DESCRIPTOR, rule)

@@ -230,7 +230,7 @@ def _retrieved() -> RetrievalResult:
 
 
 def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32() -> None:
-    text = codec_json.dump(codec_json.retrieved_value(_retrieved(), several=True))
+    text = codec_json.dump(codec_json.retrieved_value(_retrieved(), is_list=True))
     assert b'"ids":[9007199254740991,"9007199254740992"],"scores":[0.1,0.33333334],' in text
     value = json.loads(text)
     assert (value["model"], value["version"], value["searched"]) == ("movies", 3, 100)
@@ -249,7 +249,7 @@ def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
     answer = RankingResult(
         "m", 1, np.array([5, 6, 7]), positions, _f32(3, 2, 1), heads, np.array([0, 2, 3])
     )
-    value = json.loads(codec_json.dump(codec_json.ranked_value(answer, several=True)))
+    value = json.loads(codec_json.dump(codec_json.ranked_value(answer, is_list=True)))
     assert value["results"][0] == {
         "ids": [5, 6],
         "scores": [3, 2],

@@ -37,7 +37,7 @@ def recommended(service: Served, body: Body, timeout_s: float = math.inf) -> Bod
     request = read_recommendation(body, Target(), service.settings)
     fields = {name: value for name, value in vars(request).items() if name != "target"}
     answer = service.recommend(timeout_s, **fields)
-    value = recommended_value(answer, several=True)
+    value = recommended_value(answer, is_list=True)
     value["results"] = [*value["results"]]
     return value
 
