@@ -114,7 +114,7 @@ class _Evaluated:
 
     def _evaluate(self, inputs: dict[str, Any]) -> Any:
         model = self._model
-        for name in model.activations.others(inputs):
+        for name in model.activations.plain_inputs(inputs):
             _check_array(name, inputs[name], model.specs)
         looked_up = model.activations.looked_up(inputs)
         batch = tf.shape(looked_up[min(looked_up)])[0]

@@ -101,7 +101,7 @@ class JaxReference:
         specified = functions.specs.tables if functions.specs is not None else {}
         arrays = {
             name: jax.numpy.asarray(dense_input(name, self.job, inputs))
-            for name in functions.activations.others(call.inputs)
+            for name in functions.activations.plain_inputs(call.inputs)
         }
         for name in call.inputs:
             if name in bags and self.job.inputs[name].shape:

@@ -26,7 +26,7 @@ from export.jax_models.feature_specs import (
     read_feature_specs,
 )
 from export.jax_models.loading import jax
-from export.tensorflow_models.frameworks.hooks import Answer, HookPoint, Hooks
+from export.tensorflow_models.frameworks.hooks import HookPoint, Hooks, Replacement
 from export.user_lines import causes
 
 _PACKAGE = "jax_tpu_embedding"
@@ -142,7 +142,7 @@ def _lookups_replaced(look_up: LookUp) -> Iterator[None]:
 
     with Hooks() as hooks:
         moved: list[NotConvertible] = []
-        replacements: dict[HookPoint, Answer] = dict.fromkeys(CONSTRUCTORS, constructed)
+        replacements: dict[HookPoint, Replacement] = dict.fromkeys(CONSTRUCTORS, constructed)
         replacements |= dict.fromkeys(CALLS, called)
         replacements[LOOKUP] = looked_up
         for point, replacement in replacements.items():

@@ -61,12 +61,14 @@ class TensorFlowFrontEnd:
         def build(job: ExportJob, base: Path) -> Any:
             root = build_root(job, base)
             if not isinstance(root, NamedGraph):
+                # Before tracing: id rules take the mean and the variance as constants.
                 path = job.checkpoint.object_path
                 TrainedModel(root, checkpoint, path).restore_normalizations()
             return root
 
         traced = trace_towers(job, base, inside, build)
         path = job.checkpoint.object_path
+        # The checks reject a model that is not the saved one; what they cannot compare is a note.
         notes = check_exchangeable(traced, checkpoint, job)
         notes += check_archived_model(traced.root, checkpoint, path)
         notes += check_saved_layers(traced.root, checkpoint, path)
@@ -82,9 +84,9 @@ class TensorFlowModel:
     """A traced model beside its checkpoint. Implements `OriginalModel`.
 
     Attributes:
-      job, base: the recipe and its folder.
-      checkpoint: its checkpoint.
-      traced: the model without its tables.
+      job, base: The recipe and its folder.
+      checkpoint: The recipe's checkpoint.
+      traced: The model without its tables.
     """
 
     job: ExportJob
@@ -111,11 +113,13 @@ class TensorFlowModel:
     def combine(self, config: Any, ids: Any, weights: Any, vectors: Any) -> Any:
         """See OriginalModel.combine.
 
-        The layer's own lookup runs on the vectors alone: the ids become the places of their
+        The layer's own lookup runs on the vectors alone: the ids become the positions of their
         vectors, so it does not matter in which dtype and order the table is stored.
         """
-        places = with_values(ids, tf.range(tf.shape(vectors, tf.int64)[0]))
-        return self._lookup(places, weights, {config.table: as_table(vectors)}, config)
+        count = tf.shape(vectors, tf.int64)[0]
+        positions = with_values(ids, tf.range(count))
+        tables = {config.table: as_table(vectors)}
+        return self._lookup(positions, weights, tables, config)
 
     def reference(self, inventory: Inventory, directory: Path) -> TensorFlowReference:
         """See OriginalModel.reference."""

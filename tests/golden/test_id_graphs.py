@@ -101,7 +101,7 @@ def test_logarithms_are_buckets_within_a_graph(place: int | None) -> None:
     actual = computed_by(rows, tf.float32, shape=[None] if place is None else [None, 3])
     assert isinstance(actual, ResolvedIds)
     assert isinstance(actual.rule, GraphIds)
-    assert actual.source.place == place
+    assert actual.source.position == place
     assert [node.op for node in actual.rule.nodes] == [
         *("Input", "Bucketize", "Const", "AddV2", "Cast", "Square")
     ]

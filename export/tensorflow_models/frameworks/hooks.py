@@ -21,9 +21,10 @@ from export.graphs.loading import moved, tf
 from export.user_lines import at_line
 
 _HOOKS = "_rowcast_hooks"
+"""The global of a module by which its replaced functions find their replacements."""
 _NUMBERS = itertools.count()
 
-Answer = Callable[..., Any]
+Replacement = Callable[..., Any]
 """(original, its arguments) -> result. Functions get their arguments by name, methods as passed."""
 
 
@@ -32,41 +33,40 @@ class HookPoint:
     """A function or method of a library.
 
     Attributes:
-      module: the module that defines it.
-      name: `function` or `Class.method`.
-      takes: the parameters that replacements rely on, separated by spaces.
+      module: The module that defines it.
+      name: Its name, `function` or `Class.method`.
+      parameters: The parameters that replacements rely on, separated by spaces.
     """
 
     module: str
     name: str
-    takes: str = ""
+    parameters: str = ""
 
     def find(self) -> tuple[Any, str, Any] | None:
         """Returns its owner, its name there and itself; None if the library is not imported.
 
         Raises:
-          NotConvertible: this release of the library has moved it.
+          NotConvertible: This release of the library has moved it.
         """
+        # A library that nothing imported is not used by the model.
         library = self.module.partition(".")[0]
         if library not in sys.modules:
             return None
-        try:
-            owner = functools.reduce(
-                getattr,
-                self.name.split(".")[:-1],
-                importlib.import_module(self.module),
-            )
-            found = getattr(owner, self.name.rpartition(".")[2])
-            taken = (
-                set() if isinstance(found, property) else set(inspect.signature(found).parameters)
-            )
-        except (ImportError, AttributeError):
-            taken = set()
-            found = None
-        if found is None or not set(self.takes.split()) <= taken:
-            signature = f"{self.module}.{self.name}({', '.join(self.takes.split())})"
+
+        *classes, name = self.name.split(".")
+        expected = self.parameters.split()
+        actual: set[str] = set()
+        original = None
+        owner = None
+        with contextlib.suppress(ImportError, AttributeError):
+            owner = functools.reduce(getattr, classes, importlib.import_module(self.module))
+            original = getattr(owner, name)
+            if not isinstance(original, property):
+                actual = set(inspect.signature(original).parameters)
+        if original is None or not actual.issuperset(expected):
+            signature = f"{self.module}.{self.name}({', '.join(expected)})"
             raise moved(signature, library.replace("_", "-"))
-        return owner, self.name.rpartition(".")[2], found
+        return owner, name, original
 
 
 class Hooks(contextlib.ExitStack):
@@ -88,92 +88,91 @@ class Hooks(contextlib.ExitStack):
             raise self._raised from problem
         return ended
 
-    def replace(self, point: HookPoint, answer: Answer) -> None:
-        """Replaces a function or method by `answer`, if the user's model has imported
-        its library.
-        """
-        place = point.find()
-        if place is None:
+    def replace(self, point: HookPoint, replacement: Replacement) -> None:
+        """Replaces a function, method or property, if the user's model has imported its library."""
+        target = point.find()
+        if target is None:
             return
-        owner, name, found = place
+        owner, name, original = target
         if isinstance(owner, types.ModuleType):
-            self.replace_function(found, answer)
-            return
-        replacement: Any
-        if isinstance(found, property):
-            replacement = property(lambda owned: answer(found.fget, owned))
+            self.replace_function(original, replacement)
+        elif isinstance(original, property):
+            getter = property(lambda instance: replacement(original.fget, instance))
+            self.set_attribute(owner, name, getter)
         else:
-            replacement = self._method(found, answer)
-        self.set_attribute(owner, name, replacement)
+            self.set_attribute(owner, name, self._method(original, replacement))
 
-    def replace_function(self, function: Any, answer: Answer) -> None:
-        """Replaces a module's function without a closure by `answer`, under all its names.
+    def replace_function(self, function: Any, replacement: Replacement) -> None:
+        """Replaces a module's function without a closure, under all its names.
 
         Its *code* is replaced, not its name: libraries export it under several names, and the
         user's modules may have imported any of them. Decorators are unwrapped.
         """
         function = inspect.unwrap(function)
         original = copy_of(function)
-        parameters = inspect.signature(original).parameters
-        named_only = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-        taken = [name for name in parameters if name not in named_only] + (
-            ["*", *named_only] if named_only else []
-        )
-        hooks = function.__globals__.setdefault(_HOOKS, {})
+
+        # Code can only be replaced by that of a function with the same parameters. It passes them
+        # on by name, whatever way the caller passed them.
+        names: list[str] = []
+        for name, parameter in inspect.signature(original).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
+                names.append("*")
+            names.append(name)
+        arguments = ", ".join(f"{name}={name}" for name in names if name != "*")
         key = next(_NUMBERS)  # unique: a replaced function may be replaced again
-        given = ", ".join(f"{name}={name}" for name in parameters)
-        space: dict[str, Any] = {}
-        # names of parameters only
-        exec(f"def answered({', '.join(taken)}):\n    return {_HOOKS}[{key!r}]({given})", space)  # noqa: S102
-        hooks[key] = functools.partial(self.watched(answer), original)
+        code = f"def replaced({', '.join(names)}):\n    return {_HOOKS}[{key!r}]({arguments})"
+        namespace: dict[str, Any] = {}
+        exec(code, namespace)  # noqa: S102 - it has names of parameters only
+
+        hooks = function.__globals__.setdefault(_HOOKS, {})
+        hooks[key] = functools.partial(self.watched(replacement), original)
         self.callback(hooks.pop, key)
-        self.set_attribute(function, "__code__", space["answered"].__code__)
+        self.set_attribute(function, "__code__", namespace["replaced"].__code__)
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Replaces an attribute of an object or class."""
-        inherited = isinstance(owner, type) and name not in vars(owner)
-        if inherited:
-            self.callback(delattr, owner, name)
+        if not isinstance(owner, type):
+            self.callback(setattr, owner, name, getattr(owner, name))
+        elif name in vars(owner):
+            # Not by `getattr`, which calls descriptors such as static methods.
+            self.callback(setattr, owner, name, vars(owner)[name])
         else:
-            self.callback(
-                setattr,
-                owner,
-                name,
-                vars(owner)[name] if isinstance(owner, type) else getattr(owner, name),
-            )
+            # The attribute is inherited, and is so again once this one is deleted.
+            self.callback(delattr, owner, name)
         setattr(owner, name, value)
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function whose ExportErrors leave the block unwrapped."""
 
-        def watched(*arguments: Any, **how: Any) -> Any:
+        def watched(*arguments: Any, **options: Any) -> Any:
             try:
-                return function(*arguments, **how)
+                return function(*arguments, **options)
             except ExportError as problem:
                 line = current_line()
-                self._raised = (
-                    problem if line in str(problem) else type(problem)(f"{problem}{at_line(line)}")
-                )
+                self._raised = problem
+                if line not in str(problem):
+                    self._raised = type(problem)(f"{problem}{at_line(line)}")
                 raise self._raised from problem
 
         return watched
 
-    def _method(self, original: Any, answer: Answer) -> Any:
-        watched = self.watched(answer)
+    def _method(self, original: Any, replacement: Replacement) -> Any:
+        watched = self.watched(replacement)
 
-        def called(*arguments: Any, **how: Any) -> Any:
-            return watched(original, *arguments, **how)
+        def called(*arguments: Any, **options: Any) -> Any:
+            return watched(original, *arguments, **options)
 
-        apart = tf.autograph.experimental.do_not_convert(called)
-        apart.__signature__ = inspect.signature(original)  # which Keras reads
-        return apart
+        method = tf.autograph.experimental.do_not_convert(called)
+        # Keras reads the signature of a layer's call.
+        method.__signature__ = inspect.signature(original)
+        return method
 
 
 def copy_of(function: Any) -> Any:
     """Returns a copy of a function that is not affected by later replacements."""
     function = inspect.unwrap(function)
-    code = function.__code__
-    space = function.__globals__
-    copy = types.FunctionType(code, space, function.__name__, function.__defaults__)
+    copy = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy

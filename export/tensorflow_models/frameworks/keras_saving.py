@@ -1,4 +1,4 @@
-"""The private APIs of Keras that tell where it saves each variable: its walk along attributes, by
+"""The private APIs of Keras that show where it saves each variable: its walk along attributes, by
 which HDF5 files are written, the order of layers and weights in its older format, the layers of a
 model, and how it numbers their names.
 
@@ -61,9 +61,9 @@ class LayerWeights:
     """The weights of a layer in the order in which Keras' older HDF5 format has them.
 
     Attributes:
-      layer: the layer; or the model itself, which may have weights beside its layers.
-      variables: as TensorFlow's, those that are trained first; (): it has made none.
-      names: of the variables, with slashes.
+      layer: The layer; or the model itself, which may have weights beside its layers.
+      variables: The variables, as TensorFlow's, those that are trained first; (): it has made none.
+      names: The names of the variables, with slashes.
     """
 
     layer: Any
@@ -75,20 +75,24 @@ def layers_in_order(model: Any) -> tuple[list[LayerWeights], LayerWeights]:
     """Returns the layers of a model in the order in which Keras' older HDF5 format has them, and
     what the model has beside them.
     """
-    own: Any
+    weights: list[Any]
     if is_keras_3_layer(model):
-        beside = model._trainable_variables + model._non_trainable_variables
-        known = {id(variable) for variable in model.weights}
-        own = [variable for variable in beside if id(variable) in known]
+        # `weights` leaves out the states of metrics and of random numbers.
+        variables = model._trainable_variables + model._non_trainable_variables
+        weight_ids = {id(weight) for weight in model.weights}
+        weights = [variable for variable in variables if id(variable) in weight_ids]
     else:
-        own = model._trainable_weights + model._non_trainable_weights
-    return [_weights_of(layer, _in_order(layer)) for layer in model.layers], _weights_of(model, own)
+        weights = model._trainable_weights + model._non_trainable_weights
+    layers = [_weights_of(layer, _in_order(layer)) for layer in model.layers]
+    return layers, _weights_of(model, weights)
 
 
 def _in_order(layer: Any) -> list[Any]:
+    """Returns the weights of a layer, those that are trained first."""
     try:
         weights = [*layer.trainable_weights, *layer.non_trainable_weights]
-    except ValueError:  # A model of tf-keras inside of another one that was not called yet.
+    except ValueError:
+        # A model of tf-keras inside of another one that was not called yet.
         return []
     # Of a lookup that was adapted, tf-keras also lists the vocabulary, and saves no HDF5.
     return [weight for weight in weights if handle_of(weight) is not None]
@@ -101,7 +105,9 @@ def _weights_of(layer: Any, weights: list[Any]) -> LayerWeights:
 
 def tensorflow_variable(variable: Any) -> Any:
     """Returns a variable of either Keras as TensorFlow's."""
-    return variable if isinstance(variable, tf.Variable) else variable.value
+    if isinstance(variable, tf.Variable):
+        return variable
+    return variable.value
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,9 @@ class SavedValues:
     """What Keras would write to an HDF5 file.
 
     Attributes:
-      values: by the path of its dataset: the layer's own variable, unless the layer saves something
-        that it computes.
-      groups: every layer by its path, also those that have made no variable yet.
+      values: The value of each dataset, by its path: the layer's own variable, unless the layer
+        saves something that it computes.
+      groups: Every layer by its path, also those that have made no variable yet.
     """
 
     values: Mapping[str, Any]
@@ -123,8 +129,8 @@ def saved_values(model: Any, path: str) -> SavedValues:
     written or copied.
 
     Args:
-      model: a model of Keras 3 or tf-keras.
-      path: where the model is in what is saved; "": it is saved itself.
+      model: A model of Keras 3 or tf-keras.
+      path: The path of the model in what is saved; "": it is saved itself.
     """
     library = "keras" if is_keras_3_layer(model) else "tf_keras"
     save_state = _internal("saving.saving_lib", "_save_state", library)
@@ -177,10 +183,11 @@ def configuration_of(model: Any) -> dict[str, Any]:
     """Returns the configuration that Keras would write to an archive, after a way through JSON.
 
     Raises:
-      Exception: a class of the model does not say its configuration; whatever it raises.
+      Exception: A class of the model does not say its configuration; whatever it raises.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of lambdas, that reading them back may be unsafe
+        # Keras warns that reading lambdas back may be unsafe; nothing does so here.
+        warnings.simplefilter("ignore")
         if is_keras_3_layer(model):
             text, _ = _internal("saving.saving_lib", "_serialize_model_as_json")(model)
         else:
@@ -196,7 +203,7 @@ def older_configuration_of(model: Any) -> dict[str, Any]:
     through JSON; of a model of Keras 3 or tf-keras that is a graph of layers.
 
     Raises:
-      Exception: a class of the model does not say its configuration; whatever it raises.
+      Exception: A class of the model does not say its configuration; whatever it raises.
     """
     if is_keras_3_layer(model):
         describe = _internal("legacy.saving.saving_utils", "model_metadata")

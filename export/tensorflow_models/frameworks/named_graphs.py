@@ -30,8 +30,8 @@ class NamedGraph:
     """A function of one dict of inputs that builds a graph, or an object that has such methods.
 
     Attributes:
-      variables: those created so far, by name.
-      averages: whether their values are the moving averages of a checkpoint, if it has any.
+      variables: The variables created so far, by name.
+      averages: Whether their values are the moving averages of a checkpoint, if it has any.
     """
 
     def __init__(
@@ -47,7 +47,10 @@ class NamedGraph:
         self._reference = reference
         self._call = call or Call()
         self.averages = averages
-        self.variables: dict[str, Any] = {} if variables is None else variables
+        # Shared by all parts of a model, so that all traces use one variable of a name.
+        self.variables: dict[str, Any] = {}
+        if variables is not None:
+            self.variables = variables
 
     def __getattr__(self, step: str) -> NamedGraph:
         return NamedGraph(
@@ -58,14 +61,18 @@ class NamedGraph:
         """Returns the function as it is given its arguments by a call."""
         return NamedGraph(self._build, self._reference, self.variables, self.averages, call)
 
-    def key(self, name: str, held: Container[str]) -> str:
+    def key(self, name: str, stored_names: Container[str]) -> str:
         """Returns the key of a variable's value among those of a checkpoint; "" if there is none.
 
         Source: TensorFlow 2.20, python/training/moving_averages.py,
         ExponentialMovingAverage.variables_to_restore.
         """
-        keys = (f"{name}{AVERAGE}", name) if self.averages else (name,)
-        return next((key for key in keys if key in held), "")
+        average = f"{name}{AVERAGE}"
+        if self.averages and average in stored_names:
+            return average
+        if name in stored_names:
+            return name
+        return ""
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Builds the graph inside the one that is being traced."""
@@ -78,16 +85,19 @@ class NamedGraph:
         """Builds the graph for these inputs and runs it.
 
         Args:
-          inputs: their values.
-          read: returns the trained value of a variable by its name; None for a table, whose rows
+          inputs: The values of the inputs.
+          read: Returns the trained value of a variable by its name; None for a table, whose rows
             come from elsewhere.
         """
         function = tf.compat.v1.wrap_function(
             self, [{name: tf.type_spec_from_value(value) for name, value in inputs.items()}]
         )
-        wanted = {id(outer) for outer, _ in function.graph.captures}
+        captured_ids = {id(outer) for outer, _ in function.graph.captures}
         for name, variable in self.variables.items():
-            value = read(name) if id(variable.handle) in wanted else None
+            # What the graph does not read may be missing in the checkpoint.
+            if id(variable.handle) not in captured_ids:
+                continue
+            value = read(name)
             if value is not None:
                 variable.assign(value)
         values = tf.nest.flatten(dict(inputs), expand_composites=True)
@@ -98,11 +108,12 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
     """Loads model code inside a graph, as TF1 programs run.
 
     Args:
-      reference: the recipe's `code.factory`.
-      load: imports the code and calls its factory.
-      averages: as for NamedGraph.
+      reference: The recipe's `code.factory`.
+      load: Imports the code and calls its factory.
+      averages: Whether variables have the values of their moving averages.
+
     Raises:
-      NotConvertible: it does not return a function.
+      NotConvertible: It does not return a function.
     """
     with _quiet(), tf.Graph().as_default(), Hooks() as hooks:
         # The exporter needs eager execution, which cannot be enabled again; in the graph nothing is
@@ -115,9 +126,9 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
     if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
         raise NotConvertible(
             f"factory {reference} returned a {type(build).__name__}, but the checkpoint has only "
-            "the names of "
-            "variables; let it return a function of one dict of inputs that builds the graph, or "
-            "load the checkpoint into the model and save that with tf.train.Checkpoint"
+            "the names of variables; let it return a function of one dict of inputs that builds "
+            "the graph, or load the checkpoint into the model and save that with "
+            "tf.train.Checkpoint"
         )
     return NamedGraph(build, reference, averages=averages)
 
@@ -150,29 +161,33 @@ def _behaviour(reference: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _named(held: dict[str, Any]) -> Iterator[None]:
-    """Takes every variable from `held`, and adds new ones to it."""
+def _named(variables: dict[str, Any]) -> Iterator[None]:
+    """Takes every variable from `variables`, and adds new ones to it."""
     from tensorflow.python.framework import ops
 
-    def create(_make: Callable[..., Any], **how: Any) -> Any:
-        with ops.name_scope(how.get("name"), "Variable", skip_on_eager=False) as scope:
+    def create(_make: Callable[..., Any], **options: Any) -> Any:
+        # As TensorFlow names it: in the scope that is open, and with a number if it is used.
+        with ops.name_scope(options.get("name"), "Variable", skip_on_eager=False) as scope:
             name = ops.name_from_scope_name(scope)
-        if name not in held:
-            held[name] = without_memory(
-                name, *shape_and_dtype(how), bool(how.get("trainable", True))
-            )
-        variable = held[name]
-        for collection in how.get("collections") or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]:
+        if name not in variables:
+            shape, dtype = shape_and_dtype(options)
+            trainable = bool(options.get("trainable", True))
+            variables[name] = without_memory(name, shape, dtype, trainable)
+        variable = variables[name]
+        for collection in options.get("collections") or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]:
             tf.compat.v1.add_to_collection(collection, variable)
         return variable
 
-    def looked_up(original: Callable[..., Any], **how: Any) -> Any:
-        if how["partition_strategy"] == "mod" and isinstance(how["params"], placeholder_class()):
-            how["params"].mod = True
-        return original(**how)
+    def looked_up(original: Callable[..., Any], **arguments: Any) -> Any:
+        table = arguments["params"]
+        if arguments["partition_strategy"] == "mod" and isinstance(table, placeholder_class()):
+            table.mod = True
+        return original(**arguments)
 
-    def get_whole(original: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
-        return original(*arguments, **{**how, "partitioner": None})
+    def get_whole(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        # A checkpoint holds a partitioned variable as one.
+        options["partitioner"] = None
+        return original(*arguments, **options)
 
     with tf.variable_creator_scope(create), Hooks() as hooks:
         hooks.replace(LOOKUP, looked_up)
@@ -182,6 +197,8 @@ def _named(held: dict[str, Any]) -> Iterator[None]:
 
 def without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:
     """Returns a variable without memory, a placeholder where it may be a table."""
-    kind = placeholder_class() if shape.rank == 2 and dtype.is_floating else variable_class()
+    kind = variable_class()
+    if shape.rank == 2 and dtype.is_floating:
+        kind = placeholder_class()
     with tf.init_scope(), tf.name_scope(""):
         return kind(shape=shape, dtype=dtype, name=name, trainable=trainable)

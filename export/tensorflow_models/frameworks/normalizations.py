@@ -21,25 +21,28 @@ from export.tensorflow_models.frameworks.keras_saving import all_layers
 from export.tensorflow_models.frameworks.trackables import descendants_of
 
 
-def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
+def restore_normalizations(hooks: Hooks, *, keep_adapted: bool) -> None:
     """Makes layers read their variables in every call.
 
     Args:
-      hooks: replace the layers' calls.
-      kept: whether the copies of a layer that the factory adapted stay: id rules need constants.
-        They are the checkpoint's after `give_normalization`. The reference model
-        does without them, so that parity checks find where the checkpoint holds other values.
+      hooks: Receives the replacements of the layers' calls.
+      keep_adapted: Whether the copies of a layer that the factory adapted stay: id rules need
+        constants. They are the checkpoint's after `give_normalization`. The reference model does
+        without them, so that parity checks find where the checkpoint holds other values.
     """
 
     def read_first(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
-        if layer.input_mean is not None or (kept and _adapted(layer)):
+        # A layer with `mean` and `variance` as arguments has no variables.
+        is_constant = layer.input_mean is not None
+        if is_constant or (keep_adapted and _adapted(layer)):
             return call(layer, inputs)
         copies = layer.mean, layer.variance
         layer.finalize_state()
         try:
             return call(layer, inputs)
         finally:
-            layer.mean, layer.variance = copies  # the tensors belong to this graph
+            # The new tensors belong to this graph.
+            layer.mean, layer.variance = copies
 
     for point in NORMALIZATIONS:
         hooks.replace(point, read_first)
@@ -54,23 +57,20 @@ def adapted_normalizations(root: Any) -> list[Any]:
     models = [part for part in objects if is_keras_3_layer(part)]
     objects += [layer for model in models for layer in all_layers(model)]
     modules = {point.module for point in NORMALIZATIONS}
-    found = {
-        id(part): part
-        for part in objects
-        if any(kind.__module__ in modules for kind in type(part).__mro__)
-        and part.built
-        and part.input_mean is None
-        and _adapted(part)
-    }
-    return list(found.values())
+    layers = {}
+    for part in objects:
+        is_normalization = any(kind.__module__ in modules for kind in type(part).__mro__)
+        if is_normalization and part.built and part.input_mean is None and _adapted(part):
+            layers[id(part)] = part
+    return list(layers.values())
 
 
 def give_normalization(layer: Any, mean: Any, variance: Any) -> None:
     """Makes an adapted layer compute with other values, of the shapes of its variables.
 
     Args:
-      layer: the layer.
-      mean, variance: for each of its numbers.
+      layer: The layer.
+      mean, variance: The mean and the variance of each of its numbers.
     """
     layer.adapt_mean.assign(mean)
     layer.adapt_variance.assign(variance)
@@ -80,5 +80,6 @@ def give_normalization(layer: Any, mean: Any, variance: Any) -> None:
 def _adapted(layer: Any) -> bool:
     """Returns whether a layer's variables differ from their initial values."""
     with tf.init_scope():
-        mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
+        mean = np.asarray(layer.adapt_mean)
+        variance = np.asarray(layer.adapt_variance)
     return bool((mean != 0).any() or (variance != 1).any())

@@ -28,8 +28,9 @@ FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size gets its initial value when it is read."""
 
 _EARLY = 2.0**-120
+"""The tiny number that rows are made of which are read while a model is built."""
 _EARLY_LINES: list[str] = []
-"""User's lines that read rows while a model is built; they get `_EARLY * (1 + place * 2**-23)`."""
+"""User's lines that read rows while a model is built; they get `_EARLY * (1 + index * 2**-23)`."""
 
 Gather = Callable[[Any, Any], Any]
 """(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None to let TensorFlow
@@ -43,7 +44,7 @@ class _Nowhere(str):
     __slots__ = ()
     __hash__ = str.__hash__
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, _device: object) -> bool:
         return False
 
 
@@ -73,9 +74,13 @@ def placeholder_class() -> Any:
         """
 
         def sparse_read(self, indices: Any, name: str | None = None) -> Any:
-            answer = PlaceholderVariable.gather
-            found = answer(self, indices) if answer is not None else None
-            return super().sparse_read(indices, name) if found is None else found
+            gather = PlaceholderVariable.gather
+            rows = None
+            if gather is not None:
+                rows = gather(self, indices)
+            if rows is None:
+                return super().sparse_read(indices, name)
+            return rows
 
         def _read_variable_op(self, no_copy: bool = False) -> Any:
             may_run = PlaceholderVariable.early and not infers_shapes()
@@ -87,7 +92,7 @@ def placeholder_class() -> Any:
         def device(self) -> str:
             # None of its own: on the ids' device `embedding_lookup_sparse` would read the whole
             # table.
-            return _Nowhere() if PlaceholderVariable.gather is not None else str(self.handle.device)
+            return str(self.handle.device) if PlaceholderVariable.gather is None else _Nowhere()
 
         def _serialize_to_tensors(self) -> Any:
             restored = self.restored
@@ -119,28 +124,32 @@ def early_rows(shape: Any, dtype: Any) -> Any:
     if they are kept.
 
     Args:
-      shape: a list of numbers and scalars, or a tensor.
-      dtype: of the rows.
+      shape: The shape of the rows: a list of numbers and scalars, or a tensor.
+      dtype: The type of the rows.
     """
     if infers_shapes():
         return tf.zeros(shape, dtype)
     line = current_line()
     if line not in _EARLY_LINES:
         _EARLY_LINES.append(line)
-    return tf.fill(shape, tf.cast(_EARLY * (1 + _EARLY_LINES.index(line) * 2.0**-23), dtype))
+    # Each line has the next float32 number.
+    number = _EARLY * (1 + _EARLY_LINES.index(line) * 2.0**-23)
+    return tf.fill(shape, tf.cast(number, dtype))
 
 
 def line_of_early(values: NDArray[Any]) -> str:
-    """Returns the user's line that read rows of `early_rows` found in a float32
-    constant; else "".
+    """Returns the user's line that read the rows of `early_rows` that are in a float32 constant; ""
+    if there are none.
     """
     if values.dtype != np.float32:
         return ""
-    found = values[(values >= _EARLY) & (values < 2 * _EARLY)]
-    if not found.size:
+    numbers = values[(values >= _EARLY) & (values < 2 * _EARLY)]
+    if not numbers.size:
         return ""
-    place = int((float(found.flat[0]) / _EARLY - 1) * 2.0**23)
-    return _EARLY_LINES[place] if place < len(_EARLY_LINES) else ""
+    index = int((float(numbers.flat[0]) / _EARLY - 1) * 2.0**23)
+    if index >= len(_EARLY_LINES):
+        return ""
+    return _EARLY_LINES[index]
 
 
 def line_of_variable(variable: Any) -> str:
@@ -175,24 +184,25 @@ def tables_unallocated() -> Iterator[list[Any]]:
     """Makes every float matrix a placeholder variable inside the `with` block; yields the list of
     them.
     """
-    made: list[Any] = []
+    placeholders: list[Any] = []
 
-    def create(make: Callable[..., Any], **how: Any) -> Any:
+    def create(make: Callable[..., Any], **options: Any) -> Any:
         try:
-            shape, dtype = shape_and_dtype(how)
-        # the user's code: TensorFlow then creates the variable and reports the error
+            shape, dtype = shape_and_dtype(options)
+        # The user's initializer raised: TensorFlow then creates the variable and reports the error.
         except Exception:  # noqa: BLE001
-            return make(**how)
-        table = shape.rank == 2 and shape.is_fully_defined() and dtype.is_floating
-        variable = _placeholder(shape, dtype, how) if table else make(**how)
+            return make(**options)
+        if shape.rank == 2 and shape.is_fully_defined() and dtype.is_floating:
+            variable = _placeholder(shape, dtype, options)
+            placeholders.append(variable)
+        else:
+            variable = make(**options)
         with contextlib.suppress(AttributeError):
             remember_line(variable)
-        if table:
-            made.append(variable)
         return variable
 
     with tf.variable_creator_scope(create):
-        yield made
+        yield placeholders
 
 
 @contextlib.contextmanager
@@ -203,32 +213,38 @@ def restoring_up_to(size: int) -> Iterator[None]:
         yield
 
 
-def answer_gathers(hooks: Hooks, gather: Gather) -> None:
+def redirect_gathers(hooks: Hooks, gather: Gather) -> None:
     """Replaces gathers from placeholder variables by `gather`."""
     hooks.set_attribute(placeholder_class(), "gather", staticmethod(hooks.watched(gather)))
 
 
-def shape_and_dtype(how: Mapping[str, Any]) -> tuple[Any, Any]:
+def shape_and_dtype(options: Mapping[str, Any]) -> tuple[Any, Any]:
     """Returns shape and dtype from a variable creator's arguments; Keras 3 passes an initializer
     instead of a shape.
     """
-    shape = how.get("shape")
-    dtype = how.get("dtype")
-    value: Any = how.get("initial_value")
+    shape = options.get("shape")
+    dtype = options.get("dtype")
+    value: Any = options.get("initial_value")
     if (shape is None or dtype is None) and not hasattr(value, "shape"):
+        # In a graph, an initializer allocates nothing.
         with tf.Graph().as_default():
-            value = tf.convert_to_tensor(value() if callable(value) else value, dtype)
-    shape = value.shape if shape is None else shape
-    return tf.TensorShape(shape), tf.as_dtype(value.dtype if dtype is None else dtype)
+            if callable(value):
+                value = value()
+            value = tf.convert_to_tensor(value, dtype)
+    if shape is None:
+        shape = value.shape
+    if dtype is None:
+        dtype = value.dtype
+    return tf.TensorShape(shape), tf.as_dtype(dtype)
 
 
-def _placeholder(shape: Any, dtype: Any, how: dict[str, Any]) -> Any:
-    kept = ("trainable", "name", "constraint", "aggregation", "synchronization")
-    variable = placeholder_class()(
-        shape=shape, dtype=dtype, **{key: how[key] for key in kept if key in how}
-    )
+def _placeholder(shape: Any, dtype: Any, options: Mapping[str, Any]) -> Any:
+    names = ("trainable", "name", "constraint", "aggregation", "synchronization")
+    arguments = {name: options[name] for name in names if name in options}
+    variable = placeholder_class()(shape=shape, dtype=dtype, **arguments)
+    # A larger one never has a value, and its initial one may be as large.
     if bytes_of(variable) <= placeholder_class().restored_bytes_max:
-        variable.first = how.get("initial_value")
+        variable.first = options.get("initial_value")
     return variable
 
 
@@ -236,9 +252,14 @@ def placeholder_of(table: Any) -> Any:
     """Returns the placeholder variable passed as a lookup's table, alone or in a list; None for
     others.
     """
-    table = table[0] if isinstance(table, list | tuple) and len(table) == 1 else table
-    table = table if isinstance(table, tf.Variable) else getattr(table, "value", table)
-    return table if isinstance(table, placeholder_class()) else None
+    if isinstance(table, list | tuple) and len(table) == 1:
+        table = table[0]
+    # A variable of Keras 3 holds TensorFlow's.
+    if not isinstance(table, tf.Variable):
+        table = getattr(table, "value", table)
+    if not isinstance(table, placeholder_class()):
+        return None
+    return table
 
 
 @contextlib.contextmanager

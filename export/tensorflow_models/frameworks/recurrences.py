@@ -7,7 +7,7 @@ loop and unrolled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from export.graphs.loading import tf
@@ -24,36 +24,44 @@ def unroll_recurrences(hooks: Hooks) -> None:
     number of steps is known and at most `STEPS_MAX`.
     """
 
-    def iterate(original: Callable[..., Any], **how: Any) -> Any:
-        steps = _steps_of(how)
-        is_kept = not tf.executing_eagerly() and not infers_shapes()
-        if steps is None or steps > STEPS_MAX or not is_kept:
-            return original(**how)
-        how["unroll"] = True
-        if how["go_backwards"]:
+    def iterate(original: Callable[..., Any], **arguments: Any) -> Any:
+        steps = _steps_of(arguments)
+        # Only the graph that is traced becomes a tower.
+        is_traced = not tf.executing_eagerly() and not infers_shapes()
+        if steps is None or steps > STEPS_MAX or not is_traced:
+            return original(**arguments)
+        arguments["unroll"] = True
+        if arguments["go_backwards"]:
             # Unrolled, Keras applies the mask of its outputs in the order of the inputs.
-            axis = 0 if how["time_major"] else 1
-            how["inputs"] = _reversed(how["inputs"], axis)
-            how["mask"] = _reversed(how["mask"], axis)
-            how["go_backwards"] = False
-        return original(**how)
+            axis = _axis_of_steps(arguments)
+            arguments["inputs"] = _reversed(arguments["inputs"], axis)
+            arguments["mask"] = _reversed(arguments["mask"], axis)
+            arguments["go_backwards"] = False
+        return original(**arguments)
 
     for point in RECURRENCES:
         hooks.replace(point, iterate)
 
 
-def _steps_of(how: dict[str, Any]) -> int | None:
+def _axis_of_steps(arguments: Mapping[str, Any]) -> int:
+    return 0 if arguments["time_major"] else 1
+
+
+def _steps_of(arguments: Mapping[str, Any]) -> int | None:
     """Returns over how many steps all examples are iterated; None: each has its own number."""
-    if tf.is_tensor(how["input_length"]):
+    if tf.is_tensor(arguments["input_length"]):
         return None
-    axis = 0 if how["time_major"] else 1
-    first = tf.nest.flatten(how["inputs"])[0]
-    steps: int | None = first.shape[axis]
+    first = tf.nest.flatten(arguments["inputs"])[0]
+    steps: int | None = first.shape[_axis_of_steps(arguments)]
     return steps
 
 
 def _reversed(structure: Any, axis: int) -> Any:
     """Returns tensors in the reversed order of steps; None stays."""
-    return tf.nest.map_structure(
-        lambda tensor: None if tensor is None else tf.reverse(tensor, [axis]), structure
-    )
+
+    def reverse(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        return tf.reverse(tensor, [axis])
+
+    return tf.nest.map_structure(reverse, structure)

@@ -18,14 +18,19 @@ def keep_batches(hooks: Hooks) -> None:
     open.
     """
 
-    def squeeze(original: Callable[..., Any], **how: Any) -> Any:
-        tensor = tf.convert_to_tensor(how["input"])
-        sizes = tensor.shape.as_list() if tensor.shape.rank else []
+    def squeeze(original: Callable[..., Any], **arguments: Any) -> Any:
+        tensor = tf.convert_to_tensor(arguments["input"])
+        sizes: list[int | None] = []
+        if tensor.shape.rank:
+            sizes = tensor.shape.as_list()
         only_batch_is_open = sizes[:1] == [None] and None not in sizes[1:]
-        stated = how["axis"] is not None or how["squeeze_dims"] is not None
-        if stated or not only_batch_is_open:
-            return original(**how)
-        ones = [place for place, size in enumerate(sizes) if size == 1]
-        return original(tensor, ones, how["name"]) if ones else tf.identity(tensor, how["name"])
+        is_stated = arguments["axis"] is not None or arguments["squeeze_dims"] is not None
+        if is_stated or not only_batch_is_open:
+            return original(**arguments)
+        axes = [axis for axis, size in enumerate(sizes) if size == 1]
+        # TensorFlow takes an empty list of axes for all axes.
+        if not axes:
+            return tf.identity(tensor, arguments["name"])
+        return original(tensor, axes, arguments["name"])
 
     hooks.replace(SQUEEZE, squeeze)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from export.tensorflow_models.frameworks.hook_points import LAYER_TABLES, TPU_METHODS
-from export.tensorflow_models.frameworks.hooks import Answer, Hooks
+from export.tensorflow_models.frameworks.hooks import Hooks, Replacement
 
 TakeTables = Callable[[Any], Any]
 """(the layer's TableConfigs) -> its variables: a dict by the tables' names of dicts."""
@@ -25,8 +25,14 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving
 
+    # Each takes the original first, which requires a TPUStrategy.
     def init(
-        _: Any, layer: Any, feature_config: Any, optimizer: Any = None, *_more: Any, **_how: Any
+        _: Any,
+        layer: Any,
+        feature_config: Any,
+        optimizer: Any = None,
+        *_more: Any,
+        **_options: Any,
     ) -> None:
         tpu_embedding_base.TPUEmbeddingBase.__init__(layer, feature_config, optimizer)
         layer._strategy = distribute_lib.get_strategy()
@@ -42,13 +48,16 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
 
     def look_up(_: Any, layer: Any, features: Any, weights: Any = None) -> Any:
         lookup = tpu_embedding_for_serving.cpu_embedding_lookup
-        found = lookup(features, weights, tables(None, layer), layer._feature_config)
-        # The second generation returns more. Only its class is asked: it has no layouts on a CPU.
-        return (found, {}) if hasattr(type(layer), "embedding_layouts") else found
+        activations = lookup(features, weights, tables(None, layer), layer._feature_config)
+        # The second generation returns a pair. Its class shows which one a layer is: on a CPU, the
+        # layer itself has no layouts.
+        if hasattr(type(layer), "embedding_layouts"):
+            return activations, {}
+        return activations
 
     for point in LAYER_TABLES:
         hooks.replace(point, lambda _, layer: create(layer._table_config))
-    answers: dict[str, Answer] = {
+    replacements: dict[str, Replacement] = {
         "__init__": init,
         "embedding_tables": tables,
         "embedding_lookup": look_up,
@@ -56,4 +65,4 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     }
     for name, points in TPU_METHODS.items():
         for point in points:
-            hooks.replace(point, answers.get(name, build))
+            hooks.replace(point, replacements.get(name, build))

@@ -1,7 +1,6 @@
 """The objects that an object of TensorFlow or Keras tracks, by their names.
 
-Any object of the user's may be among them, so nothing but layers and variables is asked for an
-attribute.
+Any object of the user's may be among them, so only the attributes of layers and variables are read.
 Source: TensorFlow 2.20, python/trackable/data_structures.py (`ListWrapper`, `_DictWrapper`).
 """
 
@@ -44,11 +43,11 @@ def _elements(collection: Any) -> list[tuple[Any, Any]]:
 def descendants_of(root: Any) -> list[Any]:
     """Returns an object and all that is tracked below it, the nearest first."""
     descendants = [root]
-    known = {id(root)}
+    seen = {id(root)}
     for trackable in descendants:  # grows while it is walked: breadth first
         for child in children_of(trackable).values():
-            if id(child) not in known:
-                known.add(id(child))
+            if id(child) not in seen:
+                seen.add(id(child))
                 descendants.append(child)
     return descendants
 
@@ -64,5 +63,7 @@ def listed_layers(trackable: Any) -> dict[str, Any]:
 
 def handle_of(trackable: Any) -> Any:
     """Returns the resource of a variable of TensorFlow or Keras 3; None for any other object."""
-    of_keras = any(kind.__module__ == _KERAS_3_VARIABLES for kind in type(trackable).__mro__)
-    return trackable.handle if of_keras or isinstance(trackable, tf.Variable) else None
+    is_of_keras = any(kind.__module__ == _KERAS_3_VARIABLES for kind in type(trackable).__mro__)
+    if is_of_keras or isinstance(trackable, tf.Variable):
+        return trackable.handle
+    return None

@@ -28,10 +28,10 @@ def add_bag_placeholders(
     """Adds a placeholder for every ragged or sparse input whose values the results depend on.
 
     Args:
-      results, stops: a tower's outputs, and the placeholders of its lookups.
-      inputs, lengths: those of its TracedCall.
-      parts: the recipe's inputs.
-      fed: receives the placeholders, [batch, length_max], as `<input>@padded`, for weights of
+      results, stops: A tower's outputs, and the placeholders of its lookups.
+      inputs, lengths: The tensors of the inputs and the lengths of its TracedCall.
+      parts: The recipe's inputs.
+      fed: Receives the placeholders, [batch, length_max], as `<input>@padded`, for weights of
         another input's ids as `<that input>@weights`.
     """
     sources = sources_of(inputs)
@@ -39,16 +39,18 @@ def add_bag_placeholders(
         source = sources.get(placeholder.name)
         if source is None or source.part != "values":
             continue
-        part = parts[source.name]
-        owner = (
-            part.weights_for if part.weights_for in lengths and source.name not in lengths else None
-        )
-        which = f"{source.name}@padded" if owner is None else f"{owner}@weights"
-        size = parts[owner or source.name].length_max
-        held = lengths[owner or source.name]
+        name = source.name
+        feature = f"{name}@padded"
+        owner = parts[name].weights_for
+        # Weights without lengths of their own share those of their ids.
+        if owner is not None and owner in lengths and name not in lengths:
+            name = owner
+            feature = f"{owner}@weights"
+        size = parts[name].length_max
         with placeholder.graph.as_default():
-            fed[which] = tf.compat.v1.placeholder(
-                placeholder.dtype, [None, size], name=identifier(which)
+            fed[feature] = tf.compat.v1.placeholder(
+                placeholder.dtype, [None, size], name=identifier(feature)
             )
-            values = tf.boolean_mask(fed[which], tf.sequence_mask(held, size))
-            join(placeholder, values)
+            # The model's own operations take the values alone, in the order of the examples.
+            is_value = tf.sequence_mask(lengths[name], size)
+            join(placeholder, tf.boolean_mask(fed[feature], is_value))

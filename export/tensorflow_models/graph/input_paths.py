@@ -34,9 +34,9 @@ _MOVES = frozenset(
 )
 """Operations that select values of a tensor, or join those of several."""
 _EXAMPLES = 2
-"""Examples of a trial run: a column has the same source in each."""
+"""Number of examples in a trial run: a column has the same source in each."""
 _FOLDED_MAX = 1 << 20
-"""Limit of the values of a constant that is computed in the graph."""
+"""Maximum number of values that a constant is computed from, which bounds time and memory."""
 _LEAVES = frozenset({"Const", "LookupTableSizeV2", "Placeholder"})
 """Operations whose results are known, if at all, without those of their operands."""
 
@@ -46,13 +46,14 @@ class Values:
     """Values of a tensor.
 
     Attributes:
-      tensor: the tensor that holds them.
-      at, of: position among the values of an example, and their number; 0 of 1: all values.
+      tensor: The tensor that holds them.
+      position, count: The position among the values of an example, and their number; 0 of 1: all
+        values.
     """
 
     tensor: Any
-    at: int = 0
-    of: int = 1
+    position: int = 0
+    count: int = 1
 
     @property
     def type(self) -> str:
@@ -61,46 +62,53 @@ class Values:
 
     def of_tensor(self, tensor: Any) -> Values:
         """Returns the values at the same position of another tensor."""
-        return Values(tensor, self.at, self.of)
+        return Values(tensor, self.position, self.count)
 
     @cached_property
     def inputs(self) -> tuple[Values, ...]:
         """The operands of an element-wise operation at this position; () if they are not known."""
         operands = self.tensor.op.inputs
-        if self.of == 1:
+        if self.count == 1:
             return tuple(map(Values, operands))
-        if per_example(self.tensor) == self.of:
-            position = (0, *np.unravel_index(self.at, self.tensor.shape.as_list()[1:]))
+        if per_example(self.tensor) == self.count:
+            position = (0, *np.unravel_index(self.position, self.tensor.shape.as_list()[1:]))
             return tuple(_broadcast_value(tensor, position) for tensor in operands)
-        alike = [
-            tensor.shape.rank == 0 or str(tensor.shape) == str(self.tensor.shape)
-            for tensor in operands
-        ]
-        if not all(alike):
-            return ()
-        return tuple(
-            self.of_tensor(tensor) if tensor.shape.rank else Values(tensor) for tensor in operands
-        )
+        # Flattened ids have another shape; operands of the same one have the same positions.
+        values = []
+        for tensor in operands:
+            if tensor.shape.rank == 0:
+                values.append(Values(tensor))
+            elif str(tensor.shape) == str(self.tensor.shape):
+                values.append(self.of_tensor(tensor))
+            else:
+                return ()
+        return tuple(values)
 
 
 def _broadcast_value(tensor: Any, position: tuple[Any, ...]) -> Values:
-    """Returns the value of an operand that is broadcast to this position of a result."""
-    sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
-    if not sizes or len(sizes) > len(position):
+    """Returns the value of an operand that is broadcast to this position of a result.
+
+    As in NumPy, the operand may lack the first axes, and has the one value of an axis of size 1.
+    """
+    if not tensor.shape.rank or tensor.shape.rank > len(position):
         return Values(tensor)
-    has_batch = sizes[0] is None and len(sizes) == len(position)
-    own_sizes = sizes[1:] if has_batch else sizes
-    own_position = position[len(position) - len(own_sizes) :]
-    is_inside = all(
-        size is not None and (size == 1 or index < size)
-        for index, size in zip(own_position, own_sizes, strict=True)
-    )
-    if not is_inside or (not has_batch and len(sizes) == len(position) and sizes[0] != 1):
-        return Values(tensor, 0, 0)  # none that is known
-    indices = tuple(
-        int(index) if size > 1 else 0 for index, size in zip(own_position, own_sizes, strict=True)
-    )
-    return Values(tensor, int(np.ravel_multi_index(indices, own_sizes)), math.prod(own_sizes))
+    sizes = tensor.shape.as_list()
+    unknown = Values(tensor, 0, 0)
+    if len(sizes) == len(position) and sizes[0] is None:
+        # The batch is the same for operand and result.
+        sizes = sizes[1:]
+    elif len(sizes) == len(position) and sizes[0] != 1:
+        return unknown
+
+    indices = []
+    for index, size in zip(position[len(position) - len(sizes) :], sizes, strict=True):
+        if size == 1:
+            indices.append(0)
+        elif size is not None and index < size:
+            indices.append(int(index))
+        else:
+            return unknown
+    return Values(tensor, int(np.ravel_multi_index(tuple(indices), sizes)), math.prod(sizes))
 
 
 def per_example(tensor: Any) -> int | None:
@@ -109,8 +117,10 @@ def per_example(tensor: Any) -> int | None:
     """
     if not tensor.shape.rank:
         return None
-    sizes = tensor.shape.as_list()
-    return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
+    batch, *sizes = tensor.shape.as_list()
+    if batch is not None or None in sizes:
+        return None
+    return int(math.prod(sizes))
 
 
 _Result = TypeVar("_Result")
@@ -126,10 +136,10 @@ class CallGraph:
     """The graph of a traced call, in which values are followed.
 
     Attributes:
-      sources: its inputs.
-      captured: handles and constants that the graph captures, by the name of the inner tensor.
-      from_end: whether negative ids count from the table's end, as in Keras 3.
-      rules: what `searched` has found.
+      sources: The inputs of the call.
+      captured: The handles and constants that the graph captures, by the name of the inner tensor.
+      from_end: Whether negative ids count from the table's end, as in Keras 3.
+      rules: The results of `searched`.
     """
 
     sources: Sources
@@ -140,7 +150,7 @@ class CallGraph:
     _folded: dict[str, list[NDArray[Any]] | None] = field(default_factory=dict)
 
     def searched(
-        self, what: str, values: Values, rows: int | None, search: Callable[[], _Result]
+        self, kind: str, values: Values, rows: int | None, search: Callable[[], _Result]
     ) -> _Result:
         """Returns what a search for a rule behind values finds; searches once.
 
@@ -148,12 +158,12 @@ class CallGraph:
         an input, their number would double with every such operation.
 
         Args:
-          what: what is searched for.
-          values: the result of a computation.
-          rows: of the table that they are rows of.
-          search: searches this call.
+          kind: The kind of rule that is searched for.
+          values: The result of a computation.
+          rows: The number of rows of the table that they are rows of.
+          search: Searches this call.
         """
-        key = (what, values.tensor.name, values.at, values.of, rows, self.from_end)
+        key = (kind, values.tensor.name, values.position, values.count, rows, self.from_end)
         if key not in self.rules:
             self.rules[key] = search()
         result: _Result = self.rules[key]
@@ -167,18 +177,19 @@ class CallGraph:
         """Follows values back through operations that do not change them.
 
         Returns:
-          The Source of the values, with a place if they are one of several, or the values that an
-          operation computes.
+          The Source of the values, with a position if they are one of several, or the values that
+          an operation computes.
         """
         while (before := self.before(values)) is not None:
             values = before
         source = self.sources.get(values.tensor.name)
         if source is None:
             return values
-        if values.of == 1:
+        if values.count == 1:
             return source
-        plain = source.part == "dense" and per_example(values.tensor) == values.of
-        return Source(source.name, source.part, values.at) if plain else values
+        if source.part != "dense" or per_example(values.tensor) != values.count:
+            return values
+        return Source(source.name, source.part, values.position)
 
     def before(self, values: Values) -> Values | None:
         """Returns what an operation passes on as these values; None if they are an input's or
@@ -189,15 +200,17 @@ class CallGraph:
         operation = values.tensor.op
         if keeps_values(operation) and not _rounds(operation):
             return values.of_tensor(operation.inputs[0])
-        if operation.type not in _MOVES or per_example(values.tensor) != values.of:
+        if operation.type not in _MOVES or per_example(values.tensor) != values.count:
             return None
         sources = self._column_sources(values.tensor)
-        source = sources[values.at] if sources else None
+        if not sources:
+            return None
+        source = sources[values.position]
         if source is None:
             return None
-        operand, at = source
+        operand, position = source
         tensor = operation.inputs[operand]
-        return Values(tensor, at, per_example(tensor) or 0)
+        return Values(tensor, position, per_example(tensor) or 0)
 
     def _column_sources(self, tensor: Any) -> list[_ColumnSource | None]:
         """Returns the source of each value of an example; [] if it depends on more than
@@ -206,8 +219,10 @@ class CallGraph:
         operation = tensor.op
         if operation.name not in self._moved:
             self._moved[operation.name] = self._run_on_numbers(operation)
-        of_outputs = self._moved[operation.name]
-        return of_outputs[tensor.value_index] if of_outputs else []
+        sources_of_outputs = self._moved[operation.name]
+        if not sources_of_outputs:
+            return []
+        return sources_of_outputs[tensor.value_index]
 
     def _run_on_numbers(self, operation: Any) -> list[list[_ColumnSource | None]]:
         """Returns the source of each value of an example, for each output; [] if the operation does
@@ -219,8 +234,9 @@ class CallGraph:
         for position, operand in enumerate(operation.inputs):
             argument = self.constant(operand)
             if argument is None:
+                # Which values a gather selects depends on those of an input.
                 if operation.type == "GatherV2" and position > 0:
-                    return []  # which values it selects depends on those of an input
+                    return []
                 size = per_example(operand)
                 if not size:
                     return []
@@ -231,7 +247,7 @@ class CallGraph:
             arguments.append(np.asarray(argument))
         try:
             results = run(operation, arguments)
-        # any operation may fail, such as a gather by numbers out of range
+        # Any operation may fail, such as a gather by numbers out of range.
         except Exception:  # noqa: BLE001
             return []
         return [
@@ -266,20 +282,30 @@ class CallGraph:
         if operation.type == "Const":
             return np.asarray(tf.get_static_value(tensor))
         if operation.type == "LookupTableSizeV2":
-            table = self.resource(operation.inputs[0])
-            return (
-                None
-                if table is None
-                else np.asarray(tf.raw_ops.LookupTableSizeV2(table_handle=table))
-            )
+            return self._size_of_vocabulary(operation)
         if operation.type == "Placeholder":
-            outer = self.captured.get(tensor.name)
-            return None if outer is None or _is_handle(outer) else np.asarray(outer.numpy())
+            return self._captured_value(tensor)
         results = self._folded.get(operation.name)
-        return None if results is None else results[tensor.value_index]
+        if results is None:
+            return None
+        value: NDArray[Any] = results[tensor.value_index]
+        return value
+
+    def _size_of_vocabulary(self, operation: Any) -> NDArray[Any] | None:
+        table = self.resource(operation.inputs[0])
+        if table is None:
+            return None
+        return np.asarray(tf.raw_ops.LookupTableSizeV2(table_handle=table))
+
+    def _captured_value(self, placeholder: Any) -> NDArray[Any] | None:
+        outer = self.captured.get(placeholder.name)
+        if outer is None or _is_handle(outer):
+            return None
+        return np.asarray(outer.numpy())
 
     def _fold(self, operation: Any) -> list[NDArray[Any]] | None:
         """Returns the results of an operation whose operands are constants; None for any other."""
+        # A single value may represent all elements, whose number may be unknown.
         if operation.type in ("ZerosLike", "OnesLike"):
             return [np.asarray(int(operation.type == "OnesLike"))]
         if operation.type in ("Fill", "BroadcastTo"):
@@ -301,9 +327,8 @@ class CallGraph:
 
     def tensor_of(self, source: Source, graph: Any) -> Any:
         """Returns the tensor of one of its inputs."""
-        return graph.get_tensor_by_name(
-            next(name for name, known in self.sources.items() if known == source)
-        )
+        name = next(name for name, candidate in self.sources.items() if candidate == source)
+        return graph.get_tensor_by_name(name)
 
     def resource(self, handle: Any) -> Any:
         """Returns what a resource's tensor captures; None if that is not known."""
@@ -318,7 +343,9 @@ class CallGraph:
             return None
         if constant.size == 1:
             return constant.flat[0]
-        return constant.flat[values.at] if constant.size == values.of else None
+        if constant.size == values.count:
+            return constant.flat[values.position]
+        return None
 
 
 def _sources_in(
@@ -333,10 +360,11 @@ def _sources_in(
 
 def _source_of(first: int, second: int, numbered: list[_NumberedOperand]) -> _ColumnSource | None:
     """Returns the source of a column by its numbers in both examples."""
-    for position, start, size in numbered:
-        if start <= first < start + size:
-            return (position, first - start) if second == first + size else None
-    return None  # the examples were selected, or this is a constant
+    for operand, start, size in numbered:
+        if start <= first < start + size and second == first + size:
+            return operand, first - start
+    # Examples were selected, or this is a constant.
+    return None
 
 
 def _rounds(operation: Any) -> bool:
@@ -358,7 +386,10 @@ def run(operation: Any, operands: list[NDArray[Any]]) -> list[Any]:
     remaining = iter(operands)
     with tf.init_scope():
         for argument in operation.op_def.input_arg:
-            name = "axis" if argument.name == "split_dim" else argument.name
+            name = argument.name
+            # `tf.raw_ops` calls this one operand otherwise than the operation does.
+            if name == "split_dim":
+                name = "axis"
             inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
             if argument.number_attr:
                 count = operation.get_attr(argument.number_attr)
@@ -369,5 +400,6 @@ def run(operation: Any, operands: list[NDArray[Any]]) -> list[Any]:
             if attribute.name not in inferred:
                 arguments[attribute.name] = operation.get_attr(attribute.name)
         result = getattr(tf.raw_ops, operation.type)(**arguments)
-    outputs = result if isinstance(result, list | tuple) else [result]
-    return [output.numpy() for output in outputs]
+    if isinstance(result, list | tuple):
+        return [output.numpy() for output in result]
+    return [result.numpy()]

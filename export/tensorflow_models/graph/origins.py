@@ -11,15 +11,17 @@ from export.graphs.loading import tf
 
 @dataclass(frozen=True)
 class Source:
-    """An input of a traced call, or one part of it: dense, values, splits, indices or extent.
+    """An input of a traced call, or one part of it.
 
     Attributes:
-      place: the position among several values of a dense input.
+      name: The name of the input.
+      part: Its part: dense, values, splits, indices or extent.
+      position: The position among several values of a dense input; None: all of them.
     """
 
     name: str
     part: str
-    place: int | None = None
+    position: int | None = None
 
 
 Sources = Mapping[str, Source]

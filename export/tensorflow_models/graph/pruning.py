@@ -28,7 +28,8 @@ from export.tensorflow_models.graph.origins import sources_of
 from export.tensorflow_models.graph.tower_results import Returned, tower_results
 from export.user_lines import at_line, line_of_operation
 
-_TAKEN = ("float32", "int32", "int64", "string")
+_INPUT_DTYPES = ("float32", "int32", "int64", "string")
+"""The types of the dense inputs of towers."""
 
 
 @dataclass
@@ -36,16 +37,17 @@ class TracedCall:
     """One traced call of the model, in which placeholders replace lookups.
 
     Attributes:
-      call: what was called.
-      function: the whole call, a TensorFlow WrappedFunction.
-      inputs: its declared inputs, as tensors of the graph.
-      lengths: placeholders of the number of ids per example, by input: ragged, sparse, or a dense
-        sequence.
-      returned: what it returned.
-      parts: the recipe's inputs.
-      lookups: its Lookups, in the order of the call.
-      bags: placeholders of the values of ragged and sparse inputs, from `add_bag_placeholders`.
-      features, activations: features and their placeholders, by the feature's name.
+      call: The call of the recipe.
+      function: The whole call, a TensorFlow WrappedFunction.
+      inputs: The declared inputs, as tensors of the graph.
+      lengths: The placeholders of the number of ids per example, by input: ragged, sparse, or a
+        dense sequence.
+      returned: What the call returned.
+      parts: The recipe's inputs.
+      lookups: The TracedLookups, in the order of the call.
+      bags: The placeholders of the values of ragged and sparse inputs, from
+        `add_bag_placeholders`.
+      features, activations: The features and their placeholders, by the feature's name.
     """
 
     call: Call
@@ -69,12 +71,13 @@ def prune(
     """Extracts one tower from a traced call.
 
     Args:
-      name, part: the recipe's tower.
-      trace: the call.
-      layer_tables: names of the tables of embedding layers, by their resources.
+      name, part: The recipe's tower.
+      trace: The call.
+      layer_tables: The names of the tables of embedding layers, by their resources.
+
     Raises:
-      UsageError: the call does not return what the recipe's outputs name.
-      NotConvertible: the tower needs more than activations and dense inputs; names it and the cure.
+      UsageError: The call does not return what the recipe's outputs name.
+      NotConvertible: The tower needs more than activations and dense inputs; names it and the cure.
     """
     chosen = tower_results(name, part, trace.returned)
     with trace.function.graph.as_default():
@@ -89,63 +92,81 @@ def prune(
     )
     _take_batch_from_activations(results.values(), trace)
     _skip_reshapes(results.values(), trace)
-    found = needed(results.values(), trace.activations.values())
+
+    # After these changes of the graph, which leave operations and inputs behind.
+    part_of_graph = needed(results.values(), trace.activations.values())
     inputs = {
-        which: trace.activations[which]
-        for which in trace.activations
-        if trace.activations[which].name in found.stops
+        feature: activation
+        for feature, activation in trace.activations.items()
+        if activation.name in part_of_graph.stops
     }
-    inputs.update(_dense_inputs(name, found, trace))
-    _check_no_tables(name, found, captures_of(trace.function, found), layer_tables)
-    _check_no_python(name, found)
-    _check_no_untrained(name, found, trace.function)
+    inputs.update(_dense_inputs(name, part_of_graph, trace))
+    captures = captures_of(trace.function, part_of_graph)
+    _check_no_tables(name, part_of_graph, captures, layer_tables)
+    _check_no_python(name, part_of_graph)
+    _check_no_untrained(name, part_of_graph, trace.function)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
+
     names = distinct_identifiers(inputs)
     function, variables = narrowed(name, trace.function, list(inputs.values()), results)
-    half = _half(found)
-    order = {operation.name: n for n, operation in enumerate(trace.function.graph.get_operations())}
-    beyond = find_own_values(sorted(found.operations, key=lambda each: order[each.name]))
+    operations = trace.function.graph.get_operations()
+    order = {operation.name: index for index, operation in enumerate(operations)}
+    # In the order of the graph, so that a message names the first operation of the user's code.
+    own_values = find_own_values(
+        sorted(part_of_graph.operations, key=lambda operation: order[operation.name])
+    )
     spec = TowerSpec(
         name=name,
         role=part.role,
         call=trace.call,
         keys=chosen.keys,
         inputs=tuple(
-            manifest.TowerInput(name=names[which], feature=which, **type_of(tensor))
-            for which, tensor in inputs.items()
+            manifest.TowerInput(name=names[feature], feature=feature, **type_of(tensor))
+            for feature, tensor in inputs.items()
         ),
         outputs=tuple(
-            manifest.TowerOutput(name=which, **type_of(tensor)) for which, tensor in results.items()
+            manifest.TowerOutput(name=output, **type_of(tensor))
+            for output, tensor in results.items()
         ),
         result=_result_name(name, part, results),
         variables=tuple(variable.name for variable in variables),
-        half=half,
+        half=_half(part_of_graph),
         largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
-        random=beyond.random,
-        clock=beyond.clock,
-        joining=beyond.joining,
+        random=own_values.random,
+        clock=own_values.clock,
+        joining=own_values.joining,
         is_query=chosen.is_query,
     )
-    return TracedTower(spec, function, variables, _lines_by_type(found))
+    return TracedTower(spec, function, variables, _lines_by_type(part_of_graph))
 
 
-def _lines_by_type(found: Needed) -> dict[str, str]:
+def _lines_by_type(part_of_graph: Needed) -> dict[str, str]:
     """Returns the user's line that made the first operation of each type."""
-    first: dict[str, Any] = {}
-    for operation in found.operations:
-        first.setdefault(operation.type, operation)
-    return {kind: line_of_operation(operation) for kind, operation in first.items()}
+    first_operations: dict[str, Any] = {}
+    for operation in part_of_graph.operations:
+        first_operations.setdefault(operation.type, operation)
+    return {kind: line_of_operation(operation) for kind, operation in first_operations.items()}
 
 
-def _half(found: Needed) -> str:
+def _half(part_of_graph: Needed) -> str:
     """Returns the half-precision dtype that the graph computes in, or ""."""
-    dtypes = (tensor.dtype.name for operation in found.operations for tensor in operation.outputs)
-    return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
+    for operation in part_of_graph.operations:
+        for tensor in operation.outputs:
+            if tensor.dtype.name in ("bfloat16", "float16"):
+                return str(tensor.dtype.name)
+    return ""
 
 
 def _result_name(name: str, part: TowerSection, results: Mapping[str, Any]) -> str:
-    result = part.result or (next(iter(results)) if len(results) == 1 else None)
+    """Returns the output that is a tower's result: the only one, unless the recipe names one.
+
+    Raises:
+      UsageError: There are several and the recipe names none, or names another one.
+    """
+    result = part.result
+    if not result and len(results) == 1:
+        (result,) = results
     if result not in results:
         raise UsageError(
             f"towers.{name}.result is {part.result!r}; it must be one of its outputs: "
@@ -158,34 +179,44 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
     """Replaces `tf.shape` of ids or lengths by the shape of their activation: usually only the
     batch is needed.
     """
-    found = needed(results, trace.activations.values())
-    readers = {
+    # Reversed: the first feature that reads an input is the one whose activation is taken.
+    feature_of_input = {
         feature.entry.inputs[0]: name
         for name, feature in reversed(trace.features.items())
         if len(feature.entry.inputs) == 1
     }
-    shaped = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
+    input_of_tensor = {
+        tensor.name: name for name, tensor in trace.lengths.items() if name in feature_of_input
+    }
     for feature in trace.features.values():
-        which = feature.entry.inputs[0]
-        if feature.encoding == "dense" and which in readers:
-            shaped[trace.inputs[which].name] = which
-    for operation in found.operations:
-        if operation.type == "Shape" and operation.inputs[0].name in shaped:
-            ids = operation.inputs[0]
-            activation = trace.activations[readers[shaped[ids.name]]]
-            rest = ids.shape.as_list()[1:]
-            with trace.function.graph.as_default():
-                first = activation[..., 0]
-                if math.prod(first.shape.as_list()[1:]) == math.prod(rest):
-                    same = tf.reshape(first, [-1, *rest])
-                else:
-                    # A bag, or one of several ids: one row for each example.
-                    same = tf.tile(tf.reshape(first, [-1, *[1] * len(rest)]), [1, *rest])
-                if ids.dtype == tf.string:
-                    join(operation.outputs[0], tf.shape(same, operation.outputs[0].dtype))
-                    continue
-                same = tf.cast(same, ids.dtype)
-            set_input(operation, 0, same)
+        name = feature.entry.inputs[0]
+        if feature.encoding == "dense" and name in feature_of_input:
+            input_of_tensor[trace.inputs[name].name] = name
+
+    for operation in needed(results, trace.activations.values()).operations:
+        if operation.type != "Shape" or operation.inputs[0].name not in input_of_tensor:
+            continue
+        ids = operation.inputs[0]
+        activation = trace.activations[feature_of_input[input_of_tensor[ids.name]]]
+        with trace.function.graph.as_default():
+            alike = _with_sizes(activation, ids.shape.as_list()[1:])
+            if ids.dtype == tf.string:
+                # Numbers cannot be cast to texts, so that the shape itself is replaced.
+                shape = operation.outputs[0]
+                join(shape, tf.shape(alike, shape.dtype))
+                continue
+            alike = tf.cast(alike, ids.dtype)
+        set_input(operation, 0, alike)
+
+
+def _with_sizes(activation: Any, sizes: list[int]) -> Any:
+    """Returns numbers of an activation in the shape [batch, *sizes], whatever their values."""
+    numbers = activation[..., 0]
+    if math.prod(numbers.shape.as_list()[1:]) == math.prod(sizes):
+        return tf.reshape(numbers, [-1, *sizes])
+    # A bag, or one of several ids: one row for each example.
+    ones = [1] * len(sizes)
+    return tf.tile(tf.reshape(numbers, [-1, *ones]), [1, *sizes])
 
 
 def _skip_reshapes(results: Iterable[Any], trace: TracedCall) -> None:
@@ -194,87 +225,100 @@ def _skip_reshapes(results: Iterable[Any], trace: TracedCall) -> None:
     """
     for operation in needed(results, trace.activations.values()).operations:
         for position, tensor in enumerate(operation.inputs):
-            if (
-                tensor.op.type == "Reshape"
-                and tensor.shape.rank
-                and tensor.shape.as_list().count(None) <= 1
-            ):
-                before = tensor.op.inputs[0]
-                if before.shape.rank and before.shape.as_list() == tensor.shape.as_list():
-                    set_input(operation, position, before)
+            if tensor.op.type == "Reshape" and _keeps_shape(tensor.op):
+                set_input(operation, position, tensor.op.inputs[0])
 
 
-def _dense_inputs(name: str, found: Needed, trace: TracedCall) -> dict[str, Any]:
-    """Returns a tower's inputs other than activations: dense inputs, lengths and padded values."""
+def _keeps_shape(reshape: Any) -> bool:
+    """Returns whether a reshape returns the shape that it takes: at most one size is unknown."""
+    before = reshape.inputs[0].shape
+    after = reshape.outputs[0].shape
+    if not before.rank or not after.rank or after.as_list().count(None) > 1:
+        return False
+    return bool(before.as_list() == after.as_list())
+
+
+def _dense_inputs(name: str, part_of_graph: Needed, trace: TracedCall) -> dict[str, Any]:
+    """Returns a tower's inputs other than activations: dense inputs, lengths and padded values.
+
+    Raises:
+      NotConvertible: The tower reads an input that none can have.
+    """
     sources = sources_of(trace.inputs)
-    known = {tensor.name: which for which, tensor in trace.bags.items()}
-    known |= {tensor.name: f"{which}@lengths" for which, tensor in trace.lengths.items()}
+    features = {tensor.name: feature for feature, tensor in trace.bags.items()}
+    features |= {tensor.name: f"{name}@lengths" for name, tensor in trace.lengths.items()}
     inputs: dict[str, Any] = {}
-    for placeholder in found.placeholders:
+    for placeholder in part_of_graph.placeholders:
+        feature = features.get(placeholder.name, "")
+        is_whole = feature != ""
         source = sources.get(placeholder.name)
-        which = known.get(placeholder.name) or (
-            f"{source.name}@values" if source is not None else ""
-        )
-        whole = placeholder.name in known or (source is not None and source.part == "dense")
-        if which and not (whole and placeholder.dtype.name in _TAKEN):
-            what = f"input {which.rpartition('@')[0]!r} of dtype {placeholder.dtype.name}"
-            line = line_of_reader(placeholder, found)
+        if source is not None:
+            feature = feature or f"{source.name}@values"
+            is_whole = is_whole or source.part == "dense"
+        # What is neither is a captured variable or constant.
+        if not feature:
+            continue
+        if not is_whole or placeholder.dtype.name not in _INPUT_DTYPES:
+            subject = f"input {feature.rpartition('@')[0]!r} of dtype {placeholder.dtype.name}"
+            line = line_of_reader(placeholder, part_of_graph)
             raise NotConvertible(
-                f"tower {name!r} reads {what} itself{line}, beside its lookup; only dense numbers, "
-                "and how many ids an "
-                "example has, go into a tower: give the model a dense input with what it reads"
+                f"tower {name!r} reads {subject} itself{line}, beside its lookup; only dense "
+                "numbers, and how many ids an example has, go into a tower: give the model a dense "
+                "input with what it reads"
             )
-        if which:
-            inputs[which] = placeholder
+        inputs[feature] = placeholder
     order = list(trace.inputs)
-    return {
-        which: inputs[which]
-        for which in sorted(inputs, key=lambda each: order.index(each.rpartition("@")[0]))
-    }
+    in_order = sorted(inputs, key=lambda feature: order.index(feature.rpartition("@")[0]))
+    return {feature: inputs[feature] for feature in in_order}
 
 
-def _check_no_untrained(name: str, found: Needed, function: Any) -> None:
+def _check_no_untrained(name: str, part_of_graph: Needed, function: Any) -> None:
     """Rejects rows read while the model was built: they are constants, which are neither trained
     nor saved.
     """
-    held = [
-        tf.get_static_value(each.outputs[0]) for each in found.operations if each.type == "Const"
+    constants = [
+        tf.get_static_value(operation.outputs[0])
+        for operation in part_of_graph.operations
+        if operation.type == "Const"
     ]
-    held += [
-        outer.numpy() for outer, _ in captures_of(function, found) if outer.dtype == tf.float32
+    constants += [
+        outer.numpy()
+        for outer, _ in captures_of(function, part_of_graph)
+        if outer.dtype == tf.float32
     ]
-    line = next(filter(None, map(line_of_early, held)), "")
+    line = next(filter(None, map(line_of_early, constants)), "")
     if line:
         raise NotConvertible(
             f"tower {name!r} takes rows of a table that were read while the model was "
-            f"made{at_line(line)}, as of a "
-            "layer that is given numbers in place of inputs, positions(tf.range(8)) of a "
-            "functional model: they are "
-            "constants, which no training changes and no checkpoint holds. Look them up in the "
-            "call of a layer or of a model of your own, and train that"
+            f"made{at_line(line)}, as of a layer that is given numbers in place of inputs, "
+            "positions(tf.range(8)) of a functional model: they are constants, which no training "
+            "changes and no checkpoint holds. Look them up in the call of a layer or of a model of "
+            "your own, and train that"
         )
 
 
-def _check_no_python(name: str, found: Needed) -> None:
-    for operation in found.operations:
+def _check_no_python(name: str, part_of_graph: Needed) -> None:
+    for operation in part_of_graph.operations:
         if operation.type in PYTHON_CODE:
             raise NotConvertible(
                 f"tower {name!r} runs Python code by operation {operation.name!r} (tf.py_function "
-                "or tf.numpy_function)"
-                f"{at_line(line_of_operation(operation))}, which no bundle can hold; compute it "
-                "with TensorFlow's own "
-                "operations, or before the model and pass the result as an input"
+                f"or tf.numpy_function){at_line(line_of_operation(operation))}, which no bundle "
+                "can hold; compute it with TensorFlow's own operations, or before the model and "
+                "pass the result as an input"
             )
 
 
 def _check_no_tables(
-    name: str, found: Needed, captures: list[tuple[Any, Any]], layer_tables: Mapping[str, str]
+    name: str,
+    part_of_graph: Needed,
+    captures: list[tuple[Any, Any]],
+    layer_tables: Mapping[str, str],
 ) -> None:
     for outer, inner in captures:
-        if resource(outer) in layer_tables:
+        table = layer_tables.get(resource(outer))
+        if table is not None:
+            line = line_of_reader(inner, part_of_graph)
             raise NotConvertible(
-                f"tower {name!r} reads table {layer_tables[resource(outer)]!r} other than by its "
-                "embedding layer"
-                f"{line_of_reader(inner, found)}; no such table goes into a tower: look rows up "
-                "by the layer only"
+                f"tower {name!r} reads table {table!r} directly{line}. A table of an embedding "
+                "layer cannot become part of a tower. Read its rows through the layer"
             )

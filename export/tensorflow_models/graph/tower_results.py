@@ -17,9 +17,10 @@ class Returned:
     """What a traced call returned.
 
     Attributes:
-      value: a tensor, or a dict, list or tuple of tensors.
-      names: of the positions of a list or tuple: the `output_names` of a functional model of Keras.
-      queries: the vectors that retrieval layers in the call compared with their candidates.
+      value: A tensor, or a dict, list or tuple of tensors.
+      names: The names of the positions of a list or tuple: the `output_names` of a functional model
+        of Keras.
+      queries: The vectors that retrieval layers in the call compared with their candidates.
     """
 
     value: Any
@@ -37,8 +38,10 @@ class Returned:
             return f"returns {', '.join(map(str, self.value))}"
         if not self.is_sequence:
             return f"returns a {type(self.value).__name__}"
-        named = f", which are called {', '.join(self.names)}" if self.names else ""
-        return f"returns a list of {len(self.value)} results{named}"
+        text = f"returns a list of {len(self.value)} results"
+        if self.names:
+            text += f", which are called {', '.join(self.names)}"
+        return text
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,10 @@ class TowerResults:
     """The outputs of a tower.
 
     Attributes:
-      tensors: by their names.
-      keys: where each is in what the call returns: a key of a dict, a position of a list or tuple;
-        None: the call returns one tensor.
-      is_query: whether the only one is what a retrieval layer in the call compares.
+      tensors: The outputs by their names.
+      keys: The key of each output in what the call returns: that of a dict, or the position in a
+        list or tuple; None: the call returns one tensor.
+      is_query: Whether the only output is what a retrieval layer in the call compares.
     """
 
     tensors: dict[str, Any]
@@ -64,50 +67,61 @@ def tower_results(name: str, part: TowerSection, returned: Returned) -> TowerRes
     call compares with candidates.
 
     Raises:
-      UsageError: the call does not return what the recipe's outputs name.
-      NotConvertible: a result is not a dense tensor of floats with a shape that is fixed but for
+      UsageError: The call does not return what the recipe's outputs name.
+      NotConvertible: A result is not a dense tensor of floats with a shape that is fixed but for
         the batch.
     """
-    where = f"towers.{name}: {name_of_call(part.call)}"
-    results = _chosen(where, name, part, returned)
+    label = f"towers.{name}: {name_of_call(part.call)}"
+    results = _chosen(label, name, part, returned)
     for output, tensor in results.tensors.items():
         if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
             raise NotConvertible(
-                f"{where}: output {output!r} is {tensor}; a dense tensor of floats was expected"
+                f"{label}: output {output!r} is {tensor}; a dense tensor of floats was expected"
             )
         if per_example(tensor) is None:
             raise NotConvertible(
-                f"{where}: output {output!r} has shape {tensor.shape}; [batch, ...] with only the "
+                f"{label}: output {output!r} has shape {tensor.shape}; [batch, ...] with only the "
                 "batch open is needed"
             )
     return results
 
 
-def _chosen(where: str, name: str, part: TowerSection, returned: Returned) -> TowerResults:
+def _chosen(label: str, name: str, part: TowerSection, returned: Returned) -> TowerResults:
+    """Returns the results that the recipe names, or the only one.
+
+    Args:
+      label: The tower and its call, for messages.
+      name, part: The recipe's tower.
+      returned: What the call returned.
+
+    Raises:
+      UsageError: The recipe names no results, and there are several.
+    """
     if part.outputs:
-        keys = {output: _key(where, name, key, returned) for output, key in part.outputs.items()}
+        keys = {output: _key(label, name, key, returned) for output, key in part.outputs.items()}
         return TowerResults({output: returned.value[key] for output, key in keys.items()}, keys)
+    # Before the result of the call, which is what the layer found, not the query.
     if part.role == "query" and returned.queries:
-        return _query(where, name, returned)
+        return _query(label, name, returned)
     if isinstance(returned.value, tf.Tensor):
         return TowerResults({"result": returned.value}, {"result": None})
     if isinstance(returned.value, Mapping):
         raise UsageError(
-            f"{where} returns several results ({', '.join(map(str, returned.value))}); name those "
+            f"{label} returns several results ({', '.join(map(str, returned.value))}); name those "
             f"wanted in towers.{name}.outputs"
         )
     if returned.is_sequence:
         raise UsageError(
-            f"{where} {returned}; name those wanted by their positions, as in "
+            f"{label} {returned}; name those wanted by their positions, as in "
             f"towers.{name}.outputs = {{ score = 0 }}"
         )
     raise UsageError(
-        f"{where} {returned}; let it return a dict of tensors or one tensor, or name a method of "
+        f"{label} {returned}; let it return a dict of tensors or one tensor, or name a method of "
         "the model that does in the recipe"
     )
 
 
-def _key(where: str, name: str, key: str | int, returned: Returned) -> str | int:
+def _key(label: str, name: str, key: str | int, returned: Returned) -> str | int:
     """Returns the key or the position of a result that the recipe names."""
     if isinstance(returned.value, Mapping):
         if key in returned.value:
@@ -119,16 +133,16 @@ def _key(where: str, name: str, key: str | int, returned: Returned) -> str | int
             return key
     elif isinstance(returned.value, tf.Tensor):
         raise UsageError(
-            f"{where} returns one tensor, and neither a dict nor a list; leave "
+            f"{label} returns one tensor, and neither a dict nor a list; leave "
             f"towers.{name}.outputs out"
         )
-    raise UsageError(f"{where} {returned}; towers.{name}.outputs names {key!r}")
+    raise UsageError(f"{label} {returned}; towers.{name}.outputs names {key!r}")
 
 
-def _query(where: str, name: str, returned: Returned) -> TowerResults:
+def _query(label: str, name: str, returned: Returned) -> TowerResults:
     if len(returned.queries) > 1:
         raise UsageError(
-            f"{where} has {len(returned.queries)} retrieval layers; name the result that is the "
+            f"{label} has {len(returned.queries)} retrieval layers; name the result that is the "
             f"vector of the query in towers.{name}.outputs"
         )
     return TowerResults({"result": returned.queries[0]}, {"result": None}, is_query=True)

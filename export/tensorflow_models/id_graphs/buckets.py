@@ -19,22 +19,24 @@ from export.tensorflow_models.graph.input_paths import CallGraph, Values, run
 from export.tensorflow_models.graph.origins import Source
 
 OPERATIONS_MAX = 64
-"""Operations that a step function is followed through."""
+"""Maximum number of operations that a step function is followed through."""
 STEPS_MAX = 1 << 16
+"""Maximum number of steps, all of which are bisected at once."""
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
 SERIES = frozenset({"Log", "Log1p", "Exp", "Expm1", "Tanh", "Sigmoid", "Softplus", "Erf"})
 """Computed by series: not monotonic between a few neighboring numbers."""
-_ALONE = SERIES | {"Bucketize", "Cast", "Floor", "Ceil", "Round", "Rint", "Sqrt", "Relu", "Neg"}
-_WITH_ANY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
-"""With a constant on either side."""
-_SCALED = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
-"""With a constant other than zero."""
+_UNARY = SERIES | {"Bucketize", "Cast", "Floor", "Ceil", "Round", "Rint", "Sqrt", "Relu", "Neg"}
+"""Monotonic operations of one operand."""
+_BINARY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
+"""Operations that are monotonic with a constant on either side."""
+_SCALING = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
+"""Operations that are monotonic with a constant other than zero."""
 _NEIGHBORS = 64
-"""Numbers on each side of a step that are tested too; with series, only they may have the
+"""Numbers on each side of a step that are tested, too; with series, only they may have the
 neighboring row.
 """
-_TRIED = 1 << 14
-"""Numbers spread over all those of a type that are tested too."""
+_TESTED = 1 << 14
+"""Numbers spread over all those of a type that are tested, too."""
 _WHOLE_MAX = 1 << 24
 """Integers up to here are exact in float32."""
 
@@ -45,11 +47,11 @@ class Steps(NamedTuple):
     """A step function of an input.
 
     Attributes:
-      source: the input.
-      values: its values, or integers that they are cast to.
-      boundaries: the float32 numbers at which steps begin, ascending.
-      first_row: the smallest result.
-      falling: whether results fall as the input rises.
+      source: The input.
+      values: The values of the input, or integers that they are cast to.
+      boundaries: The float32 numbers at which steps begin, ascending.
+      first_row: The smallest result.
+      falling: Whether results fall as the input rises.
     """
 
     source: Source
@@ -63,72 +65,91 @@ def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | No
     """Returns the step function that integers are of an input.
 
     Args:
-      values: integers.
-      call: the traced call.
-      rows: of the table that they are rows of, which any others are outside of; None: none.
+      values: Integers.
+      call: The traced call.
+      rows: The number of rows of the table that they are rows of, outside of which all integers are
+        alike; None: they are rows of no table.
+
     Returns:
-      None if they are none, or have more than `STEPS_MAX` steps.
+      The function; None if they are no step function, or have more than `STEPS_MAX` steps.
     """
-    chain = _chain(values, call) if values.tensor.dtype.is_integer else None
+    if not values.tensor.dtype.is_integer:
+        return None
+    chain = _chain(values, call)
     if chain is None:
         return None
-    steps, source, sent = chain
-    dtype = sent.tensor.dtype
+    operations, source, numbers_of_input = chain
+    dtype = numbers_of_input.tensor.dtype
     # Arithmetic of integers has its own operations.
-    searched = any(step.type in {"Bucketize", *SEARCHES} for step in steps)
-    is_number = dtype.name == "float32" or (dtype.name in ("int32", "int64") and searched)
+    is_searched = any(operation.type in {"Bucketize", *SEARCHES} for operation in operations)
+    is_number = dtype.name == "float32" or (dtype.name in ("int32", "int64") and is_searched)
     if not is_number:
         return None
 
     # Rows below 0 may count from the table's end.
-    below = rows if rows is not None and call.from_end else 0
+    rows_below = 0
+    if rows is not None and call.from_end:
+        rows_below = rows
 
     def row(numbers: Numbers) -> NDArray[np.int64]:
         results: Numbers = numbers.astype(dtype.as_numpy_dtype)
-        for step in steps:
-            results = _computed(step, call, results)
-        whole: NDArray[np.int64] = results.astype(np.int64)
-        return whole if rows is None else np.clip(whole, -1 - below, rows) + below
+        for operation in operations:
+            results = _computed(operation, call, results)
+        integers: NDArray[np.int64] = results.astype(np.int64)
+        if rows is None:
+            return integers
+        # One step leads to all rows outside of the table on each side.
+        return np.clip(integers, -1 - rows_below, rows) + rows_below
 
-    exact = not any(step.type in SERIES for step in steps)
-    result = _steps(source, sent, row, exact)
-    return result and result._replace(first_row=result.first_row - below)
+    exact = not any(operation.type in SERIES for operation in operations)
+    steps = _steps(source, numbers_of_input, row, exact)
+    if steps is None:
+        return None
+    return steps._replace(first_row=steps.first_row - rows_below)
 
 
 def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Values] | None:
     """Returns operations in the order in which they run, and the input of the first
     with the values that it takes.
     """
-    steps: list[Values] = []
-    while len(steps) <= OPERATIONS_MAX:
-        found = call.origin(values)
-        if isinstance(found, Source):
-            return (steps[::-1], found, values) if steps else None
-        taken = _taken(found, call)
-        if taken is None:
+    operations: list[Values] = []
+    while len(operations) <= OPERATIONS_MAX:
+        origin = call.origin(values)
+        if isinstance(origin, Source):
+            if not operations:
+                return None
+            return operations[::-1], origin, values
+        operand = _monotonic_operand(origin, call)
+        if operand is None:
             return None
-        steps.append(found)
-        values = taken
+        operations.append(origin)
+        values = operand
     return None
 
 
-def _taken(values: Values, call: CallGraph) -> Values | None:
+def _monotonic_operand(values: Values, call: CallGraph) -> Values | None:
     """Returns the operand in which an operation is known to be monotonic; else None."""
     kind = values.type
-    inputs = values.inputs
+    operands = values.inputs
     if kind in SEARCHES:
-        among = call.constant(values.tensor.op.inputs[0])
-        one = among is not None and among.shape[0] == 1
-        return values.of_tensor(values.tensor.op.inputs[1]) if one else None
-    numbers = [call.number(each) for each in inputs]
-    open_ = [place for place, each in enumerate(numbers) if each is None]
-    if len(open_) != 1 or (kind == "Cast" and not _is_cast_to_numbers(values)):
+        sorted_numbers = call.constant(values.tensor.op.inputs[0])
+        # One list for all examples.
+        if sorted_numbers is None or sorted_numbers.shape[0] != 1:
+            return None
+        return values.of_tensor(values.tensor.op.inputs[1])
+
+    constants = [call.number(operand) for operand in operands]
+    if constants.count(None) != 1 or (kind == "Cast" and not _is_cast_to_numbers(values)):
         return None
-    (place,) = open_
-    beside = numbers[1 - place] if len(inputs) == 2 else None
-    known = kind in _ALONE | _WITH_ANY or (kind == "ClipByValue" and place == 0)
-    scaled = kind == "Mul" or (kind in _SCALED and place == 0)
-    return inputs[place] if known or (scaled and beside != 0) else None
+    position = constants.index(None)
+    is_monotonic = kind in _UNARY | _BINARY or (kind == "ClipByValue" and position == 0)
+    is_scaling = kind == "Mul" or (kind in _SCALING and position == 0)
+    # A product with zero, or a quotient by it, is the same for all numbers.
+    if is_scaling and len(operands) == 2:
+        is_monotonic = constants[1 - position] != 0
+    if not is_monotonic:
+        return None
+    return operands[position]
 
 
 def _is_cast_to_numbers(values: Values) -> bool:
@@ -141,45 +162,63 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
     """Applies one operation to [m] numbers."""
     operation = values.tensor.op
     if values.type in SEARCHES:
-        among, searched = operation.inputs
-        given = [
-            np.asarray(call.constant(among)),
+        sorted_numbers, searched = operation.inputs
+        # Both operands have an axis of examples, which is one here.
+        operands = [
+            np.asarray(call.constant(sorted_numbers)),
             numbers[np.newaxis].astype(searched.dtype.as_numpy_dtype),
         ]
-        return np.asarray(run(operation, given)[0]).reshape(-1)
-    given = []
-    for each in values.inputs:
-        constant = call.number(each)
-        given.append(
-            np.asarray(numbers if constant is None else constant, each.tensor.dtype.as_numpy_dtype)
-        )
-    return np.asarray(run(operation, given)[0])
+        return np.asarray(run(operation, operands)[0]).reshape(-1)
+
+    operands = []
+    for operand in values.inputs:
+        argument = call.number(operand)
+        if argument is None:
+            argument = numbers
+        operands.append(np.asarray(argument, operand.tensor.dtype.as_numpy_dtype))
+    return np.asarray(run(operation, operands)[0])
 
 
 def _steps(source: Source, values: Values, row: Any, exact: bool) -> Steps | None:
-    """Returns the numbers at which rows begin; None if rows are not monotonic or too many."""
+    """Returns the numbers at which rows begin; None if rows are not monotonic or too many.
+
+    Numbers are searched by integer keys: integers are their own keys, and the keys of floats number
+    them in order. So neighboring keys are neighboring numbers, and bisection ends.
+
+    Args:
+      source: The input.
+      values: The values of the input.
+      row: Returns the rows of numbers.
+      exact: Whether all operations round once, so that rows never fall near a step.
+    """
     dtype = values.tensor.dtype.as_numpy_dtype
-    real = dtype is np.float32
-    number = _number if real else (lambda keys: keys)
-    ends = np.array([-_KEYS_MAX, _KEYS_MAX] if real else [-_WHOLE_MAX, _WHOLE_MAX])
+    is_float = dtype is np.float32
+    key_max = _KEYS_MAX if is_float else _WHOLE_MAX
+
+    def number(keys: NDArray[np.int64]) -> Numbers:
+        return _number(keys) if is_float else keys
+
+    ends = np.array([-key_max, key_max])
     first, last = row(number(ends)).tolist()
     if abs(last - first) > STEPS_MAX or min(first, last) < -1:
         return None
-    if not real and not _is_constant_beyond(row, np.iinfo(dtype), first, last):
+    if not is_float and not _is_constant_beyond(row, np.iinfo(dtype), first, last):
         return None
     sign = -1 if last < first else 1
 
     def rising(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = sign * row(number(keys))
-        return found
+        rows: NDArray[np.int64] = sign * row(number(keys))
+        return rows
 
-    wanted = np.arange(sign * first + 1, sign * last + 1)
-    low, high = (np.full(wanted.size, end) for end in ends)
+    # All steps at once: 32 rounds, whatever their number.
+    row_of_step = np.arange(sign * first + 1, sign * last + 1)
+    low = np.full(row_of_step.size, ends[0])
+    high = np.full(row_of_step.size, ends[1])
     while np.any(high - low > 1):
         middle = low + (high - low) // 2
-        there = rising(middle) >= wanted
-        low = np.where(there, low, middle)
-        high = np.where(there, middle, high)
+        is_reached = rising(middle) >= row_of_step
+        low = np.where(is_reached, low, middle)
+        high = np.where(is_reached, middle, high)
     if not _rises(rising, high, ends, exact):
         return None
     return Steps(source, values, tuple(map(float, number(high))), min(first, last), sign < 0)
@@ -189,29 +228,35 @@ def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:
     """Returns whether integers that float32 may not distinguish have the first and the last row:
     no step is among them, and no sum or product of them that wraps around has another row.
     """
-    spacing = (1 << limits.bits) // _TRIED - 1  # odd: products with powers of two differ, too
-    tried = limits.min + spacing * np.arange(_TRIED)
-    below = tried[tried < -_WHOLE_MAX]
-    above = np.append(tried[tried > _WHOLE_MAX], limits.max)
+    spacing = (1 << limits.bits) // _TESTED - 1  # odd: products with powers of two differ, too
+    tested = limits.min + spacing * np.arange(_TESTED)
+    below = tested[tested < -_WHOLE_MAX]
+    above = np.append(tested[tested > _WHOLE_MAX], limits.max)
     return bool(np.all(row(below) == first) and np.all(row(above) == last))
 
 
 def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
     """Returns whether rows never fall, overall and close to each step."""
     steps = np.sort(steps)
-    near = (np.unique(steps)[:, np.newaxis] + np.arange(-_NEIGHBORS, _NEIGHBORS + 1)).reshape(-1)
-    tried = np.linspace(ends[0], ends[1], _TRIED).astype(np.int64)
-    tried = np.union1d(tried, near) if exact else np.setdiff1d(tried, near)
-    tried = np.clip(tried, ends[0], ends[1])
-    return bool(
-        np.array_equal(row(tried), row(ends)[0] + np.searchsorted(steps, tried, side="right"))
-    )
+    offsets = np.arange(-_NEIGHBORS, _NEIGHBORS + 1)
+    near = (np.unique(steps)[:, np.newaxis] + offsets).reshape(-1)
+    tested = np.linspace(ends[0], ends[1], _TESTED).astype(np.int64)
+    if exact:
+        tested = np.union1d(tested, near)
+    else:
+        # Series switch back and forth there.
+        tested = np.setdiff1d(tested, near)
+    tested = np.clip(tested, ends[0], ends[1])
+    expected = row(ends)[0] + np.searchsorted(steps, tested, side="right")
+    return bool(np.array_equal(row(tested), expected))
 
 
 _KEYS_MAX = int(np.array(np.finfo(np.float32).max).view(np.int32))
-"""Integers from minus this to this number the finite float32 values in order."""
+"""The keys from minus this one to this one number the finite float32 values in order."""
 
 
 def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Returns the float32 values of such integers."""
+    """Returns the float32 values of keys: the key of a positive number are its bits, and a negative
+    one has the key of its absolute value, negated.
+    """
     return np.where(keys < 0, -keys | 1 << 31, keys).astype(np.uint32).view(np.float32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,9 @@ from export.tensorflow_models.id_graphs.vocabularies import UNNAMED, exported, t
 
 _FIND = "LookupTableFindV2"
 _STACK_JOIN = "ReduceJoin"
-"""Of a stack of texts: the join of these."""
+"""The operation that joins the texts of a stack."""
 _INPUT_DTYPES = frozenset({"int32", "int64", "float32", "string"})
+"""The types of values that callers can send."""
 _CONSTANT_DTYPES = frozenset(
     {
         *("bool", "int8", "uint8", "int16", "uint16", "int32", "int64"),
@@ -45,11 +46,13 @@ _CONSTANT_DTYPES = frozenset(
     }
 )
 _DTYPES = _CONSTANT_DTYPES | {"uint32", "uint64", "float16"}
-"""Of what operations compute."""
+"""The types of values that operations compute."""
 _WHOLE_MAX = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8}
 """Integers up to these limits are exact in each float type."""
-_ROWS_TRIED = 1 << 20
-"""Rows of a larger table are tried in equal distances."""
+_ROWS_TESTED = 1 << 20
+"""Maximum number of rows that are computed to find out whether a graph keeps them; those of a
+larger table are taken in equal distances.
+"""
 _CASTS = frozenset({"Cast", "Floor", "Ceil", "Round", "Rint"})
 
 
@@ -65,8 +68,8 @@ def find_graph(ids: Values, call: CallGraph) -> ResolvedIds | Values:
     """Follows ids back to inputs through operations that a bundle computes.
 
     Args:
-      ids: integers, or what other operations make integers of.
-      call: the traced call.
+      ids: Integers, or what other operations make integers of.
+      call: The traced call.
 
     Returns:
       The resolved ids, or the values that no operation of the table computes.
@@ -100,9 +103,9 @@ def find_rule(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | V
     """Follows ids back to one input, through the model's own operations.
 
     Args:
-      ids: rows of a table, or what another rule takes.
-      call: the traced call.
-      rows: of the table; None: another rule takes the ids.
+      ids: Rows of a table, or what another rule takes.
+      call: The traced call.
+      rows: The number of rows of the table; None: another rule takes the ids.
 
     Returns:
       The resolved ids, without a rule if they are the input's own, or the values whose computation
@@ -110,10 +113,16 @@ def find_rule(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | V
     """
     computed = find_graph(ids, call)
     if not isinstance(computed, ResolvedIds):
-        return (None if rows is None else _find_buckets(ids, call, rows)) or computed
-    if computed.others:
+        bucketed = None
+        if rows is not None:
+            bucketed = _find_buckets(ids, call, rows)
+        return bucketed or computed
+    if computed.other_sources:
+        # The operation that combines the inputs is the one that a message names.
         combined = call.origin(ids)
-        return combined if isinstance(combined, Values) else ids
+        if isinstance(combined, Values):
+            return combined
+        return ids
     assert isinstance(computed.rule, GraphIds)  # noqa: S101 - of find_graph
     if _keeps_ids(computed.rule, rows):
         return ResolvedIds(computed.source)
@@ -124,10 +133,12 @@ def _keeps_ids(graph: GraphIds, rows: int | None) -> bool:
     """Returns whether a graph leads each row of a table to itself, and nothing else to a row.
 
     Args:
-      graph: computes rows.
-      rows: of the table; None: all integers are to be kept.
+      graph: The graph that computes rows.
+      rows: The number of rows of the table; None: all integers are to be kept.
     """
-    before = np.dtype(object if graph.dtype == "string" else graph.dtype)
+    before = np.dtype(object)
+    if graph.dtype != "string":
+        before = np.dtype(graph.dtype)
     for node in graph.nodes[1:]:
         if not isinstance(node, OperationNode) or node.op != "Cast" or before.kind not in "iuf":
             return False
@@ -140,10 +151,12 @@ def _keeps_ids(graph: GraphIds, rows: int | None) -> bool:
         elif after.name not in ID_DTYPES:
             return False
         elif before.kind == "f":
-            if graph.dtype == "float32":  # numbers become integers
+            # Numbers that callers send become other ones, integers.
+            if graph.dtype == "float32":
                 return False
         elif after.itemsize < before.itemsize:
-            return False  # ids wrap around
+            # Ids wrap around.
+            return False
         before = after
     return True
 
@@ -155,8 +168,9 @@ def only_casts(graph: GraphIds, rows: int) -> bool:
     for node in graph.nodes[1:]:
         if not isinstance(node, OperationNode) or node.op not in _CASTS:
             return False
-        to = node.attributes.get("DstT", "int64")
-        if to not in ID_DTYPES and rows > _WHOLE_MAX.get(to, 0):
+        # All but casts return their operand's type.
+        dtype = node.attributes.get("DstT", "int64")
+        if dtype not in ID_DTYPES and rows > _WHOLE_MAX.get(dtype, 0):
             return False
     return True
 
@@ -170,7 +184,8 @@ def row_of_others(graph: GraphIds, rows: int) -> int | None:
     if graph.tables or graph.dtype not in ("int32", "int64"):
         return None
     ends = np.iinfo(graph.dtype)
-    inside = np.unique(np.linspace(0, rows - 1, min(rows, _ROWS_TRIED), dtype=np.int64))
+    inside = np.unique(np.linspace(0, rows - 1, min(rows, _ROWS_TESTED), dtype=np.int64))
+    # The ends of the type, and the ids next to the table, also where they count from its end.
     outside = np.array([ends.min, -rows - 1, -2, -1, rows, rows + 1, ends.max])
     try:
         results = rule_of(graph, {}).resolve("", np.concatenate([inside, outside]))
@@ -178,13 +193,25 @@ def row_of_others(graph: GraphIds, rows: int) -> int | None:
         return None
     if (results[: inside.size] != inside).any():
         return None
-    others = set(within(results[inside.size :], rows).tolist())
-    return others.pop() if len(others) == 1 else None
+    rows_of_others = set(within(results[inside.size :], rows).tolist())
+    if len(rows_of_others) != 1:
+        return None
+    return int(rows_of_others.pop())
 
 
 @dataclass
 class _Capture:
-    """The nodes of a graph in the order of their computation, each behind its operands."""
+    """The nodes of a graph in the order of their computation, each behind its operands.
+
+    Attributes:
+      call: The traced call.
+      sources: The inputs, in the order in which they are read first.
+      nodes: The nodes.
+      tables: The vocabularies that nodes search.
+      keys: The keys of these vocabularies.
+      positions: The position of the node that computes values, by these.
+      readers: The values that are computed from values, by the latter.
+    """
 
     call: CallGraph
     sources: list[Source] = field(default_factory=list)
@@ -192,33 +219,35 @@ class _Capture:
     tables: list[LookupTable] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     positions: dict[tuple[Any, ...], int] = field(default_factory=dict)
-    """Of nodes, by the values that they compute."""
     readers: dict[tuple[Any, ...], Values] = field(default_factory=dict)
-    """What reads values, by these."""
 
     def add(self, ids: Values) -> None:
         """Adds all nodes that ids are computed by.
 
         Raises:
-          NotComputed: an operation has no function, or several inputs are read; names it.
+          NotComputed: An operation has no function, or several inputs are read; names it.
         """
         # Without recursion: a graph may be deeper than Python's stack.
         path = [self._passed(ids)]
         while path:
             values = path[-1]
+            # Computations meet again: values may have got their node along another path.
+            if self._has_node(values):
+                path.pop()
+                continue
             try:
-                operands = [] if self._is_placed(values) else self._operands(values)
-                pending = [operand for operand in operands if not self._is_placed(operand)]
+                operands = self._operands(values)
+                pending = [operand for operand in operands if not self._has_node(operand)]
                 if len(path) + len(pending) > OPERATIONS_MAX:
                     raise NotComputed(values)
+                if not pending:
+                    self._append(values, self._node(values, operands))
+                    path.pop()
+                    continue
                 self.readers.update((_key(operand), values) for operand in pending)
                 path.extend(reversed(pending))  # inputs in the order of the operands
-                if not pending:
-                    if not self._is_placed(values):
-                        self._place(values, self._node(values, operands))
-                    path.pop()
             except NotComputed:
-                self._place_buckets(path)
+                self._add_buckets(path)
 
     def resolved(self) -> ResolvedIds | None:
         """Returns the inputs and the graph of the values that were added last; None if they read no
@@ -235,7 +264,9 @@ class _Capture:
         if not sources:
             return None
         graph = GraphIds(nodes=tuple(nodes), tables=tuple(self.tables))
-        return ResolvedIds(sources[0], graph, keys=tuple(self.keys), others=tuple(sources[1:]))
+        return ResolvedIds(
+            sources[0], graph, keys=tuple(self.keys), other_sources=tuple(sources[1:])
+        )
 
     def _needed(self) -> tuple[Any, ...]:
         """Returns the nodes that the last one is computed from, and itself: what stands behind
@@ -245,14 +276,15 @@ class _Capture:
         for position in reversed(range(len(self.nodes))):
             if position in read:
                 read.update(getattr(self.nodes[position], "inputs", ()))
-        moved = {position: place for place, position in enumerate(sorted(read))}
-        nodes = [self.nodes[position] for position in moved]
-        return tuple(
-            node.model_copy(update={"inputs": tuple(moved[operand] for operand in node.inputs)})
-            if isinstance(node, OperationNode)
-            else node
-            for node in nodes
-        )
+        new_positions = {position: index for index, position in enumerate(sorted(read))}
+        nodes = []
+        for position in new_positions:
+            node = self.nodes[position]
+            if isinstance(node, OperationNode):
+                inputs = tuple(new_positions[operand] for operand in node.inputs)
+                node = node.model_copy(update={"inputs": inputs})
+            nodes.append(node)
+        return tuple(nodes)
 
     def _passed(self, values: Values) -> Values:
         """Follows values back through operations that only pass them on; casts compute."""
@@ -260,10 +292,15 @@ class _Capture:
             values = before
         return values
 
-    def _is_placed(self, values: Values) -> bool:
+    def _has_node(self, values: Values) -> bool:
         return _key(values) in self.positions
 
-    def _place(self, values: Values, node: Any) -> None:
+    def _append(self, values: Values, node: Any) -> None:
+        """Adds the node that computes values.
+
+        Raises:
+          NotComputed: The graph is larger than a manifest allows.
+        """
         if len(self.nodes) == OPERATIONS_MAX:
             raise NotComputed(values)
         self.positions[_key(values)] = len(self.nodes)
@@ -286,37 +323,43 @@ class _Capture:
             operands = []
         if not operands or not _is_known(operation):
             raise NotComputed(values)
-        if values.of == 1:
+        if values.count == 1:
             self._check_shapes(values, operands)
         return [self._passed(operand) for operand in operands]
 
     def _stacked(self, join: Any) -> list[Any]:
         """Returns the texts that are joined side by side, [batch] each; [] if others are."""
         stack, axis = join.inputs
-        is_stack = stack.op.type == "Pack" and stack.shape.rank == 2
-        is_side_by_side = is_stack and stack.op.get_attr("axis") in (1, -1)
-        is_joined_so = self.call.number(Values(axis)) in (1, -1)
-        return list(stack.op.inputs) if is_side_by_side and is_joined_so else []
+        if stack.op.type != "Pack" or stack.shape.rank != 2:
+            return []
+        # Stacked and joined along the axis behind the batch.
+        if stack.op.get_attr("axis") not in (1, -1):
+            return []
+        if self.call.number(Values(axis)) not in (1, -1):
+            return []
+        return list(stack.op.inputs)
 
     def _check_shapes(self, values: Values, operands: list[Values]) -> None:
         """Checks that an operation computes one result of each value.
 
         Raises:
-          NotComputed: values of different examples meet, or constants have axes.
+          NotComputed: Values of different examples meet, or constants have axes.
         """
         takes_lists = values.type in OPERATIONS and OPERATIONS[values.type].lists
         if values.type == _STACK_JOIN or takes_lists:
             return
-        shape = values.tensor.shape
-        computed = [operand for operand in operands if self._constant(operand) is None]
-        if shape.rank is None and len(computed) == 1:
-            return  # constants are of one value
-        if shape.rank is None:
-            raise NotComputed(values)
+        result_shape = values.tensor.shape
+        if result_shape.rank is None:
+            # With one operand that is computed, the constants are of one value.
+            computed = [operand for operand in operands if self._constant(operand) is None]
+            if len(computed) != 1:
+                raise NotComputed(values)
+            return
         for operand in operands:
-            own = operand.tensor.shape
-            is_one = own.is_fully_defined() and math.prod(own.as_list()) == 1
-            if not is_one and str(own) != str(shape):
+            shape = operand.tensor.shape
+            is_one = shape.is_fully_defined() and math.prod(shape.as_list()) == 1
+            # Shapes of unknown sizes are never equal, but their texts are.
+            if not is_one and str(shape) != str(result_shape):
                 raise NotComputed(values)
 
     def _node(self, values: Values, operands: list[Values]) -> Any:
@@ -340,17 +383,19 @@ class _Capture:
         return OperationNode(op=values.type, inputs=tuple(inputs), attributes=attributes)
 
     def _input(self, values: Values) -> InputNode:
+        """Adds an input, and returns its node.
+
+        Raises:
+          NotComputed: It is no value of an example; names the operation that reads it.
+        """
         source = self.call.sources[values.tensor.name]
         dtype = values.tensor.dtype.name
-        is_column = source.part == "dense" and per_example(values.tensor) == values.of
-        if (
-            dtype not in _INPUT_DTYPES
-            or source.part not in ("dense", "values")
-            or not (values.of == 1 or is_column)
-        ):
+        is_column = source.part == "dense" and per_example(values.tensor) == values.count
+        is_value = source.part in ("dense", "values") and (values.count == 1 or is_column)
+        if dtype not in _INPUT_DTYPES or not is_value:
             raise NotComputed(self.readers.get(_key(values), values))
-        if values.of != 1:
-            source = Source(source.name, source.part, values.at)
+        if values.count != 1:
+            source = Source(source.name, source.part, values.position)
         self.sources.append(source)
         return InputNode(dtype=dtype, input=len(self.sources) - 1)
 
@@ -372,18 +417,20 @@ class _Capture:
     def _find(self, values: Values, operands: list[Values]) -> OperationNode:
         """Returns the node of a search for keys in a vocabulary."""
         table = self.call.resource(values.tensor.op.inputs[0])
-        listed = None if table is None else exported(values, table)
-        if listed is None:
+        if table is None:
             raise NotComputed(values)
-        keys: tuple[Any, ...] = tuple(
-            text_of(key) if isinstance(key, bytes) else key for key in listed[0]
-        )
+        vocabulary = exported(values, table)
+        if vocabulary is None:
+            raise NotComputed(values)
+        listed, first_value = vocabulary
+        keys = tuple(_integer_or_text(key) for key in listed)
+        # The texts of requests and manifests are UTF-8.
         if None in keys:
             raise NotComputed(values)
-        self.keys.append(keys)
+        self.keys.append(cast(Keys, keys))
         lookup_table = LookupTable(
             vocabulary=UNNAMED,
-            first_value=listed[1],
+            first_value=first_value,
             # A layer without values for unknown keys fails on them.
             is_complete=asserts_without(values.tensor, -1),
         )
@@ -392,56 +439,63 @@ class _Capture:
         attributes = {"table": len(self.tables) - 1}
         return OperationNode(op=values.type, inputs=inputs, attributes=attributes)
 
-    def _place_buckets(self, path: list[Values]) -> None:
+    def _add_buckets(self, path: list[Values]) -> None:
         """Replaces what computes integers on a path by buckets of an input, if they are a step
         function of one: the last bit of a logarithm differs from one library to another.
 
         Args:
-          path: its last values have no function; shortened to those that have buckets.
+          path: The values on the way from the result; the last ones have no function. Shortened to
+            those that have buckets.
 
         Raises:
-          NotComputed: none of them have.
+          NotComputed: None of them have.
         """
         failed = path[-1]
+        # From the operation without a function towards the result.
         while path:
             values = path.pop()
-            steps = buckets.find(values, self.call) if values.tensor.dtype.is_integer else None
-            if steps is None:
-                continue
-            self.add_steps(values, steps)
-            return
+            steps = buckets.find(values, self.call)
+            if steps is not None:
+                self.add_steps(values, steps)
+                return
         raise NotComputed(failed)
 
     def add_steps(self, values: Values, steps: buckets.Steps) -> None:
         """Adds integers as buckets of an input.
 
         Raises:
-          NotComputed: the input is of no known type.
+          NotComputed: The input is of no known type.
         """
         self.add(steps.values)
         number = self.positions[_key(self._passed(steps.values))]
         dtype = values.tensor.dtype.name
         first = len(self.nodes)
-        # Rows fall from the largest one, or rise from the first.
-        end = steps.first_row + (len(steps.boundaries) if steps.falling else 0)
-        op = "Sub" if steps.falling else "AddV2"
+        # Rows rise from the first, or fall from the largest one.
+        start = steps.first_row
+        op = "AddV2"
+        if steps.falling:
+            start += len(steps.boundaries)
+            op = "Sub"
         boundaries = {"boundaries": list(steps.boundaries)}
         self.nodes += [
             OperationNode(op="Bucketize", inputs=(number,), attributes=boundaries),
-            ConstantNode(dtype="int32", values=(end,)),
+            ConstantNode(dtype="int32", values=(start,)),
             OperationNode(op=op, inputs=(first + 1, first)),
         ]
         cast = OperationNode(op="Cast", inputs=(first + 2,), attributes={"DstT": dtype})
-        self._place(values, cast)
+        self._append(values, cast)
 
 
 def _key(values: Values) -> tuple[str, int, int]:
-    return values.tensor.name, values.at, values.of
+    return values.tensor.name, values.position, values.count
 
 
 def _is_known(operation: Any) -> bool:
     """Returns whether a function computes an operation with its attributes and dtypes."""
-    read = list(operation.inputs)[1 if operation.type == _FIND else 0 :]
+    read = list(operation.inputs)
+    # The first operand of a search is the table.
+    if operation.type == _FIND:
+        read = read[1:]
     if any(tensor.dtype.name not in _DTYPES for tensor in (*read, operation.outputs[0])):
         return False
     condition = _CONDITIONS.get(operation.type)
@@ -470,7 +524,7 @@ _CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "StringUpper": lambda operation: operation.get_attr("encoding") == b"",
     "Substr": lambda operation: operation.get_attr("unit") == b"BYTE",
 }
-"""What functions of operations expect of their attributes and operands."""
+"""The conditions that functions of operations have for attributes and operands."""
 
 
 def _attribute(values: Values, name: str) -> Any:
@@ -488,12 +542,12 @@ def _constant_node(values: Values, constant: NDArray[Any]) -> ConstantNode:
     """Returns the node of a constant that meets each value of other operands.
 
     Raises:
-      NotComputed: it is a list, of which a different value meets each.
+      NotComputed: It is a list, of which a different value meets each.
     """
     if constant.size == 1:
         return _constants(values, constant.reshape(-1))
-    if constant.size == values.of:
-        return _constants(values, constant.reshape(-1)[values.at : values.at + 1])
+    if constant.size == values.count:
+        return _constants(values, constant.reshape(-1)[values.position : values.position + 1])
     raise NotComputed(values)
 
 
@@ -503,17 +557,30 @@ def _constants(values: Values, constants: NDArray[Any], *, is_list: bool = False
         constants = constants.astype(int)
     written: list[Any] = constants.tolist()
     if values.tensor.dtype.name == "string" and constants.dtype.kind == "i":
-        written = [""] * len(written)  # of zeros like texts
+        # What tf.zeros_like makes of texts.
+        written = [""] * len(written)
     elif constants.dtype.kind in "OS":
         written = [text_of(value) for value in written]
         if None in written:
             raise NotComputed(values)
     elif constants.dtype.kind == "f":
-        written = [value if math.isfinite(value) else _infinite(value) for value in written]
+        written = [_finite_or_text(value) for value in written]
     return ConstantNode(dtype=values.tensor.dtype.name, values=tuple(written), is_list=is_list)
 
 
-def _infinite(value: float) -> str:
+def _integer_or_text(key: int | bytes) -> int | str | None:
+    """Returns a key as a vocabulary has it; None if it is no text in UTF-8."""
+    if isinstance(key, bytes):
+        return text_of(key)
+    return key
+
+
+def _finite_or_text(value: float) -> float | str:
+    """Returns a number as a manifest writes it: JSON has no infinities, and no NaN."""
+    if math.isfinite(value):
+        return value
     if math.isnan(value):
         return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"

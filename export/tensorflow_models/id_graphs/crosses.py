@@ -8,20 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.ids import sent_dtype
 from bundle.format.manifest import CrossedIds, CrossKey, GraphIds, JoinedIds
+from export.front_end.specs import Keys
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.id_graphs.capture import find_graph, find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 
 class Key(NamedTuple):
-    """One of the inputs of a cross, with its vocabularies, and its entry in the manifest."""
+    """One of the inputs of a cross.
 
-    found: ResolvedIds
+    Attributes:
+      resolved: The input, what computes the crossed values of it, and its vocabularies.
+      entry: Its entry in the manifest.
+    """
+
+    resolved: ResolvedIds
     entry: CrossKey
 
 
@@ -30,94 +37,109 @@ def find(ids: Any, call: CallGraph) -> ResolvedIds | None:
     nothing computes them.
 
     Args:
-      ids: a tensor.
-      call: the traced call.
+      ids: A tensor.
+      call: The traced call.
     """
     return _crossed(ids, call) or _joined(ids, call)
 
 
 def _crossed(ids: Any, call: CallGraph) -> ResolvedIds | None:
+    """Returns the inputs and rule of ids that `tf.sparse.cross_hashed` computes."""
     dense = call.origin(Values(ids))
     if not isinstance(dense, Values) or dense.type != "SparseToDense":
         return None
     cross = dense.tensor.op.inputs[2].op
-    if cross.type != "SparseCross":
+    if cross.type != "SparseCross" or cross.get_attr("num_buckets") < 1:
         return None
     # Sparse inputs have indices, of another shape.
-    if cross.get_attr("num_buckets") < 1 or any(
-        operand.shape[1:].as_list() != [1] for operand in cross.inputs
-    ):
+    if any(operand.shape[1:].as_list() != [1] for operand in cross.inputs):
         return None
-    keys = [_key(operand, call) for operand in cross.inputs]
-    known = [key for key in keys if key is not None]
-    if len(known) < len(keys) or len(keys) < 2:
+    keys = []
+    for operand in cross.inputs:
+        key = _key(operand, call)
+        if key is None:
+            return None
+        keys.append(key)
+    if len(keys) < 2:
         return None
     return cross_of(
-        known, buckets=cross.get_attr("num_buckets"), hash_key=cross.get_attr("hash_key")
+        keys, buckets=cross.get_attr("num_buckets"), hash_key=cross.get_attr("hash_key")
     )
 
 
 def _key(values: Any, call: CallGraph) -> Key | None:
     """Returns the input of crossed values, and what computes them."""
-    found = find_rule(Values(values), call, None)
-    if not isinstance(found, ResolvedIds):
+    resolved = find_rule(Values(values), call, None)
+    if not isinstance(resolved, ResolvedIds):
         return None
-    if found.source.part != "dense" or found.source.place is not None:
+    if resolved.source.part != "dense" or resolved.source.position is not None:
         return None
-    dtype = _sent_dtype(call.tensor_of(found.source, values.graph))
-    if found.rule is None and dtype == "float32":
+    dtype = _sent_dtype(call.tensor_of(resolved.source, values.graph))
+    # Only integers and texts are hashed.
+    if resolved.rule is None and dtype == "float32":
         return None
-    return Key(found, CrossKey(dtype=dtype, ids=found.rule))
+    return Key(resolved, CrossKey(dtype=dtype, ids=resolved.rule))
 
 
 def _sent_dtype(tensor: Any) -> Literal["int64", "string", "float32"]:
     """Returns the type of what callers send to an input."""
     if tensor.dtype.is_floating:
         return "float32"
-    return "string" if tensor.dtype.name == "string" else "int64"
+    if tensor.dtype.name == "string":
+        return "string"
+    return "int64"
 
 
 def _joined(ids: Any, call: CallGraph) -> ResolvedIds | None:
-    found = find_graph(Values(ids), call)
-    if not isinstance(found, ResolvedIds) or not found.others or per_example(ids) != 1:
+    """Returns the inputs and rule of ids that one graph computes from several inputs."""
+    resolved = find_graph(Values(ids), call)
+    if not isinstance(resolved, ResolvedIds) or not resolved.other_sources:
         return None
-    if any(source.part != "dense" or source.place is not None for source in found.sources):
+    if per_example(ids) != 1:
         return None
-    tensors = [call.tensor_of(source, ids.graph) for source in found.sources]
-    keys = tuple(CrossKey(dtype=_sent_dtype(tensor)) for tensor in tensors)
-    return replace(found, rule=JoinedIds(keys=keys, ids=found.rule))
+    keys = []
+    for source in resolved.sources:
+        # Each input has one value per example.
+        if source.part != "dense" or source.position is not None:
+            return None
+        keys.append(CrossKey(dtype=_sent_dtype(call.tensor_of(source, ids.graph))))
+    return replace(resolved, rule=JoinedIds(keys=tuple(keys), ids=resolved.rule))
 
 
 def cross_of(keys: Sequence[Key], buckets: int, hash_key: int) -> ResolvedIds:
     """Returns the inputs of a cross, and its rule."""
-    first, *others = (key.found.source for key in keys)
+    sources = [key.resolved.source for key in keys]
     entries = tuple(key.entry for key in keys)
     rule = CrossedIds(keys=entries, buckets=buckets, hash_key=hash_key)
-    listed = tuple(one for key in keys for one in key.found.keys)
-    return ResolvedIds(first, rule, keys=listed, others=tuple(others))
+    vocabularies: list[Keys] = []
+    for key in keys:
+        vocabularies += key.resolved.keys
+    return ResolvedIds(sources[0], rule, keys=tuple(vocabularies), other_sources=tuple(sources[1:]))
 
 
 def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds:
     """Returns a cross of values that the model computes.
 
     Args:
-      before: what computes the values of each key.
-      after: the cross.
+      before: What computes the values of each key.
+      after: The cross.
     """
     assert isinstance(after.rule, CrossedIds)  # noqa: S101 - checked before
-    own = iter(after.keys)
+    vocabularies_of_cross = iter(after.keys)
     entries = []
-    listed = []
-    for found, key in zip(before, after.rule.keys, strict=True):
-        tables = () if key.ids is None else key.ids.tables
-        listed += [*found.keys, *[next(own) for _ in tables]]
-        graph = _chained(found.rule, key.ids)
-        changes: dict[str, Any] = {"ids": graph}
-        if isinstance(found.rule, GraphIds):
-            changes |= {"dtype": sent_dtype(found.rule.dtype), "padding": None}
+    vocabularies: list[Keys] = []
+    for resolved, key in zip(before, after.rule.keys, strict=True):
+        # In the order in which the graph of a key reads them: the model's before the column's.
+        vocabularies += resolved.keys
+        if key.ids is not None:
+            vocabularies += islice(vocabularies_of_cross, len(key.ids.tables))
+        changes: dict[str, Any] = {"ids": _chained(resolved.rule, key.ids)}
+        if isinstance(resolved.rule, GraphIds):
+            # Callers send what the model takes; a padding would be compared with that.
+            changes |= {"dtype": sent_dtype(resolved.rule.dtype), "padding": None}
         entries.append(key.model_copy(update=changes))
     rule = after.rule.model_copy(update={"keys": tuple(entries)})
-    return replace(after, rule=rule, keys=tuple(listed))
+    return replace(after, rule=rule, keys=tuple(vocabularies))
 
 
 def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds:

@@ -1,4 +1,4 @@
-"""Tells what to change about ids that a bundle does not compute."""
+"""States what to change about ids that a bundle does not compute."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ def cure_of(values: Values) -> str:
     dtype = values.tensor.dtype
     if values.type == "Cast" and dtype.is_integer and dtype.name not in ID_DTYPES:
         return "cast them to tf.int32 or tf.int64, since narrow integers wrap around"
-    return next(
-        (cure for operations, cure in _CURES.items() if values.type in operations), _SEPARATE
-    )
+    for operations, cure in _CURES.items():
+        if values.type in operations:
+            return cure
+    return _SEPARATE
 
 
 def cure_of_words(ids: Any) -> str:
     """Returns what to change about ids that are words of texts; "" for others."""
-    splits = any(
-        each.type in ("StringSplitV2", "UnicodeDecode") for each in needed([ids], []).operations
-    )
-    return _WORDS if splits else ""
+    for operation in needed([ids], []).operations:
+        if operation.type in ("StringSplitV2", "UnicodeDecode"):
+            return _WORDS
+    return ""
 
 
 _CURES: dict[tuple[str, ...], str] = {
@@ -47,11 +48,9 @@ _CURES: dict[tuple[str, ...], str] = {
 }
 _WORDS = (
     "let TextVectorization have an output_sequence_length, or average the rows of its words by "
-    "GlobalAveragePooling1D "
-    "under mask_zero, where no word has row 0; change texts by tf.strings.lower or upper without "
-    "an encoding, strip, "
-    "or regex_replace of ASCII characters or one text, and split at whitespace or into characters; "
-    "or let callers send the words"
+    "GlobalAveragePooling1D under mask_zero, where no word has row 0; change texts by "
+    "tf.strings.lower or upper without an encoding, strip, or regex_replace of ASCII characters or "
+    "one text, and split at whitespace or into characters; or let callers send the words"
 )
 _SEPARATE = (
     "let callers send what is looked up as a separate input, or compute it by arithmetic, "

@@ -11,17 +11,23 @@ from export.tensorflow_models.graph.origins import Source
 
 @dataclass(frozen=True)
 class ResolvedIds:
-    """Ids from one input, or also from `others`; the other fields are those of Lookup and of a
-    feature's manifest entry.
+    """Ids whose inputs and rule are known.
+
+    Attributes:
+      source: The input that the ids come from, or the first one of several.
+      rule: What makes rows of the inputs; None: the ids are the input's own.
+      unknown: What the rule does with ids outside the table; None: it leaves them as they are.
+      keys: The keys of each vocabulary that the rule reads, in the order of `lookup_tables_of`.
+      other_sources: The inputs that the ids come from, too.
     """
 
     source: Source
     rule: IdRule | None = None
     unknown: Unknown | None = None
     keys: tuple[Keys, ...] = ()
-    others: tuple[Source, ...] = ()
+    other_sources: tuple[Source, ...] = ()
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The inputs that the ids come from."""
-        return (self.source, *self.others)
+        return (self.source, *self.other_sources)

@@ -42,14 +42,16 @@ _COUNTED = frozenset(
 
 
 class _Split(NamedTuple):
-    """A text that is split at whitespace or into characters, perhaps into runs of `ngrams`.
+    """A text that is split into words.
 
     Attributes:
-      text: the text.
-      starts: the tensor from which the words of each text are counted.
+      separator: What the text is split at; "characters": into its characters.
+      text: The text.
+      starts: The tensor from which the words of each text are counted.
+      ngrams: The lengths of the runs of words that are the words; (): single ones.
     """
 
-    at: Literal["whitespace", "characters"]
+    separator: Literal["whitespace", "characters"]
     text: Any
     starts: Any
     ngrams: tuple[int, ...] = ()
@@ -59,113 +61,140 @@ def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
     """Returns the input whose words ids are, and the rule; None for other ids.
 
     Args:
-      ids: a flat tensor.
-      call: the traced call.
-      splits: where the words of each text begin.
+      ids: A flat tensor.
+      call: The traced call.
+      splits: The tensor that says where the words of each text begin.
     """
     for operation in needed([ids], []).operations:
         if operation.type not in _WORDS:
             continue
         words = operation.outputs[_WORDS[operation.type]]
-        link = Source(words.name, "dense")
-        found = find_graph(
-            _never_masked(Values(ids), call, words), call.treated_as_input(words, link)
-        )
-        if not isinstance(found, ResolvedIds) or found.sources != (link,):
+        # The words are treated as an input: their rows are computed from them alone.
+        words_source = Source(words.name, "dense")
+        rows = _never_masked(Values(ids), call, words)
+        resolved = find_graph(rows, call.treated_as_input(words, words_source))
+        if not isinstance(resolved, ResolvedIds) or resolved.sources != (words_source,):
             continue
+
         split = _split(words)
-        computed = None if split is None else _text_of(split.text, call)
-        if split is None or computed is None or not _only_counts(splits, split.starts):
+        if split is None or not _only_counts(splits, split.starts):
             return None
-        source, text, keys = computed
-        rule = TextIds(text=text, split=split.at, ngrams=split.ngrams, ids=found.rule)
-        return ResolvedIds(source, rule, keys=(*keys, *found.keys))
+        text = _find_text(split.text, call)
+        if text is None:
+            return None
+        rule = TextIds(
+            text=text.graph, split=split.separator, ngrams=split.ngrams, ids=resolved.rule
+        )
+        return ResolvedIds(text.source, rule, keys=(*text.keys, *resolved.keys))
     return None
 
 
 def _never_masked(rows: Values, call: CallGraph, words: Any) -> Values:
     """Returns rows without Keras' mask for "", which is never a word of a split text."""
-    made = call.origin(rows)
-    if isinstance(made, Source) or made.type != "SelectV2":
+    select = call.origin(rows)
+    if isinstance(select, Source) or select.type != "SelectV2":
         return rows
-    condition, _, others = made.inputs
-    masked = condition.type == "Equal" and condition.inputs[0].tensor is words
-    none = tf.get_static_value(condition.inputs[1].tensor) if masked else None
-    return others if none == b"" else rows
+    condition, _, unmasked_rows = select.inputs
+    if condition.type != "Equal" or condition.inputs[0].tensor is not words:
+        return rows
+    masked_word = tf.get_static_value(condition.inputs[1].tensor)
+    if masked_word != b"":
+        return rows
+    return unmasked_rows
 
 
 def _split(words: Any) -> _Split | None:
     """Returns how words were split; None if it is not known."""
-    made = words.op
-    if made.type == "StringNGrams":
-        return _runs(made)
-    if made.type == "StringSplitV2":
-        separator = tf.get_static_value(made.inputs[1])
-        plain = separator == b"" and made.get_attr("maxsplit") == -1
-        return _Split("whitespace", made.inputs[0], made.outputs[0]) if plain else None
-    decoded = [each for each in needed([words], []).operations if each.type == "UnicodeDecode"]
-    plain = (
-        made.type == "UnicodeEncode"
-        and made.get_attr("output_encoding") == b"UTF-8"
-        and len(decoded) == 1
-    )
-    if not plain or not _one_by_one(made, decoded[0]):
-        return None
-    (code_points,) = decoded
-    options = {
-        name: code_points.get_attr(name)
-        for name in ("input_encoding", "replace_control_characters")
-    }
-    if options != {"input_encoding": b"UTF-8", "replace_control_characters": False}:
-        return None
-    return _Split("characters", code_points.inputs[0], code_points.outputs[0])
+    operation = words.op
+    if operation.type == "StringNGrams":
+        return _runs(operation)
+    if operation.type == "StringSplitV2":
+        separator = tf.get_static_value(operation.inputs[1])
+        if separator != b"" or operation.get_attr("maxsplit") != -1:
+            return None
+        return _Split("whitespace", operation.inputs[0], operation.outputs[0])
+    return _characters(operation)
 
 
-def _one_by_one(encoded: Any, decoded: Any) -> bool:
+def _characters(encoding: Any) -> _Split | None:
+    """Returns how `tf.strings.unicode_split` made words of a text: decoded, and encoded again."""
+    if encoding.type != "UnicodeEncode" or encoding.get_attr("output_encoding") != b"UTF-8":
+        return None
+    operations = needed(encoding.outputs, []).operations
+    decodings = [operation for operation in operations if operation.type == "UnicodeDecode"]
+    if len(decodings) != 1 or not _one_by_one(encoding, decodings[0]):
+        return None
+    (decoding,) = decodings
+    if decoding.get_attr("input_encoding") != b"UTF-8":
+        return None
+    if decoding.get_attr("replace_control_characters"):
+        return None
+    return _Split("characters", decoding.inputs[0], decoding.outputs[0])
+
+
+def _one_by_one(encoding: Any, decoding: Any) -> bool:
     """Returns whether each decoded code point is encoded again on its own."""
-    values, starts = encoded.inputs
+    values, starts = encoding.inputs
     while values.op.type in ("Reshape", "ExpandDims"):
         values = values.op.inputs[0]
-    each = tf.get_static_value(starts.op.inputs[1]) if starts.op.type == "Mul" else None
-    return values is decoded.outputs[1] and each == 1
+    # The starts of texts are multiples of the number of code points in each.
+    if values is not decoding.outputs[1] or starts.op.type != "Mul":
+        return False
+    return bool(tf.get_static_value(starts.op.inputs[1]) == 1)
 
 
-def _runs(made: Any) -> _Split | None:
-    words, starts = made.inputs
-    split = _split(words) if words.op.type != "StringNGrams" else None
-    options = {
-        name: made.get_attr(name) for name in ("separator", "pad_width", "preserve_short_sequences")
-    }
-    if split is None or options != {
-        "separator": b" ",
-        "pad_width": 0,
-        "preserve_short_sequences": False,
-    }:
+def _runs(operation: Any) -> _Split | None:
+    """Returns how the words were split that `tf.strings.ngrams` joins to runs; None for runs of
+    runs, and for options that a bundle does not have.
+    """
+    words, starts = operation.inputs
+    if words.op.type == "StringNGrams":
         return None
-    if not _only_counts(starts, split.starts):
+    split = _split(words)
+    expected = {"separator": b" ", "pad_width": 0, "preserve_short_sequences": False}
+    actual = {name: operation.get_attr(name) for name in expected}
+    if split is None or actual != expected or not _only_counts(starts, split.starts):
         return None
-    return split._replace(starts=made.outputs[1], ngrams=tuple(made.get_attr("ngram_widths")))
+    widths = tuple(operation.get_attr("ngram_widths"))
+    return split._replace(starts=operation.outputs[1], ngrams=widths)
 
 
 def _only_counts(splits: Any, starts: Any) -> bool:
     """Returns whether splits depend only on the number of words of each text."""
-    found = needed([splits], starts.op.outputs)
-    types = {each.type for each in found.operations}
-    counted = (
-        bool(found.stops) and not found.placeholders and "Cumsum" in types and types <= _COUNTED
-    )
-    return splits is starts or counted
+    if splits is starts:
+        return True
+    part = needed([splits], starts.op.outputs)
+    if not part.stops or part.placeholders:
+        return False
+    types = {operation.type for operation in part.operations}
+    return "Cumsum" in types and types <= _COUNTED
 
 
-def _text_of(text: Any, call: CallGraph) -> tuple[Source, GraphIds | None, tuple[Keys, ...]] | None:
-    """Returns the input of a text, what computes the text of it, and the keys that this reads."""
-    found = find_graph(Values(text), call)
-    if not isinstance(found, ResolvedIds) or found.others:
+class _Text(NamedTuple):
+    """A text, as it is computed from an input.
+
+    Attributes:
+      source: The input.
+      graph: What computes the text; None: it is split as it is sent.
+      keys: The keys of the vocabularies that the graph reads.
+    """
+
+    source: Source
+    graph: GraphIds | None
+    keys: tuple[Keys, ...]
+
+
+def _find_text(text: Any, call: CallGraph) -> _Text | None:
+    """Returns the input of a text, one per example; None if it is not that of one input."""
+    resolved = find_graph(Values(text), call)
+    if not isinstance(resolved, ResolvedIds) or resolved.other_sources:
         return None
-    source = found.source
-    whole = source.part == "dense" and source.place is None
-    if not whole or per_example(call.tensor_of(source, text.graph)) != 1:
+    source = resolved.source
+    is_whole = source.part == "dense" and source.position is None
+    if not is_whole or per_example(call.tensor_of(source, text.graph)) != 1:
         return None
-    assert isinstance(found.rule, GraphIds)  # noqa: S101 - of find_graph
-    is_sent = len(found.rule.nodes) == 1
-    return source, None if is_sent else found.rule, found.keys
+    assert isinstance(resolved.rule, GraphIds)  # noqa: S101 - of find_graph
+    graph: GraphIds | None = resolved.rule
+    if len(resolved.rule.nodes) == 1:
+        graph = None
+    return _Text(source, graph, resolved.keys)

@@ -23,14 +23,14 @@ def exported(values: Values, table: Any) -> tuple[list[int] | list[bytes], int] 
     """Returns the keys of a lookup table in the order of their values, and the first value.
 
     Args:
-      values: what `LookupTableFindV2` finds.
-      table: the handle of the table.
+      values: The values that `LookupTableFindV2` returns.
+      table: The handle of the table.
 
     Returns:
       None if the values are no consecutive integers of at least 0.
 
     Raises:
-      NotConvertible: the table has no keys yet; names the user's line.
+      NotConvertible: The table has no keys yet; names the user's line.
     """
     _, ids, default = values.inputs
     if not default.tensor.dtype.is_integer:
@@ -42,17 +42,18 @@ def exported(values: Values, table: Any) -> tuple[list[int] | list[bytes], int] 
     except tf.errors.AbortedError as problem:
         raise NotConvertible(
             f"ids are looked up{at_line(line_of_operation(values.tensor.op))} in a vocabulary that "
-            "is not there: "
-            "checkpoints hold none; let the factory pass it to the layer, or adapt() the layer as "
-            "training did"
+            "is not there: checkpoints hold none; let the factory pass it to the layer, or adapt() "
+            "the layer as training did"
         ) from problem
+    # A table is exported in no particular order.
     order = np.argsort(positions.numpy())
-    places = positions.numpy()[order]
-    if not places.size or places[0] < 0:
+    ascending = positions.numpy()[order]
+    if not ascending.size or ascending[0] < 0:
         return None
-    if not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
+    first = int(ascending[0])
+    if not np.array_equal(ascending, np.arange(first, first + ascending.size)):
         return None
-    return keys.numpy()[order].tolist(), int(places[0])
+    return keys.numpy()[order].tolist(), first
 
 
 def text_of(data: bytes) -> str | None:

@@ -34,7 +34,7 @@ def column_rule(column: Any, read: Read) -> ResolvedIds:
     weights or in sequence.
 
     Raises:
-      NotConvertible: no rule of a manifest describes it; names the column and the cure.
+      NotConvertible: No rule of a manifest describes it; names the column and the cure.
     """
     if is_a(column, "SequenceCategorical", "WeightedCategorical"):
         return column_rule(column.categorical_column, read)
@@ -45,10 +45,10 @@ def column_rule(column: Any, read: Read) -> ResolvedIds:
     if is_a(column, "HashedCategorical"):
         return ResolvedIds(_input(column.key), _hashed(column))
     if is_a(column, "IdentityCategorical"):
-        row = column.default_value
-        return ResolvedIds(
-            _input(column.key), unknown=None if row is None else Unknown(rule="row", row=int(row))
-        )
+        unknown = None
+        if column.default_value is not None:
+            unknown = Unknown(rule="row", row=int(column.default_value))
+        return ResolvedIds(_input(column.key), unknown=unknown)
     raise NotConvertible(
         f"column {column.name!r} is a {type(column).__name__}, whose rule from id to row is "
         "unknown; use one of TensorFlow's own categorical columns"
@@ -60,33 +60,57 @@ def _input(key: str) -> Source:
 
 
 def _hashed(column: Any) -> GraphIds:
-    builder = GraphBuilder("int64" if column.dtype.is_integer else "string")
-    texts = builder.texts(builder.last) if column.dtype.is_integer else builder.last
-    builder.hashed(texts, int(column.hash_bucket_size))
+    bucket_count = int(column.hash_bucket_size)
+    # TensorFlow hashes integers as their decimal texts.
+    if column.dtype.is_integer:
+        builder = GraphBuilder("int64")
+        builder.hashed(builder.texts(builder.last), bucket_count)
+    else:
+        builder = GraphBuilder("string")
+        builder.hashed(builder.last, bucket_count)
     return builder.graph()
 
 
 def _vocabulary(column: Any) -> ResolvedIds:
-    keys = column.vocabulary_list if hasattr(column, "vocabulary_list") else _lines(column)
-    known: Keys
-    key_dtype: Literal["int64", "string"] = "int64" if column.dtype.is_integer else "string"
-    if key_dtype == "int64":
-        known = tuple(int(key) for key in keys)
+    if hasattr(column, "vocabulary_list"):
+        listed = column.vocabulary_list
     else:
-        known = tuple(key.decode() if isinstance(key, bytes) else str(key) for key in keys)
+        listed = _lines(column)
+    keys: Keys
+    key_dtype: Literal["int64", "string"]
+    if column.dtype.is_integer:
+        key_dtype = "int64"
+        keys = tuple(int(key) for key in listed)
+    else:
+        key_dtype = "string"
+        keys = tuple(_text(key) for key in listed)
+
     builder = GraphBuilder(key_dtype)
     table = LookupTable(vocabulary=table_name(column.key, "vocabulary"))
-    oov = int(column.num_oov_buckets)
-    if oov:
-        builder.vocabulary(builder.last, key_dtype, table, oov, len(known))
+    oov_count = int(column.num_oov_buckets)
+    if oov_count:
+        builder.vocabulary(builder.last, key_dtype, table, oov_count, len(keys))
     else:
-        default = column.default_value
-        builder.positions(builder.last, table, -1 if default is None else int(default))
+        default = -1
+        if column.default_value is not None:
+            default = int(column.default_value)
+        builder.positions(builder.last, table, default)
     # TensorFlow leaves out what it finds no row for.
-    return ResolvedIds(_input(column.key), builder.graph(), Unknown(), (known,))
+    return ResolvedIds(_input(column.key), builder.graph(), Unknown(), (keys,))
+
+
+def _text(key: Any) -> str:
+    if isinstance(key, bytes):
+        return key.decode()
+    return str(key)
 
 
 def _lines(column: Any) -> list[str]:
+    """Returns the keys of a vocabulary file.
+
+    Raises:
+      NotConvertible: The file is no text, cannot be read, or is too short.
+    """
     where = f"column {column.key!r}: vocabulary_file {column.vocabulary_file!r}"
     if getattr(column, "file_format", None) == "tfrecord_gzip":
         raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key per line")
@@ -106,25 +130,27 @@ def bucket_rules(column: Any) -> list[GraphIds]:
     """Returns the rule of each number that a bucketized column has for an example.
 
     The buckets of each number follow those of the number before it.
+
     Raises:
-      NotConvertible: no rule describes how they are normalized; names the column and the cure.
+      NotConvertible: No rule describes how they are normalized; names the column and the cure.
     """
     source = column.source_column
-    numbers = math.prod(source.shape)
     boundaries = tuple(float(boundary) for boundary in column.boundaries)
-    size = len(boundaries) + 1
+    bucket_count = len(boundaries) + 1
     if source.normalizer_fn is None:
-        return [_buckets(boundaries, number * size) for number in range(numbers)]
+        first_rows = [position * bucket_count for position in range(math.prod(source.shape))]
+        return [_buckets(boundaries, first_row) for first_row in first_rows]
+
     steps = _normalized(source.normalizer_fn, list(source.shape), boundaries)
     if steps is None:
         raise NotConvertible(
             f"column {column.name!r} makes buckets of what normalizer_fn returns, which is not "
-            "known to rise "
-            "with the number; apply the inverse to its boundaries, and leave normalizer_fn out"
+            "known to rise with the number; apply the inverse to its boundaries, and leave "
+            "normalizer_fn out"
         )
     return [
-        _buckets(one.boundaries, one.first_row + number * size, one.falling)
-        for number, one in enumerate(steps)
+        _buckets(step.boundaries, step.first_row + position * bucket_count, step.falling)
+        for position, step in enumerate(steps)
     ]
 
 
@@ -152,6 +178,7 @@ def _normalized(
     def bucket(number: Any) -> Any:
         return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
 
+    # Outside of the graph of the model, which the column's buckets never enter.
     with tf.init_scope():
         function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, *shape], tf.float32)])
     number = function.inputs[0]
@@ -159,10 +186,14 @@ def _normalized(
     call = CallGraph({number.name: Source("number", "dense")}, captured)
     counts = function.outputs[0]
     size = math.prod(shape)
-    steps = [buckets.find(Values(counts, at, size), call) for at in range(size)]
-    known = [one for one in steps if one is not None]
-    places = [one.source.place or 0 for one in known]
-    return known if places == list(range(size)) else None
+    steps = []
+    for position in range(size):
+        step = buckets.find(Values(counts, position, size), call)
+        # A normalizer may mix the numbers of an example.
+        if step is None or (step.source.position or 0) != position:
+            return None
+        steps.append(step)
+    return steps
 
 
 def _crossed(column: Any, read: Read) -> ResolvedIds:
@@ -171,12 +202,21 @@ def _crossed(column: Any, read: Read) -> ResolvedIds:
         _leaves(column), key=lambda leaf: isinstance(leaf, str) and _is_dense(read(leaf))
     )
     hash_key = CROSS_KEY if column.hash_key is None else int(column.hash_key)
-    return cross_of(
-        [_key_of(column, leaf, read) for leaf in leaves], int(column.hash_bucket_size), hash_key
-    )
+    keys = [_key_of(column, leaf, read) for leaf in leaves]
+    return cross_of(keys, int(column.hash_bucket_size), hash_key)
 
 
 def _key_of(column: Any, leaf: Any, read: Read) -> Key:
+    """Returns one of the inputs of a cross.
+
+    Args:
+      column: The crossed column.
+      leaf: The key of a raw input, or a column.
+      read: Returns raw inputs.
+
+    Raises:
+      NotConvertible: No cross of a manifest has such a key.
+    """
     if isinstance(leaf, str):
         values = read(leaf)
         if _is_dense(values) and values.shape.as_list()[1:] != [1]:
@@ -186,13 +226,14 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
             )
         return Key(ResolvedIds(_input(leaf)), CrossKey(dtype=_key_dtype(values)))
     if is_a(leaf, "Bucketized"):
-        rule, *others = bucket_rules(leaf)
-        if others:
+        rules = bucket_rules(leaf)
+        if len(rules) > 1:
             raise NotConvertible(
-                f"column {leaf.name!r} makes buckets of {1 + len(others)} numbers per example; "
-                "give each its own column"
+                f"column {leaf.name!r} makes buckets of {len(rules)} numbers per example; give "
+                "each its own column"
             )
-        return Key(ResolvedIds(_input(leaf.source_column.key)), CrossKey(dtype="float32", ids=rule))
+        resolved_ids = ResolvedIds(_input(leaf.source_column.key))
+        return Key(resolved_ids, CrossKey(dtype="float32", ids=rules[0]))
     if not is_a(
         leaf, "IdentityCategorical", "VocabularyListCategorical", "VocabularyFileCategorical"
     ):
@@ -200,16 +241,19 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
             f"column {column.name!r} crosses column {leaf.name!r}, a {type(leaf).__name__}; only "
             "inputs and columns of buckets, identities and vocabularies can be crossed"
         )
-    found = column_rule(leaf, read)
+
+    resolved_ids = column_rule(leaf, read)
     values = read(leaf.key)
     padding = padding_of(values) if _is_dense(values) else None
-    graph = found.rule
-    if found.unknown is not None and found.unknown.row is not None:  # of an identity column
+    graph = resolved_ids.rule
+    unknown = resolved_ids.unknown
+    # An identity column replaces ids outside of its rows by its default.
+    if unknown is not None and unknown.row is not None:
         builder = GraphBuilder("int64")
-        builder.replaced(builder.last, rows_of(leaf), found.unknown.row)
+        builder.replaced(builder.last, rows_of(leaf), unknown.row)
         graph = builder.graph()
     entry = CrossKey(dtype=_key_dtype(values), ids=graph, padding=padding)
-    return Key(replace(found, rule=graph, unknown=None), entry)
+    return Key(replace(resolved_ids, rule=graph, unknown=None), entry)
 
 
 def _is_dense(values: Tensors) -> bool:
@@ -217,7 +261,9 @@ def _is_dense(values: Tensors) -> bool:
 
 
 def _key_dtype(values: Tensors) -> Literal["int64", "string"]:
-    return "string" if values.dtype.name == "string" else "int64"
+    if values.dtype.name == "string":
+        return "string"
+    return "int64"
 
 
 def padding_of(ids: Any) -> int | str:
@@ -225,11 +271,17 @@ def padding_of(ids: Any) -> int | str:
 
     Source: TensorFlow 2.20, feature_column_v2.py, _to_sparse_input_and_drop_ignore_values.
     """
-    return "" if ids.dtype.name == "string" else -1
+    if ids.dtype.name == "string":
+        return ""
+    return -1
 
 
 def _leaves(column: Any) -> list[Any]:
     """Returns the crossed columns and inputs; nested crosses are flattened, as in TensorFlow."""
-    return [
-        leaf for key in column.keys for leaf in (_leaves(key) if is_a(key, "Crossed") else [key])
-    ]
+    leaves: list[Any] = []
+    for key in column.keys:
+        if is_a(key, "Crossed"):
+            leaves += _leaves(key)
+        else:
+            leaves.append(key)
+    return leaves

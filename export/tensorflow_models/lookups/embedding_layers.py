@@ -23,7 +23,12 @@ from export.tensorflow_models.frameworks.hook_points import LAYER_LOOKUP
 from export.tensorflow_models.frameworks.hooks import Hooks, copy_of
 from export.tensorflow_models.frameworks.placeholders import remember_line
 from export.tensorflow_models.frameworks.tpu_layers import make_layers_on_cpu
-from export.tensorflow_models.lookups.records import Answer, Lookup, MakeTable, table_name
+from export.tensorflow_models.lookups.records import (
+    ActivationOf,
+    MakeTable,
+    TracedLookup,
+    table_name,
+)
 
 Original = Callable[[Any, Any, Mapping[Any, Any], Any], Any]
 
@@ -32,7 +37,7 @@ def table_facts(config: Any) -> TableFacts:
     """Returns the facts of a TableConfig.
 
     Raises:
-      NotConvertible: it has no name to find it in a checkpoint by.
+      NotConvertible: It has no name to find it in a checkpoint by.
     """
     if not config.name:
         raise NotConvertible(
@@ -43,29 +48,32 @@ def table_facts(config: Any) -> TableFacts:
     return TableFacts(name, config.name, int(config.vocabulary_size), int(config.dim))
 
 
-def intercept_layers(hooks: Hooks, make_table: MakeTable, answer: Answer, *, tracked: bool) -> None:
-    """Replaces the creation of tables by `make_table` and lookups by `answer`.
+def intercept_layers(
+    hooks: Hooks, make_table: MakeTable, activation_of: ActivationOf, *, tracked: bool
+) -> None:
+    """Replaces the creation of tables by `make_table` and lookups by `activation_of`.
 
     Args:
-      hooks: receives the replacements.
-      make_table: returns the variable of a table; no slot variables are made.
-      answer: returns the activation of one lookup.
-      tracked: whether the tables are part of the model's object graph; TensorFlow's restore ignores
+      hooks: Receives the replacements.
+      make_table: Returns the variable of a table; no slot variables are made.
+      activation_of: Returns the activation of a lookup.
+      tracked: Whether the tables are part of the model's object graph; TensorFlow's restore ignores
         others.
     """
 
-    def made(config: Any) -> Any:
-        variable = make_table(table_facts(config))
-        remember_line(variable)
-        return variable
-
     def create(configs: Any) -> Any:
-        tables = {config.name: {"parameters": made(config)} for config in configs}
-        return tables if tracked else untracked(tables)
+        tables = {}
+        for config in configs:
+            variable = make_table(table_facts(config))
+            remember_line(variable)
+            tables[config.name] = {"parameters": variable}
+        if not tracked:
+            return untracked(tables)
+        return tables
 
-    def look_up(_original: Callable[..., Any], **how: Any) -> Any:
-        found = [answer(lookup) for lookup in describe_lookups(**how)]
-        return tf.nest.pack_sequence_as(how["feature_config"], found)
+    def look_up(_original: Callable[..., Any], **arguments: Any) -> Any:
+        activations = [activation_of(lookup) for lookup in describe_lookups(**arguments)]
+        return tf.nest.pack_sequence_as(arguments["feature_config"], activations)
 
     make_layers_on_cpu(hooks, create)
     hooks.replace(LAYER_LOOKUP, look_up)
@@ -82,31 +90,50 @@ def original_lookup() -> Original:
 
 def describe_lookups(
     inputs: Any, weights: Any, tables: Mapping[Any, Any], feature_config: Any
-) -> list[Lookup]:
+) -> list[TracedLookup]:
     """Returns the lookups of a call of an embedding layer, one for each feature.
 
     Raises:
-      NotConvertible: a combination that TensorFlow rejects on a CPU, or whose shape does not give
-        the batch.
+      NotConvertible: The combination is one that TensorFlow rejects on a CPU, or its shape does not
+        give the batch.
     """
     nest = tf.nest
     nest.assert_same_structure(inputs, feature_config)
     ids = nest.flatten(inputs)
-    beside = [None] * len(ids) if weights is None else nest.flatten(weights)
-    return [
-        _describe(path, ids_of, weights_of, tables[config.table], config)
-        for ids_of, weights_of, (path, config) in zip(
-            ids, beside, with_paths(feature_config), strict=True
-        )
-    ]
+    weights_of_features = [None] * len(ids)
+    if weights is not None:
+        weights_of_features = nest.flatten(weights)
+    configs = with_paths(feature_config)
+
+    lookups = []
+    for feature_ids, feature_weights, (path, config) in zip(
+        ids, weights_of_features, configs, strict=True
+    ):
+        variable = tables[config.table]
+        lookups.append(_describe(path, feature_ids, feature_weights, variable, config))
+    return lookups
 
 
-def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> Lookup:
+def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> TracedLookup:
+    """Returns the lookup of one feature.
+
+    Args:
+      path: The path of the feature in the layer's configuration.
+      ids: A dense, sparse or ragged tensor.
+      weights: A tensor like that of the ids, or None.
+      variable: The variable of the table.
+      config: The FeatureConfig.
+
+    Raises:
+      NotConvertible: See `describe_lookups`.
+    """
     encoding: Encoding
     if isinstance(ids, tf.SparseTensor):
-        # As in TensorFlow, output_shape overrides max_sequence_length.
         encoding = "sparse"
-        length = None if config.output_shape else config.max_sequence_length or None
+        length = config.max_sequence_length or None
+        # As in TensorFlow, output_shape overrides max_sequence_length.
+        if config.output_shape:
+            length = None
     elif isinstance(ids, tf.RaggedTensor):
         encoding = "ragged"
         length = config.max_sequence_length or None
@@ -132,32 +159,53 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
     elif length is not None:
         kind = "sequence"
     combiner = config.table.combiner if kind == "bag" else None
-    how: dict[str, Any] = {
-        "kind": kind,
-        "encoding": encoding,
-        "combiner": combiner,
-        "length": length,
-    }
-    return Lookup(path, table_facts(config.table), variable, (ids,), weights, config=config, **how)
+    return TracedLookup(
+        path,
+        table_facts(config.table),
+        variable,
+        (ids,),
+        weights,
+        kind=kind,
+        encoding=encoding,
+        combiner=combiner,
+        length=length,
+        config=config,
+    )
 
 
 def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
+    """Returns how many ids each example has in a dense tensor; None: one, without an axis.
+
+    Raises:
+      NotConvertible: TensorFlow rejects it, or the number is not fixed.
+    """
     if config.max_sequence_length or weights is not None:
-        what = "a sequence feature" if config.max_sequence_length else "a weighted feature"
+        kind = "a weighted feature"
+        if config.max_sequence_length:
+            kind = "a sequence feature"
         raise NotConvertible(
-            f"feature {path!r} is {what}, and was given a dense tensor; write "
+            f"feature {path!r} is {kind}, and was given a dense tensor; write "
             'kind = "ragged" or "sparse" for its input in the recipe, whichever the model expects'
         )
-    others = ids.shape.as_list()[1:] if ids.shape.rank in (1, 2) else [None]
-    if None in others:
+    if ids.shape.rank == 1:
+        return None
+    length: int | None = None
+    if ids.shape.rank == 2:
+        length = ids.shape.as_list()[1]
+    if length is None:
         raise NotConvertible(
             f"feature {path!r} was given a dense tensor of shape {ids.shape}; [batch] or [batch, "
             "length] was expected"
         )
-    return others[0] if others else None
+    return length
 
 
 def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config: Any) -> None:
+    """Checks that TensorFlow, and a bundle, take the weights of a feature.
+
+    Raises:
+      NotConvertible: One of them does not.
+    """
     if type(weights) is not type(ids):
         raise NotConvertible(
             f"feature {path!r}: weights are a {type(weights).__name__}, ids a {type(ids).__name__}"

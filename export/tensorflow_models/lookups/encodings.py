@@ -23,22 +23,27 @@ from export.tensorflow_models.id_graphs.capture import find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.feature_columns import WIDTH_MAX
 from export.tensorflow_models.lookups.padded_ids import current_call, words_of
-from export.tensorflow_models.lookups.records import Answer, Lookup, of_indicator
+from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_indicator
 
 
-def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
-    """Replaces encodings of ids that a rule describes by `answer`; Keras computes all others."""
+def intercept_encodings(hooks: Hooks, activation_of: ActivationOf) -> None:
+    """Replaces encodings of ids that a rule describes by `activation_of`; Keras does all others."""
 
-    def encode(outside: OutsideIds, original: Callable[..., Any], **how: Any) -> Any:
-        lookup = _lookup(outside, **how)
+    def encode(outside: OutsideIds, original: Callable[..., Any], **arguments: Any) -> Any:
+        lookup = _lookup(outside, **arguments)
         if lookup is None:
-            return original(**how)
-        with tf.control_dependencies(None):  # without Keras' assertions about ids
-            found = answer(lookup)
-            if how["output_mode"] == "multi_hot" and lookup.kind == "bag":
-                found = tf.minimum(found, 1.0)
-            found = tf.cast(found, how["dtype"])
-            return found if how["output_mode"] != "tf_idf" else found * how["idf_weights"]
+            return original(**arguments)
+        output_mode = arguments["output_mode"]
+        # Without Keras' assertions about ids, which a tower does not have.
+        with tf.control_dependencies(None):
+            counts = activation_of(lookup)
+            # An indicator counts; multi_hot only says which ids there are.
+            if output_mode == "multi_hot" and lookup.kind == "bag":
+                counts = tf.minimum(counts, 1.0)
+            counts = tf.cast(counts, arguments["dtype"])
+            if output_mode == "tf_idf":
+                return counts * arguments["idf_weights"]
+            return counts
 
     # Its layers reject ids beyond their number of tokens; those of Keras 3 leave them out.
     hooks.replace(TF_KERAS_ENCODING, partial(encode, REJECTING))
@@ -46,33 +51,49 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
 
 
 def _lookup(
-    outside: OutsideIds, inputs: Any, output_mode: str, depth: int, **how: Any
-) -> Lookup | None:
+    outside: OutsideIds, inputs: Any, output_mode: str, depth: int, **options: Any
+) -> TracedLookup | None:
     """Returns the lookup of an encoding; None if no rule describes its ids, or if a tower can
     compute it.
     """
-    beside = [how.get("sparse"), how.get("count_weights")]
-    if any(each is not None and each is not False for each in beside) or depth > WIDTH_MAX:
+    # No indicator of a bundle is sparse or weighted. Keras passes False or None without them.
+    sparse = options.get("sparse")
+    count_weights = options.get("count_weights")
+    if sparse not in (None, False) or count_weights is not None or depth > WIDTH_MAX:
         return None
     if isinstance(inputs, tf.RaggedTensor):
-        words = None if words_of(inputs) is None else inputs.values.op.name
-        how = {"kind": "bag", "encoding": "ragged", "combiner": "sum"}
-        return None if words is None else of_indicator(words, depth, inputs, **how)
-    if not isinstance(inputs, tf.Tensor) or tf.executing_eagerly():
+        return _lookup_of_words(inputs, depth)
+    if isinstance(inputs, tf.Tensor) and not tf.executing_eagerly():
+        return _lookup_of_integers(inputs, output_mode, depth, outside)
+    return None
+
+
+def _lookup_of_words(ids: Any, depth: int) -> TracedLookup | None:
+    """Returns the lookup of ragged ids that are words of texts; None for all other ragged ids."""
+    if words_of(ids) is None:
         return None
+    name = ids.values.op.name
+    return of_indicator(name, depth, ids, kind="bag", encoding="ragged", combiner="sum")
+
+
+def _lookup_of_integers(
+    inputs: Any, output_mode: str, depth: int, outside: OutsideIds
+) -> TracedLookup | None:
+    """Returns the lookup of dense ids; None if no rule describes them, or a tower computes it."""
     if inputs.op.type == "Cast" and inputs.op.inputs[0].dtype.is_integer:
         inputs = inputs.op.inputs[0]  # few rows, which Keras 3 casts for another layer
-    dense = inputs.dtype.is_integer and inputs.shape.rank in (1, 2)
-    size = per_example(inputs) if dense else None
-    counted = output_mode in ("multi_hot", "count") and dense and inputs.shape.rank == 2
-    if (
-        size is None
-        or not (counted or (output_mode == "one_hot" and size == 1))
-        or not _is_described(inputs, size, depth)
-    ):
+    if not inputs.dtype.is_integer or inputs.shape.rank not in (1, 2):
         return None
-    how = {} if size == 1 else {"kind": "bag", "combiner": "sum"}
-    return of_indicator(inputs.op.name, depth, inputs, outside=outside, **how)
+    size = per_example(inputs)
+    is_counted = output_mode in ("multi_hot", "count") and inputs.shape.rank == 2
+    is_one_hot = output_mode == "one_hot" and size == 1
+    if size is None or not (is_counted or is_one_hot) or not _is_described(inputs, size, depth):
+        return None
+
+    name = inputs.op.name
+    if size == 1:
+        return of_indicator(name, depth, inputs, outside=outside)
+    return of_indicator(name, depth, inputs, outside=outside, kind="bag", combiner="sum")
 
 
 def _is_described(ids: Any, size: int, depth: int) -> bool:
@@ -83,10 +104,11 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
     if call is None:
         return False
     with tf.init_scope():  # tables are read for their keys
-        found = find_rule(Values(ids), call, depth)
-        if not isinstance(found, ResolvedIds):
+        resolved = find_rule(Values(ids), call, depth)
+        if not isinstance(resolved, ResolvedIds):
             return size == 1 and crosses.find(ids, call) is not None
-    own = ids.graph.get_tensor_by_name(found.source.name)
+    tensor = ids.graph.get_tensor_by_name(resolved.source.name)
     # LiteRT can encode a single integer.
-    odd = own.dtype.name == "string" or found.rule is not None or size > 1
-    return odd and (found.source.place is not None or per_example(own) == size)
+    needs_service = tensor.dtype.name == "string" or resolved.rule is not None or size > 1
+    is_one_value = resolved.source.position is not None
+    return needs_service and (is_one_value or per_example(tensor) == size)

@@ -34,18 +34,25 @@ from export.tensorflow_models.frameworks.hook_points import (
     INDICATORS,
     LINEAR_COLUMN,
 )
-from export.tensorflow_models.frameworks.hooks import Answer as Replacement
-from export.tensorflow_models.frameworks.hooks import HookPoint, Hooks
+from export.tensorflow_models.frameworks.hooks import HookPoint, Hooks, Replacement
 from export.tensorflow_models.lookups.column_rules import (
     Read,
     bucket_rules,
     column_rule,
     padding_of,
 )
-from export.tensorflow_models.lookups.records import Answer, Lookup, Tensors, of_indicator, of_table
+from export.tensorflow_models.lookups.records import (
+    ActivationOf,
+    Tensors,
+    TracedLookup,
+    of_indicator,
+    of_table,
+)
 
 WIDTH_MAX = 1 << 16
-"""The limit of `indicator` in the manifest: numbers per example."""
+"""Maximum number of values that an indicator has for an example: the limit of `indicator` in the
+manifest.
+"""
 
 Lengths = Callable[[Tensors], Any]
 """(dense ids [n, length]) -> [n] int64, the number of positions that each example uses."""
@@ -56,52 +63,59 @@ def no_lengths(ids: Tensors) -> Any:
     return tf.zeros(tf.shape(ids)[:1], tf.int64)
 
 
-def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
-    """Replaces lookups of embedding and indicator columns by `answer`, and lengths of sequences by
-    `lengths`.
+def intercept_columns(hooks: Hooks, activation_of: ActivationOf, lengths: Lengths) -> None:
+    """Replaces lookups of embedding and indicator columns by `activation_of`, and lengths of
+    sequences by `lengths`.
+
+    The methods of columns that are replaced take the inputs, and then what differs between TF1 and
+    TF2, by position or by name: it is passed on to `frameworks.columns`, which knows both.
     """
 
-    def embedded(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
-        read = reader_of(inputs, *how, **named)
-        table = table_of_column(column, *how, **named)
+    def embedded(_: Any, column: Any, inputs: Any, *state: Any, **options: Any) -> Any:
+        read = reader_of(inputs, *state, **options)
+        table = table_of_column(column, *state, **options)
         lookups = describe_column(
             column.name, column.categorical_column, column.combiner, read, table
         )
         check_weights(column, lookups)
-        return combined(
-            [replace(each, max_norm=column.max_norm) for each in lookups], column.combiner
-        )
+        clipped = [replace(lookup, max_norm=column.max_norm) for lookup in lookups]
+        return combined(clipped, column.combiner)
 
-    def indicated(_: Any, column: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+    def indicated(_: Any, column: Any, inputs: Any, *state: Any, **options: Any) -> Any:
         check_width(column)
         ids = column.categorical_column
-        if is_a(ids, "Bucketized"):  # of numbers: the tower computes it itself
-            return buckets_of(ids, inputs, *how, **named)
-        return combined(
-            describe_column(column.name, ids, "sum", reader_of(inputs, *how, **named), None), "sum"
-        )
+        if is_a(ids, "Bucketized"):
+            # The tower computes buckets of numbers itself.
+            return buckets_of(ids, inputs, *state, **options)
+        read = reader_of(inputs, *state, **options)
+        return combined(describe_column(column.name, ids, "sum", read, None), "sum")
 
     def sequence(
-        rows: Callable[..., Any], original: Any, column: Any, inputs: Any, *how: Any, **named: Any
+        rows: Callable[..., Any],
+        original: Any,
+        column: Any,
+        inputs: Any,
+        *state: Any,
+        **options: Any,
     ) -> Any:
-        read = reader_of(inputs, *how, **named)
+        read = reader_of(inputs, *state, **options)
         ids = read(column_rule(column.categorical_column, read).source.name)
-        return rows_and_lengths(rows(original, column, inputs, *how, **named), lengths(ids))
+        vectors = rows(original, column, inputs, *state, **options)
+        return rows_and_lengths(vectors, lengths(ids))
 
-    def linear(_: Any, **how: Any) -> Any:  # a table with a row of weights for each id
-        column = how["column"]
-        table = how["weight_var"]
-        combiner = how["sparse_combiner"]
+    def linear(_: Any, **arguments: Any) -> Any:
+        column = arguments["column"]
+        combiner = arguments["sparse_combiner"]
+        # A linear column is a table with a row of weights for each id.
+        table = arguments["weight_var"]
         if table is None:
-            table = tf.compat.v1.get_variable("weights", (rows_of(column), how["units"]))
-        return combined(
-            describe_column(column.name, column, combiner, how["builder"].get, table), combiner
-        )
+            shape = (rows_of(column), arguments["units"])
+            table = tf.compat.v1.get_variable("weights", shape)
+        read = arguments["builder"].get
+        return combined(describe_column(column.name, column, combiner, read, table), combiner)
 
-    def combined(lookups: list[Lookup], combiner: Combiner) -> Any:
-        found = [answer(lookup) for lookup in lookups]
-        divisor = {"sum": 1.0, "mean": len(found), "sqrtn": math.sqrt(len(found))}[combiner]
-        return found[0] if len(found) == 1 else tf.add_n(found) / divisor
+    def combined(lookups: list[TracedLookup], combiner: Combiner) -> Any:
+        return _combined([activation_of(lookup) for lookup in lookups], combiner)
 
     replacements: dict[tuple[HookPoint, ...], Replacement] = {
         COLUMN_ROWS: embedded,
@@ -117,11 +131,22 @@ def intercept_columns(hooks: Hooks, answer: Answer, lengths: Lengths) -> None:
             hooks.replace(point, replacement)
 
 
-def check_weights(column: Any, lookups: list[Lookup]) -> None:
+def _combined(activations: list[Any], combiner: Combiner) -> Any:
+    """Returns the activation of a column: the numbers of a bucketized one are a bag, whose rows are
+    looked up one by one.
+    """
+    if len(activations) == 1:
+        return activations[0]
+    count = len(activations)
+    divisor = {"sum": 1.0, "mean": count, "sqrtn": math.sqrt(count)}[combiner]
+    return tf.add_n(activations) / divisor
+
+
+def check_weights(column: Any, lookups: list[TracedLookup]) -> None:
     """Rejects a weighted column whose lookup is not the safe one.
 
     Raises:
-      NotConvertible: it is such a column; names it and the cure.
+      NotConvertible: It is such a column; names it and the cure.
     """
     if lookups[0].weights is not None and not column.use_safe_embedding_lookup:
         raise NotConvertible(
@@ -134,81 +159,100 @@ def check_width(column: Any) -> None:
     """Rejects an indicator column that is wider than a service supports.
 
     Raises:
-      NotConvertible: it is too wide; names the column and the cure.
+      NotConvertible: It is too wide; names the column and the cure.
     """
     rows = rows_of(column.categorical_column)
     if rows > WIDTH_MAX:
         raise NotConvertible(
             f"column {column.name!r} is an indicator of {rows} numbers per example; at most "
-            f"{WIDTH_MAX} are supported: "
-            "train an embedding_column instead; if a single dense layer reads it, as in the wide "
-            "part of a model, one "
-            "with combiner='sum' and that layer's kernel as its table is equivalent"
+            f"{WIDTH_MAX} are supported: train an embedding_column instead; if a single dense "
+            "layer reads it, as in the wide part of a model, one with combiner='sum' and that "
+            "layer's kernel as its table is equivalent"
         )
 
 
 def describe_column(
     name: str, column: Any, combiner: Combiner, read: Read, table: Any
-) -> list[Lookup]:
+) -> list[TracedLookup]:
     """Returns the lookups of a categorical column: one, or one for each number of a bucketized
     column.
 
     Args:
-      name: name of the embedding or indicator column.
-      column: the categorical column, of TF1 or TF2.
-      combiner: of its rows.
-      read: returns the raw inputs.
-      table: its variable; None for an indicator.
+      name: The name of the embedding or indicator column.
+      column: The categorical column, of TF1 or TF2.
+      combiner: The combiner of its rows.
+      read: Returns the raw inputs.
+      table: The variable of its table; None for an indicator.
+
     Raises:
-      NotConvertible: no feature of a bundle can do it; names the column and the cure.
+      NotConvertible: No feature of a bundle can do it; names the column and the cure.
     """
 
-    def lookup(ids: Tensors, **how: Any) -> Lookup:
+    def lookup(ids: Tensors, **fields: Any) -> TracedLookup:
         if table is None:
-            return of_indicator(name, rows_of(column), ids, **how)
-        return of_table(table, ids, path=name, **how)
+            return of_indicator(name, rows_of(column), ids, **fields)
+        return of_table(table, ids, path=name, **fields)
 
     if is_a(column, "Bucketized"):
         source = column.source_column
         numbers = tf.reshape(read(source.key), [-1, math.prod(source.shape)])
-        return [lookup(numbers[:, at], rule=rule) for at, rule in enumerate(bucket_rules(column))]
-    found = column_rule(column, read)
-    sequence = is_a(column, "SequenceCategorical")
-    ids = tuple(read(each.name) for each in found.sources)
-    weights = read(column.weight_feature_key) if is_a(column, "WeightedCategorical") else None
+        rules = bucket_rules(column)
+        return [lookup(numbers[:, position], rule=rule) for position, rule in enumerate(rules)]
+
+    resolved = column_rule(column, read)
+    ids = tuple(read(source.name) for source in resolved.sources)
     encoding, width = _encoding(name, ids)
-    how: dict[str, Any] = {"kind": "bag", "combiner": combiner}
-    if sequence and width is None:
-        raise NotConvertible(
-            f"column {name!r} is a sequence of any length; declare input {found.source.name!r} as "
-            "dense in the recipe, with the length that it is padded to as its shape"
-        )
-    if sequence:
-        how = {"kind": "sequence", "length": width}
+    weights = None
+    if is_a(column, "WeightedCategorical"):
+        weights = read(column.weight_feature_key)
+    # A cross leaves out what its keys leave out.
+    padding = None
+    if encoding == "dense" and len(ids) == 1:
+        padding = padding_of(ids[0])
+
+    layout: dict[str, Any] = {"kind": "bag", "combiner": combiner}
+    if is_a(column, "SequenceCategorical"):
+        if width is None:
+            raise NotConvertible(
+                f"column {name!r} is a sequence of any length; declare input "
+                f"{resolved.source.name!r} as dense in the recipe, with the length that it is "
+                "padded to as its shape"
+            )
+        layout = {"kind": "sequence", "length": width}
     elif len(ids) == 1 and weights is None and width == 1:
-        how = {}
-    made = lookup(
+        # A bag of one id is a single lookup, which needs no combiner.
+        layout = {}
+    column_lookup = lookup(
         ids[0],
         weights=weights,
         encoding=encoding,
-        rule=found.rule,
-        unknown=found.unknown,
-        keys=found.keys,
-        padding=padding_of(ids[0]) if encoding == "dense" and len(ids) == 1 else None,
-        **how,
+        rule=resolved.rule,
+        unknown=resolved.unknown,
+        keys=resolved.keys,
+        padding=padding,
+        **layout,
     )
-    return [replace(made, ids=ids)]
+    return [replace(column_lookup, ids=ids)]
 
 
 def _encoding(name: str, ids: tuple[Tensors, ...]) -> tuple[Encoding, int | None]:
-    """Returns the encoding of ids, and the length of dense ones."""
-    if any(isinstance(each, tf.SparseTensor) for each in ids):
+    """Returns the encoding of ids, and the length of dense ones.
+
+    Raises:
+      NotConvertible: Dense ids have no fixed length.
+    """
+    if any(isinstance(tensor, tf.SparseTensor) for tensor in ids):
         return "sparse", None
-    shapes = [each.shape.as_list() if each.shape.rank is not None else None for each in ids]
-    for shape in shapes:
+    lengths = []
+    for tensor in ids:
+        shape = None
+        if tensor.shape.rank is not None:
+            # TF1's shapes have no integers as their elements, but this list has.
+            shape = tensor.shape.as_list()
         if shape is None or len(shape) != 2 or shape[1] is None:
             raise NotConvertible(
                 f"column {name!r} was given a dense tensor of shape {shape}; [batch] or [batch, "
                 "length] was expected"
             )
-    return "dense", shapes[0][1] if shapes[0] else None
+        lengths.append(shape[1])
+    return "dense", lengths[0]

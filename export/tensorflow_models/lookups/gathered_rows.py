@@ -17,19 +17,23 @@ def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:
 
     Args:
       variable: The table, whose gather stays in the graph.
-      ids: int32 or int64 of any shape.
+      ids: The ids, int32 or int64 of any shape.
       outside: What ids become that are no rows. Those that it rejects are left to TensorFlow.
     """
     count = variable.shape.as_list()[0]
-    rows = counted_from_end(ids, count) if outside.from_end else ids
+    rows = ids
+    if outside.from_end:
+        rows = counted_from_end(ids, count)
     if outside.outcome == "undefined":
         return _gathered(variable, rows)
     nearest = _nearest(rows, count)
     vectors = _gathered(variable, nearest)
     if outside.outcome == "nearest":
         return vectors
-    filling = tf.constant(0.0 if outside.outcome == "zeros" else math.nan, vectors.dtype)
-    return tf.where(tf.expand_dims(tf.equal(rows, nearest), -1), vectors, filling)
+    # Where the nearest row is another one, the id is outside of the table.
+    filler = 0.0 if outside.outcome == "zeros" else math.nan
+    is_row = tf.expand_dims(tf.equal(rows, nearest), -1)
+    return tf.where(is_row, vectors, tf.constant(filler, vectors.dtype))
 
 
 def _nearest(rows: Any, count: int) -> Any:
@@ -40,7 +44,7 @@ def _nearest(rows: Any, count: int) -> Any:
 
 
 def counted_from_end(ids: Any, count: int) -> Any:
-    """Returns ids with those below 0 counted from the end of so many rows."""
+    """Returns ids, of which those below 0 are counted from the end of `count` rows."""
     return tf.where(ids < 0, ids + tf.constant(count, ids.dtype), ids)
 
 

@@ -12,26 +12,28 @@ from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import (
     Gather,
-    answer_gathers,
     early_rows,
     placeholder_class,
+    redirect_gathers,
     table_of_layer,
     with_outside_ids,
 )
 from export.tensorflow_models.lookups.gathered_rows import read_rows
-from export.tensorflow_models.lookups.records import Answer, Lookup, of_table
+from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 
 _FROM_END = OutsideIds(from_end=True)
 
 
-def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather, *, early: bool) -> None:
+def intercept_gathers(
+    hooks: Hooks, activation_of: ActivationOf, first: Gather, *, early: bool
+) -> None:
     """Replaces gathers from placeholder variables if each example has a fixed number of ids.
 
     Args:
-      hooks: receives the replacements.
-      answer: returns rows in the lookup's shape; None leaves the gather in the graph.
-      first: tried before `answer`.
-      early: whether the model is being built. What a factory computes with it, also in graphs of
+      hooks: Receives the replacements.
+      activation_of: Returns rows in the lookup's shape; None leaves the gather in the graph.
+      first: Called before `activation_of`: returns rows, or None for ids that it does not know.
+      early: Whether the model is being built. What a factory computes with it, also in graphs of
         its own as `predict` does, matters only if it is kept.
     """
 
@@ -41,41 +43,41 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather, *, early: boo
             dim = variable.shape.as_list()[1]
             rows = early_rows(tf.concat([tf.shape(ids), [dim]], 0), variable.dtype)
             return tf.ensure_shape(rows, [*ids.shape, dim])
-        found = first(variable, ids)
-        if found is not None:
-            return found
+        rows = first(variable, ids)
+        if rows is not None:
+            return rows
+
         lookup = describe_gather(variable, ids)
-        found = answer(lookup) if lookup is not None else None
-        if lookup is None or found is None:
+        if lookup is not None:
+            rows = activation_of(lookup)
+        if lookup is None or rows is None:
+            # TensorFlow's own gather rejects ids outside of the table on a CPU.
             if variable.outside == UNDEFINED:
                 return None
             return read_rows(variable, ids, variable.outside)
-        shaped = (
-            tf.reshape(found, [-1, *ids.shape.as_list()[1:], lookup.table.dim])
-            if lookup.length
-            else found
-        )
-        return tf.cast(shaped, variable.dtype)
+        # A sequence has one axis of ids, whatever axes the model's ids have.
+        if lookup.length:
+            rows = tf.reshape(rows, [-1, *ids.shape.as_list()[1:], lookup.table.dim])
+        return tf.cast(rows, variable.dtype)
 
-    answer_gathers(hooks, gather)
+    redirect_gathers(hooks, gather)
     hooks.set_attribute(placeholder_class(), "early", early)
     gather_in_keras_3(hooks)
 
 
-def describe_gather(variable: Any, ids: Any) -> Lookup | None:
+def describe_gather(variable: Any, ids: Any) -> TracedLookup | None:
     """Returns a gather as a lookup; None if its ids are not of a batch, such as positions in a
     sequence.
     """
     ids = tf.convert_to_tensor(ids)
     if not ids.shape.rank:
         return None
-    batch, *others = ids.shape.as_list()
-    if batch is not None or None in others:
+    batch, *sizes = ids.shape.as_list()
+    if batch is not None or None in sizes:
         return None
-    length = math.prod(others) if others else None
-    return of_table(
-        variable, ids, kind="single" if length in (None, 1) else "sequence", length=length
-    )
+    length = math.prod(sizes) if sizes else None
+    kind = "single" if length in (None, 1) else "sequence"
+    return of_table(variable, ids, kind=kind, length=length)
 
 
 def gather_in_keras_3(hooks: Hooks) -> None:
@@ -87,21 +89,21 @@ def gather_in_keras_3(hooks: Hooks) -> None:
 
     def looked_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
         table = table_of_layer(layer)
-        plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
-        if not plain or not tf.is_tensor(inputs):  # ragged and sparse ones are
+        is_plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
+        # Ragged and sparse ids are tensors, too.
+        if not is_plain or not tf.is_tensor(inputs):
             return call(layer, inputs)
-        ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
-        if isinstance(ids, tf.SparseTensor):
-            with with_outside_ids(table, _FROM_END):
-                found = tf.nn.safe_embedding_lookup_sparse(
-                    table, tf.sparse.expand_dims(ids, -1), default_id=0
-                )
-            return tf.cast(
-                tf.ensure_shape(found, [*ids.shape.as_list(), table.shape.as_list()[1]]),
-                layer.compute_dtype,
-            )
+        ids = inputs
+        if inputs.dtype not in (tf.int32, tf.int64):
+            ids = tf.cast(inputs, tf.int32)
         with with_outside_ids(table, _FROM_END):
-            found = tf.nn.embedding_lookup(table, ids)
-        return tf.cast(found, layer.compute_dtype)
+            if isinstance(ids, tf.SparseTensor):
+                # As Keras does: a bag of each id, and row 0 where there is none.
+                bags = tf.sparse.expand_dims(ids, -1)
+                rows = tf.nn.safe_embedding_lookup_sparse(table, bags, default_id=0)
+                rows = tf.ensure_shape(rows, [*ids.shape.as_list(), table.shape.as_list()[1]])
+            else:
+                rows = tf.nn.embedding_lookup(table, ids)
+        return tf.cast(rows, layer.compute_dtype)
 
     hooks.replace(KERAS_3_EMBEDDING, looked_up)

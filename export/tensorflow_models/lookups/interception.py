@@ -19,7 +19,12 @@ from export.tensorflow_models.lookups.gathers import intercept_gathers
 from export.tensorflow_models.lookups.keras_rs import intercept_keras_rs
 from export.tensorflow_models.lookups.padded_ids import PaddedIds, intercept_averages
 from export.tensorflow_models.lookups.ragged import intercept_ragged
-from export.tensorflow_models.lookups.records import Answer, Lookup, MakeTable, batch_size
+from export.tensorflow_models.lookups.records import (
+    ActivationOf,
+    MakeTable,
+    TracedLookup,
+    batch_size,
+)
 from export.tensorflow_models.lookups.sparse import intercept_sparse
 from export.tensorflow_models.lookups.specified import intercept_specified
 
@@ -30,22 +35,22 @@ def early_lookups(make_table: MakeTable) -> Iterator[None]:
     up there is found again if it is kept: see `early_rows`.
 
     Args:
-      make_table: returns the variable of an embedding layer's table.
+      make_table: Returns the variable of an embedding layer's table.
     """
 
-    def answer(lookup: Lookup) -> Any:
+    def activation_of(lookup: TracedLookup) -> Any:
         shape = [batch_size(lookup.ids[0]), *lookup.shape[1:]]
         return early_rows(shape, tf.float32)
 
-    with lookups_intercepted(make_table, answer, answer, early=True):
+    with lookups_intercepted(make_table, activation_of, activation_of, early=True):
         yield
 
 
 @contextlib.contextmanager
 def lookups_intercepted(
     make_table: MakeTable,
-    answer: Answer,
-    gather: Answer,
+    activation_of: ActivationOf,
+    activation_of_gather: ActivationOf,
     lengths: Lengths = no_lengths,
     *,
     early: bool = False,
@@ -53,40 +58,44 @@ def lookups_intercepted(
     """Allocates no table and replaces every lookup inside the `with` block.
 
     Args:
-      make_table: returns the variable of an embedding layer's table.
-      answer: returns the activation of a lookup.
-      gather: likewise for a plain gather of one row per id; may return None.
-      lengths: returns how many ids of each example a sequence column has.
-      early: whether the model is being built.
+      make_table: Returns the variable of an embedding layer's table.
+      activation_of: Returns the activation of a lookup.
+      activation_of_gather: Returns the activation of a plain gather of one row per id; None leaves
+        the gather in the graph.
+      lengths: Returns how many ids of each example a sequence column has.
+      early: Whether the model is being built.
+
     Raises:
-      ExportError: raised by `answer`; without the call stacks that Keras and AutoGraph add.
+      ExportError: An error of `activation_of`, without the call stacks that Keras and AutoGraph
+        add.
     """
-    answer = _with_max_norm(answer)
-    gather = _with_max_norm(gather)
-    padded = PaddedIds(answer)
+    activation_of = _with_max_norm(activation_of)
+    activation_of_gather = _with_max_norm(activation_of_gather)
+    padded = PaddedIds(activation_of)
     with tables_unallocated(), Hooks() as hooks:
-        restore_normalizations(hooks, kept=True)
+        restore_normalizations(hooks, keep_adapted=True)
         keep_batches(hooks)
         unroll_recurrences(hooks)
-        intercept_layers(hooks, make_table, answer, tracked=True)
-        intercept_gathers(hooks, gather, padded.gather, early=early)
-        intercept_sparse(hooks, answer)
-        intercept_ragged(hooks, answer, gather, padded.pad)
+        intercept_layers(hooks, make_table, activation_of, tracked=True)
+        intercept_gathers(hooks, activation_of_gather, padded.gather, early=early)
+        intercept_sparse(hooks, activation_of)
+        intercept_ragged(hooks, activation_of, activation_of_gather, padded.pad)
         intercept_averages(hooks, padded)
-        intercept_keras_rs(hooks, answer)
-        intercept_encodings(hooks, answer)
-        intercept_columns(hooks, answer, lengths)
-        intercept_specified(hooks, answer)
+        intercept_keras_rs(hooks, activation_of)
+        intercept_encodings(hooks, activation_of)
+        intercept_columns(hooks, activation_of, lengths)
+        intercept_specified(hooks, activation_of)
         yield
 
 
-def _with_max_norm(answer: Answer) -> Answer:
+def _with_max_norm(activation_of: ActivationOf) -> ActivationOf:
     """Clips rows to a lookup's `max_norm` in the graph; for bags the service does."""
 
-    def scaled(lookup: Lookup) -> Any:
-        found = answer(lookup)
-        if found is None or lookup.max_norm is None or lookup.kind == "bag":
-            return found
-        return tf.clip_by_norm(found, lookup.max_norm, axes=[-1])
+    def clipped(lookup: TracedLookup) -> Any:
+        activation = activation_of(lookup)
+        # The rows of a bag are clipped before they are combined, which no tower sees.
+        if activation is None or lookup.max_norm is None or lookup.kind == "bag":
+            return activation
+        return tf.clip_by_norm(activation, lookup.max_norm, axes=[-1])
 
-    return scaled
+    return clipped

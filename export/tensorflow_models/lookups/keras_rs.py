@@ -15,23 +15,28 @@ from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import EMBED_REDUCE
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import placeholder_class, table_of_layer
-from export.tensorflow_models.lookups.records import Answer, of_table
+from export.tensorflow_models.lookups.records import ActivationOf, of_table
 
 
-def intercept_keras_rs(hooks: Hooks, answer: Answer) -> None:
+def intercept_keras_rs(hooks: Hooks, activation_of: ActivationOf) -> None:
     """Replaces the bags of EmbedReduce layers."""
 
     def combined(call: Callable[..., Any], layer: Any, inputs: Any, weights: Any = None) -> Any:
         table = table_of_layer(layer)
-        bag = isinstance(inputs, tf.RaggedTensor | tf.SparseTensor) and inputs.shape.rank == 2
-        alike = weights is None or type(weights) is type(inputs)
-        if not (bag and alike and isinstance(table, placeholder_class())):
+        is_bag = isinstance(inputs, tf.RaggedTensor | tf.SparseTensor) and inputs.shape.rank == 2
+        are_alike = weights is None or type(weights) is type(inputs)
+        if not (is_bag and are_alike and isinstance(table, placeholder_class())):
             return call(layer, inputs, weights)
-        # Nothing is pruned: the divisor is the sum of the weights.
-        how = {"path": layer.name, "weights": weights, "combiner": layer.combiner}
-        return tf.cast(
-            answer(of_table(table, inputs, kind="bag", encoding="ragged", **how)),
-            layer.compute_dtype,
+        lookup = of_table(
+            table,
+            inputs,
+            path=layer.name,
+            kind="bag",
+            # Nothing is pruned: the divisor is the sum of the weights.
+            encoding="ragged",
+            weights=weights,
+            combiner=layer.combiner,
         )
+        return tf.cast(activation_of(lookup), layer.compute_dtype)
 
     hooks.replace(EMBED_REDUCE, combined)

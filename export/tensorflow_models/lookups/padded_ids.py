@@ -25,10 +25,10 @@ from export.tensorflow_models.graph.input_paths import CallGraph
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_graphs import texts
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.lookups.records import Answer, of_indicator, of_table
+from export.tensorflow_models.lookups.records import ActivationOf, of_indicator, of_table
 
 _EXACT_MAX = 1 << 24
-"""Rows up to here are exact in float32."""
+"""Rows up to this one are exact in float32, the dtype of an indicator."""
 _SEQUENCE: dict[str, Any] = {"kind": "sequence", "encoding": "ragged"}
 
 
@@ -37,9 +37,9 @@ class Padded:
     """Ragged ids that were padded.
 
     Attributes:
-      ids: a RaggedTensor.
-      length: the length that they were truncated or padded to; None: that of the longest.
-      zero_is_padding: whether no word has row 0, which is the padding.
+      ids: The ids, a RaggedTensor.
+      length: The length that they were truncated or padded to; None: that of the longest.
+      zero_is_padding: Whether no word has row 0, which is the padding.
     """
 
     ids: Any
@@ -50,63 +50,70 @@ class Padded:
 class PaddedIds:
     """Remembers padded words, and the rows that were read by them."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, activation_of: ActivationOf) -> None:
         """Takes the function that returns a lookup's placeholder."""
-        self._answer = answer
+        self._activation_of = activation_of
         self._ids: dict[str, Padded] = {}
         self._rows: dict[str, tuple[Any, Padded]] = {}
 
-    def pad(self, ids: Any, length: int | None, default: Any, made: Any) -> Any:
-        """Returns `made`, the padded ids; for words with a length, numbers that a service computes
-        instead.
-        """
-        words = words_of(ids) if ids.dtype.is_integer and default in (None, 0) else None
+    def pad(self, ids: Any, length: int | None, default: Any, padded_ids: Any) -> Any:
+        """Returns `padded_ids`, or for words with a length numbers that a service computes."""
+        words = None
+        if ids.dtype.is_integer and default in (None, 0):
+            words = words_of(ids)
         if words is None:
-            return made
+            return padded_ids
         limits = _limits(words)
         count = limits.high + 1
+        # A service pads numbers only to a known length, and has none below 0.
         if length is not None and limits.low >= 0 and count <= _EXACT_MAX:
-            numbers = self._answer(
-                of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length)
-            )
-            made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
-        self._ids[made.name] = Padded(ids, length, not limits.may_be(0))
-        return made
+            name = ids.values.op.name
+            indicator = of_indicator(name, count, ids, 1, **_SEQUENCE, length=length)
+            numbers = self._activation_of(indicator)
+            padded_ids = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
+        self._ids[padded_ids.name] = Padded(ids, length, not limits.may_be(0))
+        return padded_ids
 
     def gather(self, variable: Any, ids: Any) -> Any:
         """Returns the rows of padded words; None for all other ids."""
-        padded = self._of(ids)
+        padded = self._padded(ids)
         if padded is None or variable.dtype != tf.float32:
             return None
-        if (
-            padded.length is None
-        ):  # its rows depend on the rest of the batch, unless they are masked
-            found = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
+        if padded.length is None:
+            # The rows depend on the longest text of the batch, unless `averaged` masks them.
+            rows = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
         else:
             lookup = of_table(variable, padded.ids, **_SEQUENCE, length=padded.length, filler_row=0)
-            found = self._answer(lookup)
-        self._rows[found.name] = variable, padded
-        return found
+            rows = self._activation_of(lookup)
+        self._rows[rows.name] = variable, padded
+        return rows
 
     def averaged(self, rows: Any, mask: Any) -> Any:
         """Returns the mean of masked rows of words; None if the mask is not `ids != 0`."""
-        if (
-            tf.executing_eagerly()
-            or not isinstance(rows, tf.Tensor)
-            or not isinstance(mask, tf.Tensor)
-        ):
+        are_tensors = isinstance(rows, tf.Tensor) and isinstance(mask, tf.Tensor)
+        if tf.executing_eagerly() or not are_tensors:
             return None
         variable, padded = self._rows.get(_unchanged_source(rows, self._rows).name, (None, None))
         if padded is None or not padded.zero_is_padding or mask.op.type != "NotEqual":
             return None
-        ids, other = mask.op.inputs
-        if self._of(ids) is not padded or tf.get_static_value(other) != 0:
+        ids, masked_id = mask.op.inputs
+        if self._padded(ids) is not padded or tf.get_static_value(masked_id) != 0:
             return None
-        how = {"kind": "bag", "encoding": "ragged", "combiner": "mean", "ids_max": padded.length}
-        return self._answer(of_table(variable, padded.ids, **how))
+        bag = of_table(
+            variable,
+            padded.ids,
+            kind="bag",
+            encoding="ragged",
+            combiner="mean",
+            ids_max=padded.length,
+        )
+        return self._activation_of(bag)
 
-    def _of(self, ids: Any) -> Padded | None:
-        return self._ids.get(_unchanged_source(ids, self._ids).name) if hasattr(ids, "op") else None
+    def _padded(self, ids: Any) -> Padded | None:
+        """Returns what is known of padded ids; None for all others."""
+        if not hasattr(ids, "op"):
+            return None
+        return self._ids.get(_unchanged_source(ids, self._ids).name)
 
 
 def words_of(ids: Any) -> ResolvedIds | None:
@@ -126,20 +133,29 @@ def current_call(ids: Any) -> CallGraph | None:
     if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
         return None
     captured = {inner.name: outer for outer, inner in graph.captures}
-    inputs = [each for each in needed([ids], []).placeholders if each.name not in captured]
-    return CallGraph({each.name: Source(each.name, "dense") for each in inputs}, captured)
+    sources = {}
+    for placeholder in needed([ids], []).placeholders:
+        # The recipe's inputs are not known here: the names of their placeholders stand for them.
+        if placeholder.name not in captured:
+            sources[placeholder.name] = Source(placeholder.name, "dense")
+    return CallGraph(sources, captured)
 
 
 def _limits(words: ResolvedIds) -> Limits:
     """Returns the limits of the rows of words."""
     assert isinstance(words.rule, TextIds)  # noqa: S101 - of words_of
-    text_tables = 0 if words.rule.text is None else len(words.rule.text.tables)
-    return limits_of(words.rule.ids, [len(keys) for keys in words.keys[text_tables:]])
+    # The tables of the text come before those of its words.
+    table_count = 0
+    if words.rule.text is not None:
+        table_count = len(words.rule.text.tables)
+    return limits_of(words.rule.ids, [len(keys) for keys in words.keys[table_count:]])
 
 
-def _unchanged_source(tensor: Any, known: Mapping[str, Any]) -> Any:
-    """Returns the known tensor that operations passed on without a change of values or shape."""
-    while tensor.name not in known and keeps_values(tensor.op):
+def _unchanged_source(tensor: Any, recorded: Mapping[str, Any]) -> Any:
+    """Returns the recorded tensor that operations passed on without a change of values or shape;
+    the last tensor that they passed on if none is recorded.
+    """
+    while tensor.name not in recorded and keeps_values(tensor.op):
         before = tensor.op.inputs[0]
         if str(before.shape) != str(tensor.shape):
             break
@@ -151,11 +167,15 @@ def intercept_averages(hooks: Hooks, padded: PaddedIds) -> None:
     """Replaces GlobalAveragePooling1D over masked rows of words."""
 
     def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
-        found = padded.averaged(inputs, mask) if layer.data_format == "channels_last" else None
-        if found is None:
+        averages = None
+        if layer.data_format == "channels_last":
+            averages = padded.averaged(inputs, mask)
+        if averages is None:
             return call(layer, inputs, mask=mask)
-        found = tf.cast(found, inputs.dtype)
-        return tf.expand_dims(found, 1) if layer.keepdims else found
+        averages = tf.cast(averages, inputs.dtype)
+        if layer.keepdims:
+            return tf.expand_dims(averages, 1)
+        return averages
 
     for point in AVERAGES:
         hooks.replace(point, mean)
@@ -165,12 +185,12 @@ def average_empty_as_zeros(hooks: Hooks) -> None:
     """Makes the mean of fully masked rows zeros, as in a bundle; Keras divides zero by zero."""
 
     def mean(call: Callable[..., Any], layer: Any, inputs: Any, mask: Any = None) -> Any:
-        found = call(layer, inputs, mask=mask)
-        if mask is None or not tf.is_tensor(found):
-            return found
-        kept = tf.reduce_any(tf.cast(mask, tf.bool), 1)
-        kept = tf.reshape(kept, [-1, *[1] * (found.shape.rank - 1)])
-        return tf.where(kept, found, tf.zeros_like(found))
+        averages = call(layer, inputs, mask=mask)
+        if mask is None or not tf.is_tensor(averages):
+            return averages
+        has_words = tf.reduce_any(tf.cast(mask, tf.bool), 1)
+        ones = [1] * (averages.shape.rank - 1)
+        return tf.where(tf.reshape(has_words, [-1, *ones]), averages, tf.zeros_like(averages))
 
     for point in AVERAGES:
         hooks.replace(point, mean)

@@ -11,7 +11,7 @@ ragged_math_ops.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,22 +27,25 @@ from export.tensorflow_models.frameworks.hook_points import (
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import placeholder_class, placeholder_of
 from export.tensorflow_models.lookups.gathers import describe_gather
-from export.tensorflow_models.lookups.records import Answer, Lookup, of_table
+from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 
 Pad = Callable[[Any, int | None, Any, Any], Any]
 """(ragged ids, length or None, default value, padded ids) -> the padded ids to use."""
 Original = Callable[..., Any]
 
 
-def intercept_ragged(hooks: Hooks, answer: Answer, gather: Answer, pad: Pad) -> None:
+def intercept_ragged(
+    hooks: Hooks, activation_of: ActivationOf, activation_of_gather: ActivationOf, pad: Pad
+) -> None:
     """Replaces ragged lookups in placeholder variables where their rows are made dense.
 
     Args:
-      hooks: receives the replacements.
-      answer, gather: return the placeholders of lookups, and of their ragged rows.
-      pad: replaces ids that were padded.
+      hooks: Receives the replacements.
+      activation_of: Returns the placeholder of a lookup.
+      activation_of_gather: Returns the placeholder of the ragged rows of a lookup.
+      pad: Replaces ids that were padded.
     """
-    lookups = _RaggedLookups(answer, gather, pad)
+    lookups = _PendingRaggedLookups(activation_of, activation_of_gather, pad)
     hooks.replace(RAGGED_LOOKUP, lookups.look_up)
     hooks.replace(RAGGED_GATHER, lookups.gather)
     hooks.replace(RAGGED_SUM, partial(lookups.reduce, "sum"))
@@ -55,89 +58,105 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
 
     The mean of an empty bag is zeros, as in a bundle; TensorFlow divides zero by zero.
     """
-    held: list[Any] = []
+    looked_up: list[Any] = []
 
-    def look_up(original: Original, **how: Any) -> Any:
-        found = original(**how)
-        held.append(found.flat_values)
-        return found
+    def look_up(original: Original, **arguments: Any) -> Any:
+        rows = original(**arguments)
+        looked_up.append(rows.flat_values)
+        return rows
 
-    def mean(original: Original, **how: Any) -> Any:
-        found = original(**how)
-        rows = how["input_tensor"]
-        if not any(each is rows.flat_values for each in held) or isinstance(found, tf.RaggedTensor):
-            return found
-        return tf.where(tf.math.is_nan(found), tf.zeros_like(found), found)
+    def mean(original: Original, **arguments: Any) -> Any:
+        means = original(**arguments)
+        values = arguments["input_tensor"].flat_values
+        # Means of other numbers stay NaN where there are none, as in training.
+        is_of_rows = any(rows is values for rows in looked_up)
+        if not is_of_rows or isinstance(means, tf.RaggedTensor):
+            return means
+        return tf.where(tf.math.is_nan(means), tf.zeros_like(means), means)
 
-    def gather(original: Original, **how: Any) -> Any:
-        if (
-            isinstance(how["params"], placeholder_class())
-            and not how["axis"]
-            and not how["batch_dims"]
-        ):
-            return tf.nn.embedding_lookup(how["params"], how["indices"])
-        return original(**how)
+    def gather(original: Original, **arguments: Any) -> Any:
+        params = arguments["params"]
+        if isinstance(params, placeholder_class()) and _reads_whole_rows(arguments):
+            return tf.nn.embedding_lookup(params, arguments["indices"])
+        return original(**arguments)
 
     hooks.replace(RAGGED_LOOKUP, look_up)
     hooks.replace(RAGGED_GATHER, gather)
     hooks.replace(RAGGED_MEAN, mean)
 
 
+def _reads_whole_rows(arguments: Mapping[str, Any]) -> bool:
+    """Returns whether a call of `tf.gather` reads a row of the table for each id."""
+    return not arguments["axis"] and not arguments["batch_dims"]
+
+
 def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
     """Returns `rows.to_tensor()`, computed by operations that LiteRT has.
 
     Args:
-      rows: a RaggedTensor of a graph.
-      length: of the result; None: that of the longest row.
-      default: the padding, of any shape that broadcasts to a value; None: zeros.
+      rows: A RaggedTensor of a graph.
+      length: The length of the result; None: that of the longest row.
+      default: The padding, of any shape that broadcasts to a value; None: zeros.
     """
     lengths = rows.row_lengths()
-    width = (
-        tf.reduce_max(tf.concat([[0], lengths], 0))
-        if length is None
-        else tf.constant(length, tf.int64)
-    )
+    if length is None:
+        # With a zero, since a batch may have no rows.
+        width = tf.reduce_max(tf.concat([[0], lengths], 0))
+    else:
+        width = tf.constant(length, tf.int64)
     filler = tf.cast(0 if default is None else default, rows.dtype)
     batch, _, *inner = rows.shape.as_list()
+
+    # The padding is value 0, and all others follow it: one gather reads both.
     values = tf.concat([tf.broadcast_to(filler, [1, *inner]), rows.values], 0)
-    places = tf.range(width)
-    taken = tf.expand_dims(rows.row_starts() + 1, 1) + places
-    within = places < tf.expand_dims(lengths, 1)
-    found = tf.gather(values, tf.where(within, taken, tf.zeros_like(taken)))
-    return tf.ensure_shape(found, [batch, length, *inner])
+    positions = tf.range(width)
+    indices = tf.expand_dims(rows.row_starts() + 1, 1) + positions
+    is_inside = positions < tf.expand_dims(lengths, 1)
+    padded = tf.gather(values, tf.where(is_inside, indices, tf.zeros_like(indices)))
+    return tf.ensure_shape(padded, [batch, length, *inner])
 
 
-class _RaggedLookups:
+class _PendingRaggedLookups:
     """Ragged lookups whose rows are not dense yet."""
 
-    def __init__(self, answer: Answer, gather: Answer, pad: Pad) -> None:
-        self._answer = answer
-        self._gather = gather
+    def __init__(
+        self, activation_of: ActivationOf, activation_of_gather: ActivationOf, pad: Pad
+    ) -> None:
+        self._activation_of = activation_of
+        self._activation_of_gather = activation_of_gather
         self._pad = pad
-        self._waiting: dict[str, tuple[Any, Any]] = {}
+        self._pending: dict[str, tuple[Any, Any]] = {}
+        """Table and ids of each lookup, by the name of its flat rows."""
 
-    def look_up(self, original: Original, **how: Any) -> Any:
+    def look_up(self, original: Original, **arguments: Any) -> Any:
         """Replaces `tf.nn.embedding_lookup`."""
-        rows = self._rows(how["params"], how["ids"]) if how["max_norm"] is None else None
-        return original(**how) if rows is None else rows
+        rows = None
+        if arguments["max_norm"] is None:
+            rows = self._rows(arguments["params"], arguments["ids"])
+        if rows is None:
+            return original(**arguments)
+        return rows
 
-    def gather(self, original: Original, **how: Any) -> Any:
+    def gather(self, original: Original, **arguments: Any) -> Any:
         """Replaces `tf.gather`."""
-        rows = (
-            self._rows(how["params"], how["indices"])
-            if not how["axis"] and not how["batch_dims"]
-            else None
-        )
-        return original(**how) if rows is None else rows
+        rows = None
+        if _reads_whole_rows(arguments):
+            rows = self._rows(arguments["params"], arguments["indices"])
+        if rows is None:
+            return original(**arguments)
+        return rows
 
-    def reduce(self, combiner: Combiner, original: Original, **how: Any) -> Any:
+    def reduce(self, combiner: Combiner, original: Original, **arguments: Any) -> Any:
         """Replaces `tf.reduce_sum` or `tf.reduce_mean` of each example's rows."""
-        each = how["axis"] in (1, -2, [1], (1,))
-        lookup = self._lookup(how["input_tensor"], kind="bag", combiner=combiner) if each else None
+        lookup = None
+        if arguments["axis"] in (1, -2, [1], (1,)):
+            lookup = self._lookup(arguments["input_tensor"], kind="bag", combiner=combiner)
         if lookup is None:
-            return original(**how)
-        found = self._answer(lookup)
-        return tf.expand_dims(found, 1) if how["keepdims"] else found
+            return original(**arguments)
+        activation = self._activation_of(lookup)
+        if arguments["keepdims"]:
+            return tf.expand_dims(activation, 1)
+        return activation
 
     def to_tensor(
         self,
@@ -149,36 +168,51 @@ class _RaggedLookups:
     ) -> Any:
         """Replaces `to_tensor`; with a length, by a sequence."""
         sizes: list[Any] = []
-        if shape is not None:
-            sizes = shape.as_list() if hasattr(shape, "as_list") else list(shape)
+        if hasattr(shape, "as_list"):
+            sizes = shape.as_list()
+        elif shape is not None:
+            sizes = list(shape)
         length = sizes[1] if len(sizes) > 1 else None
         if isinstance(length, int) and default_value in (None, 0):
             lookup = self._lookup(rows, kind="sequence", length=length)
             if lookup is not None:
-                return self._answer(lookup)
+                return self._activation_of(lookup)
+
+        # Ragged ids, and rows that no lookup returned, become dense by operations of LiteRT.
         inner = rows.shape.as_list()[2:]
-        plain = not tf.executing_eagerly() and rows.ragged_rank == 1 and None not in inner
-        if plain and (not sizes or sizes[0] is None) and sizes[2:] in ([], inner):
-            return self._pad(rows, length, default_value, dense_rows(rows, length, default_value))
+        is_plain = not tf.executing_eagerly() and rows.ragged_rank == 1 and None not in inner
+        keeps_batch = not sizes or sizes[0] is None
+        if is_plain and keeps_batch and sizes[2:] in ([], inner):
+            padded = dense_rows(rows, length, default_value)
+            return self._pad(rows, length, default_value, padded)
         return original(rows, default_value, name, shape)
 
     def _rows(self, params: Any, ids: Any) -> Any:
+        """Returns the ragged rows of a lookup, which is pending until they are made dense; None if
+        it is no lookup of ragged ids in a placeholder variable.
+        """
         table = placeholder_of(params)
-        ragged = (
-            isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1 and ids.values.shape.rank == 1
-        )
-        if not ragged or table is None or table.dtype != tf.float32:
+        if table is None or table.dtype != tf.float32:
             return None
-        lookup = describe_gather(table, ids.values)  # None outside a graph, where sizes are known
-        rows = self._gather(lookup) if lookup is not None else None
+        is_ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1
+        if not is_ragged or ids.values.shape.rank != 1:
+            return None
+        # None outside a graph, where sizes are known.
+        lookup = describe_gather(table, ids.values)
+        if lookup is None:
+            return None
+        rows = self._activation_of_gather(lookup)
         if rows is None:
             return None
-        self._waiting[rows.name] = table, ids
+        self._pending[rows.name] = table, ids
         return ids.with_values(rows)
 
-    def _lookup(self, rows: Any, **how: Any) -> Lookup | None:
-        symbolic = isinstance(rows, tf.RaggedTensor) and not hasattr(rows.flat_values, "numpy")
-        table, ids = (
-            self._waiting.get(rows.flat_values.name, (None, None)) if symbolic else (None, None)
-        )
-        return None if table is None else of_table(table, ids, encoding="ragged", **how)
+    def _lookup(self, rows: Any, **fields: Any) -> TracedLookup | None:
+        """Returns the pending lookup of rows, with these fields; None for all other rows."""
+        # Tensors have names in graphs only.
+        if not isinstance(rows, tf.RaggedTensor) or hasattr(rows.flat_values, "numpy"):
+            return None
+        if rows.flat_values.name not in self._pending:
+            return None
+        table, ids = self._pending[rows.flat_values.name]
+        return of_table(table, ids, encoding="ragged", **fields)

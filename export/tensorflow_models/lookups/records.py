@@ -19,45 +19,51 @@ Tensors = Any
 """A tf.Tensor, tf.RaggedTensor or tf.SparseTensor."""
 
 
-class NoRule(NamedTuple):
-    """Why no rule describes ids, as the end of a sentence, and what to change."""
+class MissingRule(NamedTuple):
+    """Why no rule describes ids, so that a lookup stays in its graph.
 
-    why: str
+    Attributes:
+      reason: What is known of the ids, as the end of a sentence.
+      cure: What the user can change, as an order.
+    """
+
+    reason: str
     cure: str = "give its lookup an unchanged input"
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup:
-    """One lookup in one table, with one combiner.
+class TracedLookup:
+    """One lookup in one table, with one combiner: what a model reads in a traced call.
 
     Attributes:
-      path: name of the feature, layer or column, for messages.
-      table: the table; for an indicator, its number of rows.
-      variable: the table's variable in the model; None for an indicator.
-      ids: tensors that `rule` is applied to; several only for a cross.
-      weights: one for each id.
-      kind: one id (single), a combined bag, or a sequence of vectors.
-      encoding: how the model takes its ids; a dense sequence holds exactly `length` ids.
-      combiner: the combiner of a bag.
-      length: the length of a sequence, longer ones are truncated; also 1 for a single dense id with
+      path: The name of the feature, layer or column, for messages.
+      table: The table; for an indicator, its number of rows.
+      variable: The table's variable in the model; None for an indicator.
+      ids: The tensors that `rule` is applied to; several only for a cross.
+      weights: The weights, one for each id.
+      kind: One id (single), a combined bag, or a sequence of vectors.
+      encoding: How the model takes its ids; a dense sequence holds exactly `length` ids.
+      combiner: The combiner of a bag.
+      length: The length of a sequence, longer ones are truncated; also 1 for a single dense id with
         its own dimension.
-      rule: the lookup's own rule from ids to rows; None: its ids are rows.
-      unknown: what the rule does with ids outside the table.
-      outside: what the lookup itself does with them.
-      keys: the keys of each vocabulary that `rule` reads, in the order of `lookup_tables_of`.
-      padding: the id that marks padding in a dense tensor.
-      max_norm: the largest norm of a row; rows with a larger norm are scaled.
-      empty_row: for a bag, the row that an empty one reads.
-      filler_row: for a sequence, the row that pads it; None: zeros.
-      config: the FeatureConfig of an embedding layer.
-      ids_max: for a bag, the maximum number of ids per example.
-      activation: the placeholder of its result, in a traced call.
-      gather: whether it is a gather from a plain variable, which may stay in the graph.
-      line: the user's line.
-      feature: its feature; None before it is resolved, or with `no_rule`.
-      no_rule: why there is no such feature.
-      position: among the ids of an example, of a lookup that was split off from one of them all.
-      traced: the lookup as the model made it, before its ids were resolved.
+      rule: The lookup's own rule from ids to rows; None: its ids are rows.
+      unknown: What the rule does with ids outside the table.
+      outside: What the lookup itself does with ids outside the table.
+      keys: The keys of each vocabulary that `rule` reads, in the order of `lookup_tables_of`.
+      padding: The id that marks padding in a dense tensor.
+      max_norm: The largest norm of a row; rows with a larger norm are scaled.
+      empty_row: The row that an empty bag reads.
+      filler_row: The row that pads a sequence; None: zeros.
+      config: The FeatureConfig of an embedding layer.
+      ids_max: The maximum number of ids per example in a bag.
+      activation: The placeholder of the lookup's result.
+      gather: Whether it is a gather from a plain variable, which may stay in the graph.
+      line: The user's line.
+      feature: The lookup's feature; None before it is resolved, or with `missing_rule`.
+      missing_rule: Why there is no such feature.
+      position: The position of its id among those of an example, if it was split off from a lookup
+        of all of them.
+      unresolved: The lookup as the model made it, before its ids were resolved.
     """
 
     path: str
@@ -83,40 +89,44 @@ class Lookup:
     gather: bool = False
     line: str = ""
     feature: FeatureSpec | None = None
-    no_rule: NoRule | None = None
+    missing_rule: MissingRule | None = None
     position: int | None = None
-    traced: Lookup | None = None
+    unresolved: TracedLookup | None = None
 
     @property
     def shape(self) -> tuple[int | None, ...]:
         """Shape of the activation; None is the batch."""
-        return (
-            (None, self.table.dim) if self.length is None else (None, self.length, self.table.dim)
-        )
+        if self.length is None:
+            return (None, self.table.dim)
+        return (None, self.length, self.table.dim)
 
 
 MakeTable = Callable[[TableFacts], Any]
-Answer = Callable[[Lookup], Any]
+"""Returns the variable of an embedding layer's table."""
+ActivationOf = Callable[[TracedLookup], Any]
+"""Returns the tensor that replaces the result of a lookup."""
 
 
-def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
-    """Returns a lookup of ids in a plain variable; `how` are other fields of Lookup."""
+def of_table(variable: Any, ids: Tensors, **fields: Any) -> TracedLookup:
+    """Returns a lookup of ids in a plain variable; `fields` are other ones of TracedLookup."""
     facts = facts_of(variable)
-    by_default = {
+    defaults = {
         "path": facts.config_name,
         "table": facts,
         "variable": variable,
         "ids": (ids,),
         "outside": getattr(variable, "outside", UNDEFINED),
     }
-    return Lookup(**{**by_default, **how})
+    return TracedLookup(**{**defaults, **fields})
 
 
-def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **how: Any) -> Lookup:
+def of_indicator(
+    path: str, rows: int, ids: Tensors, dim: int | None = None, **fields: Any
+) -> TracedLookup:
     """Returns a lookup without a table: ids below `rows` become that many numbers, or one number
-    (`dim` 1).
+    (`dim` 1). `fields` are other ones of TracedLookup.
     """
-    return Lookup(path, TableFacts("", path, rows, dim or rows), None, (ids,), **how)
+    return TracedLookup(path, TableFacts("", path, rows, dim or rows), None, (ids,), **fields)
 
 
 def facts_of(variable: Any) -> TableFacts:
@@ -127,35 +137,35 @@ def facts_of(variable: Any) -> TableFacts:
     return TableFacts("", variable.name.partition(":")[0], rows, dim)
 
 
-def table_name(name: str, what: str) -> str:
+def table_name(name: str, kind: str) -> str:
     """Returns the bundle's name of a table.
 
     Args:
-      name: the model's name. Characters that no file name may have become `_`, and what precedes
+      name: The model's name. Characters that no file name may have become `_`, and what precedes
         the first letter or digit, as in the name of a private attribute, is left out.
-      what: the kind of object, which is also its name if nothing is left.
+      kind: The kind of object, which is also its name if nothing is left.
+
     Raises:
-      NotConvertible: it is too long.
+      NotConvertible: It is too long.
     """
     bundle_name = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip("_.-")
-    bundle_name = bundle_name or what.partition(" ")[0]
+    bundle_name = bundle_name or kind.partition(" ")[0]
     if not paths.is_name(bundle_name):
         raise NotConvertible(
-            f"{what} {name!r} cannot be a name in a bundle: it has {len(bundle_name)} characters, "
+            f"{kind} {name!r} cannot be a name in a bundle: it has {len(bundle_name)} characters, "
             "and at most 128 were expected"
         )
     return bundle_name
 
 
-def free_name(name: str, taken: Container[str]) -> str:
-    """Returns a name that is not taken: itself, or with a number from 2 on."""
-    return next(
-        each
-        for each in chain([name], (f"{name}_{number}" for number in count(2)))
-        if each not in taken
-    )
+def free_name(name: str, used_names: Container[str]) -> str:
+    """Returns a name that is not used yet: itself, or with a number from 2 on."""
+    choices = chain([name], (f"{name}_{number}" for number in count(2)))
+    return next(choice for choice in choices if choice not in used_names)
 
 
 def batch_size(ids: Tensors) -> Any:
     """Returns the batch size of ids, as a scalar tensor."""
-    return ids.nrows() if isinstance(ids, tf.RaggedTensor) else tf.shape(ids)[0]
+    if isinstance(ids, tf.RaggedTensor):
+        return ids.nrows()
+    return tf.shape(ids)[0]

@@ -31,9 +31,13 @@ def queries_recorded() -> Iterator[list[Any]]:
     def search_index(
         call: Callable[..., Any], layer: Any, inputs: Any, *options: Any, **by_name: Any
     ) -> Any:
-        queries.append(inputs if layer.query_model is None else layer.query_model(inputs))
-        has_candidates = getattr(layer, "_candidates", None) is not None
-        return call(layer, inputs, *options, **by_name) if has_candidates else ()
+        query = inputs
+        if layer.query_model is not None:
+            query = layer.query_model(inputs)
+        queries.append(query)
+        if getattr(layer, "_candidates", None) is None:
+            return ()
+        return call(layer, inputs, *options, **by_name)
 
     with Hooks() as hooks:
         hooks.replace(KERAS_RS_RETRIEVAL, search)

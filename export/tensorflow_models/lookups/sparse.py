@@ -17,17 +17,23 @@ from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import SAFE_LOOKUPS, SPARSE_LOOKUPS
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import placeholder_of
-from export.tensorflow_models.lookups.records import Answer, Lookup, of_table
+from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 
 
-def intercept_sparse(hooks: Hooks, answer: Answer) -> None:
+def intercept_sparse(hooks: Hooks, activation_of: ActivationOf) -> None:
     """Replaces lookups with a combiner; TensorFlow does those that are not recognized."""
 
-    def combined(names: str, encoding: Encoding, original: Callable[..., Any], **how: Any) -> Any:
-        table, ids, weights = (how[name] for name in names.split())
-        lookup = _bag(table, ids, encoding, weights, how)
-        found = answer(lookup) if lookup is not None else None
-        return original(**how) if found is None else found
+    def combined(
+        names: str, encoding: Encoding, original: Callable[..., Any], **arguments: Any
+    ) -> Any:
+        table, ids, weights = (arguments[name] for name in names.split())
+        lookup = _bag(table, ids, encoding, weights, arguments)
+        activation = None
+        if lookup is not None:
+            activation = activation_of(lookup)
+        if activation is None:
+            return original(**arguments)
+        return activation
 
     for point in SPARSE_LOOKUPS:
         hooks.replace(point, partial(combined, "params sp_ids sp_weights", "ragged"))
@@ -38,25 +44,37 @@ def intercept_sparse(hooks: Hooks, answer: Answer) -> None:
 
 
 def _bag(
-    table: Any, ids: Any, encoding: Encoding, weights: Any, how: Mapping[str, Any]
-) -> Lookup | None:
+    table: Any, ids: Any, encoding: Encoding, weights: Any, arguments: Mapping[str, Any]
+) -> TracedLookup | None:
+    """Returns a lookup of bags; None if its table or its ids are others.
+
+    Args:
+      table: The table as it was passed: a variable, or a list of its partitions.
+      ids: The ids as they were passed.
+      encoding: How the function treats its ids.
+      weights: The weights as they were passed.
+      arguments: All arguments of the function.
+
+    Raises:
+      NotConvertible: Empty bags read a row that the table does not have.
+    """
     variable = placeholder_of(table)
-    if (
-        variable is None
-        or not isinstance(ids, tf.SparseTensor | tf.RaggedTensor)
-        or ids.shape.rank != 2
-    ):
+    is_bag = isinstance(ids, tf.SparseTensor | tf.RaggedTensor) and ids.shape.rank == 2
+    if variable is None or not is_bag:
         return None
-    variable.mod |= how["partition_strategy"] == "mod"
+    variable.mod |= arguments["partition_strategy"] == "mod"
+    max_norm = None
+    if arguments["max_norm"] is not None:
+        max_norm = float(arguments["max_norm"])
     lookup = of_table(
         variable,
         ids,
         kind="bag",
         weights=weights,
         encoding=encoding,
-        combiner=how["combiner"] or "mean",
-        max_norm=None if how["max_norm"] is None else float(how["max_norm"]),
-        empty_row=how.get("default_id"),
+        combiner=arguments["combiner"] or "mean",
+        max_norm=max_norm,
+        empty_row=arguments.get("default_id"),
     )
     if lookup.empty_row is not None and not 0 <= lookup.empty_row < lookup.table.rows:
         raise NotConvertible(

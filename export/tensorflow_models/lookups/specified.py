@@ -7,22 +7,23 @@ from __future__ import annotations
 from typing import Any
 
 from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.lookups.records import Answer, Lookup
+from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup
 
 
 class _Specified:
     """Holds what replaces such lookups inside a `lookups_intercepted` block."""
 
-    answer: Answer | None = None
+    activation_of: ActivationOf | None = None
 
 
-def intercept_specified(hooks: Hooks, answer: Answer) -> None:
-    """Lets `look_up` return what `answer` does."""
-    hooks.set_attribute(_Specified, "answer", staticmethod(hooks.watched(answer)))
+def intercept_specified(hooks: Hooks, activation_of: ActivationOf) -> None:
+    """Lets `look_up` return what `activation_of` does."""
+    watched = staticmethod(hooks.watched(activation_of))
+    hooks.set_attribute(_Specified, "activation_of", watched)
 
 
-def look_up(lookup: Lookup) -> Any:
+def look_up(lookup: TracedLookup) -> Any:
     """Returns the activation of a lookup, whose table is a placeholder variable."""
-    if _Specified.answer is None:
+    if _Specified.activation_of is None:
         raise RuntimeError("specified lookups exist only while a model is traced")
-    return _Specified.answer(lookup)
+    return _Specified.activation_of(lookup)

@@ -41,7 +41,8 @@ from export.tensorflow_models.model.configurations import (
 from export.tensorflow_models.model.keras_variables import is_of_older_format
 
 VOCABULARY = "vocabulary.txt"
-_SHOWN = 3
+_SHOWN_MAX = 3
+"""How many labels or values a message shows."""
 _REMEDY = (
     "Let the factory build the layer as it was trained; its configuration and its vocabulary are "
     'in the file. If the factory is right, save with model.save_weights("model.weights.h5"), which '
@@ -53,9 +54,9 @@ def check_archived_model(root: Any, checkpoint: Checkpoint, object_path: str) ->
     """Compares a file of Keras with the model that the factory returned.
 
     Args:
-      root: the model.
-      checkpoint: any checkpoint.
-      object_path: where the model is in what was saved; "": it was saved itself.
+      root: The model.
+      checkpoint: Any checkpoint.
+      object_path: The path of the model in what was saved; "": it was saved itself.
 
     Returns:
       Notes on what is not compared.
@@ -69,7 +70,9 @@ def check_archived_model(root: Any, checkpoint: Checkpoint, object_path: str) ->
     if storage.kind != "Keras" and not (storage.model or storage.assets):
         return ()
     if is_of_older_format(checkpoint):
-        return ()  # Its configuration is compared by `check_saved_layers`.
+        # Its configuration is compared by `check_saved_layers`.
+        return ()
+
     path = object_path.replace(".", "/")
     archived = _ArchivedModel(root, checkpoint, saved_values(root, path), path)
     archived.check_constants()
@@ -89,10 +92,12 @@ def _notes(comparison: Comparison, checkpoint: Checkpoint) -> tuple[str, ...]:
         )
     lambdas = comparison.lambdas
     if lambdas:
-        more = f" and {len(lambdas) - _SHOWN} more" if len(lambdas) > _SHOWN else ""
+        more = ""
+        if len(lambdas) > _SHOWN_MAX:
+            more = f" and {len(lambdas) - _SHOWN_MAX} more"
         notes.append(
-            f"{', '.join(lambdas[:_SHOWN])}{more}: the code of a lambda is the factory's; that in "
-            f"checkpoint {checkpoint.name} is neither executed nor compared"
+            f"{', '.join(lambdas[:_SHOWN_MAX])}{more}: the code of a lambda is the factory's; that "
+            f"in checkpoint {checkpoint.name} is neither executed nor compared"
         )
     return tuple(notes)
 
@@ -102,10 +107,10 @@ class _ArchivedModel:
     """A model beside the file that it was saved in.
 
     Attributes:
-      root: the model.
-      checkpoint: the file.
-      saved: what Keras would save of the model.
-      path: where the model is in the file, with slashes.
+      root: The model.
+      checkpoint: The file.
+      saved: What Keras would save of the model.
+      path: The path of the model in the file, with slashes.
     """
 
     root: Any
@@ -116,14 +121,16 @@ class _ArchivedModel:
     def check_constants(self) -> None:
         """Compares the values that layers save and have no variable for."""
         for path, value in self.saved.values.items():
-            if isinstance(value, np.ndarray) and path in self.checkpoint.entries:
-                stored = self.checkpoint.read_all(path)
-                if stored.shape != value.shape or not np.array_equal(stored, value):
-                    layer, _, name = path.partition("/vars/")
-                    raise self._rejection(
-                        f"{self._label(layer)}: {name} is {_summary(stored)} in the file and "
-                        f"{_summary(value)} in the model"
-                    )
+            # Variables are compared when they are restored; arrays have no variable.
+            if not isinstance(value, np.ndarray) or path not in self.checkpoint.entries:
+                continue
+            stored = self.checkpoint.read_all(path)
+            if stored.shape != value.shape or not np.array_equal(stored, value):
+                layer, _, name = path.partition("/vars/")
+                raise self._rejection(
+                    f"{self._label(layer)}: {name} is {_summary(stored)} in the file and "
+                    f"{_summary(value)} in the model"
+                )
 
     def compare_configurations(self) -> Comparison:
         """Compares the arguments of all layers."""
@@ -137,36 +144,46 @@ class _ArchivedModel:
                 "the model does not say its configuration, which could be compared with the file: "
                 f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
             ) from problem
+
         names = {kind.__name__ for kind in type(self.root).__mro__}
         if config["class_name"] in names:
             # A class may add methods for the export to the one that was trained.
             built |= {key: config.get(key) for key in ("module", "class_name")}
         elif not is_of_keras(config) and not is_of_keras(built):
+            # Two classes of the user's may take different arguments for the same layers.
             return Comparison(other_class=(str(config["class_name"]), str(built["class_name"])))
+
         try:
             comparison = compare_configurations(config, built, self._default_of)
         except RecursionError as problem:
             raise self._rejection("its configuration is nested too deeply") from problem
         if comparison.differences:
             count = len(comparison.differences)
-            more = f" (the first of {count} differences)" if count > 1 else ""
+            more = ""
+            if count > 1:
+                more = f" (the first of {count} differences)"
             raise self._rejection(f"{comparison.differences[0]}{more}")
         return comparison
 
     def check_assets(self) -> None:
         """Compares the files that layers saved with what the model's layers are made of."""
         groups = {_asset_path(self.checkpoint, group): group for group in self.saved.groups}
-        beginning = _asset_path(self.checkpoint, f"{self.path}/") if self.path else ""
-        separator = "." if self.checkpoint.storage.kind == "Orbax" else "/"
+        separator = _asset_path(self.checkpoint, "/")
+        beginning = ""
+        if self.path:
+            beginning = _asset_path(self.checkpoint, f"{self.path}/")
+
         # A TextVectorization first, then the lookup in it, which saves the same.
         for path in sorted(self.checkpoint.storage.assets, key=len):
             if not path.startswith(beginning):
                 continue
+            # The model itself is the group "", which every path begins with.
             owners = [
-                group for group in groups if path.startswith(f"{group}{separator}" if group else "")
+                group for group in groups if not group or path.startswith(f"{group}{separator}")
             ]
             if not owners:
                 raise self._rejection(f"it holds {path!r}, of a layer that the model lacks")
+            # Groups are nested: the layer that saved the file is the innermost one.
             owner = max(owners, key=len)
             self._check_asset(path, groups[owner], path[len(owner) :].lstrip(separator))
 
@@ -175,12 +192,12 @@ class _ArchivedModel:
         if name == VOCABULARY and hasattr(layer, "get_vocabulary"):
             self._check_vocabulary_file(path, group)
             return
-        own = _assets_of(layer).get(name)
-        if own is None:
+        expected = _assets_of(layer).get(name)
+        if expected is None:
             raise self._rejection(
                 f"it holds {path!r}, and {self._label(group)} of the model saves no {name!r}"
             )
-        if self._content(path, len(own)) != own:
+        if self._content(path, len(expected)) != expected:
             raise self._rejection(f"{path!r} is not what {self._label(group)} of the model saves")
 
     def _check_vocabulary_file(self, path: str, group: str) -> None:
@@ -200,23 +217,28 @@ class _ArchivedModel:
         """Compares the vocabularies that are not in files of their own.
 
         Args:
-          stated: those in the configuration of the file, by the name of the model's layer; None: it
-            is an asset.
+          stated: The vocabularies in the configuration of the file, by the name of the model's
+            layer; None: the vocabulary is an asset.
         """
         layers = self.saved.groups
-        inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers.values()}
+        # The lookup inside a TextVectorization, whose vocabulary is that of the outer layer.
+        inner_ids = {id(getattr(layer, "_lookup_layer", None)) for layer in layers.values()}
         for group, layer in layers.items():
             if not hasattr(layer, "save_assets") or not hasattr(layer, "get_vocabulary"):
                 continue
             file = f"{group}/{VOCABULARY}".lstrip("/")
             if _asset_path(self.checkpoint, file) in self.checkpoint.storage.assets:
+                # `check_assets` compared it.
                 continue
+
             vocabulary = stated.get(layer.name, MISSING)
             if isinstance(vocabulary, list):
                 self._check_stated(group, vocabulary)
-            elif self._says_vocabularies and (
-                vocabulary is None or (VOCABULARY in _assets_of(layer) and id(layer) not in inner)
-            ):
+                continue
+            if not self._says_vocabularies:
+                continue
+            saves_vocabulary = VOCABULARY in _assets_of(layer) and id(layer) not in inner_ids
+            if vocabulary is None or saves_vocabulary:
                 raise self._rejection(
                     f"{self._label(group)}: the file has no vocabulary of it, and the model has one"
                 )
@@ -234,18 +256,20 @@ class _ArchivedModel:
         if stated not in (plain, whole):
             raise self._unlike_vocabulary(group, stated, plain)
 
-    def _unlike_vocabulary(self, group: str, stored: list[str], own: list[str]) -> CheckpointError:
-        pairs = enumerate(zip(stored, own, strict=False))
-        index = next((i for i, (saved, built) in pairs if saved != built), None)
+    def _unlike_vocabulary(
+        self, group: str, stored: list[str], expected: list[str]
+    ) -> CheckpointError:
         label = self._label(group)
-        if index is None:
-            return self._rejection(
-                f"{label}: the vocabulary has {_count(stored, own)} entries in the file and "
-                f"{len(own)} in the model"
-            )
+        for index, (saved, built) in enumerate(zip(stored, expected, strict=False)):
+            if saved != built:
+                return self._rejection(
+                    f"{label}: vocabulary entry {index} is {text_of(saved)} in the file and "
+                    f"{text_of(built)} in the model"
+                )
+        # One vocabulary is the beginning of the other.
         return self._rejection(
-            f"{label}: vocabulary entry {index} is {text_of(stored[index])} in the file and "
-            f"{text_of(own[index])} in the model"
+            f"{label}: the vocabulary has {_count(stored, expected)} entries in the file and "
+            f"{len(expected)} in the model"
         )
 
     def _configuration(self) -> Mapping[str, Any]:
@@ -258,10 +282,13 @@ class _ArchivedModel:
             if not isinstance(inner, dict):
                 return {}
             if step == "layers" and isinstance(inner.get("layers"), list) and steps:
+                # A path names a layer of a list, which has only positions in the configuration.
                 config = _listed(inner["layers"]).get(steps.pop(0))
             else:
                 config = inner.get(step)
-        return config if isinstance(config, dict) and "class_name" in config else {}
+        if isinstance(config, dict) and "class_name" in config:
+            return config
+        return {}
 
     def _default_of(self, class_name: str, argument: str) -> Any:
         return default_of(map(type, all_layers(self.root)), class_name, argument)
@@ -281,11 +308,15 @@ def _listed(layers: list[Any]) -> dict[str, Any]:
     listed: dict[str, Any] = {}
     counts: Counter[str] = Counter()
     for layer in layers:
-        if isinstance(layer, dict):
-            name = name_in_list(str(layer.get("class_name")))
-            number = counts[name]
-            counts[name] += 1
-            listed[f"{name}_{number}" if number else name] = layer
+        if not isinstance(layer, dict):
+            continue
+        class_name = name_in_list(str(layer.get("class_name")))
+        name = class_name
+        # Keras numbers all layers of a class but the first: dense, dense_1, dense_2.
+        if counts[class_name]:
+            name = f"{class_name}_{counts[class_name]}"
+        counts[class_name] += 1
+        listed[name] = layer
     return listed
 
 
@@ -293,6 +324,7 @@ def _assets_of(layer: Any) -> dict[str, bytes]:
     """Returns the files that a layer saves, by their paths."""
     if not hasattr(layer, "save_assets"):
         return {}
+    # A layer writes its files itself; Keras has no call that returns their contents.
     with tempfile.TemporaryDirectory() as name:
         layer.save_assets(name)
         folder = Path(name)
@@ -301,13 +333,18 @@ def _assets_of(layer: Any) -> dict[str, bytes]:
 
 
 def _asset_path(checkpoint: Checkpoint, path: str) -> str:
-    return path.replace("/", ".") if checkpoint.storage.kind == "Orbax" else path
+    """Returns the path of an asset as the storage of a checkpoint writes it."""
+    if checkpoint.storage.kind == "Orbax":
+        return path.replace("/", ".")
+    return path
 
 
-def _count(stored: Collection[str], own: Collection[str]) -> str:
+def _count(stored: Collection[str], expected: Collection[str]) -> str:
     """Returns how many entries are stored, of which no more are read than show that."""
-    return f"more than {len(own)}" if len(stored) > len(own) else str(len(stored))
+    if len(stored) > len(expected):
+        return f"more than {len(expected)}"
+    return str(len(stored))
 
 
 def _summary(values: np.ndarray[Any, Any]) -> str:
-    return f"{values.dtype} {list(values.shape)} {text_of(values.ravel()[:_SHOWN].tolist())}"
+    return f"{values.dtype} {list(values.shape)} {text_of(values.ravel()[:_SHOWN_MAX].tolist())}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
@@ -27,23 +28,24 @@ from export.tensorflow_models.graph.origins import Source, sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.lookups.interception import lookups_intercepted
-from export.tensorflow_models.lookups.records import Lookup, MakeTable, batch_size
+from export.tensorflow_models.lookups.records import MakeTable, TracedLookup, batch_size
 from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
 from export.user_lines import at_line, line_of_exception, line_of_operation
 
 _TAKES_ARRAY = re.compile(r"'dict' object|\bdict\b.*(dtype|shape|Tensor)|SymbolicTensor")
 """Errors of code that takes one array for its argument, and was given a dict."""
 _OTHER_DTYPE = re.compile(r"has type (\w+) that does not match expected type of (\w+)")
+"""TensorFlow's error about an operand of another dtype: the dtypes that it has and should have."""
 
 
 def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
     """Returns what runs a call in inference mode; it takes the values of its inputs by their names.
 
     Raises:
-      UsageError: the model has no such attribute or layer, it cannot be called, or it takes other
+      UsageError: The model has no such attribute or layer, it cannot be called, or it takes other
         arguments.
     """
-    target = reduce(_step_into(call), call.path.split(".") if call.path else (), root)
+    target = _target_of(root, call)
     if hasattr(type(target), "with_call"):
         # What stands for the model gives the user's function its arguments.
         return cast(Callable[[Mapping[str, Any]], Any], target.with_call(call))
@@ -53,13 +55,21 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
     # instead.
     target = getattr(target, "python_function", target)
     constants = _inference_arguments(target, call)
-    bind = tf.autograph.experimental.do_not_convert(call.bind)
+    # AutoGraph converts what `run` calls; the exporter's own code is not meant.
+    arguments_of = tf.autograph.experimental.do_not_convert(call.bind)
 
     def run(values: Mapping[str, Any]) -> Any:
-        positional, by_name = bind(values)
+        positional, by_name = arguments_of(values)
         return target(*positional, **by_name, **constants)
 
     return run
+
+
+def _target_of(root: Any, call: Call) -> Any:
+    """Returns what a call names: the model, or an attribute or layer below it."""
+    if not call.path:
+        return root
+    return reduce(_step_into(call), call.path.split("."), root)
 
 
 def _step_into(call: Call) -> Callable[[Any, str], Any]:
@@ -73,8 +83,10 @@ def _step_into(call: Call) -> Callable[[Any, str], Any]:
         layers = {layer.name: layer for layer in getattr(owner, "layers", ())}
         if step in layers:
             return layers[step]
-        known = f"; its layers are {', '.join(layers)}" if layers else ""
-        raise UsageError(f"{call}: {type(owner).__name__} has no attribute {step!r}{known}")
+        choices = ""
+        if layers:
+            choices = f"; its layers are {', '.join(layers)}"
+        raise UsageError(f"{call}: {type(owner).__name__} has no attribute {step!r}{choices}")
 
     return step_into
 
@@ -83,12 +95,14 @@ def _inference_arguments(target: Any, call: Call) -> dict[str, Any]:
     """Returns the keyword arguments that put a call in inference mode.
 
     Raises:
-      UsageError: the function cannot be called with the arguments of the recipe.
+      UsageError: The function cannot be called with the arguments of the recipe.
     """
     try:
         signature = inspect.signature(getattr(target, "call", target))
     except (TypeError, ValueError):
-        return {}  # of a function that is not written in Python
+        # A function that is not written in Python has no signature.
+        return {}
+
     positional, by_name = call.bind(dict.fromkeys(call.inputs))
     if by_name.get("training", False) is not False:
         raise UsageError(
@@ -98,20 +112,24 @@ def _inference_arguments(target: Any, call: Call) -> dict[str, Any]:
     constants = {}
     if "training" in signature.parameters and "training" not in by_name:
         constants["training"] = False
+
+    # Bound before the call, so that a wrong recipe is not reported as an error of the model.
     try:
         signature.bind(*positional, **by_name, **constants)
     except TypeError as problem:
         names = ", ".join(signature.parameters)
-        given = "one dict of inputs" if call.arguments is None else "what 'arguments' names"
+        passed = "what 'arguments' names"
+        if call.arguments is None:
+            passed = "one dict of inputs"
         raise UsageError(
-            f"{call} takes {names}, and is given {given}: {problem}. Write as the tower's "
+            f"{call} takes {names}, and is given {passed}: {problem}. Write as the tower's "
             '\'arguments\' what it is given, as in arguments = ["user_id", "movie_id"] or '
             'arguments = { x = "user_id" }'
         ) from problem
     return constants
 
 
-def zeros(lookup: Lookup) -> Any:
+def zeros(lookup: TracedLookup) -> Any:
     """Returns zeros of a lookup's shape: while the model is built, nothing reads the values."""
     return tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
 
@@ -122,47 +140,52 @@ def trace_call(
     """Traces one call of the model.
 
     Args:
-      root: the model.
-      call: the call.
-      parts: the inputs that it is given.
-      make_table: as for `lookups_intercepted`.
+      root: The model.
+      call: The call.
+      parts: The inputs that the call takes, as the recipe declares them.
+      make_table: Returns the variable of an embedding layer's table.
+
     Raises:
-      NotConvertible: the model raises an error; names the user's line.
-      UsageError: the recipe declares a string as numbers, or the reverse.
+      NotConvertible: The model raises an error; names the user's line.
+      UsageError: The recipe declares a string as numbers, or the reverse.
     """
     target = resolve_call(root, call)
     lengths: dict[str, Any] = {}
-    given: dict[str, Any] = {}
-    recorder = _Recorder(given, lengths)
+    tensors: dict[str, Any] = {}
+    recorder = _Recorder(tensors, lengths)
 
     def called(inputs: Mapping[str, Any]) -> Any:
         return target(inputs)
 
-    converted = called if isinstance(root, NamedGraph) else tf.autograph.to_graph(called)
+    # AutoGraph does not convert code of TF1, whose programs build a graph themselves.
+    converted = called
+    if not isinstance(root, NamedGraph):
+        converted = tf.autograph.to_graph(called)
 
-    names: dict[str, int] = {}
+    uses_of_name: Counter[str] = Counter()
 
-    def create_variable(make_variable: Callable[..., Any], **how: Any) -> Any:
+    def create_variable(make_variable: Callable[..., Any], **options: Any) -> Any:
         # wrap_function needs distinct variable names; Keras 3 layers that are built here may share
         # one.
-        name = how.get("name") or "Variable"
-        names[name] = names.get(name, 0) + 1
-        return make_variable(
-            **{**how, "name": name if names[name] == 1 else f"{name}_{names[name]}"}
-        )
+        name = options.get("name") or "Variable"
+        uses_of_name[name] += 1
+        options["name"] = name
+        if uses_of_name[name] > 1:
+            options["name"] = f"{name}_{uses_of_name[name]}"
+        return make_variable(**options)
 
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
-        given.update(_with_row_lengths(inputs, parts, lengths))
+        tensors.update(_with_row_lengths(inputs, parts, lengths))
         with tf.variable_creator_scope(create_variable):
-            return _without_placeholders(converted(with_booleans(given, parts)))
+            return _without_placeholders(converted(with_booleans(tensors, parts)))
 
     eagerly = tf.config.functions_run_eagerly()
     # tf.functions inside the call become part of the one graph.
     tf.config.run_functions_eagerly(True)
     try:
-        answers = (recorder.record, recorder.record_gather, recorder.lengths_of)
-        with lookups_intercepted(make_table, *answers), queries_recorded() as queries:
+        replacements = (recorder.record, recorder.record_gather, recorder.lengths_of)
+        with lookups_intercepted(make_table, *replacements), queries_recorded() as queries:
             function = tf.compat.v1.wrap_function(
                 body, [{name: input_spec(part) for name, part in parts.items()}]
             )
@@ -179,26 +202,29 @@ def trace_call(
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
-    _check_casts(function.graph, given)
-    in_graph = [
+
+    _check_casts(function.graph, tensors)
+    # The queries of other graphs are those in which Keras infers shapes.
+    queries_in_graph = [
         query for query in queries if getattr(query, "graph", None) is function.graph
-    ]  # others are of graphs in which Keras infers shapes
-    returned = Returned(function.structured_outputs, _output_names(root, call), in_graph)
-    return TracedCall(call, function, given, lengths, returned, parts, recorder.lookups)
+    ]
+    returned = Returned(function.structured_outputs, _output_names(root, call), queries_in_graph)
+    return TracedCall(call, function, tensors, lengths, returned, parts, recorder.lookups)
 
 
 def _output_names(root: Any, call: Call) -> tuple[str, ...]:
     """Returns the names that a functional model of Keras has for the list of its results."""
-    target = reduce(_step_into(call), call.path.split(".") if call.path else (), root)
-    return tuple(getattr(target, "output_names", None) or ())
+    names = getattr(_target_of(root, call), "output_names", None)
+    return tuple(names or ())
 
 
 def with_booleans(values: Mapping[str, Any], parts: Mapping[str, InputSection]) -> dict[str, Any]:
     """Returns the values of inputs as a call takes them: numbers that stand for a bool as one."""
-    return {
-        name: tf.cast(value, tf.bool) if parts[name].dtype == "bool" else value
-        for name, value in values.items()
-    }
+    converted = dict(values)
+    for name, value in values.items():
+        if parts[name].dtype == "bool":
+            converted[name] = tf.cast(value, tf.bool)
+    return converted
 
 
 def _without_placeholders(result: Any) -> Any:
@@ -214,7 +240,7 @@ def _without_placeholders(result: Any) -> Any:
     return result
 
 
-def _check_casts(graph: Any, given: Mapping[str, Any]) -> None:
+def _check_casts(graph: Any, inputs: Mapping[str, Any]) -> None:
     """Checks that nothing is cast between strings and numbers, which TensorFlow only does in a
     graph that never runs.
 
@@ -224,7 +250,7 @@ def _check_casts(graph: Any, given: Mapping[str, Any]) -> None:
       UsageError: An input is cast; names it.
       NotConvertible: Something else is cast; names the line.
     """
-    followed = CallGraph(sources_of(given), {})
+    followed = CallGraph(sources_of(inputs), {})
     for operation in graph.get_operations():
         if operation.type != "Cast":
             continue
@@ -246,19 +272,28 @@ def _check_casts(graph: Any, given: Mapping[str, Any]) -> None:
 
 
 class _Recorder:
-    """Replaces lookups by placeholders of the traced graph."""
+    """Replaces lookups by placeholders of the traced graph.
 
-    def __init__(self, given: Mapping[str, Any], lengths: dict[str, Any]) -> None:
-        self.lookups: list[Lookup] = []
+    Attributes:
+      lookups: The lookups that were replaced, in the order of the call.
+      graph: The traced graph; None before it is traced.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any], lengths: dict[str, Any]) -> None:
+        """Takes the tensors of the call's inputs, and a dict that receives placeholders of lengths;
+        tracing fills both.
+        """
+        self.lookups: list[TracedLookup] = []
         self.graph: Any = None
-        self._given = given
+        self._inputs = inputs
         self._lengths = lengths
 
-    def record(self, lookup: Lookup) -> Any:
+    def record(self, lookup: TracedLookup) -> Any:
         """Returns the placeholder of a lookup that cannot run without its table."""
         graph = tf.compat.v1.get_default_graph()
         if tf.executing_eagerly() or "scratch_graph" in getattr(graph, "name", ""):
-            return zeros(lookup)  # Keras only infers shapes
+            # Keras only infers shapes.
+            return zeros(lookup)
         if graph is not self.graph:
             raise NotConvertible(
                 f"feature {lookup.path!r} is looked up inside a tf.function, tf.cond or "
@@ -267,38 +302,45 @@ class _Recorder:
             )
         return self._placeholder(lookup, gather=False)
 
-    def record_gather(self, lookup: Lookup) -> Any:
+    def record_gather(self, lookup: TracedLookup) -> Any:
         """Returns the placeholder of a gather from a plain variable; None outside the
         traced graph.
         """
-        return (
-            self._placeholder(lookup, gather=True)
-            if tf.compat.v1.get_default_graph() is self.graph
-            else None
-        )
+        if tf.compat.v1.get_default_graph() is not self.graph:
+            return None
+        return self._placeholder(lookup, gather=True)
 
     def lengths_of(self, ids: Any) -> Any:
         """Returns how many positions of a dense input each example uses."""
-        source = CallGraph(sources_of(self._given), {}).origin(Values(ids))
+        source = CallGraph(sources_of(self._inputs), {}).origin(Values(ids))
         if not isinstance(source, Source):
             raise NotConvertible(
                 f"a sequence column reads ids that the model computes{at_line(current_line())}; "
                 "give it an unchanged input"
             )
         if source.name not in self._lengths:
-            made = tf.compat.v1.placeholder(
-                tf.int64, [None], name=identifier(f"{source.name}_lengths")
-            )
-            self._lengths[source.name] = made
-        return tf.minimum(self._lengths[source.name], ids.shape.as_list()[1])
+            self._lengths[source.name] = _lengths_placeholder(source.name)
+        # Longer sequences are truncated.
+        length = ids.shape.as_list()[1]
+        return tf.minimum(self._lengths[source.name], length)
 
-    def _placeholder(self, lookup: Lookup, gather: bool) -> Any:
-        shape = lookup.shape if lookup.kind != "single" else (None, lookup.table.dim)
+    def _placeholder(self, lookup: TracedLookup, gather: bool) -> Any:
+        # A single id has one vector, also where it has a dimension of its own.
+        shape = lookup.shape
+        if lookup.kind == "single":
+            shape = (None, lookup.table.dim)
         activation = tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
         self.lookups.append(
             replace(lookup, activation=activation, gather=gather, line=current_line())
         )
-        return activation if shape == lookup.shape else tf.expand_dims(activation, 1)
+        if shape == lookup.shape:
+            return activation
+        return tf.expand_dims(activation, 1)
+
+
+def _lengths_placeholder(name: str) -> Any:
+    """Returns a placeholder of the number of ids that each example has in an input."""
+    return tf.compat.v1.placeholder(tf.int64, [None], name=identifier(f"{name}_lengths"))
 
 
 def _with_row_lengths(
@@ -309,38 +351,40 @@ def _with_row_lengths(
     Whatever a model computes from row lengths, splits or indices then needs one dense input.
     Weights share the lengths of their ids.
     """
-    given = dict(inputs)
-    for name in sorted(inputs, key=lambda each: parts[each].weights_for is not None):
+    tensors = dict(inputs)
+    # Ids before their weights, which share the ids' lengths.
+    for name in sorted(inputs, key=lambda name: parts[name].weights_for is not None):
         part = parts[name]
-        value = inputs[name]
+        values = inputs[name]
         if part.kind == "dense":
             continue
-        owner = (
-            part.weights_for
-            if part.weights_for in lengths and parts[part.weights_for].kind == part.kind
-            else name
-        )
-        if owner != name:
-            same = given[owner]
-            given[name] = (
-                same.with_values(value.values)
-                if part.kind == "ragged"
-                else tf.SparseTensor(same.indices, value.values, same.dense_shape)
-            )
+
+        owner = part.weights_for
+        if owner in lengths and parts[owner].kind == part.kind:
+            ids = tensors[owner]
+            if part.kind == "ragged":
+                tensors[name] = ids.with_values(values.values)
+            else:
+                tensors[name] = tf.SparseTensor(ids.indices, values.values, ids.dense_shape)
             continue
-        lengths[name] = tf.compat.v1.placeholder(
-            tf.int64, [None], name=identifier(f"{name}_lengths")
-        )
-        rows = tf.RaggedTensor.from_row_lengths(value.values, lengths[name], validate=False)
+
+        lengths[name] = _lengths_placeholder(name)
+        rows = tf.RaggedTensor.from_row_lengths(values.values, lengths[name], validate=False)
         if part.kind == "ragged":
-            given[name] = rows
-            continue
-        examples = rows.value_rowids()
-        places = tf.range(tf.size(examples, tf.int64)) - tf.gather(rows.row_splits, examples)
-        indices = tf.stack([examples, places], axis=1)
-        extent = tf.stack([tf.size(lengths[name], tf.int64), tf.reduce_max(lengths[name])])
-        given[name] = tf.SparseTensor(tf.ensure_shape(indices, [None, 2]), value.values, extent)
-    return given
+            tensors[name] = rows
+        else:
+            tensors[name] = _sparse(rows, lengths[name])
+    return tensors
+
+
+def _sparse(rows: Any, lengths: Any) -> Any:
+    """Returns ragged rows as a SparseTensor, whose values stand at the beginning of each row."""
+    examples = rows.value_rowids()
+    count = tf.size(examples, tf.int64)
+    positions = tf.range(count) - tf.gather(rows.row_splits, examples)
+    indices = tf.stack([examples, positions], axis=1)
+    extent = tf.stack([tf.size(lengths, tf.int64), tf.reduce_max(lengths)])
+    return tf.SparseTensor(tf.ensure_shape(indices, [None, 2]), rows.values, extent)
 
 
 def _python_code_cure(graph: Any) -> str:
@@ -362,11 +406,12 @@ def _cure(problem: Exception, call: Call, parts: Mapping[str, InputSection]) -> 
     """Returns what to change, as far as the message shows.
 
     Args:
-      problem: what the call raised.
-      call: the call.
-      parts: the inputs that it was given.
+      problem: What the call raised.
+      call: The call.
+      parts: The inputs that the call was given.
     """
     text = one_line(problem)
+    # From the surest sign to the vaguest: the last remedy fits any call.
     mismatch = _OTHER_DTYPE.search(text)
     declared: list[str] = []
     if mismatch is not None:

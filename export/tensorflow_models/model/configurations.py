@@ -31,13 +31,16 @@ from typing import Any
 LOOKUPS = ("StringLookup", "IntegerLookup", "TextVectorization")
 """Layers with vocabularies."""
 MISSING = object()
-"""In the place of a value that is not there."""
+"""Stands for a value that is not there."""
 
 _OF_TRAINING = re.compile(r".*_(initializer|regularizer|constraint)")
+"""Arguments that only training reads."""
 _SKIPPED = ("name", "trainable")
 _OF_VOCABULARIES = ("vocabulary", "idf_weights", "vocabulary_size", "has_input_vocabulary")
 _WIRING = ("inbound_nodes", "input_layers", "output_layers")
-_SHOWN_MAX = 80
+"""Arguments of a graph of layers that name its layers."""
+_TEXT_MAX = 80
+"""How many characters of a value a message shows."""
 
 DefaultOf = Callable[[str, str], Any]
 """(class, argument) -> the default value of the argument; MISSING if there is none."""
@@ -48,11 +51,12 @@ class Comparison:
     """What a comparison found.
 
     Attributes:
-      differences: yields each with the layer that has it; the first is the one to name.
-      vocabularies: of lookups by the name of the model's layer; None: it is an asset.
-      lambdas: layers whose code was not compared.
-      other_class: of the saved model and of the one that was built, if they are the user's own and
-        unlike, so that their arguments cannot be compared; (): they are not.
+      differences: The differences, each with the layer that has it; the first is the one to name.
+      vocabularies: The saved vocabularies of lookups by the name of the model's layer; None: the
+        vocabulary is an asset.
+      lambdas: The layers whose code was not compared.
+      other_class: The classes of the saved model and of the one that was built, if both are the
+        user's own and differ, so that their arguments cannot be compared; (): they do not.
     """
 
     differences: list[str] = field(default_factory=list)
@@ -65,14 +69,14 @@ def compare_configurations(saved: Any, built: Any, default_of: DefaultOf) -> Com
     """Compares a saved model with one that was built.
 
     Args:
-      saved: the configuration in the file.
-      built: the configuration of the model, after a way through JSON.
-      default_of: tells what an argument is where a configuration does not have it, as one of
-        another version of Keras.
+      saved: The configuration in the file.
+      built: The configuration of the model, after a way through JSON.
+      default_of: Returns the value of an argument that a configuration lacks, as one of another
+        version of Keras does.
     """
     comparison = Comparison()
     walk = _Walk(comparison, default_of)
-    comparison.differences.extend(walk.objects(saved, built, _Place()))
+    comparison.differences.extend(walk.objects(saved, built, _ValuePath()))
     return comparison
 
 
@@ -81,55 +85,63 @@ def default_of(classes: Iterable[type], class_name: str, argument: str) -> Any:
     MISSING if it has none.
 
     Args:
-      classes: those of a model's layers.
-      class_name: of one of them, or of a base.
-      argument: of its constructor.
+      classes: The classes of a model's layers.
+      class_name: The name of one of the classes, or of a base.
+      argument: The name of an argument of its constructor.
     """
     kinds = (kind for layer in classes for kind in layer.__mro__)
     kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
-    own = [vars(base).get("__init__") for base in kind.__mro__]
-    for initializer in filter(None, own):
+    # The nearest constructor that names the argument: derived ones take it as one of **kwargs.
+    initializers = [vars(base).get("__init__") for base in kind.__mro__]
+    for initializer in filter(None, initializers):
         parameter = inspect.signature(initializer).parameters.get(argument)
-        if parameter is not None and parameter.default is not parameter.empty:
-            default = parameter.default
-            return list(default) if isinstance(default, tuple) else default
+        if parameter is None or parameter.default is parameter.empty:
+            continue
+        default = parameter.default
+        if isinstance(default, tuple):
+            return list(default)  # as JSON has it
+        return default
     return MISSING
 
 
 def text_of(value: Any) -> str:
     """Returns a value as a message shows it."""
     text = repr(value)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+    if len(text) > _TEXT_MAX:
+        return f"{text[:_TEXT_MAX]}..."
+    return text
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where in a model two values are.
+class _ValuePath:
+    """The path of two values that are compared, in both configurations.
 
     Attributes:
-      layer: the innermost layer, for messages; "": none.
-      path: arguments of it.
+      layer: The innermost layer, for messages; "": none.
+      argument: The argument of the layer, with keys and positions in it; "": the layer itself.
     """
 
     layer: str = ""
-    path: str = ""
+    argument: str = ""
 
-    def at(self, name: str | int) -> _Place:
+    def step(self, name: str | int) -> _ValuePath:
+        """Returns the path of an argument, a key, or a position below this one."""
         if isinstance(name, int):
-            return _Place(self.layer, f"{self.path}[{name}]")
-        return _Place(self.layer, f"{self.path}.{name}".lstrip("."))
+            return _ValuePath(self.layer, f"{self.argument}[{name}]")
+        return _ValuePath(self.layer, f"{self.argument}.{name}".lstrip("."))
 
-    def unlike(self, saved: Any, built: Any) -> str:
-        where = f"{self.layer or 'the model'}: {self.path or 'it'}"
+    def difference(self, saved: Any, built: Any) -> str:
+        """Returns how two values at this path differ, in words."""
+        subject = f"{self.layer or 'the model'}: {self.argument or 'it'}"
         if saved is MISSING:
-            return f"{where} is not in the file and {text_of(built)} in the model"
+            return f"{subject} is not in the file and {text_of(built)} in the model"
         if built is MISSING:
-            return f"{where} is {text_of(saved)} in the file and not in the model"
-        return f"{where} is {text_of(saved)} in the file and {text_of(built)} in the model"
+            return f"{subject} is {text_of(saved)} in the file and not in the model"
+        return f"{subject} is {text_of(saved)} in the file and {text_of(built)} in the model"
 
 
 Scope = Mapping[str, int]
-"""The layers around a value: name -> place in their list."""
+"""The layers around a value: name -> position in their list."""
 
 
 @dataclass(frozen=True)
@@ -140,61 +152,65 @@ class _Walk:
     default_of: DefaultOf
 
     def values(
-        self, saved: Any, built: Any, place: _Place, names: Scope, other_names: Scope
+        self, saved: Any, built: Any, path: _ValuePath, saved_scope: Scope, built_scope: Scope
     ) -> Iterator[str]:
+        """Compares two values, whose layers may be called otherwise."""
         saved = _normalized(saved)
         built = _normalized(built)
         if _is_object(saved) and _is_object(built):
-            yield from self.objects(saved, built, place)
+            yield from self.objects(saved, built, path)
         elif isinstance(saved, dict) and isinstance(built, dict):
             for key in _keys(saved, built):
                 if key != "shared_object_id":
                     pair = saved.get(key, MISSING), built.get(key, MISSING)
-                    yield from self.values(*pair, place.at(key), names, other_names)
+                    yield from self.values(*pair, path.step(key), saved_scope, built_scope)
         elif isinstance(saved, list) and isinstance(built, list):
             for index in range(max(len(saved), len(built))):
                 pair = _item(saved, index), _item(built, index)
-                yield from self.values(*pair, place.at(index), names, other_names)
-        elif isinstance(saved, str) and isinstance(built, str) and saved in names:
-            if names[saved] != other_names.get(built):
-                yield place.unlike(saved, built)
+                yield from self.values(*pair, path.step(index), saved_scope, built_scope)
+        elif isinstance(saved, str) and isinstance(built, str) and saved in saved_scope:
+            # Names of layers may be numbered otherwise: only their positions must be the same.
+            if saved_scope[saved] != built_scope.get(built):
+                yield path.difference(saved, built)
         elif not _equal(saved, built):
-            yield place.unlike(saved, built)
+            yield path.difference(saved, built)
 
     def objects(
-        self, saved: Mapping[str, Any], built: Mapping[str, Any], place: _Place
+        self, saved: Mapping[str, Any], built: Mapping[str, Any], path: _ValuePath
     ) -> Iterator[str]:
+        """Compares two objects: their classes, and the arguments of their constructors."""
         kind = str(saved.get("class_name"))
         if kind != built.get("class_name") or is_of_keras(saved) != is_of_keras(built):
-            yield place.unlike(_class_of(saved), _class_of(built))
+            yield path.difference(_class_of(saved), _class_of(built))
             return
         if kind == "__lambda__":
-            yield from self._lambdas(saved, built, place)
+            yield from self._lambdas(saved, built, path)
             return
-        config = saved.get("config")
-        other = built.get("config")
-        if not isinstance(config, dict) or not isinstance(other, dict):
-            yield from self.values(config, other, place, {}, {})
+
+        saved_config = saved.get("config")
+        built_config = built.get("config")
+        if not isinstance(saved_config, dict) or not isinstance(built_config, dict):
+            yield from self.values(saved_config, built_config, path, {}, {})
             return
-        if kind in LOOKUPS and "name" in other:
-            vocabulary = _normalized(config.get("vocabulary"))
-            self.comparison.vocabularies[str(other["name"])] = vocabulary
-        if kind == "Lambda" and "function_type" in config:
-            yield from self._lambdas_of_keras_2(config, other, place)
+        if kind in LOOKUPS and "name" in built_config:
+            # Vocabularies are compared by the values that the layers look up.
+            vocabulary = _normalized(saved_config.get("vocabulary"))
+            self.comparison.vocabularies[str(built_config["name"])] = vocabulary
+        if kind == "Lambda" and "function_type" in saved_config:
+            yield from self._lambdas_of_keras_2(saved_config, built_config, path)
             return
-        layers = config.get("layers")
-        other_layers = other.get("layers")
-        if _is_list_of_layers(layers) and _is_list_of_layers(other_layers):
-            yield from self._graphs(config, other, place)
+        if _lists_layers(saved_config) and _lists_layers(built_config):
+            yield from self._graphs(saved_config, built_config, path)
             return
-        for key in _keys(config, other):
+
+        for key in _keys(saved_config, built_config):
             if _is_skipped(key, kind, saved):
                 continue
-            pair = config.get(key, MISSING), other.get(key, MISSING)
+            pair = saved_config.get(key, MISSING), built_config.get(key, MISSING)
             pair = self._with_defaults(kind, key, *pair)
             if key in ("batch_shape", "batch_input_shape"):
                 pair = _sizes_of_example(pair[0]), _sizes_of_example(pair[1])
-            yield from self.values(*pair, place.at(key), {}, {})
+            yield from self.values(*pair, path.step(key), {}, {})
 
     def _with_defaults(self, kind: str, key: str, saved: Any, built: Any) -> tuple[Any, Any]:
         """Returns a pair, of which one that is missing is the default."""
@@ -205,64 +221,83 @@ class _Walk:
         return saved, built
 
     def _graphs(
-        self, config: Mapping[str, Any], other: Mapping[str, Any], place: _Place
+        self,
+        saved_config: Mapping[str, Any],
+        built_config: Mapping[str, Any],
+        path: _ValuePath,
     ) -> Iterator[str]:
         """Compares two models that list their layers."""
-        layers = config["layers"]
-        other_layers = other["layers"]
-        names = {_name_of(layer): index for index, layer in enumerate(layers)}
-        other_names = {_name_of(layer): index for index, layer in enumerate(other_layers)}
-        for index, (layer, built) in enumerate(zip(layers, other_layers, strict=False)):
+        saved_layers = saved_config["layers"]
+        built_layers = built_config["layers"]
+        saved_scope = {_name_of(layer): index for index, layer in enumerate(saved_layers)}
+        built_scope = {_name_of(layer): index for index, layer in enumerate(built_layers)}
+        for index, (saved, built) in enumerate(zip(saved_layers, built_layers, strict=False)):
             label = f"layer {_name_of(built)!r} ({built.get('class_name')})"
-            inner = _Place(f"{place.layer}, {label}" if place.layer else label)
-            name = _name_of(layer)
-            if other_names.get(name, index) != index and not _is_automatic(layer):
-                yield f"{inner.layer} is in the place of layer {name!r} of the file"
-            yield from self.objects(layer, built, inner)
-            pair = layer.get("inbound_nodes"), built.get("inbound_nodes")
-            called = _Place(inner.layer, "what it is called on")
-            yield from self.values(*pair, called, names, other_names)
-        if len(layers) != len(other_layers):
-            yield place.at("number of layers").unlike(len(layers), len(other_layers))
-        for key in _keys(config, other):
+            if path.layer:
+                label = f"{path.layer}, {label}"
+            name = _name_of(saved)
+            # A layer that the user named may be renamed, but not to the name of another one.
+            if built_scope.get(name, index) != index and not _is_automatic(saved):
+                yield f"{label} is in the place of layer {name!r} of the file"
+            yield from self.objects(saved, built, _ValuePath(label))
+            pair = saved.get("inbound_nodes"), built.get("inbound_nodes")
+            call_path = _ValuePath(label, "what it is called on")
+            yield from self.values(*pair, call_path, saved_scope, built_scope)
+
+        if len(saved_layers) != len(built_layers):
+            count_path = path.step("number of layers")
+            yield count_path.difference(len(saved_layers), len(built_layers))
+        for key in _keys(saved_config, built_config):
             if key == "layers" or _is_skipped(key, "", {}):
                 continue
-            pair = config.get(key), other.get(key)
-            scopes: tuple[Scope, Scope] = (names, other_names) if key in _WIRING else ({}, {})
-            yield from self.values(*pair, place.at(key), *scopes)
+            scopes: tuple[Scope, Scope] = ({}, {})
+            if key in _WIRING:
+                scopes = (saved_scope, built_scope)
+            pair = saved_config.get(key), built_config.get(key)
+            yield from self.values(*pair, path.step(key), *scopes)
 
     def _lambdas_of_keras_2(
-        self, config: Mapping[str, Any], other: Mapping[str, Any], place: _Place
+        self,
+        saved_config: Mapping[str, Any],
+        built_config: Mapping[str, Any],
+        path: _ValuePath,
     ) -> Iterator[str]:
-        """Compares two layers of functions: code, defaults and what it holds, or a name."""
-        pair = _normalized(config.get("function")), _normalized(other.get("function"))
-        if all(isinstance(function, list) for function in pair):
-            if pair[0][:1] != pair[1][:1]:
-                self.comparison.lambdas.append(place.layer or "the model")
-            pair = pair[0][1:], pair[1][1:]
-        yield from self.values(*pair, place.at("function"), {}, {})
-        pair = config.get("arguments"), other.get("arguments")
-        yield from self.values(*pair, place.at("arguments"), {}, {})
+        """Compares two layers of functions: code, defaults and closure, or a name."""
+        saved = _normalized(saved_config.get("function"))
+        built = _normalized(built_config.get("function"))
+        if isinstance(saved, list) and isinstance(built, list):
+            # The first element is bytecode, which names the file that it is from.
+            if saved[:1] != built[:1]:
+                self.comparison.lambdas.append(path.layer or "the model")
+            saved = saved[1:]
+            built = built[1:]
+        yield from self.values(saved, built, path.step("function"), {}, {})
+        pair = saved_config.get("arguments"), built_config.get("arguments")
+        yield from self.values(*pair, path.step("arguments"), {}, {})
 
     def _lambdas(
-        self, saved: Mapping[str, Any], built: Mapping[str, Any], place: _Place
+        self, saved: Mapping[str, Any], built: Mapping[str, Any], path: _ValuePath
     ) -> Iterator[str]:
         """Compares what two lambdas hold; their code is what the factory says."""
-        config = saved.get("config")
-        other = built.get("config")
-        if not isinstance(config, dict) or not isinstance(other, dict) or config != other:
-            self.comparison.lambdas.append(place.layer or "the model")
-        for key in ("defaults", "closure"):
-            if isinstance(config, dict) and isinstance(other, dict):
-                yield from self.values(config.get(key), other.get(key), place.at(key), {}, {})
+        saved_config = saved.get("config")
+        built_config = built.get("config")
+        are_known = isinstance(saved_config, dict) and isinstance(built_config, dict)
+        if not are_known or saved_config != built_config:
+            self.comparison.lambdas.append(path.layer or "the model")
+        if isinstance(saved_config, dict) and isinstance(built_config, dict):
+            for key in ("defaults", "closure"):
+                pair = saved_config.get(key), built_config.get(key)
+                yield from self.values(*pair, path.step(key), {}, {})
 
 
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and "class_name" in value and "config" in value
 
 
-def _is_list_of_layers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_object, value))
+def _lists_layers(config: Mapping[str, Any]) -> bool:
+    """Returns whether a configuration is that of a graph of layers."""
+    layers = config.get("layers")
+    return isinstance(layers, list) and all(map(_is_object, layers))
 
 
 def _is_skipped(key: str, kind: str, saved: Mapping[str, Any]) -> bool:
@@ -281,14 +316,20 @@ def is_of_keras(saved: Mapping[str, Any]) -> bool:
 
 
 def _class_of(saved: Mapping[str, Any]) -> str:
+    name = str(saved.get("class_name"))
     module = saved.get("module")
-    return f"{module}.{saved.get('class_name')}" if module else str(saved.get("class_name"))
+    if module:
+        return f"{module}.{name}"
+    return name
 
 
 def _name_of(layer: Mapping[str, Any]) -> str:
+    """Returns the name of a layer, which a list has beside its configuration or in it."""
     config = layer.get("config")
-    inner = config.get("name") if isinstance(config, dict) else None
-    return str(layer.get("name") or inner)
+    inner_name = None
+    if isinstance(config, dict):
+        inner_name = config.get("name")
+    return str(layer.get("name") or inner_name)
 
 
 def _is_automatic(layer: Mapping[str, Any]) -> bool:
@@ -315,8 +356,11 @@ def _normalized(value: Any) -> Any:
 
 
 def _sizes_of_example(shape: Any) -> Any:
+    """Returns a shape without the batch, whose size training chose."""
     shape = _normalized(shape)
-    return shape[1:] if isinstance(shape, list) else shape
+    if isinstance(shape, list):
+        return shape[1:]
+    return shape
 
 
 def _keys(saved: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:
@@ -324,7 +368,9 @@ def _keys(saved: Mapping[str, Any], built: Mapping[str, Any]) -> list[str]:
 
 
 def _item(values: Sequence[Any], index: int) -> Any:
-    return values[index] if index < len(values) else MISSING
+    if index < len(values):
+        return values[index]
+    return MISSING
 
 
 def _equal(saved: Any, built: Any) -> bool:

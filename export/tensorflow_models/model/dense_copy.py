@@ -5,8 +5,8 @@ TensorFlow restores from local files only. For a checkpoint in an object store, 
 of everything that the reference model may restore (`reference/model.py`): all
 variables except the tables that left the towers, tables that are too large to be restored, and slot
 variables. The data files of the copy are sparse: they hold these variables at their offsets, and
-gaps in the place of others. With moving averages, a separate index in which the entry of each
-variable is that of its average.
+gaps instead of all other ones. With moving averages, a separate index is written in which the entry
+of each variable is that of its average.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ def local_prefix(
     """
     prefix = checkpoint.prefix
     if checkpoint.storage.kind != "TensorFlow":
-        return Path(str(prefix))  # nothing that TensorFlow could restore
+        # TensorFlow cannot restore it; nothing reads these files.
+        return Path(str(prefix))
     if isinstance(prefix, RemotePath):
         absent = _never_restored(checkpoint, inventory, model, restored_bytes_max(job, model))
         prefix = _copied(checkpoint, prefix, absent, directory)
-    return _averaged(checkpoint, directory) if checkpoint.storage.averages else prefix
+    if checkpoint.storage.averages:
+        return _averaged(checkpoint, directory)
+    return prefix
 
 
 def restored_bytes_max(job: ExportJob, model: ModelSpec) -> int:
@@ -60,8 +63,8 @@ def _never_restored(
     checkpoint: Checkpoint, inventory: Inventory, model: ModelSpec, bytes_max: int
 ) -> set[str]:
     """Returns the keys of the variables that TensorFlow does not read for the reference model."""
-    left = {table.key for table in inventory.tables if table.name in model.tables}
-    left |= {duplicate.key for duplicate in inventory.duplicates if duplicate.of in left}
+    extracted = {table.key for table in inventory.tables if table.name in model.tables}
+    extracted |= {duplicate.key for duplicate in inventory.duplicates if duplicate.of in extracted}
     slots = {slot.key for slot in inventory.slots}
 
     # Until the model is built, matrices up to FIRST_VALUE_BYTES are restored whatever the recipe
@@ -75,24 +78,29 @@ def _never_restored(
         for key in other_tables & checkpoint.entries.keys()
         if checkpoint.entries[key].bytes > bytes_max
     }
-    return left | slots | too_large
+    return extracted | slots | too_large
 
 
 def _copied(checkpoint: Checkpoint, prefix: RemotePath, absent: set[str], directory: Path) -> Path:
+    """Copies the index and the variables that are not absent; returns the prefix of the copy."""
     directory.mkdir(exist_ok=True)
     index = prefix.with_name(f"{prefix.name}.index")
     (directory / index.name).write_bytes(index.read(0, index.stamp().bytes))
+
     averages = checkpoint.storage.averages
     copied = {key for key in checkpoint.entries if key not in absent}
     copied |= {averages[key] for key in copied if key in averages}
     entries = [checkpoint.entries[key] for key in sorted(copied)]
     slices = [part for entry in entries for part in entry.slices]
     with DataFiles(stamps_of(slices)) as files:
+        # In the order of the file, so that it is read forwards.
         for part in sorted(slices, key=lambda part: (part.file, part.offset)):
             local = directory / RemotePath(part.file).name
             data = np.empty(part.bytes, np.uint8)
             files.read_into(part.file, part.offset, data)
-            with local.open("r+b" if local.exists() else "w+b") as file:
+            local.touch()
+            # Written at the offset of the original: the index of the copy is the original's.
+            with local.open("r+b") as file:
                 file.seek(part.offset)
                 file.write(data.data)
     return directory / prefix.name
@@ -108,19 +116,23 @@ def _averaged(checkpoint: Checkpoint, directory: Path) -> Path:
     entries = {
         key: checkpoint.entries[averages.get(key, key)]
         for key, entry in checkpoint.entries.items()
-        if all(part.crc32c is not None for part in entry.slices)  # a dumped table has none
+        # A dumped table has no checksums.
+        if all(part.crc32c is not None for part in entry.slices)
     }
     files = sorted({part.file for entry in entries.values() for part in entry.slices})
+
     prefix = directory / "averages"
     links = {file: data_file(prefix, number, len(files)) for number, file in enumerate(files)}
     for file, link in links.items():
+        target = Path(file).absolute()
+        if remote:
+            target = directory / RemotePath(file).name
         link.unlink(missing_ok=True)
-        link.symlink_to(directory / RemotePath(file).name if remote else Path(file).absolute())
-    placed = {
-        key: entry._replace(
-            slices=tuple(part._replace(file=str(links[part.file])) for part in entry.slices)
-        )
-        for key, entry in entries.items()
-    }
-    write_index(prefix, placed, len(files))
+        link.symlink_to(target)
+
+    linked_entries = {}
+    for key, entry in entries.items():
+        slices = [part._replace(file=str(links[part.file])) for part in entry.slices]
+        linked_entries[key] = entry._replace(slices=tuple(slices))
+    write_index(prefix, linked_entries, len(files))
     return prefix

@@ -36,19 +36,21 @@ def check_exchangeable(
     one of the model may have been exchanged with.
 
     Args:
-      traced: the model.
-      checkpoint: any checkpoint.
-      job: the recipe.
+      traced: The model.
+      checkpoint: Any checkpoint.
+      job: The recipe.
 
     Returns:
       Notes on what recorded outputs do not show.
 
     Raises:
-      NotConvertible: it did not; names the tower, two variables, and what to record.
-      CheckpointError: the lists are those of another model.
+      NotConvertible: Training did not record them; names the tower, two variables, and what to
+        record.
+      CheckpointError: The lists are those of another model.
     """
     if not holds_lists(checkpoint) or not is_keras_3_layer(traced.root):
         return ()
+
     exchangeable = False
     twins = _twins(traced.root, checkpoint, job.checkpoint.object_path)
     for tower in traced.towers:
@@ -81,28 +83,32 @@ def _twins(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, tup
     """Returns each variable that has the shape and dtype of another one in its list, with that one,
     by its resource.
     """
-    places = find_listed_variables(root, checkpoint, object_path.replace("/", "."))
+    locations = find_listed_variables(root, checkpoint, object_path.replace("/", "."))
     alike: dict[tuple[str, str, tuple[int, ...]], list[Any]] = defaultdict(list)
     for variable in root.variables:
-        if not is_random_state(variable):
-            key = places[resource(variable.value.handle)].key
-            entry = checkpoint.entries[key]
-            alike[key.rpartition(".")[0], entry.dtype, entry.shape].append(variable)
-    return {
-        resource(variable.value.handle): (variable, group[0] if number else group[1])
-        for group in alike.values()
-        if len(group) > 1
-        for number, variable in enumerate(group)
-    }
+        if is_random_state(variable):
+            continue
+        key = locations[resource(variable.value.handle)].key
+        entry = checkpoint.entries[key]
+        path_of_list = key.rpartition(".")[0]
+        alike[path_of_list, entry.dtype, entry.shape].append(variable)
+
+    twins = {}
+    for first, *following in alike.values():
+        for variable in following:
+            twins[resource(variable.value.handle)] = (variable, first)
+        if following:
+            twins[resource(first.value.handle)] = (first, following[0])
+    return twins
 
 
 def _not_recorded(tower: TracedTower, expected: Mapping[str, str]) -> str:
     """Returns the first output of a tower that is not compared with a recorded one; "": none."""
-    name = tower.spec.name
-    outputs = tower.spec.keys
-    return next(
-        (output for output in outputs if not {output, f"{name}.{output}"} & expected.keys()), ""
-    )
+    for output in tower.spec.keys:
+        names = {output, f"{tower.spec.name}.{output}"}
+        if not names & expected.keys():
+            return output
+    return ""
 
 
 def _read(tower: TracedTower, traced: TracedModel) -> list[str]:

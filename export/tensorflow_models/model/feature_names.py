@@ -4,6 +4,7 @@ read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -30,19 +31,21 @@ def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
     """Returns a unique name for a feature; equal features of several calls share one.
 
     It is `<input>@<table>`, for a cross `<a>*<b>@<table>`, for one of several values
-    `<input>[<place>]@<table>`, followed by the combiner or a number where that is not unique.
+    `<input>[<position>]@<table>`, followed by the combiner or a number where that is not unique.
     """
-    if feature not in names:
-        entry = feature.entry
-        read = "*".join(entry.inputs)
-        if entry.place is not None:
-            read = f"{read}[{entry.place}]"
-        plain = f"{read}@{entry.table or 'indicator'}"
-        choices = chain(
-            [plain, f"{plain}.{entry.combiner or entry.kind}"],
-            (f"{plain}.{n}" for n in count(2)),
-        )
-        names[feature] = next(each for each in choices if each not in names.values())
+    if feature in names:
+        return names[feature]
+
+    entry = feature.entry
+    read = "*".join(entry.inputs)
+    if entry.place is not None:
+        read = f"{read}[{entry.place}]"
+    plain = f"{read}@{entry.table or 'indicator'}"
+    choices = chain(
+        [plain, f"{plain}.{entry.combiner or entry.kind}"],
+        (f"{plain}.{n}" for n in count(2)),
+    )
+    names[feature] = next(choice for choice in choices if choice not in names.values())
     return names[feature]
 
 
@@ -50,33 +53,39 @@ def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpe
     """Returns the model with the bundle's names of features and vocabularies.
 
     Args:
-      model: with the names that features had while it was traced.
-      vocabularies: names that the recipe gives to vocabularies.
+      model: The model, with the names that features had while it was traced.
+      vocabularies: The names that the recipe gives to vocabularies.
     """
-    readers: dict[str, int] = {}
-    for spec in model.features.values():
-        for name in spec.reads:
-            readers[name] = readers.get(name, 0) + 1
+    reader_counts = Counter(name for spec in model.features.values() for name in spec.reads)
     names: dict[str, str] = {}
     for name, spec in model.features.items():
-        crossed = len(spec.reads) > 1
         short = "*".join(spec.reads)
-        alone = short not in names.values() if crossed else readers[short] == 1
-        names[name] = short if alone else name
+        if len(spec.reads) > 1:
+            # A cross: other features may read its inputs, too, but none has this name.
+            is_free = short not in names.values()
+        else:
+            is_free = reader_counts[short] == 1
+        names[name] = name
+        if is_free:
+            names[name] = short
+
     named = {names[name]: _renamed(spec, names[name]) for name, spec in model.features.items()}
     towers = {name: _tower(tower, names) for name, tower in model.towers.items()}
     return ModelSpec(model.tables, _vocabularies_named(named, set(vocabularies)), towers)
 
 
 def _renamed(spec: FeatureSpec | DenseSpec, name: str) -> FeatureSpec | DenseSpec:
-    several = isinstance(spec.entry, EmbeddedFeature) and isinstance(spec.entry.ids, MultiInputIds)
-    inputs = () if spec.reads == (name,) and not several else spec.reads
+    has_many = isinstance(spec.entry, EmbeddedFeature) and isinstance(spec.entry.ids, MultiInputIds)
+    inputs = spec.reads
+    if inputs == (name,) and not has_many:
+        # A feature reads the input of its name by default.
+        inputs = ()
     return _with_entry(replace(spec, name=name), inputs=inputs)
 
 
-def _with_entry(spec: FeatureSpec | DenseSpec, **changed: Any) -> FeatureSpec | DenseSpec:
+def _with_entry(spec: FeatureSpec | DenseSpec, **changes: Any) -> FeatureSpec | DenseSpec:
     """Returns a feature with changes of its entry."""
-    entry: Any = spec.entry.model_copy(update=changed)
+    entry: Any = spec.entry.model_copy(update=changes)
     return replace(spec, entry=entry)
 
 
@@ -90,33 +99,34 @@ def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
     return replace(tower, inputs=inputs)
 
 
-def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, FeatureSpec | DenseSpec]:
+def _vocabularies_named(
+    features: Features, used_names: set[str]
+) -> dict[str, FeatureSpec | DenseSpec]:
     """Names the model's own vocabularies; equal ones share a name."""
-    known: dict[Keys, str] = {}
+    names: dict[Keys, str] = {}
     named: dict[str, FeatureSpec | DenseSpec] = {}
     for name, spec in features.items():
         named[name] = spec
         if not isinstance(spec, FeatureSpec) or spec.rule is None or not spec.keys:
             continue
-        for keys, read in zip(spec.keys, _readers(spec.rule, spec.reads), strict=True):
-            if keys not in known:
-                known[keys] = free_name(table_name(read, "vocabulary of input"), taken)
-                taken.add(known[keys])
-        rule = _with_names(spec.rule, iter([known[keys] for keys in spec.keys]))
+        for keys, read in zip(spec.keys, _inputs_of_tables(spec.rule, spec.reads), strict=True):
+            if keys not in names:
+                names[keys] = free_name(table_name(read, "vocabulary of input"), used_names)
+                used_names.add(names[keys])
+        rule = _with_names(spec.rule, iter([names[keys] for keys in spec.keys]))
         named[name] = _with_entry(spec, ids=rule)
     return named
 
 
-def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
+def _inputs_of_tables(rule: IdRule, reads: Sequence[str]) -> list[str]:
     """Returns the input of each lookup table of a rule; of several inputs all of them."""
-    if isinstance(rule, CrossedIds):
-        return [
-            read
-            for read, key in zip(reads, rule.keys, strict=True)
-            if key.ids is not None
-            for _ in key.ids.tables
-        ]
-    return ["_".join(reads) for _ in lookup_tables_of(rule)]
+    if not isinstance(rule, CrossedIds):
+        return ["_".join(reads) for _ in lookup_tables_of(rule)]
+    inputs: list[str] = []
+    for read, key in zip(reads, rule.keys, strict=True):
+        if key.ids is not None:
+            inputs += [read] * len(key.ids.tables)
+    return inputs
 
 
 def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
@@ -130,6 +140,7 @@ def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
 
     if isinstance(rule, GraphIds):
         return named(rule) or rule
+    # In the order of `lookup_tables_of`: the tables of a text before those of its words.
     changes: dict[str, Any] = {}
     if isinstance(rule, CrossedIds):
         keys = [key.model_copy(update={"ids": named(key.ids)}) for key in rule.keys]

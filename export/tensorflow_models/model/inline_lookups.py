@@ -19,10 +19,10 @@ from export.id_graphs.tensorflow_operations import rows_of
 from export.tensorflow_models.frameworks.placeholders import placeholder_class
 from export.tensorflow_models.lookups.gathered_rows import counted_from_end, read_rows
 from export.tensorflow_models.lookups.ragged import dense_rows
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 
 
-def can_be_inlined(lookup: Lookup) -> bool:
+def can_be_inlined(lookup: TracedLookup) -> bool:
     """Returns whether a lookup can run inside a tower: in a plain variable, by ids that its graph
     computes.
     """
@@ -30,34 +30,35 @@ def can_be_inlined(lookup: Lookup) -> bool:
     return plain and len(lookup.ids) == 1 and not lookup.keys
 
 
-def insert_lookups(lookups: Iterable[Lookup], graph: Any) -> None:
+def insert_lookups(lookups: Iterable[TracedLookup], graph: Any) -> None:
     """Adds lookups to the graph of a call, in place of their placeholders."""
     for lookup in lookups:
         with graph.as_default():
             values = tf.reshape(look_up(lookup), [-1, *lookup.activation.shape.as_list()[1:]])
-        if not any(each is lookup.variable for each in graph.variables):
+        # Compared by identity: variables of TensorFlow define `==` as an operation on values.
+        if not any(variable is lookup.variable for variable in graph.variables):
             graph.variables = (*graph.variables, lookup.variable)
         join(lookup.activation, values)
 
 
-def look_up(lookup: Lookup) -> Any:
+def look_up(lookup: TracedLookup) -> Any:
     """Returns the result of a lookup within its graph, [batch or ids, ..., dim] float32."""
     (ids,) = lookup.ids
     if lookup.encoding == "dense" and lookup.kind != "bag":
         if (lookup.rule, lookup.unknown, lookup.padding) == (None, None, None):
             vectors = read_rows(lookup.variable, ids, outside_ids_of(lookup))
             return tf.cast(vectors, tf.float32)
-        rows, kept = _rows(lookup, ids)
-        vectors = _vectors(lookup, tf.where(kept, rows, tf.zeros_like(rows)))
-        return vectors * tf.expand_dims(tf.cast(kept, tf.float32), -1)
+        rows, has_row = _rows(lookup, ids)
+        # Row 0 is read for ids without a row, and then multiplied by zero.
+        vectors = _vectors(lookup, tf.where(has_row, rows, tf.zeros_like(rows)))
+        return vectors * tf.expand_dims(tf.cast(has_row, tf.float32), -1)
     if lookup.kind == "sequence":
-        return dense_rows(
-            ids.with_values(_vectors(lookup, _rows(lookup, ids.values)[0])), lookup.length
-        )
+        rows, _ = _rows(lookup, ids.values)
+        return dense_rows(ids.with_values(_vectors(lookup, rows)), lookup.length)
     return _combined(lookup, *_flat(ids))
 
 
-def outside_ids_of(lookup: Lookup) -> OutsideIds:
+def outside_ids_of(lookup: TracedLookup) -> OutsideIds:
     """Returns what a lookup inside a tower does with ids that are no rows.
 
     Ids that callers send read what they would if the table were extracted: zeros where the model
@@ -72,20 +73,23 @@ def outside_ids_of(lookup: Lookup) -> OutsideIds:
     return outside
 
 
-def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
-    """Returns the rows of ids by the lookup's rule, and which of them are no padding."""
-    rows = rows_of(lookup.rule, ids, {}) if isinstance(lookup.rule, GraphIds) else ids
+def _rows(lookup: TracedLookup, ids: Any) -> tuple[Any, Any]:
+    """Returns the rows of ids by the lookup's rule, and which ids have a row and are no padding."""
+    rows = ids
+    if isinstance(lookup.rule, GraphIds):
+        rows = rows_of(lookup.rule, ids, {})
     if lookup.outside.from_end:
         rows = counted_from_end(rows, lookup.table.rows)
     if lookup.unknown is not None and lookup.unknown.row is not None:
-        known = (rows >= 0) & (rows < lookup.table.rows)
-        rows = tf.where(known, rows, tf.constant(lookup.unknown.row, rows.dtype))
-    if lookup.padding is None:
-        return rows, rows >= 0
-    return rows, (rows >= 0) & (ids != tf.constant(lookup.padding, ids.dtype))
+        is_row = (rows >= 0) & (rows < lookup.table.rows)
+        rows = tf.where(is_row, rows, tf.constant(lookup.unknown.row, rows.dtype))
+    has_row = rows >= 0
+    if lookup.padding is not None:
+        has_row &= ids != tf.constant(lookup.padding, ids.dtype)
+    return rows, has_row
 
 
-def _vectors(lookup: Lookup, rows: Any) -> Any:
+def _vectors(lookup: TracedLookup, rows: Any) -> Any:
     return tf.cast(lookup.variable.sparse_read(rows), tf.float32)
 
 
@@ -98,45 +102,58 @@ def _flat(ids: Any) -> tuple[Any, Any, Any]:
     if isinstance(ids, tf.SparseTensor):
         return ids.values, ids.indices[:, 0], ids.dense_shape[0]
     n = tf.shape(ids, tf.int64)[0]
-    length = ids.shape[1]
-    return (
-        tf.reshape(ids, [-1]),
-        tf.reshape(tf.tile(tf.expand_dims(tf.range(n), 1), [1, length]), [-1]),
-        n,
-    )
+    examples = tf.expand_dims(tf.range(n), 1)
+    examples_of_ids = tf.tile(examples, [1, ids.shape[1]])
+    return tf.reshape(ids, [-1]), tf.reshape(examples_of_ids, [-1]), n
 
 
-def _combined(lookup: Lookup, ids: Any, examples: Any, n: Any) -> Any:
-    (rows, kept) = _rows(lookup, ids)
+def _combined(lookup: TracedLookup, ids: Any, examples: Any, n: Any) -> Any:
+    """Returns the vector of each bag, [n, dim].
+
+    Args:
+      lookup: The lookup of bags.
+      ids: [m] ids of all bags.
+      examples: [m] integers, the example of each id.
+      n: The number of examples.
+    """
+    rows, is_used = _rows(lookup, ids)
     weights = tf.ones(tf.shape(ids))
     if lookup.weights is not None:
         weights = tf.cast(getattr(lookup.weights, "values", lookup.weights), tf.float32)
-    if lookup.encoding != "ragged":  # pruned ids have weight zero, whatever row they read
-        if lookup.weights is not None and lookup.combiner != "sum":
-            kept &= weights > 0
-        rows = tf.where(kept, rows, tf.zeros_like(rows))
-        weights = tf.where(kept, weights, tf.zeros_like(weights))
+    if lookup.encoding == "ragged":
+        # TensorFlow prunes nothing of ragged ids.
+        is_used = tf.ones_like(rows, tf.bool)
     else:
-        kept = tf.ones_like(rows, tf.bool)
-    of = tf.cast(examples, tf.int32)
-    n = tf.cast(n, tf.int32)
+        if lookup.weights is not None and lookup.combiner != "sum":
+            is_used &= weights > 0
+        # Pruned ids have weight zero, whatever row they read.
+        rows = tf.where(is_used, rows, tf.zeros_like(rows))
+        weights = tf.where(is_used, weights, tf.zeros_like(weights))
+
+    segments = tf.cast(examples, tf.int32)
+    segment_count = tf.cast(n, tf.int32)
 
     def added(values: Any) -> Any:
-        return tf.math.unsorted_segment_sum(values, of, n)
+        return tf.math.unsorted_segment_sum(values, segments, segment_count)
 
-    found = added(_read(lookup, rows) * weights[:, tf.newaxis])
-    if lookup.combiner != "sum":
-        squared = lookup.combiner == "sqrtn"
-        divisor = added((weights * weights if squared else weights)[:, tf.newaxis])
-        found = tf.math.divide_no_nan(found, tf.sqrt(divisor) if squared else divisor)
+    combined = added(_read(lookup, rows) * weights[:, tf.newaxis])
+    if lookup.combiner == "sqrtn":
+        divisor = added((weights * weights)[:, tf.newaxis])
+        combined = tf.math.divide_no_nan(combined, tf.sqrt(divisor))
+    elif lookup.combiner != "sum":
+        divisor = added(weights[:, tf.newaxis])
+        combined = tf.math.divide_no_nan(combined, divisor)
     if lookup.empty_row is None:
-        return found
-    empty = added(tf.cast(kept, tf.float32)[:, tf.newaxis]) <= 0
-    return tf.where(empty, _read(lookup, tf.constant([lookup.empty_row], rows.dtype)), found)
+        return combined
+
+    is_empty = added(tf.cast(is_used, tf.float32)[:, tf.newaxis]) <= 0
+    filler = _read(lookup, tf.constant([lookup.empty_row], rows.dtype))
+    return tf.where(is_empty, filler, combined)
 
 
-def _read(lookup: Lookup, rows: Any) -> Any:
+def _read(lookup: TracedLookup, rows: Any) -> Any:
+    """Returns the vectors of rows, scaled to the lookup's largest norm."""
     vectors = _vectors(lookup, rows)
-    return (
-        vectors if lookup.max_norm is None else tf.clip_by_norm(vectors, lookup.max_norm, axes=[1])
-    )
+    if lookup.max_norm is None:
+        return vectors
+    return tf.clip_by_norm(vectors, lookup.max_norm, axes=[1])

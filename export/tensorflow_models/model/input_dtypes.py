@@ -25,22 +25,26 @@ def notes_on_dtypes(
     for name, tensor in call.inputs.items():
         if name in ids or not isinstance(tensor, tf.Tensor) or not _is_number(tensor):
             continue
-        readers = [each for each in operations if any(one is tensor for one in each.inputs)]
-        casts = [each for each in readers if each.type == "Cast"]
-        others = [each for each in readers if each.type not in ("Cast", "Shape")]
-        if not casts or others:
+        readers = [
+            operation
+            for operation in operations
+            if any(operand is tensor for operand in operation.inputs)
+        ]
+        casts = [operation for operation in readers if operation.type == "Cast"]
+        # The model reads the number as it is, too: then the dtype is meant.
+        if not casts or any(reader.type not in ("Cast", "Shape") for reader in readers):
             continue
-        read = casts[0].outputs[0].dtype
-        if not _is_number(casts[0].outputs[0]) or read.is_floating == tensor.dtype.is_floating:
+
+        cast = casts[0].outputs[0]
+        if not _is_number(cast) or cast.dtype.is_floating == tensor.dtype.is_floating:
             continue
-        stated = tensor.dtype.name
         effect = "callers can send whole numbers only"
-        if read.is_integer:
+        if cast.dtype.is_integer:
             effect = "the fractions that callers send are cut off"
         yield (
-            f"input {name!r} is {stated} in the recipe, and the model reads it as {read.name}"
-            f"{at_line(line_of_operation(casts[0]))}: {effect}; if that is not meant, write "
-            f'inputs.{name}.dtype = "{_written(read)}"'
+            f"input {name!r} is {tensor.dtype.name} in the recipe, and the model reads it as "
+            f"{cast.dtype.name}{at_line(line_of_operation(casts[0]))}: {effect}; if that is not "
+            f'meant, write inputs.{name}.dtype = "{_written(cast.dtype)}"'
         )
 
 
@@ -52,4 +56,6 @@ def _written(dtype: Any) -> str:
     """Returns the dtype as a recipe can state it."""
     if dtype.is_floating:
         return "float32"
-    return dtype.name if dtype.name in ("int32", "int64") else "int64"
+    if dtype.name == "int32":
+        return "int32"
+    return "int64"

@@ -20,18 +20,23 @@ from export.tensorflow_models.model.keras_variables import saved_by_keras
 Generation = Literal[2, 3]
 
 _KERAS_3 = frozenset({"_embeddings", "_kernel", "_operations", "_trainable_variables_indices"})
+"""Attributes that only Keras 3 tracks."""
 _KERAS_2 = frozenset({"keras_api", "_index_dict"})
+"""Attributes that only Keras 2 tracks."""
 _LAYERS_OF_KERAS_2 = re.compile(r"layer_with_weights-\d+")
 _EXPORTED = frozenset({"_all_variables", "_misc_assets"})
 """What the root of a SavedModel of Keras 3's `model.export` tracks: lists, but no layers."""
 
 
 def generation_of_checkpoint(checkpoint: Checkpoint) -> Generation | None:
-    """Returns the generation of Keras that wrote a checkpoint; None if nothing tells."""
+    """Returns the generation of Keras that wrote a checkpoint; None if nothing in it shows that."""
     storage = checkpoint.storage
+    # The file states it; otherwise only the format, or names of attributes, show it.
     major = storage.keras_version.partition(".")[0]
-    if major in ("2", "3"):
-        return 2 if major == "2" else 3
+    if major == "2":
+        return 2
+    if major == "3":
+        return 3
     # In HDF5, Keras 3 alone says the names of layers; Orbax is a format of Keras 3.
     if storage.layer_names or (storage.kind == "Orbax" and saved_by_keras(checkpoint)):
         return 3
@@ -39,18 +44,22 @@ def generation_of_checkpoint(checkpoint: Checkpoint) -> Generation | None:
 
 
 def generation_of_graph(graph: ObjectGraph | None) -> Generation | None:
-    """Returns the generation of Keras that wrote an object graph; None if nothing tells, or both
-    did.
+    """Returns the generation of Keras that wrote an object graph; None if nothing in it shows that,
+    or both did.
     """
-    names = {name for _, node in graph.holders for name in node.children} if graph else set()
-    newer = not names.isdisjoint(_KERAS_3)
-    older = not names.isdisjoint(_KERAS_2) or any(map(_LAYERS_OF_KERAS_2.fullmatch, names))
-    if newer and not older:
+    if graph is None:
+        return None
+    names = {name for _, node in graph.holders for name in node.children}
+    is_newer = not names.isdisjoint(_KERAS_3)
+    is_older = not names.isdisjoint(_KERAS_2) or any(map(_LAYERS_OF_KERAS_2.fullmatch, names))
+    if is_newer and not is_older:
         return 3
-    if older and not newer:
+    if is_older and not is_newer:
         return 2
     # A table's attribute in Keras 2; a model without Keras may call it so, too.
-    return 2 if "embeddings" in names and not newer else None
+    if "embeddings" in names and not is_newer:
+        return 2
+    return None
 
 
 def why_unlike(root: Any, graph: ObjectGraph | None) -> str:
@@ -84,6 +93,10 @@ def _generation_of_model(root: Any) -> Generation | None:
         for part in descendants_of(root)
         for kind in type(part).__mro__
     }
-    if ("tf_keras" in libraries) == ("keras" in libraries):
+    if "tf_keras" in libraries and "keras" in libraries:
         return None
-    return 2 if "tf_keras" in libraries else 3
+    if "tf_keras" in libraries:
+        return 2
+    if "keras" in libraries:
+        return 3
+    return None

@@ -31,11 +31,12 @@ from export.tensorflow_models.frameworks.keras_saving import (
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.trackables import handle_of
 from export.tensorflow_models.model.listed_variables import find_listed_variables, holds_lists
-from export.tensorflow_models.model.object_paths import Place
+from export.tensorflow_models.model.object_paths import VariableLocation
 from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.user_lines import at_line
 
-_SHOWN = 5
+_SHOWN_MAX = 5
+"""How many variables a message names."""
 _NUMBER = re.compile(r"_\d+$")
 _SEED = "seed_generator_state"
 _VALUES = KERAS_TREES[:2]
@@ -58,17 +59,19 @@ def is_of_older_format(checkpoint: Checkpoint) -> bool:
     return states_order or any(key.startswith(_WHOLE_MODEL) for key in checkpoint.entries)
 
 
-def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
-    """Returns the place of every variable of a model, by its resource.
+def find_keras_variables(
+    root: Any, checkpoint: Checkpoint, object_path: str
+) -> dict[str, VariableLocation]:
+    """Returns the location of every variable of a model, by its resource.
 
     Args:
-      root: what the factory returned.
-      checkpoint: a file of Keras, or what OrbaxCheckpoint saved.
-      object_path: where the model is in what was saved: attributes in HDF5, names of layers in
+      root: What the factory returned.
+      checkpoint: A file of Keras, or what OrbaxCheckpoint saved.
+      object_path: The path of the model in what was saved: attributes in HDF5, names of layers in
         Orbax; "": it was saved itself, or is found by its names.
 
     Raises:
-      CheckpointError: the factory returned no model of Keras, or another one than the file holds;
+      CheckpointError: The factory returned no model of Keras, or another one than the file holds;
         or names are ambiguous.
     """
     if checkpoint.storage.ordered_layers:
@@ -78,7 +81,8 @@ def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) ->
                 f"{object_path!r} (checkpoint.object_path): leave it out"
             )
         ordered = find_ordered_variables(root, checkpoint)
-        return {resource(variable.handle): place for variable, place in ordered.places}
+        return {resource(variable.handle): location for variable, location in ordered.locations}
+
     of_keras_3 = is_keras_3_layer(root)
     if not of_keras_3 and (checkpoint.storage.kind == "Orbax" or not is_keras_model(root)):
         raise CheckpointError(
@@ -97,7 +101,7 @@ def variables_of(root: Any, checkpoint: Checkpoint) -> list[Any]:
     TensorFlow's.
     """
     if checkpoint.storage.ordered_layers:
-        return [variable for variable, _ in find_ordered_variables(root, checkpoint).places]
+        return [variable for variable, _ in find_ordered_variables(root, checkpoint).locations]
     if not is_keras_3_layer(root):
         return list(root.weights)
     return [variable.value for variable in root.variables if not variable.path.endswith(_SEED)]
@@ -107,15 +111,13 @@ def has_lora_weights(root: Any, variable: Any) -> bool:
     """Returns whether a variable belongs to a layer with LoRA matrices in a model of Keras 3."""
     if not is_keras_3_layer(root):
         return False
-    return any(
-        variable is own.value
-        for layer in all_layers(root)
-        if getattr(layer, "lora_enabled", False)
-        for own in layer.weights
-    )
+    layers = [layer for layer in all_layers(root) if getattr(layer, "lora_enabled", False)]
+    return any(variable is weight.value for layer in layers for weight in layer.weights)
 
 
-def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
+def _by_attributes(
+    root: Any, checkpoint: Checkpoint, object_path: str
+) -> dict[str, VariableLocation]:
     if is_of_older_format(checkpoint):
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} is in Keras's older format, and lacks the attribute "
@@ -125,13 +127,14 @@ def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[
         )
     saved = saved_values(root, object_path)
     _check_lists(saved.groups, checkpoint)
-    places = {}
+    locations = {}
     for path, value in saved.values.items():
         # A layer may save what it computes, such as a kernel merged with its LoRA matrices.
-        if handle_of(value) is not None:
-            key = path if path in checkpoint.entries else ""
-            places[resource(tensorflow_variable(value).handle)] = Place(path, key)
-    return places
+        if handle_of(value) is None:
+            continue
+        key = path if path in checkpoint.entries else ""
+        locations[resource(tensorflow_variable(value).handle)] = VariableLocation(path, key)
+    return locations
 
 
 def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:
@@ -141,15 +144,16 @@ def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:
       CheckpointError: One is.
     """
     lists = {_NUMBER.sub("", group) for group in groups}
-    more = []
+    unmatched = []
     for key in checkpoint.entries:
         group = _group(key)
-        if group not in groups and _NUMBER.search(group) and _NUMBER.sub("", group) in lists:
-            more.append(key)
-    if more:
+        is_numbered = _NUMBER.search(group) is not None
+        if group not in groups and is_numbered and _NUMBER.sub("", group) in lists:
+            unmatched.append(key)
+    if unmatched:
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} also holds {_listed(more, checkpoint)}, which the "
-            "model lacks: it has fewer layers of that class than the model that was saved. The "
+            f"checkpoint {checkpoint.prefix} also holds {_listed(unmatched, checkpoint)}, which "
+            "the model lacks: it has fewer layers of that class than the model that was saved. The "
             "model code is not the one that was saved"
         )
 
@@ -164,51 +168,63 @@ def layer_of_key(key: str) -> str:
     return _group(key) or _path_of(key).rpartition(".")[0]
 
 
-def _by_paths(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
+def _by_paths(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, VariableLocation]:
     stored = _stored_paths(checkpoint, object_path)
     _check_numbers(root, checkpoint, stored)
 
-    longer: dict[str, list[str]] = defaultdict(list)
+    paths_by_tail: dict[str, list[str]] = defaultdict(list)
     for path in stored:
         for tail in _tails(path):
-            longer[tail].append(path)
-    places = {}
-    readers: dict[str, Any] = {}
+            paths_by_tail[tail].append(path)
+
+    locations = {}
+    variable_of_path: dict[str, Any] = {}
     for variable in root.variables:
-        found = _matching(variable.path.replace("/", "."), stored, longer)
-        if len(found) > 1:
+        paths = _matching(variable.path.replace("/", "."), stored, paths_by_tail)
+        if len(paths) > 1:
             raise CheckpointError(
-                f"variable {variable.path}{_line(variable)} may be any of {', '.join(found[:4])} "
+                f"variable {variable.path}{_line(variable)} may be any of {', '.join(paths[:4])} "
                 f"in checkpoint {checkpoint.prefix}: call the model in the factory as training "
                 "does, so that its variables get the same paths, or write checkpoint.object_path"
             )
-        path = found[0] if found else ""
-        other = readers.setdefault(path, variable) if path else variable
-        if other is not variable:
-            raise CheckpointError(
-                f"variables {other.path}{_line(other)} and {variable.path}{_line(variable)} of "
-                f"the model both fit {path} in checkpoint {checkpoint.prefix}: call the model in "
-                "the factory as training does, so that its variables get the same paths"
-            )
-        places[resource(variable.value.handle)] = Place(variable.path, stored.get(path, ""))
-    return places
+        key = ""
+        # None: it stays without a key. `TrainedModel` rejects it if a tower reads it.
+        for path in paths:
+            first = variable_of_path.setdefault(path, variable)
+            if first is not variable:
+                raise CheckpointError(
+                    f"variables {first.path}{_line(first)} and {variable.path}{_line(variable)} of "
+                    f"the model both fit {path} in checkpoint {checkpoint.prefix}: call the model "
+                    "in the factory as training does, so that its variables get the same paths"
+                )
+            key = stored[path]
+        locations[resource(variable.value.handle)] = VariableLocation(variable.path, key)
+    return locations
 
 
 def _stored_paths(checkpoint: Checkpoint, object_path: str) -> dict[str, str]:
     """Returns the key of each variable of a layer, by its path with dots."""
     beginning = f"{object_path}." if object_path else ""
-    paths = {path: key for key in checkpoint.entries if (path := _path_of(key))}
-    return {path: key for path, key in paths.items() if path.startswith(beginning)}
+    paths = {}
+    for key in checkpoint.entries:
+        path = _path_of(key)
+        if path and path.startswith(beginning):
+            paths[path] = key
+    return paths
 
 
 def _path_of(key: str) -> str:
     """Returns the path of a layer's variable by its key in a tree of Keras; "" for others."""
     # The name of the item is there if the configuration of the model is beside it.
     tree, _, path = key.removeprefix(f"{KERAS_ITEM}.").partition(".")
-    return path if tree in _VALUES else ""
+    if tree in _VALUES:
+        return path
+    return ""
 
 
-def _matching(path: str, stored: Mapping[str, str], longer: Mapping[str, list[str]]) -> list[str]:
+def _matching(
+    path: str, stored: Mapping[str, str], paths_by_tail: Mapping[str, list[str]]
+) -> list[str]:
     """Returns the stored paths that a variable may have.
 
     A path begins with what was called first: the model itself in training, perhaps one of its
@@ -216,9 +232,13 @@ def _matching(path: str, stored: Mapping[str, str], longer: Mapping[str, list[st
     """
     if path in stored:
         return [path]
-    if path in longer:
-        return longer[path]
-    return next(([tail] for tail in _tails(path) if tail in stored and "." in tail), [])
+    if path in paths_by_tail:
+        return paths_by_tail[path]
+    for tail in _tails(path):
+        # A name alone, such as `kernel`, is that of variables of many layers.
+        if tail in stored and "." in tail:
+            return [tail]
+    return []
 
 
 def _tails(path: str) -> list[str]:
@@ -267,6 +287,9 @@ def _line(variable: Any) -> str:
 
 
 def _listed(keys: list[str], checkpoint: Checkpoint) -> str:
-    shown = [f"{key} {list(checkpoint.entries[key].shape)}" for key in keys[:_SHOWN]]
-    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return ", ".join(shown) + more
+    """Returns variables with their shapes, for a message."""
+    texts = [f"{key} {list(checkpoint.entries[key].shape)}" for key in keys[:_SHOWN_MAX]]
+    listed = ", ".join(texts)
+    if len(keys) > _SHOWN_MAX:
+        listed += f" and {len(keys) - _SHOWN_MAX} more"
+    return listed

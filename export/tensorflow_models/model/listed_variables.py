@@ -3,8 +3,8 @@
 Training loops in JAX have the variables of a model as two lists, in the order of
 `model.trainable_variables` and `model.non_trainable_variables`, and RecML's trainers save these. A
 model of the same code has its variables in the same order. Every position must have the shape and
-the dtype of its variable. Where several have one shape, nothing in the checkpoint tells them apart
-(`exchangeable.py`).
+the dtype of its variable. Where several have one shape, nothing in the checkpoint distinguishes
+them (`exchangeable.py`).
 
 Source: Keras 3.15, src/backend/jax/trainer.py (`_get_jax_state`); RecML,
 core/utils/keras_utils.py (`KerasOrbaxCheckpointManager`), core/training/jax_trainer.py
@@ -22,7 +22,7 @@ from export.checkpoint.variables import Entry, is_wider_integer
 from export.errors import CheckpointError
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
-from export.tensorflow_models.model.object_paths import Place
+from export.tensorflow_models.model.object_paths import VariableLocation
 from export.user_lines import at_line
 
 _SEED = "seed_generator_state"
@@ -37,23 +37,25 @@ def holds_lists(checkpoint: Checkpoint) -> bool:
     return checkpoint.storage.kind == "Orbax" and bool(find_keras_lists(checkpoint.entries))
 
 
-def find_listed_variables(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
-    """Returns the place of every variable of a model, by its resource.
+def find_listed_variables(
+    root: Any, checkpoint: Checkpoint, object_path: str
+) -> dict[str, VariableLocation]:
+    """Returns the location of every variable of a model, by its resource.
 
     Args:
-      root: a model of Keras 3.
-      checkpoint: holds lists.
-      object_path: what is in front of the lists, with dots; "": there is one pair of lists.
+      root: A model of Keras 3.
+      checkpoint: A checkpoint that holds lists.
+      object_path: The path in front of the lists, with dots; "": there is one pair of lists.
 
     Raises:
-      CheckpointError: the lists are those of another model, or there are several; names the first
+      CheckpointError: The lists are those of another model, or there are several; names the first
         variable that differs.
     """
-    trainable, others = _lists(checkpoint, object_path)
-    places: dict[str, Place] = {}
+    trainable_path, non_trainable_path = _lists(checkpoint, object_path)
+    locations: dict[str, VariableLocation] = {}
     for name, path, variables in (
-        ("trainable_variables", trainable, root.trainable_variables),
-        ("non_trainable_variables", others, root.non_trainable_variables),
+        ("trainable_variables", trainable_path, root.trainable_variables),
+        ("non_trainable_variables", non_trainable_path, root.non_trainable_variables),
     ):
         entries = list(_entries(checkpoint, path))
         if len(entries) != len(variables):
@@ -63,26 +65,30 @@ def find_listed_variables(root: Any, checkpoint: Checkpoint, object_path: str) -
             )
         for entry, variable in zip(entries, variables, strict=True):
             _check(checkpoint, entry, variable)
-            places[resource(variable.value.handle)] = Place(variable.path, entry.key)
-    return places
+            location = VariableLocation(variable.path, entry.key)
+            locations[resource(variable.value.handle)] = location
+    return locations
 
 
 def _lists(checkpoint: Checkpoint, object_path: str) -> tuple[str, str]:
     """Returns the paths of the two lists of a model's variables."""
     pairs = find_keras_lists(checkpoint.entries)
-    known = " or ".join(repr(path.removesuffix(".")) for path in sorted(pairs) if path)
+    choices = " or ".join(repr(path.removesuffix(".")) for path in sorted(pairs) if path)
     if object_path:
         pair = pairs.get(f"{object_path}.")
         if pair is None:
+            remedy = "leave it out"
+            if choices:
+                remedy = f"write {choices}"
             raise CheckpointError(
                 f"checkpoint {checkpoint.prefix} has no lists of variables at {object_path!r} "
-                f"(checkpoint.object_path): {f'write {known}' if known else 'leave it out'}"
+                f"(checkpoint.object_path): {remedy}"
             )
         return pair
     if len(pairs) > 1:
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} has lists of variables in several places: write "
-            f"checkpoint.object_path, {known}"
+            f"checkpoint.object_path, {choices}"
         )
     return next(iter(pairs.values()))
 
@@ -98,6 +104,7 @@ def _entries(checkpoint: Checkpoint, path: str) -> Iterator[Entry]:
 def _check(checkpoint: Checkpoint, entry: Entry, variable: Any) -> None:
     """Checks that a position of a list has the shape and dtype of its variable."""
     dtype = variable.value.dtype.name
+    # JAX has integers of 32 bits where TensorFlow has 64.
     same_dtype = entry.dtype == dtype or is_wider_integer(dtype, entry.dtype)
     if entry.shape == tuple(variable.shape) and (same_dtype or is_random_state(variable)):
         return

@@ -23,7 +23,7 @@ from export.tensorflow_models.graph.origins import sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.id_graphs.capture import find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.lookups.records import Lookup, of_indicator
+from export.tensorflow_models.lookups.records import TracedLookup, of_indicator
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
 _OPERATIONS = frozenset({"LookupTableFindV2", "StringToHashBucketFast", "StringToHashBucketStrong"})
@@ -35,7 +35,7 @@ EXACT_MAX = 1 << 24
 
 def replace_looked_up_numbers(
     call: TracedCall, results: Sequence[Any]
-) -> list[tuple[Lookup, FeatureSpec]]:
+) -> list[tuple[TracedLookup, FeatureSpec]]:
     """Replaces numbers in a call's graph by the placeholders of indicators.
 
     Args:
@@ -50,7 +50,7 @@ def replace_looked_up_numbers(
     captured = {inner.name: outer for outer, inner in graph.captures}
     followed = CallGraph(sources_of(call.inputs), captured)
 
-    replaced: list[tuple[Lookup, FeatureSpec]] = []
+    replaced: list[tuple[TracedLookup, FeatureSpec]] = []
     for tensor in _looked_up_integers(results, stops, graph):
         lookup = _indicator(tensor, call, followed)
         if lookup is None:
@@ -72,9 +72,8 @@ def _looked_up_integers(
     """
     looked_up: set[str] = set()
     for operation in graph.get_operations():  # in the order of creation, inputs first
-        if operation.type in _OPERATIONS or any(
-            tensor.name in looked_up for tensor in operation.inputs
-        ):
+        reads_looked_up = any(tensor.name in looked_up for tensor in operation.inputs)
+        if operation.type in _OPERATIONS or reads_looked_up:
             looked_up.update(tensor.name for tensor in operation.outputs)
 
     queue = list(results)
@@ -86,69 +85,69 @@ def _looked_up_integers(
         seen.add(tensor.name)
         if tensor.dtype.is_integer:
             yield tensor
-            if not tensor.consumers():  # replaced
+            # The caller has replaced it: what computes it is not part of the tower anymore.
+            if not tensor.consumers():
                 continue
         queue.extend(tensor.op.inputs)
 
 
-def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> Lookup | None:
+def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> TracedLookup | None:
     """Returns the indicator that gives the numbers of a tensor; None if no rule describes them."""
-    found = find_rule(Values(tensor), followed, None)
-    if not isinstance(found, ResolvedIds) or found.source.part != "dense":
+    resolved = find_rule(Values(tensor), followed, None)
+    if not isinstance(resolved, ResolvedIds) or resolved.source.part != "dense":
         return None
 
     # One number for each value of one input, whatever the axes.
-    size = math.prod(call.parts[found.source.name].shape)
-    if found.source.place is not None or _per_example(tensor, size) != size:
+    size = math.prod(call.parts[resolved.source.name].shape)
+    if resolved.source.position is not None or _per_example(tensor, size) != size:
         return None
 
-    if not isinstance(found.rule, GraphIds):
+    if not isinstance(resolved.rule, GraphIds):
         return None
-    limits = limits_of(found.rule, [len(keys) for keys in found.keys])
+    limits = limits_of(resolved.rule, [len(keys) for keys in resolved.keys])
     count = limits.high + 1
     # A service knows no number for an id without a row.
     if limits.low < 0 or not 1 < count <= EXACT_MAX:
         return None
 
-    return indicator_of_numbers(found.source.name, tensor, count, size)
+    return indicator_of_numbers(resolved.source.name, tensor, count, size)
 
 
-def indicator_of_numbers(name: str, tensor: Any, count: int, size: int) -> Lookup:
+def indicator_of_numbers(name: str, tensor: Any, count: int, size: int) -> TracedLookup:
     """Returns the indicator of integers that are rows, with a placeholder of its result.
 
     Args:
-      name: The input that they are computed from.
+      name: The input that the integers are computed from.
       tensor: The integers.
       count: The number of rows.
       size: How many integers each example has.
     """
-    single = size == 1
+    shape: list[int | None] = [None, 1]
+    layout: dict[str, Any] = {"kind": "single"}
+    if size != 1:
+        shape = [None, size, 1]
+        layout = {"kind": "sequence", "length": size}
     with tensor.graph.as_default():
-        shape = [None, 1] if single else [None, size, 1]
         placeholder = identifier(f"{name}_numbers")
         activation = tf.compat.v1.placeholder(tf.float32, shape, name=placeholder)
-    return of_indicator(
-        tensor.op.name,
-        count,
-        tensor,
-        1,
-        kind="single" if single else "sequence",
-        length=None if single else size,
-        activation=activation,
-    )
+    return of_indicator(tensor.op.name, count, tensor, 1, activation=activation, **layout)
 
 
 def _per_example(tensor: Any, expected: int) -> int | None:
     """Returns how many numbers each example has: `expected` if the shape is unknown, None if it is
     open.
     """
-    return expected if tensor.shape.rank is None else per_example(tensor)
+    if tensor.shape.rank is None:
+        return expected
+    return per_example(tensor)
 
 
-def numbers_of(lookup: Lookup, tensor: Any) -> Any:
+def numbers_of(lookup: TracedLookup, tensor: Any) -> Any:
     """Returns the numbers of an indicator, as the tensor that they replace has them."""
-    sizes = [lookup.length] if lookup.length is not None else []
+    sizes: list[int] = []
     if tensor.shape.rank is not None:
         sizes = tensor.shape.as_list()[1:]
+    elif lookup.length is not None:
+        sizes = [lookup.length]
     with tensor.graph.as_default():
         return tf.cast(tf.reshape(lookup.activation, [-1, *sizes]), tensor.dtype)

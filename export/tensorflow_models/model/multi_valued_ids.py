@@ -12,17 +12,21 @@ from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.graphs.walks import needed
 from export.tensorflow_models.graph.input_paths import per_example
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 
 
 def flattened_from(ids: Any) -> int:
     """Guesses how many values per example there were before the model flattened its ids."""
-    reshapes = [each for each in needed([ids], []).operations if each.type == "Reshape"]
-    sizes = [max(per_example(each) or 1 for each in reshape.inputs) for reshape in reshapes]
-    return next((size for size in sizes if size > 1), 1)
+    for operation in needed([ids], []).operations:
+        if operation.type != "Reshape":
+            continue
+        size = max(per_example(tensor) or 1 for tensor in operation.inputs)
+        if size > 1:
+            return size
+    return 1
 
 
-def by_example(lookup: Lookup, size: int) -> Lookup:
+def by_example(lookup: TracedLookup, size: int) -> TracedLookup:
     """Converts a lookup of flattened ids, `tf.reshape(ids, [-1])`, into one of `size` ids per
     example.
     """
@@ -32,7 +36,7 @@ def by_example(lookup: Lookup, size: int) -> Lookup:
     return replace(lookup, kind="sequence", length=size, activation=activation)
 
 
-def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
+def columns_of(lookup: TracedLookup, size: int) -> list[TracedLookup]:
     """Splits a lookup of `size` ids per example into one for each; their rows together are its
     result.
 
@@ -48,5 +52,5 @@ def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
     ]
 
 
-def _placeholder(lookup: Lookup, shape: list[int | None]) -> Any:
+def _placeholder(lookup: TracedLookup, shape: list[int | None]) -> Any:
     return tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))

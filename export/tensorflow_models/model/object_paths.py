@@ -15,13 +15,18 @@ from export.tensorflow_models.lookups.records import free_name, table_name
 from export.tensorflow_models.model.object_walk import walk
 
 _COUNTED = re.compile(r"(layer|layer_with_weights)-\d+|_layers|\d+")
+"""Names of attributes that number what they hold."""
 _COLUMN = re.compile(r"/(embedding_weights|embeddings?|weights)$")
+"""The end of a variable's name that layers and columns give every table."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A variable's attribute `path` from the model, and its `key` in the checkpoint ("" if it is
-    not there).
+class VariableLocation:
+    """The location of a variable in the model and in the checkpoint.
+
+    Attributes:
+      path: Its attribute path from the model.
+      key: Its key in the checkpoint; "": it is not there.
     """
 
     path: str
@@ -32,17 +37,20 @@ def object_paths(root: Any) -> dict[str, tuple[str, Any]]:
     """Returns the attribute path of every variable of a model and the object that holds it, by its
     resource.
     """
-    found: dict[str, tuple[str, Any]] = {}
-    for each in walk(root) if hasattr(root, "_trackable_children") else ():
-        if each.resource:
-            found.setdefault(each.resource, (each.path, each.owner))
-    return found
+    paths: dict[str, tuple[str, Any]] = {}
+    if not hasattr(root, "_trackable_children"):
+        return paths
+    for model_object in walk(root):
+        if model_object.resource:
+            paths.setdefault(model_object.resource, (model_object.path, model_object.owner))
+    return paths
 
 
 def name_tables(
-    variables: Mapping[str, Any], paths: Mapping[str, tuple[str, Any]], taken: set[str]
+    variables: Mapping[str, Any], paths: Mapping[str, tuple[str, Any]], used_names: set[str]
 ) -> dict[str, TableFacts]:
-    """Names the tables that are plain variables, by their resources; avoids the names in `taken`.
+    """Names the tables that are plain variables, by their resources; avoids the names in
+    `used_names`, and adds the new ones.
 
     A name is the object path without what Keras adds to it, or, for a layer in a numbered list of
     Keras, the layer's name. `config_name` is the whole path, or, for a variable outside the model's
@@ -51,18 +59,25 @@ def name_tables(
     choices: dict[str, _Names] = {}
     for key, variable in variables.items():
         path, owner = paths.get(key, ("", None))
-        whole = path or variable.name.partition(":")[0]
-        longer = path or _COLUMN.sub("", whole).replace("/", ".")
-        short = _short(path, owner) if path else longer.rpartition(".")[2]
-        choices[key] = _Names(short, longer, whole)
+        if path:
+            choices[key] = _Names(_short(path, owner), path, path)
+        else:
+            whole = variable.name.partition(":")[0]
+            longer = _COLUMN.sub("", whole).replace("/", ".")
+            choices[key] = _Names(longer.rpartition(".")[2], longer, whole)
+
     # A table that is called `users` gets this name before one that is called `_users`.
     in_turn = sorted(choices, key=lambda key: not is_name(choices[key].short))
     names: dict[str, str] = {}
     for key in in_turn:
         short = table_name(choices[key].short, "table")
-        name = table_name(choices[key].longer, "table") if short in taken else short
-        names[key] = free_name(short, taken) if name in taken else name
-        taken.add(names[key])
+        name = short
+        if name in used_names:
+            name = table_name(choices[key].longer, "table")
+        if name in used_names:
+            name = free_name(short, used_names)
+        names[key] = name
+        used_names.add(name)
     return {
         key: TableFacts(names[key], choices[key].whole, *variable.shape.as_list())
         for key, variable in variables.items()
@@ -78,18 +93,27 @@ class _Names(NamedTuple):
 
 
 def _short(path: str, owner: Any) -> str:
+    """Returns the shortest name of a table: its attribute path, or the name of its layer.
+
+    Args:
+      path: The attribute path of the variable.
+      owner: The object that holds it.
+    """
     steps = _COLUMN.sub("", path).split(".")
     if len(steps) > 1 and steps[-1] in ("embeddings", "_embeddings"):
         steps = steps[:-1]
-    own = getattr(owner, "name", "")
+
     # Keras numbers the layers that it names itself: the number differs between programs.
-    counted = re.sub(r"(?<!^)(?=[A-Z])", "_", type(owner).__name__).lower()
-    if (
-        _COUNTED.fullmatch(steps[-1])
-        and isinstance(own, str)
-        and own
-        and not re.fullmatch(rf"{counted}(_\d+)?", own)
-    ):
-        return own
+    layer_name = getattr(owner, "name", "")
+    automatic_name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(owner).__name__).lower()
+    has_own_name = (
+        isinstance(layer_name, str)
+        and layer_name != ""
+        and not re.fullmatch(rf"{automatic_name}(_\d+)?", layer_name)
+    )
+    if has_own_name and _COUNTED.fullmatch(steps[-1]):
+        return layer_name
+
+    # Private attributes, such as `_layers`, are those of Keras.
     plain = [step for step in steps if not step.startswith("_")]
     return ".".join(plain or steps)

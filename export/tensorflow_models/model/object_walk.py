@@ -5,7 +5,7 @@ restore does.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.trackables import children_of, handle_of, listed_layers
 
 _COUNTED = re.compile(r"((layer|layer_with_weights)-)?\d+")
-"""Numbered names of Keras and of lists: if one is missing, the others are not those of training."""
+"""Numbered names of Keras and of lists: if one is missing, the rest are not those of training."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class ModelObject:
     """An object of the model.
 
     Attributes:
-      resource: the resource of a variable; "" for any other object.
-      path: its attribute path from the model.
-      owner: the object that tracks it.
-      node: the checkpoint's object at that path; None if there is none.
-      children: names of the objects that it tracks.
-      variables: those of them that are variables.
+      resource: The resource of a variable; "" for any other object.
+      path: The attribute path of the object from the model.
+      owner: The object that tracks it.
+      node: The checkpoint's object at that path; None if there is none.
+      children: The names of the objects that it tracks.
+      variables: The names of the variables among them.
     """
 
     resource: str
@@ -43,10 +43,10 @@ class UnmatchedObject:
     """An object of the checkpoint without a counterpart in the model.
 
     Attributes:
-      owner: path of the model's object that held it; "" is the model itself.
-      name: its attribute there.
-      counted: whether it was in a list of layers or variables that is shorter in the model.
-      keys: checkpoint keys of its variables, by their attribute paths from the model.
+      owner: The path of the model's object that held it; "" is the model itself.
+      name: The attribute by which the owner held it.
+      counted: Whether it was in a list of layers or variables that is shorter in the model.
+      keys: The checkpoint's keys of its variables, by their attribute paths from the model.
     """
 
     owner: str
@@ -64,32 +64,35 @@ def walk(
     Without a graph also the layers that Keras 3 holds in lists and dicts, which TensorFlow's
     checkpoints leave out.
     """
-    found: list[ModelObject] = []
+    walked: list[ModelObject] = []
     seen = {id(root)}
     queue: list[tuple[Any, str, Any, int | None]] = [(root, "", None, start)]
     for trackable, path, owner, node in queue:  # grows while it is walked: breadth first
         children = children_of(trackable)
         if graph is None:
             children |= listed_layers(trackable)
-        handle = handle_of(trackable)
-        found.append(
+        variables = [name for name, child in children.items() if handle_of(child) is not None]
+        walked.append(
             ModelObject(
-                "" if handle is None else resource(handle),
-                path,
-                owner,
-                node,
-                tuple(children),
-                tuple(name for name, child in children.items() if handle_of(child) is not None),
+                _resource_of(trackable), path, owner, node, tuple(children), tuple(variables)
             )
         )
         for name, child in children.items():
-            if id(child) not in seen:
-                seen.add(id(child))
-                below = (
-                    None if graph is None or node is None else graph.nodes[node].children.get(name)
-                )
-                queue.append((child, _joined(path, name), trackable, below))
-    return found
+            if id(child) in seen:
+                continue
+            seen.add(id(child))
+            child_node = None
+            if graph is not None and node is not None:
+                child_node = graph.nodes[node].children.get(name)
+            queue.append((child, _joined(path, name), trackable, child_node))
+    return walked
+
+
+def _resource_of(trackable: Any) -> str:
+    handle = handle_of(trackable)
+    if handle is None:
+        return ""
+    return resource(handle)
 
 
 def unmatched_objects(
@@ -98,63 +101,81 @@ def unmatched_objects(
     """Returns the objects that the checkpoint holds and the model has no counterpart for.
 
     Args:
-      walked: as `walk` returns them.
-      graph: the checkpoint's object graph.
-      entries: keys of its variables.
+      walked: The objects of the model, as `walk` returns them.
+      graph: The checkpoint's object graph.
+      entries: The keys of its variables.
     """
-    both = [(each, graph.nodes[each.node].children) for each in walked if each.node is not None]
-    known = {node for each in walked if (node := each.node) is not None}
-    known |= {stored[name] for each, stored in both for name in each.children if name in stored}
-    found = []
-    for each, stored in both:
+    matched = _matched(walked, graph)
+    seen = {model_object.node for model_object in walked if model_object.node is not None}
+    for model_object, stored in matched:
+        seen.update(stored[name] for name in model_object.children if name in stored)
+
+    unmatched = []
+    for model_object, stored in matched:
         for name, node in stored.items():
-            counted = _COUNTED.fullmatch(name) is not None
+            if node in seen:
+                continue
             # A layer creates its variables when it is called: a layer without variables may still
             # be the same.
-            if node not in known and (counted or not graph.nodes[node].key):
-                below = dict(_variables(graph, node, _joined(each.path, name), known))
-                keys = {path: key for path, key in below.items() if key in entries}
-                if keys:
-                    found.append(UnmatchedObject(each.path, name, counted, keys))
-    return found
+            is_counted = _COUNTED.fullmatch(name) is not None
+            if graph.nodes[node].key and not is_counted:
+                continue
+            variables = _variables(graph, node, _joined(model_object.path, name), seen)
+            keys = {path: key for path, key in variables if key in entries}
+            if keys:
+                unmatched.append(UnmatchedObject(model_object.path, name, is_counted, keys))
+    return unmatched
 
 
 def left_out_variables(walked: Sequence[ModelObject], graph: ObjectGraph) -> dict[str, str]:
-    """Returns the variables that the checkpoint holds of an object which has others in the model,
-    and not these: their keys by their attribute paths. An object without any variable may not have
-    been called, and makes them then.
+    """Returns the variables that the checkpoint holds of an object which has variables in the
+    model, and not these: their keys by their attribute paths. An object without any variable may
+    not have been called, and makes them then.
 
     Args:
-      walked: as `walk` returns them.
-      graph: the checkpoint's object graph.
+      walked: The objects of the model, as `walk` returns them.
+      graph: The checkpoint's object graph.
     """
-    known = {each.node for each in walked}
-    both = [(each, graph.nodes[each.node].children) for each in walked if each.node is not None]
-    return {
-        _joined(each.path, name): graph.nodes[node].key
-        for each, stored in both
-        if not stored.keys().isdisjoint(each.variables)
-        for name, node in stored.items()
-        if graph.nodes[node].key and name not in each.children and node not in known
-    }
+    nodes_in_model = {model_object.node for model_object in walked}
+    left_out = {}
+    for model_object, stored in _matched(walked, graph):
+        if stored.keys().isdisjoint(model_object.variables):
+            continue
+        for name, node in stored.items():
+            key = graph.nodes[node].key
+            is_in_model = name in model_object.children or node in nodes_in_model
+            if key and not is_in_model:
+                left_out[_joined(model_object.path, name)] = key
+    return left_out
+
+
+def _matched(
+    walked: Sequence[ModelObject], graph: ObjectGraph
+) -> list[tuple[ModelObject, Mapping[str, int]]]:
+    """Returns the objects that the checkpoint has, too, each with its children there."""
+    return [
+        (model_object, graph.nodes[model_object.node].children)
+        for model_object in walked
+        if model_object.node is not None
+    ]
 
 
 def _variables(
-    graph: ObjectGraph, node: int, path: str, known: set[int]
+    graph: ObjectGraph, start: int, path: str, seen: set[int]
 ) -> Iterator[tuple[str, str]]:
-    """Yields path and key of the variables at a node and below it, and adds its nodes
-    to `known`.
-    """
-    known.add(node)
-    queue = [(node, path)]
-    for at, where in queue:  # grows while it is walked: breadth first
-        if graph.nodes[at].key:
-            yield where, graph.nodes[at].key
-        for name, child in graph.nodes[at].children.items():
-            if child not in known:
-                known.add(child)
-                queue.append((child, _joined(where, name)))
+    """Yields path and key of the variables at a node and below it, and adds its nodes to `seen`."""
+    seen.add(start)
+    queue = [(start, path)]
+    for node, node_path in queue:  # grows while it is walked: breadth first
+        if graph.nodes[node].key:
+            yield node_path, graph.nodes[node].key
+        for name, child in graph.nodes[node].children.items():
+            if child not in seen:
+                seen.add(child)
+                queue.append((child, _joined(node_path, name)))
 
 
 def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    if not path:
+        return name
+    return f"{path}.{name}"

@@ -5,8 +5,8 @@ Keras compares numbers and shapes, and assigns what fits. The file also has the 
 weights, which are compared here, but for the numbers of layers that the user did not name: where
 the code makes two layers of one shape in another order than it did in training, only names show it.
 
-What Keras would convert while it loads, it writes as it is used now, too: files of Keras 1 and
-weights of CuDNNLSTM and CuDNNGRU are rejected.
+Keras converts some weights while it loads a file: those of Keras 1, CuDNNLSTM and CuDNNGRU. Such
+files are rejected, since Keras itself can write them anew in the shapes that it uses now.
 
 Source: tf-keras 2.20, src/saving/legacy/hdf5_format.py (`load_weights_from_hdf5_group`,
 `preprocess_weights_for_loading`); Keras 3.15, src/legacy/saving/legacy_h5_format.py.
@@ -37,7 +37,7 @@ from export.tensorflow_models.frameworks.keras_saving import (
 )
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.trackables import children_of
-from export.tensorflow_models.model.object_paths import Place
+from export.tensorflow_models.model.object_paths import VariableLocation
 from export.user_lines import at_line
 
 _NUMBER = re.compile(r"_\d+$")
@@ -47,9 +47,12 @@ _CUDNN = (
     "the model of the factory with its load_weights, and save that with "
     'model.save_weights("converted.h5")'
 )
-_SHOWN = 5
-_COMPARED = 1 << 20
-"""Values of a variable that are compared at once."""
+_SHOWN_MAX = 5
+"""How many names a message shows."""
+_VALUES_PER_READ = 1 << 20
+"""Values of a variable that are read and compared at a time: it may be a table, and larger than
+memory.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,23 +60,23 @@ class OrderedVariables:
     """The variables of the model that a file holds.
 
     Attributes:
-      model: what was saved: the factory's result, or the value of one of its attributes.
-      places: each variable, as TensorFlow's, and its place.
+      model: The model that was saved: the factory's result, or the value of one of its attributes.
+      locations: Each variable, as TensorFlow's, and its location.
     """
 
     model: Any
-    places: tuple[tuple[Any, Place], ...]
+    locations: tuple[tuple[Any, VariableLocation], ...]
 
 
 def find_ordered_variables(root: Any, checkpoint: Checkpoint) -> OrderedVariables:
-    """Finds the model that a file holds, and the place of each of its variables.
+    """Finds the model that a file holds, and the location of each of its variables.
 
     Args:
-      root: what the factory returned: the model, or an object with it among its attributes.
-      checkpoint: a file that states the order of layers and weights.
+      root: What the factory returned: the model, or an object with it among its attributes.
+      checkpoint: A file that states the order of layers and weights.
 
     Raises:
-      CheckpointError: the factory returned no model; or the file is that of another one: names the
+      CheckpointError: The factory returned no model; or the file is that of another one: names the
         layer, the weight, and what is there and what was expected.
     """
     models = _models_of(root)
@@ -83,19 +86,21 @@ def find_ordered_variables(root: Any, checkpoint: Checkpoint) -> OrderedVariable
             f"{type(root).__name__}: return the model that was saved, or an object that has it as "
             "an attribute"
         )
+
     fitting: dict[tuple[tuple[int, str], ...], OrderedVariables] = {}
     problems: list[tuple[int, CheckpointError]] = []
     for model in models:
         ordered = _OrderedModel(model, checkpoint)
         try:
-            places = tuple(ordered.places())
+            locations = tuple(ordered.locations())
         except CheckpointError as problem:
             problems.append((len(ordered.layers), problem))
         else:
-            identity = tuple((id(variable), place.key) for variable, place in places)
-            fitting[identity] = OrderedVariables(model, places)
+            # Models that share all variables are one.
+            identity = tuple((id(variable), location.key) for variable, location in locations)
+            fitting[identity] = OrderedVariables(model, locations)
     if not fitting:
-        # The model that was trained has the layers of all that was derived of it.
+        # The model that was trained has the layers of all that was derived from it.
         raise max(problems, key=lambda pair: pair[0])[1]
     if len(fitting) > 1:
         raise CheckpointError(
@@ -109,8 +114,9 @@ def _models_of(root: Any) -> list[Any]:
     """Returns a model, or the models among the attributes of an object."""
     if is_keras_model(root):
         return [root]
-    tracks = hasattr(type(root), "_trackable_children")
-    attributes = children_of(root) if tracks else getattr(root, "__dict__", {})
+    attributes = getattr(root, "__dict__", {})
+    if hasattr(type(root), "_trackable_children"):
+        attributes = children_of(root)
     return [value for value in attributes.values() if is_keras_model(value)]
 
 
@@ -119,15 +125,15 @@ class _OrderedModel:
     """A model beside a file that may be its own.
 
     Attributes:
-      model: of Keras 2 or 3.
-      checkpoint: the file.
+      model: A model of Keras 2 or 3.
+      checkpoint: The file.
     """
 
     model: Any
     checkpoint: Checkpoint
 
-    def places(self) -> list[tuple[Any, Place]]:
-        """Returns every variable with its place.
+    def locations(self) -> list[tuple[Any, VariableLocation]]:
+        """Returns every variable with its location.
 
         Raises:
           CheckpointError: The file is that of another model, or of a Keras whose weights are
@@ -137,10 +143,13 @@ class _OrderedModel:
         layers = self._layers_with_weights()
         self._check_layers(layers)
         pairs = list(zip(self._saved, layers, strict=True))
+        # A layer without a name holds the weights of the model itself.
         pairs += [(saved, self._own) for saved in self._ordered if not saved.name]
-        places = [pair for saved, built in pairs for pair in self._matched(saved, built)]
-        self._check_shared(places)
-        return places
+        locations: list[tuple[Any, VariableLocation]] = []
+        for saved, built in pairs:
+            locations += self._matched(saved, built)
+        self._check_shared(locations)
+        return locations
 
     @cached_property
     def layers(self) -> list[LayerWeights]:
@@ -176,8 +185,11 @@ class _OrderedModel:
             )
         built = "3" if is_keras_3_layer(self.model) else "2"
         if written != built:
-            library = "keras" if written == "3" else "tf_keras"
-            value = "0" if written == "3" else "1"
+            library = "tf_keras"
+            value = "1"
+            if written == "3":
+                library = "keras"
+                value = "0"
             raise self._rejection(
                 f"it was saved by Keras {version}, and the model is of Keras {built}, whose layers "
                 f"may compute something else: set {LEGACY_KERAS}={value} in the environment of "
@@ -203,12 +215,14 @@ class _OrderedModel:
     def _reject_layer(
         self, number: int, saved: OrderedLayer, built: LayerWeights | None, count: int
     ) -> None:
+        """Raises the error about the first layer that is another one in the file."""
         name = self._comparable(saved.name)
         unbuilt = [
             layer
             for layer in self.layers
             if not layer.variables and self._comparable(layer.layer.name) == name
         ]
+        # From the likeliest cause to the most general one.
         if unbuilt and count < len(self._saved):
             raise self._rejection(
                 f"it has weights of layer {saved.name!r}, and {self._label(unbuilt[0])} of the "
@@ -226,8 +240,10 @@ class _OrderedModel:
             f'{type(built.layer).__name__}(..., name="{saved.name}")'
         )
 
-    def _matched(self, saved: OrderedLayer, built: LayerWeights) -> Iterator[tuple[Any, Place]]:
-        """Yields the variables of a layer with their places.
+    def _matched(
+        self, saved: OrderedLayer, built: LayerWeights
+    ) -> Iterator[tuple[Any, VariableLocation]]:
+        """Yields the variables of a layer with their locations.
 
         Raises:
           CheckpointError: The layer has other weights in the file.
@@ -240,77 +256,79 @@ class _OrderedModel:
                 f"({_listed(built.names)}){_line(built)}. {_OTHER_CODE}"
             )
         weights = zip(saved.weights.items(), built.variables, built.names, strict=True)
-        for number, ((name, key), variable, own) in enumerate(weights):
+        for number, ((saved_name, key), variable, built_name) in enumerate(weights):
             shape = list(entries[key].shape)
             expected = variable.shape.as_list()
-            if shape != expected or not self._is_same_weight(built, name, own):
+            if shape != expected or not self._is_same_weight(built, saved_name, built_name):
                 raise self._rejection(
-                    f"{self._label(built)}, weight {number}: {_plain(name)} {shape} in the file, "
-                    f"and {_plain(own)} {expected} in the model"
+                    f"{self._label(built)}, weight {number}: {_plain(saved_name)} {shape} in the "
+                    f"file, and {_plain(built_name)} {expected} in the model"
                     f"{at_line(line_of_variable(variable))}. {_remedy(built, shape == expected)}"
                 )
-            yield variable, Place(_plain(own), key)
+            yield variable, VariableLocation(_plain(built_name), key)
 
-    def _check_shared(self, places: Iterable[tuple[Any, Place]]) -> None:
+    def _check_shared(self, locations: Iterable[tuple[Any, VariableLocation]]) -> None:
         """Checks that a variable of several layers, which the file has once for each, has one value
         there: layers that shared it may have got variables of their own when a model was loaded.
 
         Raises:
           CheckpointError: It has several values.
         """
-        first: dict[int, Place] = {}
-        for variable, place in places:
-            known = first.setdefault(id(variable), place)
-            if known is not place and not self._equal(known.key, place.key):
+        first_locations: dict[int, VariableLocation] = {}
+        for variable, location in locations:
+            first = first_locations.setdefault(id(variable), location)
+            if first is not location and not self._equal(first.key, location.key):
                 raise self._rejection(
-                    f"{known.key} and {place.key} have different values, and are one variable of "
-                    "the model: two layers share it in the factory, which did not in training"
+                    f"{first.key} and {location.key} have different values, and are one variable "
+                    "of the model: two layers share it in the factory, which did not in training"
                 )
 
-    def _equal(self, key: str, other: str) -> bool:
+    def _equal(self, first: str, second: str) -> bool:
+        """Returns whether two variables of one shape have the same values."""
         checkpoint = self.checkpoint
-        shape = checkpoint.entries[key].shape
+        shape = checkpoint.entries[first].shape
         if not shape:
-            return bool(checkpoint.read_all(key) == checkpoint.read_all(other))
-        step = max(1, _COMPARED // max(1, math.prod(shape[1:])))
-        starts = range(0, shape[0], step)
-        return all(
-            np.array_equal(
-                checkpoint.read(key, start, min(step, shape[0] - start)),
-                checkpoint.read(other, start, min(step, shape[0] - start)),
-                equal_nan=True,
-            )
-            for start in starts
-        )
+            return bool(checkpoint.read_all(first) == checkpoint.read_all(second))
 
-    def _is_same_weight(self, built: LayerWeights, saved: str, own: str) -> bool:
+        values_per_row = max(1, math.prod(shape[1:]))
+        rows_per_read = max(1, _VALUES_PER_READ // values_per_row)
+        for start in range(0, shape[0], rows_per_read):
+            count = min(rows_per_read, shape[0] - start)
+            first_values = checkpoint.read(first, start, count)
+            second_values = checkpoint.read(second, start, count)
+            if not np.array_equal(first_values, second_values, equal_nan=True):
+                return False
+        return True
+
+    def _is_same_weight(self, layer: LayerWeights, saved_name: str, built_name: str) -> bool:
         """Returns whether two names are those of one weight of a layer.
 
-        In front of the layer they tell what called it first, which may differ.
+        The part of a name in front of the layer is what called it first, which may differ.
         """
-        (*scopes, last), (*own_scopes, own_last) = (
-            self._inside(built, _plain(name)) for name in (saved, own)
-        )
-        shorter, longer = sorted((scopes, own_scopes), key=len)
+        *saved_scopes, saved_last = self._inside(layer, _plain(saved_name))
+        *built_scopes, built_last = self._inside(layer, _plain(built_name))
         # TensorFlow numbers the variables of a model that is built while it is traced.
-        same_end = last == own_last or _NUMBER.sub("", own_last) == last
+        same_end = saved_last in (built_last, _NUMBER.sub("", built_last))
+        shorter, longer = sorted((saved_scopes, built_scopes), key=len)
         return same_end and longer[len(longer) - len(shorter) :] == shorter
 
     def _inside(self, built: LayerWeights, name: str) -> list[str]:
         """Returns the steps of a name behind that of a layer."""
         *scopes, last = name.split("/")
         scopes = [self._comparable(scope) for scope in scopes]
-        layer = self._comparable(built.layer.name)
+        layer_name = self._comparable(built.layer.name)
         if built is self._own:
             scopes = []
-        elif layer in scopes:
-            scopes = scopes[scopes.index(layer) + 1 :]
+        elif layer_name in scopes:
+            scopes = scopes[scopes.index(layer_name) + 1 :]
         return [*scopes, last]
 
     def _comparable(self, name: str) -> str:
         """Returns the name of a layer, without its number if Keras chose it."""
         plain = _NUMBER.sub("", name)
-        return plain if plain in self._automatic_names else name
+        if plain in self._automatic_names:
+            return plain
+        return name
 
     @cached_property
     def _automatic_names(self) -> set[str]:
@@ -332,8 +350,10 @@ class _OrderedModel:
 
 def _remedy(built: LayerWeights, same_shape: bool) -> str:
     """Returns what to do about a weight that is another one in the file."""
+    if not same_shape and type(built.layer).__name__ in ("LSTM", "GRU"):
+        return _CUDNN
     if not same_shape:
-        return _CUDNN if type(built.layer).__name__ in ("LSTM", "GRU") else _OTHER_CODE
+        return _OTHER_CODE
     return (
         "The weights of a layer must have the names and the order of training; in a model inside "
         "of another, `trainable` changes their order"
@@ -341,7 +361,10 @@ def _remedy(built: LayerWeights, same_shape: bool) -> str:
 
 
 def _line(built: LayerWeights) -> str:
-    return at_line(line_of_variable(built.variables[0])) if built.variables else ""
+    """Returns the user's line that created a layer's variables; "" if it has none."""
+    if not built.variables:
+        return ""
+    return at_line(line_of_variable(built.variables[0]))
 
 
 def _plain(name: str) -> str:
@@ -349,5 +372,7 @@ def _plain(name: str) -> str:
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = ", ".join(map(_plain, islice(names, _SHOWN))) or "none"
-    return f"{shown}, ..." if len(names) > _SHOWN else shown
+    listed = ", ".join(map(_plain, islice(names, _SHOWN_MAX))) or "none"
+    if len(names) > _SHOWN_MAX:
+        return f"{listed}, ..."
+    return listed

@@ -20,7 +20,7 @@ from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.graphs.walks import needed
 from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,19 +28,20 @@ class _LookedUpRows:
     """Computes the rows of a lookup from the values of inputs. A `ComputeRows`.
 
     Attributes:
-      call: the traced call.
-      lookup: as the model made it.
-      position: among the ids of an example, of which it looks one up; None: all.
+      call: The traced call.
+      lookup: The lookup as the model made it.
+      position: The position of the id that is looked up among those of an example; None: all are.
     """
 
     call: TracedCall
-    lookup: Lookup
+    lookup: TracedLookup
     position: int | None
 
     def __call__(self, columns: Mapping[str, NDArray[Any]], n: int) -> NDArray[np.int64]:
         """See ComputeRows."""
         values = []
         for name, tensor in (self._sources or {}).items():
+            # The batch is the only open axis.
             shape = [n if size is None else size for size in tensor.shape.as_list()]
             values.append(tf.constant(columns[name].reshape(shape), tensor.dtype))
         (tensor,) = run_flat(self._function, values).values()
@@ -53,19 +54,26 @@ class _LookedUpRows:
     def inputs(self) -> tuple[str, ...] | None:
         """See OwnRows."""
         sources = self._sources
-        return None if sources is None or self._function is None else tuple(sources)
+        if sources is None or self._function is None:
+            return None
+        return tuple(sources)
 
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the rows that the lookup itself finds for its ids."""
-        size = self.lookup.table.rows
+        row_count = self.lookup.table.rows
         unknown = self.lookup.unknown
-        unknown_row = -1 if unknown is None or unknown.row is None else unknown.row
+        unknown_row = -1
+        if unknown is not None and unknown.row is not None:
+            unknown_row = unknown.row
+
         outside = self.lookup.outside
         if outside.from_end:
-            ids = np.where((ids < 0) & (ids >= -size), ids + size, ids)
+            is_counted = (ids < 0) & (ids >= -row_count)
+            ids = np.where(is_counted, ids + row_count, ids)
         if outside.outcome == "nearest":
-            ids = np.clip(ids, 0, size - 1)
-        return np.where((ids >= 0) & (ids < size), ids, unknown_row)
+            ids = np.clip(ids, 0, row_count - 1)
+        is_row = (ids >= 0) & (ids < row_count)
+        return np.where(is_row, ids, unknown_row)
 
     @cached_property
     def _sources(self) -> dict[str, Any] | None:
@@ -78,6 +86,7 @@ class _LookedUpRows:
         for placeholder in needed([self._ids], []).placeholders:
             if placeholder.name in captured:
                 continue
+            # Such as the placeholder of lengths.
             if placeholder.name not in by_name:
                 return None
             sources[by_name[placeholder.name]] = placeholder
@@ -89,28 +98,32 @@ class _LookedUpRows:
 
     @cached_property
     def _function(self) -> Any:
-        """From the values of the sources to the ids; None: weights are read on the way, which have
-        no value yet.
+        """The function from the values of the sources to the ids; None: weights are read on the
+        way, which have no value yet.
         """
         feeds = list((self._sources or {}).values())
         function, variables = narrowed("ids", self.call.function, feeds, {"ids": self._ids})
-        return None if variables else function
+        if variables:
+            return None
+        return function
 
 
-def own_rows(call: TracedCall, lookup: Lookup) -> OwnRows | None:
+def own_rows(call: TracedCall, lookup: TracedLookup) -> OwnRows | None:
     """Returns what computes the rows of a resolved lookup; None if it was a column that has a rule
     of its own, or if its ids are an input's values as they are.
     """
-    traced = lookup.traced
-    if traced is None or traced.rule is not None or len(traced.ids) != 1:
+    original = lookup.unresolved
+    if original is None or original.rule is not None or len(original.ids) != 1:
         return None
-    ids = _values(traced.ids[0])
+    ids = _values(original.ids[0])
     if any(ids is _values(tensor) for tensor in call.inputs.values()):
         return None
-    rows = _LookedUpRows(call, traced, lookup.position)
+    rows = _LookedUpRows(call, original, lookup.position)
     return OwnRows(rows.inputs, rows)
 
 
 def _values(tensor: Any) -> Any:
     """Returns the values of a dense, ragged or sparse tensor."""
-    return tensor.values if isinstance(tensor, tf.RaggedTensor | tf.SparseTensor) else tensor
+    if isinstance(tensor, tf.RaggedTensor | tf.SparseTensor):
+        return tensor.values
+    return tensor

@@ -22,8 +22,10 @@ def find_variables(job: ExportJob, checkpoint: Checkpoint) -> tuple[ExportJob, C
     """See FrontEnd.find_variables."""
     prefer_keras(generation_of_checkpoint(checkpoint))  # before TensorFlow is loaded
     if job.checkpoint.by is None:
-        named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
-        part = job.checkpoint.model_copy(update={"by": "names" if named else "objects"})
+        # Without an object graph, TensorFlow's checkpoints are those of a Saver of TF1.
+        is_named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
+        kind = "names" if is_named else "objects"
+        part = job.checkpoint.model_copy(update={"by": kind})
         job = job.model_copy(update={"checkpoint": part})
     if job.checkpoint.averages:
         checkpoint = _averaged(checkpoint, job)
@@ -32,16 +34,18 @@ def find_variables(job: ExportJob, checkpoint: Checkpoint) -> tuple[ExportJob, C
 
 def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
     """Returns the checkpoint whose variables are read as their moving averages."""
-    by_names = job.checkpoint.by == "names"
-    averages = {} if by_names else find_averages(checkpoint)
-    if not averages and not (by_names and any(key.endswith(AVERAGE) for key in checkpoint.entries)):
-        which = (
-            f"none of its variables is called ...{AVERAGE}"
-            if by_names
-            else "no optimizer in it keeps some"
-        )
+    averages: dict[str, str] = {}
+    if job.checkpoint.by == "names":
+        # A NamedGraph finds the average of a variable by its name.
+        has_averages = any(key.endswith(AVERAGE) for key in checkpoint.entries)
+        reason = f"none of its variables is called ...{AVERAGE}"
+    else:
+        averages = find_averages(checkpoint)
+        has_averages = bool(averages)
+        reason = "no optimizer in it keeps some"
+    if not has_averages:
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} has no moving averages ({which}), which "
+            f"checkpoint {checkpoint.prefix} has no moving averages ({reason}), which "
             "checkpoint.averages requests; leave it out"
         )
     storage = replace(checkpoint.storage, averages=averages)
@@ -57,17 +61,16 @@ def build_root(job: ExportJob, base: Path) -> Any:
     names.
 
     Raises:
-      UsageError: there is no such factory.
-      NotConvertible: it raises, or its result does not fit the kind of checkpoint.
+      UsageError: There is no such factory.
+      NotConvertible: The factory raises, or its result does not fit the kind of checkpoint.
     """
 
     def load() -> Any:
         factory = factory_of(job, base)
-        reset_automatic_names()  # training's model was the first one of its process
+        # Training's model was the first one of its process.
+        reset_automatic_names()
         return factory()
 
-    return (
-        load_named(job.code.factory, load, job.checkpoint.averages)
-        if job.checkpoint.by == "names"
-        else load()
-    )
+    if job.checkpoint.by == "names":
+        return load_named(job.code.factory, load, job.checkpoint.averages)
+    return load()

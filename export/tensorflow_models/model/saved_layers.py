@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from export.checkpoint.reader import Checkpoint
@@ -34,9 +35,9 @@ def check_saved_layers(root: Any, checkpoint: Checkpoint, object_path: str) -> t
     """Compares the layers that a file describes with those of the model that the factory returned.
 
     Args:
-      root: the model.
-      checkpoint: any checkpoint.
-      object_path: where the model is in what was saved; "": it was saved itself.
+      root: The model.
+      checkpoint: Any checkpoint.
+      object_path: The path of the model in what was saved; "": it was saved itself.
 
     Returns:
       Notes on what is not compared.
@@ -53,18 +54,25 @@ def check_saved_layers(root: Any, checkpoint: Checkpoint, object_path: str) -> t
     classes = [type(part) for part in parts]
     vocabularies: dict[str, list[Any] | None] = {}
     lambdas: dict[str, None] = {}
+    # The outermost first: a graph of layers describes its layers, too.
     for path, saved in sorted(_within(described, object_path), key=lambda pair: len(pair[0])):
         layer = _object_at(root, path)
-        built = None if layer is None else _configuration_of(layer, saved, checkpoint)
+        if layer is None:
+            continue
+        built = _configuration_of(layer, saved, checkpoint)
         if built is None:
-            continue  # What the model lacks, or describes by its code alone.
-        found = compare_configurations(
+            continue
+        comparison = compare_configurations(
             saved, built, lambda kind, argument: default_of(classes, kind, argument)
         )
-        _check(checkpoint, _label(layer) if path else "the model", found)
+        label = "the model"
+        if path:
+            label = _label(layer)
+        _check(checkpoint, label, comparison)
         # A model that is a graph has vocabularies that were arguments, its layers have none.
-        vocabularies = found.vocabularies | vocabularies
-        lambdas |= dict.fromkeys(found.lambdas)
+        vocabularies = comparison.vocabularies | vocabularies
+        lambdas |= dict.fromkeys(comparison.lambdas)
+
     layers = {part.name: part for part in parts if hasattr(type(part), "get_vocabulary")}
     notes = [
         note
@@ -84,9 +92,9 @@ def _within(
     """Yields the layers of an object, by their paths from it."""
     steps = tuple(step for step in object_path.replace("/", ".").split(".") if step)
     for path, saved in described.items():
-        own = tuple(step for step in path.split(".") if step)
-        if own[: len(steps)] == steps:
-            yield own[len(steps) :], saved
+        layer_steps = tuple(step for step in path.split(".") if step)
+        if layer_steps[: len(steps)] == steps:
+            yield layer_steps[len(steps) :], saved
 
 
 def _object_at(root: Any, path: tuple[str, ...]) -> Any:
@@ -109,19 +117,19 @@ def _configuration_of(
     """
     if not hasattr(layer, "get_config"):
         return None
-    own_class = type(layer).__name__
+    built_class = type(layer).__name__
     saved_class = str(saved["class_name"])
     if saved_class in {kind.__name__ for kind in type(layer).__mro__}:
-        own_class = saved_class
-    elif not _is_of_keras(own_class) and not _is_of_keras(saved_class):
+        built_class = saved_class
+    elif not _is_of_keras(built_class) and not _is_of_keras(saved_class):
         return None
     try:
         if checkpoint.storage.ordered_layers:
-            return older_configuration_of(layer) | {"class_name": own_class}
+            return older_configuration_of(layer) | {"class_name": built_class}
         text = json.dumps(layer.get_config(), default=_plain)
     except Exception:  # noqa: BLE001 - a class of the user's may raise anything
         return None
-    return {"class_name": own_class, "config": json.loads(text)}
+    return {"class_name": built_class, "config": json.loads(text)}
 
 
 def _is_of_keras(class_name: str) -> bool:
@@ -131,7 +139,9 @@ def _is_of_keras(class_name: str) -> bool:
 def _plain(value: Any) -> Any:
     """Returns what JSON has for an argument."""
     if isinstance(value, tf.TensorShape):
-        return value.as_list() if value.rank is not None else None
+        if value.rank is None:
+            return None
+        return value.as_list()
     if isinstance(value, tf.DType):
         return value.name
     if hasattr(value, "tolist"):
@@ -141,13 +151,12 @@ def _plain(value: Any) -> Any:
     return getattr(value, "__name__", repr(value))
 
 
-def _check(checkpoint: Checkpoint, label: str, found: Comparison) -> None:
-    if found.differences:
-        # A graph of layers names the layer in it.
-        difference = found.differences[0].replace("the model: ", f"{label}: ", 1)
-        raise CheckpointError(
-            f"checkpoint {checkpoint.prefix}: {difference}. {_remedy(checkpoint)}"
-        )
+def _check(checkpoint: Checkpoint, label: str, comparison: Comparison) -> None:
+    if not comparison.differences:
+        return
+    # A graph of layers names the layer in it.
+    difference = comparison.differences[0].replace("the model: ", f"{label}: ", 1)
+    raise CheckpointError(f"checkpoint {checkpoint.prefix}: {difference}. {_remedy(checkpoint)}")
 
 
 def _compare_vocabulary(checkpoint: Checkpoint, layer: Any, vocabulary: list[Any] | None) -> str:
@@ -159,40 +168,46 @@ def _compare_vocabulary(checkpoint: Checkpoint, layer: Any, vocabulary: list[Any
     if layer is None:
         return ""
     if not isinstance(vocabulary, list):
-        where = f"in SavedModel {checkpoint.prefix.parent.parent} is a part of the graph, not read"
+        status = f"in SavedModel {checkpoint.prefix.parent.parent} is a part of the graph, not read"
         if checkpoint.storage.ordered_layers:
-            where = f"is not in checkpoint {checkpoint.name}"
+            status = f"is not in checkpoint {checkpoint.name}"
         return (
-            f"{_label(layer)}: its vocabulary {where}; only recorded outputs (verify.expected) can "
-            "tell whether it is the factory's"
+            f"{_label(layer)}: its vocabulary {status}; only recorded outputs (verify.expected) "
+            "can show whether it is the factory's"
         )
     stored = [str(token) for token in vocabulary]
-    own = [str(token) for token in layer.get_vocabulary(include_special_tokens=False)]
+    # An argument may hold the special tokens, or only what follows them.
+    plain = [str(token) for token in layer.get_vocabulary(include_special_tokens=False)]
     whole = [str(token) for token in layer.get_vocabulary()]
-    if stored not in (own, whole):
-        _reject_vocabulary(checkpoint, layer, stored, own)
+    if stored not in (plain, whole):
+        _reject_vocabulary(checkpoint, layer, stored, plain)
     return ""
 
 
 def _reject_vocabulary(
-    checkpoint: Checkpoint, layer: Any, stored: list[str], own: list[str]
+    checkpoint: Checkpoint, layer: Any, stored: list[str], expected: list[str]
 ) -> None:
-    size = max(len(stored), len(own))
-    padded = [*stored, *[MISSING] * size][:size], [*own, *[MISSING] * size][:size]
-    index = next(i for i, (left, right) in enumerate(zip(*padded, strict=True)) if left != right)
-    saved, built = (
-        "nothing" if tokens[index] is MISSING else text_of(tokens[index]) for tokens in padded
-    )
+    """Raises the error about the first entry in which two vocabularies differ."""
+    pairs = enumerate(zip_longest(stored, expected, fillvalue=MISSING))
+    index, (saved, built) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
     raise CheckpointError(
-        f"checkpoint {checkpoint.prefix}: {_label(layer)}: vocabulary entry {index} is {saved} in "
-        f"the file and {built} in the model. {_remedy(checkpoint)}"
+        f"checkpoint {checkpoint.prefix}: {_label(layer)}: vocabulary entry {index} is "
+        f"{_token_text(saved)} in the file and {_token_text(built)} in the model. "
+        f"{_remedy(checkpoint)}"
     )
+
+
+def _token_text(token: Any) -> str:
+    if token is MISSING:
+        return "nothing"
+    return text_of(token)
 
 
 def _remedy(checkpoint: Checkpoint) -> str:
     """Returns what to do about a layer that differs."""
-    save = _WEIGHTS if checkpoint.storage.ordered_layers else _CHECKPOINT
-    return f"{_REMEDY}{save}, which says nothing of layers"
+    if checkpoint.storage.ordered_layers:
+        return f"{_REMEDY}{_WEIGHTS}, which says nothing of layers"
+    return f"{_REMEDY}{_CHECKPOINT}, which says nothing of layers"
 
 
 def _label(layer: Any) -> str:

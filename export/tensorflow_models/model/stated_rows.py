@@ -18,7 +18,7 @@ from export.graphs.internals import join
 from export.graphs.walks import needed
 from export.recipe.schema import ExportJob, FeatureSection
 from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 from export.tensorflow_models.model.looked_up_numbers import (
     EXACT_MAX,
     indicator_of_numbers,
@@ -39,7 +39,7 @@ def replace_stated_rows(
     features: Collection[FeatureSpec],
     rows: Mapping[str, int],
     job: ExportJob,
-) -> Iterator[tuple[Lookup, FeatureSpec]]:
+) -> Iterator[tuple[TracedLookup, FeatureSpec]]:
     """Replaces inputs that a call reads as numbers, where the recipe states which rows they are.
 
     Args:
@@ -58,10 +58,17 @@ def replace_stated_rows(
     """
     for name, tensor in call.inputs.items():
         part = job.features.get(name, FeatureSection())
-        readers = [each for each in features if each.reads == (name,) and _is_stated(each, part)]
-        line = _line_of_reader(tensor, call, results) if readers else None
+        readers = [
+            feature
+            for feature in features
+            if feature.reads == (name,) and _is_stated(feature, part)
+        ]
+        if not readers:
+            continue
+        line = _line_of_reader(tensor, call, results)
         if line is None:
             continue
+
         count = _row_count(name, readers, rows, part, line)
         size = math.prod(call.parts[name].shape)
         lookup = indicator_of_numbers(name, tensor, count, size)
@@ -85,12 +92,12 @@ def _line_of_reader(tensor: Any, call: TracedCall, results: Sequence[Any]) -> st
     """Returns the user's line that reads the values of an input, "" if it is unknown; None if
     nothing reads them.
     """
-    graph = call.function.graph
-    shapes = [each.outputs[0] for each in graph.get_operations() if each.type == "Shape"]
-    found = needed(results, [*call.activations.values(), *shapes])
+    # A shape depends on no value: the walk ends there.
+    operations = call.function.graph.get_operations()
+    shapes = [operation.outputs[0] for operation in operations if operation.type == "Shape"]
     values = getattr(tensor, "values", tensor)
-    for operation in found.operations:
-        if any(each is values for each in operation.inputs):
+    for operation in needed(results, [*call.activations.values(), *shapes]).operations:
+        if any(operand is values for operand in operation.inputs):
             return line_of_operation(operation)
     return None
 
@@ -102,36 +109,44 @@ def _row_count(
     part: FeatureSection,
     line: str,
 ) -> int:
-    """Returns how many rows the ids of an input may have, whose numbers a tower reads."""
-    counts = {each.entry.indicator or rows[each.entry.table] for each in readers}
-    how = (
+    """Returns how many rows the ids of an input may have, whose numbers a tower reads.
+
+    Raises:
+      UsageError: The recipe does not determine the numbers.
+    """
+    counts = {reader.entry.indicator or rows[reader.entry.table] for reader in readers}
+    conflict = (
         f"features.{name}: the recipe makes rows of the ids of this input, and the model also "
         f"reads it as numbers{at_line(line)}"
     )
     first = readers[0]
     if first.encoding != "dense" or first.weights is not None:
-        raise UsageError(f"{how}, which the service computes for dense inputs only; {_REMEDIES}")
+        raise UsageError(
+            f"{conflict}, which the service computes for dense inputs only; {_REMEDIES}"
+        )
     if len(counts) > 1:
         listed = ", ".join(map(str, sorted(counts)))
         raise UsageError(
-            f"{how}, which are not determined, since it reads tables of {listed} rows; {_REMEDIES}"
+            f"{conflict}, which are not determined, since it reads tables of {listed} rows; "
+            f"{_REMEDIES}"
         )
     (count,) = counts
     if count > EXACT_MAX:
         raise UsageError(
-            f"{how}, which are exact for up to {EXACT_MAX} rows, and the table has {count}; "
+            f"{conflict}, which are exact for up to {EXACT_MAX} rows, and the table has {count}; "
             f"{_REMEDIES}"
         )
     if part.ids.kind == "identity" and first.outside.from_end:
         raise UsageError(
-            f"{how}; it counts ids below 0 from the end of the table, so that the row of unknown "
-            f"ids does not determine the number of each; {_REMEDIES}"
+            f"{conflict}; it counts ids below 0 from the end of the table, so that the row of "
+            f"unknown ids does not determine the number of each; {_REMEDIES}"
         )
+    # Hashes and buckets have a row for every id, so that none is unknown.
     has_row_for_all = part.ids.kind in ("hash", "buckets")
     if not has_row_for_all and unknown_of(first, part).rule == "zeros":
         raise UsageError(
-            f"{how}; an unknown id, which reads zeros, is no number: state the row that unknown "
-            f'ids had in training, as features.{name}.unknown = {{ rule = "row", row = N }}, or '
-            'reject them by { rule = "refuse" }'
+            f"{conflict}; an unknown id, which reads zeros, is no number: state the row that "
+            f"unknown ids had in training, as features.{name}.unknown = "
+            '{ rule = "row", row = N }, or reject them by { rule = "refuse" }'
         )
     return count

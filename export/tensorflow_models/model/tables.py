@@ -1,5 +1,6 @@
 """Finds every table of a model in its checkpoint, under the bundle's names: by the model's objects,
-by metadata, or as the recipe states."""
+by metadata, or as the recipe states.
+"""
 
 from __future__ import annotations
 
@@ -41,33 +42,37 @@ def recognise_tables(
     """Finds every table that a tower of the model reads.
 
     Args:
-      checkpoint: the open checkpoint.
-      traced: the model.
-      job: the recipe.
-      base: the folder that its paths are relative to.
-      trained: rows that training read, by the name of a table.
+      checkpoint: The open checkpoint.
+      traced: The model.
+      job: The recipe.
+      base: The folder that the recipe's paths are relative to.
+      trained: The rows that training read, by the name of a table.
+
     Raises:
-      NotConvertible: a table is missing or cannot be exported; the message shows how to name it.
-      CheckpointError: a table has another shape in the checkpoint.
+      NotConvertible: A table is missing or cannot be exported; the message shows how to name it.
+      CheckpointError: A table has another shape in the checkpoint.
     """
     layouts = recipe_layouts(job, base)
-    found = recognise(checkpoint, Statements(layouts=layouts))
+    recognised = recognise(checkpoint, Statements(layouts=layouts))
     model = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
     keys = model.table_keys(traced.tables)
     if is_derived(job):
-        layouts = _to_derive(checkpoint, traced, found, keys)
+        layouts = _to_derive(checkpoint, traced, recognised, keys)
+
     named = {}
     for name, spec in traced.spec.tables.items():
-        stated = vectors_key(checkpoint, name) or (
-            job.tables[name].key if name in job.tables else None
-        )
+        stated = vectors_key(checkpoint, name)
+        if not stated and name in job.tables:
+            stated = job.tables[name].key
         if stated or name not in layouts:
+            # The recipe first, then the surest source: an object of the model, a layout, a name.
             named[name] = (
                 stated
                 or keys.get(name)
                 or _in_layouts(layouts, name)
-                or _by_name(found, spec, traced.tables[name], model)
+                or _by_name(recognised, spec, traced.tables[name], model)
             )
+
     mod = {name for name, part in job.tables.items() if part.mod}
     mod_by_code: set[str] = set()
     if isinstance(traced.root, NamedGraph):
@@ -77,34 +82,34 @@ def recognise_tables(
             if _is_mod(variable, checkpoint, named[name])
         }
     statements = Statements(named, tuple(sorted(mod | mod_by_code)), layouts)
-    known = with_config_names(trained, traced.spec.tables)
-    inventory = recognise(checkpoint, statements, known)
+    trained_rows = with_config_names(trained, traced.spec.tables)
+    inventory = recognise(checkpoint, statements, trained_rows)
     if isinstance(traced.root, NamedGraph):
-        # The model's own lookups have the strategy: nobody states it, and no note asks for it.
-        tables = tuple(
-            replace(each, note="", stated=False)
-            if each.note == DIV_OR_MOD or each.name in mod_by_code
-            else each
-            for each in inventory.tables
-        )
-        inventory = replace(inventory, tables=tables)
+        # The model's own lookups have the strategy: nobody states it, and no note requests it.
+        tables = []
+        for table in inventory.tables:
+            if table.note == DIV_OR_MOD or table.name in mod_by_code:
+                tables.append(replace(table, note="", stated=False))
+            else:
+                tables.append(table)
+        inventory = replace(inventory, tables=tuple(tables))
     for name, spec in traced.spec.tables.items():
         check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
     return inventory
 
 
 def _to_derive(
-    checkpoint: Checkpoint, traced: TracedModel, found: Inventory, keys: Mapping[str, str]
+    checkpoint: Checkpoint, traced: TracedModel, recognised: Inventory, keys: Mapping[str, str]
 ) -> dict[str, StatedTable]:
     """Returns the tables whose layouts nothing records: those in stacks, and variables that TF1
     saved in slices, unless the model's own lookups have the strategy.
     """
-    recognised = {table.name: table.key for table in found.tables}
+    recognised_keys = {table.name: table.key for table in recognised.tables}
     layouts = {}
     for name, facts in traced.spec.tables.items():
-        key = keys.get(name) or recognised.get(facts.config_name)
+        key = keys.get(name) or recognised_keys.get(facts.config_name)
         if key is None:
-            stack = stack_key(found, facts.config_name)
+            stack = stack_key(recognised, facts.config_name)
             if stack is not None:
                 layouts[name] = to_derive(stack, facts)
         elif not isinstance(traced.root, NamedGraph) and checkpoint.graph is None:
@@ -119,52 +124,62 @@ def _in_layouts(layouts: Collection[str], name: str) -> str:
     of keras-rs that holds it; "" if it gives none.
     """
     short = name.rpartition(".")[2]
-    return short if short in layouts else ""
+    if short in layouts:
+        return short
+    return ""
 
 
-def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
-    """Returns the checkpoint's name of a table that is not found by the model's objects."""
+def _by_name(recognised: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
+    """Returns the checkpoint's name of a table that is not found by the model's objects.
+
+    Raises:
+      CheckpointError: The checkpoint is that of another model, or of an object that holds it.
+      NotConvertible: The checkpoint has no such table; the message shows how to name it.
+    """
     line = line_of_variable(variable)
     if trained.why_unlike:
         raise CheckpointError(
             f"table {spec.name!r} of the model{at_line(line)} is not in checkpoint "
-            f"{found.checkpoint}: {trained.why_unlike}"
+            f"{recognised.checkpoint}: {trained.why_unlike}"
         )
-    if not trained.object_path and (place := trained.holder_of(variable)):
+    holder = ""
+    if not trained.object_path:
+        holder = trained.holder_of(variable)
+    if holder:
         raise CheckpointError(
-            f"table {spec.name!r}: the model is not at the top of checkpoint {found.checkpoint} "
-            f"but under {place!r}, "
-            f"as tf.train.Checkpoint({place}=...) saves it: write checkpoint.object_path = "
-            f'"{place}"'
+            f"table {spec.name!r}: the model is not at the top of checkpoint "
+            f"{recognised.checkpoint} but under {holder!r}, as tf.train.Checkpoint({holder}=...) "
+            f'saves it: write checkpoint.object_path = "{holder}"'
         )
-    if (
-        isinstance(variable, placeholder_class())
-        and line
-        and spec.config_name not in {each.name for each in found.tables}
-    ):
+    # The path of a plain variable says where it must be; a layer's table may be in a stack.
+    is_plain = isinstance(variable, placeholder_class()) and line != ""
+    if is_plain and spec.config_name not in {table.name for table in recognised.tables}:
         raise CheckpointError(
             f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in "
-            "checkpoint "
-            f"{found.checkpoint}; the model code is not the one that was saved, or its variable "
-            f"has another place there: name it as tables.{spec.name}.key{_rejected(found)}"
+            f"checkpoint {recognised.checkpoint}; the model code is not the one that was saved, or "
+            f"its variable has another place there: name it as "
+            f"tables.{spec.name}.key{_rejected(recognised)}"
         )
     try:
-        return found.table(spec.config_name).name
+        return recognised.table(spec.config_name).name
     except NotConvertible as problem:
-        why = trained.why_missing(variable)
+        reason = trained.why_missing(variable)
+        if reason:
+            reason = f"; {reason}"
         raise NotConvertible(
-            f"table {spec.name!r} of the model{at_line(line)}: {problem}{why and f'; {why}'}"
+            f"table {spec.name!r} of the model{at_line(line)}: {problem}{reason}"
         ) from problem
 
 
-def _rejected(found: Inventory) -> str:
-    """Returns what else may hold a table that was not found."""
+def _rejected(recognised: Inventory) -> str:
+    """Returns the rejected variables of a checkpoint, any of which may hold a missing table."""
     return "".join(
-        f"; or it is in {rejected.key!r}: {rejected.reason}" for rejected in found.rejected
+        f"; or it is in {rejected.key!r}: {rejected.reason}" for rejected in recognised.rejected
     )
 
 
 def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:
+    """Returns whether a table is in slices, over which a lookup of the model spreads ids by mod."""
     entry = checkpoint.entries.get(key)
     return variable.mod and entry is not None and is_partitioned(entry)
 
@@ -173,7 +188,7 @@ def check_shape(inventory: Inventory, name: str, spec: TableFacts, line: str) ->
     """Checks that a table has the model's shape in the checkpoint.
 
     Raises:
-      CheckpointError: it has another one.
+      CheckpointError: It has another one.
     """
     stored = inventory.table(name)
     if (stored.rows, stored.dim) != (spec.rows, spec.dim):

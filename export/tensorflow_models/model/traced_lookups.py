@@ -29,7 +29,7 @@ from export.tensorflow_models.id_graphs import crosses, texts
 from export.tensorflow_models.id_graphs.capture import find_rule, only_casts, row_of_others
 from export.tensorflow_models.id_graphs.remedies import cure_of
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
-from export.tensorflow_models.lookups.records import Lookup, NoRule
+from export.tensorflow_models.lookups.records import MissingRule, TracedLookup
 from export.tensorflow_models.model.inline_lookups import can_be_inlined
 from export.tensorflow_models.model.multi_valued_ids import by_example, columns_of, flattened_from
 from export.user_lines import at_line, line_of_operation
@@ -40,143 +40,198 @@ _COMBINE = (
 )
 
 
-def resolve_lookups(call: TracedCall, lookups: Iterable[Lookup]) -> list[Lookup]:
+def resolve_lookups(call: TracedCall, lookups: Iterable[TracedLookup]) -> list[TracedLookup]:
     """Resolves lookups of a call; its tables already have the bundle's names.
 
     Returns:
       The lookups, each with its feature, or with the reason why it stays in the graph.
+
     Raises:
-      NotConvertible: a lookup that cannot stay in the graph reads computed ids; names the user's
+      NotConvertible: A lookup that cannot stay in the graph reads computed ids; names the user's
         line.
-      UsageError: weights are not declared as such.
+      UsageError: Weights are not declared as such.
     """
     captured = {inner.name: outer for outer, inner in call.function.graph.captures}
     followed = CallGraph(sources_of(call.inputs), captured)
-    return [
-        replace(resolved, traced=lookup)
-        for lookup in lookups
-        for resolved in _resolve(lookup, call.parts, followed)
-    ]
+    resolved_lookups: list[TracedLookup] = []
+    for lookup in lookups:
+        resolved = _resolve(lookup, call.parts, followed)
+        resolved_lookups += [replace(part, unresolved=lookup) for part in resolved]
+    return resolved_lookups
 
 
-def _resolve(lookup: Lookup, parts: Mapping[str, InputSection], call: CallGraph) -> list[Lookup]:
+def _resolve(
+    lookup: TracedLookup, parts: Mapping[str, InputSection], call: CallGraph
+) -> list[TracedLookup]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a
     lookup of each.
     """
     call = replace(call, from_end=lookup.outside.from_end)
     # With a rule of the lookup's own, its ids are not rows of the table yet.
     rows = lookup.table.rows if lookup.rule is None else None
-    found = [_ids(ids, call, rows) for ids in lookup.ids]
-    known = [each for each in found if isinstance(each, ResolvedIds)]
-    why = next((each for each in found if isinstance(each, NoRule)), None)
-    one = _one_row_per_id(lookup) and lookup.length in (None, 1) and why is not None
-    made = crosses.find(lookup.ids[0], call) if one else None
-    if made is not None:
-        joined = replace(
-            lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys
-        )
-        return [_resolved(joined, parts, call, list(map(ResolvedIds, made.sources)))]
-    padded = None if why else _computed_padding(lookup, known)
-    if padded is not None:
-        return _inlined(lookup, padded)
-    why = why or _computed_weights(lookup, call)
-    if not _one_row_per_id(lookup) or (why and why.cure == _COMBINE):
-        return _inlined(lookup, why) if why else [_resolved(lookup, parts, call, known)]
-    return _resolve_per_id(lookup, known, why, parts, call)
+    resolved: list[ResolvedIds] = []
+    missing: MissingRule | None = None
+    for ids in lookup.ids:
+        ids_or_reason = _ids(ids, call, rows)
+        if isinstance(ids_or_reason, ResolvedIds):
+            resolved.append(ids_or_reason)
+        elif missing is None:
+            missing = ids_or_reason
+
+    # No single input has these ids, but several inputs together may.
+    if missing is not None and _one_row_per_id(lookup) and lookup.length in (None, 1):
+        joined_ids = crosses.find(lookup.ids[0], call)
+        if joined_ids is not None:
+            return [_resolved_jointly(lookup, joined_ids, parts, call)]
+
+    if missing is None:
+        padded = _computed_padding(lookup, resolved)
+        if padded is not None:
+            return _inlined(lookup, padded)
+        missing = _computed_weights(lookup, call)
+
+    # Bags and the values of ragged ids cannot be divided into columns.
+    if not _one_row_per_id(lookup) or (missing is not None and missing.cure == _COMBINE):
+        if missing is not None:
+            return _inlined(lookup, missing)
+        return [_resolved(lookup, parts, call, resolved)]
+    return _resolve_per_id(lookup, resolved, missing, parts, call)
+
+
+def _resolved_jointly(
+    lookup: TracedLookup,
+    joined_ids: ResolvedIds,
+    parts: Mapping[str, InputSection],
+    call: CallGraph,
+) -> TracedLookup:
+    """Returns a resolved lookup of one id per example that is computed from several inputs."""
+    joined = replace(
+        lookup,
+        kind="single",
+        length=None,
+        rule=joined_ids.rule,
+        unknown=joined_ids.unknown,
+        keys=joined_ids.keys,
+    )
+    # The rule is the lookup's now: its inputs have none of their own.
+    inputs = [ResolvedIds(source) for source in joined_ids.sources]
+    return _resolved(joined, parts, call, inputs)
 
 
 def _resolve_per_id(
-    lookup: Lookup,
-    known: list[ResolvedIds],
-    why: NoRule | None,
+    lookup: TracedLookup,
+    resolved: list[ResolvedIds],
+    missing: MissingRule | None,
     parts: Mapping[str, InputSection],
     call: CallGraph,
-) -> list[Lookup]:
+) -> list[TracedLookup]:
     """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for
     each position.
     """
     size = lookup.length or 1
-    flat = lookup.gather and lookup.ids[0].shape.rank == 1
-    if flat and (why or known[0].source.place is None):
-        size = flattened_from(lookup.ids[0]) if why else _ids_per_example(known[0], parts)
-    if not why and _ids_per_example(known[0], parts) == size:
-        whole = lookup if size == (lookup.length or 1) else by_example(lookup, size)
-        return [_resolved(whole, parts, call, known)]
-    several = _columns(lookup, size, parts, call)
-    if not isinstance(several, NoRule):
-        several = _computed_padding(lookup, several) or several
-    if not isinstance(several, NoRule):
-        columns = columns_of(lookup, size)
+    is_flat = lookup.gather and lookup.ids[0].shape.rank == 1
+    # The model may have flattened its ids, as by `tf.reshape(ids, [-1])`: the batch of the lookup
+    # is then that of the examples times their number of ids.
+    if is_flat and missing is not None:
+        size = flattened_from(lookup.ids[0])
+    elif is_flat and resolved[0].source.position is None:
+        size = _ids_per_example(resolved[0], parts)
+
+    if missing is None and _ids_per_example(resolved[0], parts) == size:
+        whole = lookup
+        if size != (lookup.length or 1):
+            whole = by_example(lookup, size)
+        return [_resolved(whole, parts, call, resolved)]
+
+    columns = _columns(lookup, size, parts, call)
+    if not isinstance(columns, MissingRule):
+        columns = _computed_padding(lookup, columns) or columns
+    if not isinstance(columns, MissingRule):
         return [
-            _resolved(each, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)
+            _resolved(column_lookup, parts, call, [ids])
+            for column_lookup, ids in zip(columns_of(lookup, size), columns, strict=True)
         ]
-    if not why:
-        name = known[0].source.name
-        shape = lookup.ids[0].shape
-        how = (
-            f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape "
-            f"{shape}"
-        )
-        return _inlined(lookup, NoRule(how, "keep each example's ids together"))
-    return _inlined(lookup, several)
+    if missing is not None:
+        return _inlined(lookup, columns)
+
+    name = resolved[0].source.name
+    reason = (
+        f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape "
+        f"{lookup.ids[0].shape}"
+    )
+    return _inlined(lookup, MissingRule(reason, "keep each example's ids together"))
 
 
-def _inlined(lookup: Lookup, why: NoRule) -> list[Lookup]:
-    """Returns a lookup that stays in its tower, if it can."""
+def _inlined(lookup: TracedLookup, missing: MissingRule) -> list[TracedLookup]:
+    """Returns a lookup that stays in its tower, if it can.
+
+    Raises:
+      NotConvertible: It cannot.
+    """
     if lookup.gather or can_be_inlined(lookup):
-        return [replace(lookup, no_rule=why)]
+        return [replace(lookup, missing_rule=missing)]
     raise NotConvertible(
-        f"ids of feature {lookup.path!r} are {why.why}, not an unchanged input; {why.cure}; your "
-        "own rule from id to row can be stated in the recipe's features.<input>.ids"
+        f"ids of feature {lookup.path!r} are {missing.reason}, not an unchanged input; "
+        f"{missing.cure}; your own rule from id to row can be stated in the recipe's "
+        "features.<input>.ids"
     )
 
 
-def _one_row_per_id(lookup: Lookup) -> bool:
+def _one_row_per_id(lookup: TracedLookup) -> bool:
     """Returns whether a lookup returns a row per id, for a fixed number of ids per example."""
     return lookup.encoding == "dense" and lookup.kind != "bag" and len(lookup.ids) == 1
 
 
-def _ids_per_example(found: ResolvedIds, parts: Mapping[str, InputSection]) -> int:
+def _ids_per_example(ids: ResolvedIds, parts: Mapping[str, InputSection]) -> int:
     """Returns how many ids an example has in a source."""
-    return math.prod(parts[found.source.name].shape) if found.source.place is None else 1
+    if ids.source.position is not None:
+        return 1
+    return math.prod(parts[ids.source.name].shape)
 
 
 def _columns(
-    lookup: Lookup, size: int, parts: Mapping[str, InputSection], call: CallGraph
-) -> list[ResolvedIds] | NoRule:
+    lookup: TracedLookup, size: int, parts: Mapping[str, InputSection], call: CallGraph
+) -> list[ResolvedIds] | MissingRule:
     """Returns the source and rule of each id of an example, or why one has none."""
     ids = lookup.ids[0]
-    rows = lookup.table.rows
-    found = [find_rule(Values(ids, place, size), call, rows) for place in range(size)]
-    known = [
-        each
-        for each in found
-        if isinstance(each, ResolvedIds) and _ids_per_example(each, parts) == 1
-    ]
-    if len(known) == size:
-        return known
-    computed = [each for each in found if isinstance(each, Values)]
-    return _no_rule_for(computed[0] if computed else Values(ids))
+    columns = []
+    first_computed: Values | None = None
+    for position in range(size):
+        column = find_rule(Values(ids, position, size), call, lookup.table.rows)
+        if isinstance(column, Values):
+            first_computed = first_computed or column
+        elif _ids_per_example(column, parts) == 1:
+            columns.append(column)
+    if len(columns) == size:
+        return columns
+    return _missing_rule_for(first_computed or Values(ids))
 
 
 def _resolved(
-    lookup: Lookup, parts: Mapping[str, InputSection], call: CallGraph, known: list[ResolvedIds]
-) -> Lookup:
-    names = tuple(each.source.name for each in known)
-    first = known[0]
+    lookup: TracedLookup,
+    parts: Mapping[str, InputSection],
+    call: CallGraph,
+    resolved: list[ResolvedIds],
+) -> TracedLookup:
+    """Returns a lookup with the feature that reads the rows of its resolved ids.
+
+    Raises:
+      NotConvertible: The input is no integer, and nothing makes integers of it.
+      UsageError: Weights are not declared as such.
+    """
+    names = tuple(ids.source.name for ids in resolved)
+    first = resolved[0]
     part = parts[names[0]]
-    made = _combined_rule(known, lookup)
-    rule = _within_table(made, lookup)
+    combined = _combined_rule(resolved, lookup)
+    rule = _within_table(combined, lookup)
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
     if rule is None and part.sent_dtype in ("string", "float32"):
         raise NotConvertible(
             f"input {names[0]!r} is {part.sent_dtype}, and feature {lookup.path!r} takes it as ids"
         )
-    can_be_stated, unknown = _outside(made, lookup)
-    # Padding is an id as it is sent: what the model computes is compared with nothing.
-    as_sent = first.rule is None or isinstance(first.rule, TextIds) or _keeps_padding(first, lookup)
-    place = first.source.place
+
+    can_be_stated, unknown = _outside(combined, lookup)
     entry = EmbeddedFeature.model_construct(
         kind=lookup.kind,
         table=lookup.table.name,
@@ -185,82 +240,120 @@ def _resolved(
         ids=rule or IdentityIds(),
         unknown=unknown or lookup.outside.unknown,
         combiner=lookup.combiner,
-        encoding="ragged" if lookup.encoding == "ragged" else "sparse",
-        padding=lookup.padding if as_sent else None,
         weighted=lookup.weights is not None,
-        length=lookup.length if lookup.kind == "sequence" else None,
-        indicator=lookup.table.rows if lookup.variable is None else None,
-        max_norm=lookup.max_norm if lookup.kind == "bag" else None,
         empty_row=lookup.empty_row,
-        place=place,
-        places=None if place is None else math.prod(part.shape),
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
-        from_end=lookup.outside.from_end and _may_be_negative(rule, made),
+        from_end=lookup.outside.from_end and _may_be_negative(rule, combined),
+        **_layout(lookup, first, part),
     )
-    dense_bag = lookup.encoding == "dense" and lookup.kind == "bag"
+    ids_max = None
+    if lookup.encoding == "dense" and lookup.kind == "bag":
+        ids_max = math.prod(part.shape)
     feature = FeatureSpec(
         name="",
         entry=entry,
         weights=_weights(lookup, names[0], parts, call),
         encoding=lookup.encoding,
         ids_dtype=part.sent_dtype,
-        ids_max=math.prod(part.shape) if dense_bag else None,
+        ids_max=ids_max,
         has_rule=rule is not None and not can_be_stated,
         has_unknown=unknown is not None,
         outside=lookup.outside,
-        keys=made.keys,
+        keys=combined.keys,
         config=lookup.config,
     )
     return replace(lookup, feature=feature)
 
 
-def _within_table(made: ResolvedIds, lookup: Lookup) -> IdRule | None:
+def _layout(lookup: TracedLookup, first: ResolvedIds, part: InputSection) -> dict[str, Any]:
+    """Returns the fields of a feature's entry that say which values an example has.
+
+    Args:
+      lookup: The lookup.
+      first: Its first ids.
+      part: The input that these come from.
+    """
+    fields: dict[str, Any] = dict.fromkeys(
+        ("padding", "length", "indicator", "max_norm", "place", "places")
+    )
+    fields["encoding"] = "sparse"
+    if lookup.encoding == "ragged":
+        fields["encoding"] = "ragged"
+    # Padding is an id as it is sent: what the model computes is compared with nothing.
+    if first.rule is None or isinstance(first.rule, TextIds) or _keeps_padding(first, lookup):
+        fields["padding"] = lookup.padding
+    if lookup.kind == "sequence":
+        fields["length"] = lookup.length
+    if lookup.variable is None:
+        fields["indicator"] = lookup.table.rows
+    # Only the service clips rows of bags; towers clip all others.
+    if lookup.kind == "bag":
+        fields["max_norm"] = lookup.max_norm
+    if first.source.position is not None:
+        fields["place"] = first.source.position
+        fields["places"] = math.prod(part.shape)
+    return fields
+
+
+def _within_table(combined: ResolvedIds, lookup: TracedLookup) -> IdRule | None:
     """Returns the rule of a lookup whose computed ids may be outside of its table, and then read
     the nearest row.
     """
-    rule = made.rule
-    if lookup.outside.outcome != "nearest" or made.unknown is not None:
+    rule = combined.rule
+    if lookup.outside.outcome != "nearest" or combined.unknown is not None:
         return rule
-    graph = rule if isinstance(rule, GraphIds) else None
-    if isinstance(rule, JoinedIds):
+    graph: GraphIds | None = None
+    if isinstance(rule, GraphIds):
+        graph = rule
+    elif isinstance(rule, JoinedIds):
         graph = rule.ids
     rows = lookup.table.rows
     if graph is None or only_casts(graph, rows):
         return rule
-    limits = limits_of(graph, _sizes(made.keys))
-    if limits.low >= (-rows if lookup.outside.from_end else 0) and limits.high < rows:
+
+    limits = limits_of(graph, _sizes(combined.keys))
+    low = -rows if lookup.outside.from_end else 0
+    if low <= limits.low and limits.high < rows:
         return rule
     nearest = lookup.outside.nearest(rows, graph)
-    return rule.model_copy(update={"ids": nearest}) if isinstance(rule, JoinedIds) else nearest
+    if isinstance(rule, JoinedIds):
+        return rule.model_copy(update={"ids": nearest})
+    return nearest
 
 
-def _sizes(keys: tuple[Keys, ...]) -> list[int]:
-    return [len(one) for one in keys]
+def _sizes(vocabularies: tuple[Keys, ...]) -> list[int]:
+    return [len(keys) for keys in vocabularies]
 
 
-def _outside(made: ResolvedIds, lookup: Lookup) -> tuple[bool, Unknown | None]:
+def _outside(combined: ResolvedIds, lookup: TracedLookup) -> tuple[bool, Unknown | None]:
     """Returns whether a recipe's rule can take the place of what the model computes, since that
     keeps the rows of the table, and what the model does with ids that are no rows.
     """
-    if not isinstance(made.rule, GraphIds):
-        return made.rule is None, made.unknown
+    if not isinstance(combined.rule, GraphIds):
+        return combined.rule is None, combined.unknown
     rows = lookup.table.rows
-    if made.unknown is not None or lookup.rule is not None:
-        return False, made.unknown
-    if only_casts(made.rule, rows):
+    if combined.unknown is not None or lookup.rule is not None:
+        return False, combined.unknown
+    if only_casts(combined.rule, rows):
         return True, None
-    row = row_of_others(made.rule, rows)
-    return row is not None, Unknown(rule="row", row=row) if row is not None and row >= 0 else None
+    # A check of bounds in the user's code, such as tf.where(ids < ROWS, ids, 0).
+    row = row_of_others(combined.rule, rows)
+    if row is None:
+        return False, None
+    if row < 0:
+        return True, None
+    return True, Unknown(rule="row", row=row)
 
 
-def _may_be_negative(rule: IdRule | None, made: ResolvedIds) -> bool:
+def _may_be_negative(rule: IdRule | None, combined: ResolvedIds) -> bool:
     if rule is None:
-        return made.unknown is None  # else the model gives ids below 0 the row of unknown ids
-    return isinstance(rule, GraphIds) and limits_of(rule, _sizes(made.keys)).low < 0
+        # Otherwise the model gives ids below 0 the row of unknown ids.
+        return combined.unknown is None
+    return isinstance(rule, GraphIds) and limits_of(rule, _sizes(combined.keys)).low < 0
 
 
-def _keeps_padding(first: ResolvedIds, lookup: Lookup) -> bool:
+def _keeps_padding(first: ResolvedIds, lookup: TracedLookup) -> bool:
     """Returns whether what the model computes is the padding where the padding was sent, and only
     there.
     """
@@ -272,32 +365,31 @@ def _keeps_padding(first: ResolvedIds, lookup: Lookup) -> bool:
     return only_casts(first.rule, lookup.table.rows) and first.rule.dtype != "float32"
 
 
-def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
+def _combined_rule(resolved: list[ResolvedIds], lookup: TracedLookup) -> ResolvedIds:
     """Combines what the model computes from an input with the lookup's own rule."""
-    own = ResolvedIds(known[0].source, lookup.rule, lookup.unknown, lookup.keys)
-    if own == ResolvedIds(own.source):
-        return known[0]
-    if isinstance(own.rule, JoinedIds):
-        return own  # it computes all that lies between the inputs and the rows
-    if all(ids.rule is None for ids in known):
-        return own
-    if isinstance(own.rule, CrossedIds):
-        return crosses.crossed_by(known, own)
-    return crosses.followed_by(known[0], own)
+    lookup_rule = ResolvedIds(resolved[0].source, lookup.rule, lookup.unknown, lookup.keys)
+    if lookup_rule == ResolvedIds(lookup_rule.source):
+        return resolved[0]
+    # Joined ids compute all that lies between the inputs and the rows.
+    if isinstance(lookup_rule.rule, JoinedIds) or all(ids.rule is None for ids in resolved):
+        return lookup_rule
+    if isinstance(lookup_rule.rule, CrossedIds):
+        return crosses.crossed_by(resolved, lookup_rule)
+    return crosses.followed_by(resolved[0], lookup_rule)
 
 
-def _computed_padding(lookup: Lookup, known: list[ResolvedIds]) -> NoRule | None:
+def _computed_padding(lookup: TracedLookup, resolved: list[ResolvedIds]) -> MissingRule | None:
     """Returns why a column's ids have no rule: the model computes them, and they may be what the
     column takes for no id.
     """
     is_cross = isinstance(lookup.rule, CrossedIds)
-    paddings = [lookup.padding for _ in known]
+    paddings = [lookup.padding for _ in resolved]
     if isinstance(lookup.rule, CrossedIds):
         paddings = [key.padding for key in lookup.rule.keys]
-    for ids, padding in zip(known, paddings, strict=True):
+    for ids, padding in zip(resolved, paddings, strict=True):
         is_kept = not is_cross and _keeps_padding(ids, lookup)
         if padding is not None and not is_kept and _may_be(padding, ids):
-            return NoRule(
+            return MissingRule(
                 f"computed, and may be {padding!r}, which their column takes for no id",
                 "compute a value that never is, e.g. a remainder, or give the column the unchanged "
                 "input",
@@ -313,28 +405,33 @@ def _may_be(padding: int | str, ids: ResolvedIds) -> bool:
     return isinstance(padding, str) or limits.low <= padding <= limits.high
 
 
-def _computed_weights(lookup: Lookup, call: CallGraph) -> NoRule | None:
+def _computed_weights(lookup: TracedLookup, call: CallGraph) -> MissingRule | None:
     """Returns why a lookup stays inside: the model computes its weights; None if it does not, or
     cannot stay.
     """
     if lookup.weights is None or not can_be_inlined(lookup):
         return None
-    found = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
-    if isinstance(found, Source):
+    origin = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
+    if isinstance(origin, Source):
         return None
-    return NoRule(
-        f"looked up with weights that are computed by {_origin_text(found)} of the model",
+    return MissingRule(
+        f"looked up with weights that are computed by {_origin_text(origin)} of the model",
         "give it an input of weights",
     )
 
 
 def _weights(
-    lookup: Lookup, name: str, parts: Mapping[str, InputSection], call: CallGraph
+    lookup: TracedLookup, name: str, parts: Mapping[str, InputSection], call: CallGraph
 ) -> str | None:
+    """Returns the input of a lookup's weights; None if it has none.
+
+    Raises:
+      NotConvertible: The model computes them.
+      UsageError: The recipe does not declare them as weights of the ids in input `name`.
+    """
     if lookup.weights is None:
         return None
-    values = lookup.weights.values if hasattr(lookup.weights, "values") else lookup.weights
-    source = call.origin(Values(values))
+    source = call.origin(Values(getattr(lookup.weights, "values", lookup.weights)))
     if not isinstance(source, Source):
         raise NotConvertible(
             f"weights of feature {lookup.path!r} are computed by {_origin_text(source)} of the "
@@ -348,45 +445,48 @@ def _weights(
     return source.name
 
 
-def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | NoRule:
+def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | MissingRule:
     """Returns the source and rule of ids, or why they have none."""
+    values = value
+    structure: dict[str, Any] = {}
     if isinstance(value, tf.RaggedTensor):
         values = value.values
         structure = {"splits": value.row_splits}
-        part = "values"
     elif isinstance(value, tf.SparseTensor):
         values = value.values
         structure = {"indices": value.indices}
-        part = "values"
-    else:
-        values = value
-        structure = {}
-        part = "dense"
-    found = find_rule(Values(values), call, rows)
-    if not isinstance(found, ResolvedIds):
-        splits = structure.get("splits")
-        text = None if rows is None or splits is None else texts.find(values, call, splits)
-        return text or _no_rule_for(found)
-    if found.source.part != part and part == "dense":
-        return NoRule(f"those of input {found.source.name!r}, whose ragged rows it reads", _COMBINE)
-    if found.source.part != part:
-        return NoRule(f"computed by {found.source.name!r} of the model")
-    for what, tensor in structure.items():
+    part = "values" if structure else "dense"
+
+    resolved = find_rule(Values(values), call, rows)
+    if not isinstance(resolved, ResolvedIds):
+        words = None
+        if rows is not None and "splits" in structure:
+            words = texts.find(values, call, structure["splits"])
+        return words or _missing_rule_for(resolved)
+
+    name = resolved.source.name
+    if resolved.source.part != part and part == "dense":
+        return MissingRule(f"those of input {name!r}, whose ragged rows it reads", _COMBINE)
+    if resolved.source.part != part:
+        return MissingRule(f"computed by {name!r} of the model")
+    # The ids of an example must be those that callers send for it, not regrouped ones.
+    for expected_part, tensor in structure.items():
         source = call.origin(Values(tensor))
-        if not isinstance(source, Source) or source.part != what:
-            return NoRule(f"computed by {_origin_text(source)} of the model")
-        if source.name != found.source.name:
-            both = " and ".join(sorted({source.name, found.source.name}))
-            return NoRule(f"put together from inputs {both}")
-    return found
+        if not isinstance(source, Source) or source.part != expected_part:
+            return MissingRule(f"computed by {_origin_text(source)} of the model")
+        if source.name != name:
+            names = " and ".join(sorted({source.name, name}))
+            return MissingRule(f"put together from inputs {names}")
+    return resolved
 
 
-def _no_rule_for(values: Values) -> NoRule:
-    return NoRule(f"computed by {_origin_text(values)} of the model", cure_of(values))
+def _missing_rule_for(values: Values) -> MissingRule:
+    return MissingRule(f"computed by {_origin_text(values)} of the model", cure_of(values))
 
 
-def _origin_text(found: Source | Values) -> str:
-    if isinstance(found, Source):
-        return f"{found.name!r} ({found.part})"
-    operation = found.tensor.op
+def _origin_text(origin: Source | Values) -> str:
+    """Returns an input, or the operation that computes values with its line, for a message."""
+    if isinstance(origin, Source):
+        return f"{origin.name!r} ({origin.part})"
+    operation = origin.tensor.op
     return f"operation {operation.name!r} ({operation.type}){at_line(line_of_operation(operation))}"

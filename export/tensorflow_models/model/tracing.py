@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from bundle.format.manifest import DenseFeature
+from bundle.format.manifest import DenseFeature, TowerInput
 from export.errors import NotConvertible
-from export.front_end.calls import call_of
+from export.front_end.calls import Call, call_of
 from export.front_end.interface import OwnRows, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
@@ -29,7 +29,7 @@ from export.tensorflow_models.frameworks.placeholders import give_value, placeho
 from export.tensorflow_models.graph.pruning import TracedCall, prune
 from export.tensorflow_models.graph.tower_results import tower_results
 from export.tensorflow_models.lookups.interception import early_lookups
-from export.tensorflow_models.lookups.records import Lookup, MakeTable
+from export.tensorflow_models.lookups.records import MakeTable, TracedLookup
 from export.tensorflow_models.model.call_tracing import trace_call
 from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
 from export.tensorflow_models.model.inline_lookups import insert_lookups, outside_ids_of
@@ -51,13 +51,13 @@ class TracedModel:
     """The model without its tables, and its towers.
 
     Attributes:
-      spec: its tables, features and towers.
-      towers: in the recipe's order.
-      root: what the factory returned.
-      tables: the placeholder variable of each table of `spec.tables`.
-      own_rows: by feature, the model's own operations between inputs and rows.
-      notes: for the plan, such as tables that could not be extracted.
-      remarks: what else the user should know.
+      spec: The tables, features and towers.
+      towers: The towers, in the recipe's order.
+      root: What the factory returned.
+      tables: The placeholder variable of each table of `spec.tables`.
+      own_rows: The model's own operations between inputs and rows, by feature.
+      notes: Notes for the plan, such as those on tables that could not be extracted.
+      remarks: What else the user should know.
     """
 
     spec: ModelSpec
@@ -75,13 +75,14 @@ def trace_towers(
     """Builds and partitions the recipe's model; allocates no table.
 
     Args:
-      job: the recipe.
-      base: its folder, which the factory's file is relative to.
-      inside: tables that only plain gathers read stay in the towers, whatever their size.
-      build: builds the recipe's model.
+      job: The recipe.
+      base: The recipe's folder, which the factory's file is relative to.
+      inside: Whether tables that only plain gathers read stay in the towers, whatever their size.
+      build: Builds the recipe's model.
+
     Raises:
-      UsageError: the recipe names a call, input, output or factory that is not there.
-      NotConvertible: the model cannot be partitioned as it is; names the feature, table or
+      UsageError: The recipe names a call, input, output or factory that is not there.
+      NotConvertible: The model cannot be partitioned as it is; names the feature, table or
         operation, and the cure.
     """
     check_precisions(job)
@@ -89,38 +90,44 @@ def trace_towers(
     make_table = table_maker(layer_tables)
     with early_lookups(make_table):
         root = build(job, base)
+
+    # Towers that make the same call share its trace.
     call_of_tower = {name: call_of(name, job) for name in job.towers}
-    calls = {
-        call: trace_call(root, call, {name: job.inputs[name] for name in call.inputs}, make_table)
-        for call in dict.fromkeys(call_of_tower.values())
-    }
-    lookups = _Lookups(job, root, {name: calls[call] for name, call in call_of_tower.items()})
+    calls: dict[Call, TracedCall] = {}
+    for call in dict.fromkeys(call_of_tower.values()):
+        sections = {name: job.inputs[name] for name in call.inputs}
+        calls[call] = trace_call(root, call, sections, make_table)
+
+    lookups = _ModelLookups(job, root, {name: calls[call] for name, call in call_of_tower.items()})
     lookups.resolve()
     lookups.extract(inside)
+    # Before towers are pruned, which changes the graphs of the calls.
     remarks = lookups.remarks()
     ordered = [
-        prune(name, part, calls[call_of_tower[name]], layer_tables)
-        for name, part in job.towers.items()
+        prune(name, section, calls[call_of_tower[name]], layer_tables)
+        for name, section in job.towers.items()
     ]
-    for name, dumped in open_dumps(job, base).items():
+    for name, dump in open_dumps(job, base).items():
         if name in lookups.tables:
-            lookups.tables[name] = replace(lookups.tables[name], rows=dumped.keys.shape[0])
+            lookups.tables[name] = replace(lookups.tables[name], rows=dump.keys.shape[0])
+
     described = lookups.describe(ordered)
     spec = with_bundle_names(described, job.vocabularies)
-    computed = {
+    rows_by_feature = {
         name: lookups.own_rows[traced]
         for name, traced in zip(spec.features, described.features, strict=True)
         if traced in lookups.own_rows
     }
     towers = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
-        fill(each for tower in towers for each in tower.variables)
+        # Variables of TF1 have no initial value.
+        fill(variable for tower in towers for variable in tower.variables)
     for tower in towers:
         for variable in tower.variables:
             give_value(variable)
     variables = {name: lookups.variables[name] for name in spec.tables}
     notes = (*lookups.notes, *_bag_notes(spec), *_clock_notes(spec))
-    return TracedModel(spec, towers, root, variables, computed, notes, remarks)
+    return TracedModel(spec, towers, root, variables, rows_by_feature, notes, remarks)
 
 
 def table_maker(names: dict[str, str]) -> MakeTable:
@@ -139,13 +146,14 @@ def table_maker(names: dict[str, str]) -> MakeTable:
     return make
 
 
-class _Lookups:
-    """The lookups of all calls: what each reads, whether it is extracted, and under which name.
+class _ModelLookups:
+    """The lookups of all calls of a model: what each reads, whether it is extracted, and under
+    which name.
 
     Attributes:
-      tables, variables: by the table's name.
-      own_rows: what computes the rows of features, by their names while tracing.
-      notes: for the plan.
+      tables, variables: The tables that leave the towers, and their variables, by the table's name.
+      own_rows: What computes the rows of features, by their names while tracing.
+      notes: Notes for the plan.
     """
 
     def __init__(self, job: ExportJob, root: Any, towers: Mapping[str, TracedCall]) -> None:
@@ -157,7 +165,7 @@ class _Lookups:
         for name, call in towers.items():
             results = tower_results(name, job.towers[name], call.returned)
             self._results[name] = call, list(results.tensors.values())
-        self._inside: dict[str, list[Lookup]] = {}
+        self._inside: dict[str, list[TracedLookup]] = {}
         """Lookups inside the towers by the name of the input whose values are their ids."""
         self.tables: dict[str, TableFacts] = {}
         self.variables: dict[str, Any] = {}
@@ -167,48 +175,60 @@ class _Lookups:
     def resolve(self) -> None:
         """Drops lookups that no tower needs, and finds the inputs of all others."""
         for call in self._calls:
-            stops = needed(self._results_of(call), [each.activation for each in call.lookups]).stops
-            call.lookups = [each for each in call.lookups if each.activation.name in stops]
-        read = [each for each in self._all_lookups() if each.variable is not None]
-        known = {
-            resource(each.variable.handle): each.table for each in reversed(read) if each.table.name
-        }
-        plain = {
-            resource(each.variable.handle): each.variable for each in read if not each.table.name
-        }
-        known |= name_tables(
-            plain, object_paths(self._root), {each.name for each in known.values()}
-        )
+            activations = [lookup.activation for lookup in call.lookups]
+            stops = needed(self._results_of(call), activations).stops
+            call.lookups = [lookup for lookup in call.lookups if lookup.activation.name in stops]
+
+        table_of_resource = self._named_tables()
         for call in self._calls:
-            call.lookups = [
-                each
-                if each.variable is None
-                else replace(each, table=known[resource(each.variable.handle)])
-                for each in call.lookups
-            ]
-            call.lookups = resolve_lookups(call, call.lookups)
+            named = []
+            for lookup in call.lookups:
+                if lookup.variable is None:
+                    named.append(lookup)
+                else:
+                    table = table_of_resource[resource(lookup.variable.handle)]
+                    named.append(replace(lookup, table=table))
+            call.lookups = resolve_lookups(call, named)
+
+    def _named_tables(self) -> dict[str, TableFacts]:
+        """Returns the tables that lookups read, with their names in the bundle, by resource."""
+        tables: dict[str, TableFacts] = {}
+        unnamed: dict[str, Any] = {}
+        for lookup in self._all_lookups():
+            if lookup.variable is None:
+                continue
+            key = resource(lookup.variable.handle)
+            if lookup.table.name:
+                tables.setdefault(key, lookup.table)
+            else:
+                unnamed[key] = lookup.variable
+        # Tables of embedding layers have names; plain variables take free ones.
+        used_names = {table.name for table in tables.values()}
+        return tables | name_tables(unnamed, object_paths(self._root), used_names)
 
     def extract(self, inside: bool) -> None:
         """Inlines the lookups that stay inside, and turns all others into features."""
-        reads = [
-            read
-            for name, (call, results) in self._results.items()
-            for read in self._reads(name, call, results)
-        ]
-        stay, self.notes = find_inline_lookups(self._all_lookups(), reads, self._job, inside)
+        reads: list[Read] = []
+        for name, (call, results) in self._results.items():
+            reads += self._reads(name, call, results)
+        inline, self.notes = find_inline_lookups(self._all_lookups(), reads, self._job, inside)
+
         names: dict[FeatureSpec, str] = {}
         for call in self._calls:
-            insert_lookups([each for each in call.lookups if each in stay], call.function.graph)
-            for each in call.lookups:
-                if each.feature is None:
+            graph = call.function.graph
+            insert_lookups([lookup for lookup in call.lookups if lookup in inline], graph)
+            for lookup in call.lookups:
+                if lookup.feature is None:
                     continue
-                if each not in stay:
-                    self._extract(call, each, traced_name(each.feature, names))
-                elif each.feature.entry.place is None:  # each position has a limit of its own
-                    (name,) = each.feature.entry.inputs
-                    self._inside.setdefault(name, []).append(each)
+                if lookup not in inline:
+                    self._extract(call, lookup, traced_name(lookup.feature, names))
+                elif lookup.feature.entry.place is None:  # each position has a limit of its own
+                    (name,) = lookup.feature.entry.inputs
+                    self._inside.setdefault(name, []).append(lookup)
             for indicator, feature in replace_looked_up_numbers(call, self._results_of(call)):
                 self._extract(call, indicator, traced_name(feature, names))
+
+        # Once the features of all calls are known: an input has one rule, whichever call reads it.
         rows = {name: table.rows for name, table in self.tables.items()}
         features = list(names)
         for call in self._calls:
@@ -218,87 +238,101 @@ class _Lookups:
 
     def describe(self, towers: Iterable[TracedTower]) -> ModelSpec:
         """Returns the tables and features that towers need, under their names while tracing."""
-        weights = {
-            part.weights_for: name for name, part in self._job.inputs.items() if part.weights_for
-        }
-        embedded = {
-            name: feature for call in self._calls for name, feature in call.features.items()
-        }
+        embedded: dict[str, FeatureSpec] = {}
+        for call in self._calls:
+            embedded |= call.features
         specs = {tower.spec.name: tower.spec for tower in towers}
+
         features: dict[str, FeatureSpec | DenseSpec] = {}
-        for tensor in (tensor for tower in specs.values() for tensor in tower.inputs):
-            which = tensor.feature
-            if which in embedded:
-                features[which] = replace(embedded[which], name=which)
-                continue
-            take: Any
-            name, _, take = which.rpartition("@")
-            dtype: Any = tensor.dtype
-            shape = tuple(size for size in tensor.shape[1:] if size is not None)
-            inside = self._inside.get(name, []) if take == "values" else []
-            beside = weights[name] if take == "weights" else None
-            entry = DenseFeature.model_construct(
-                kind="dense",
-                role="context",
-                inputs=(name,),
-                take=take,
-                shape=shape,
-                dtype=dtype,
-                **_limits(inside),
-            )
-            tables_inside = tuple(dict.fromkeys(each.table.config_name for each in inside))
-            features[which] = DenseSpec(which, entry, beside, tables_inside)
+        for tower in specs.values():
+            for tensor in tower.inputs:
+                name = tensor.feature
+                if name in embedded:
+                    features[name] = replace(embedded[name], name=name)
+                else:
+                    features[name] = self._dense_spec(tensor)
         used = {spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in used}
         return ModelSpec(tables, features, specs)
 
+    def _dense_spec(self, tensor: TowerInput) -> DenseSpec:
+        """Returns the feature of a tower's input that is called `<input>@<what it takes of it>`."""
+        name, _, take = tensor.feature.rpartition("@")
+        # Values of an input may be ids of tables inside the towers.
+        inside: list[TracedLookup] = []
+        if take == "values":
+            inside = self._inside.get(name, [])
+        weights = None
+        if take == "weights":
+            weights = self._weights_of(name)
+        entry = DenseFeature.model_construct(
+            kind="dense",
+            role="context",
+            inputs=(name,),
+            take=cast(Any, take),
+            shape=tuple(size for size in tensor.shape[1:] if size is not None),
+            dtype=cast(Any, tensor.dtype),
+            **_limits(inside),
+        )
+        table_names = dict.fromkeys(lookup.table.config_name for lookup in inside)
+        return DenseSpec(tensor.feature, entry, weights, tuple(table_names))
+
+    def _weights_of(self, name: str) -> str:
+        """Returns the input that holds the weights of the ids in an input."""
+        return next(
+            weights
+            for weights, section in reversed(self._job.inputs.items())
+            if section.weights_for == name
+        )
+
     def remarks(self) -> tuple[str, ...]:
         """Returns notes about inputs that towers read as other numbers than callers send."""
-        ids = {
-            name
-            for call in self._calls
-            for feature in call.features.values()
-            for name in feature.reads
-        }
-        notes = [
-            note
-            for call in self._calls
-            for note in notes_on_dtypes(call, self._results_of(call), ids)
-        ]
+        ids: set[str] = set()
+        for call in self._calls:
+            for feature in call.features.values():
+                ids.update(feature.reads)
+        notes: list[str] = []
+        for call in self._calls:
+            notes += notes_on_dtypes(call, self._results_of(call), ids)
         return tuple(dict.fromkeys(notes))
 
     def _results_of(self, call: TracedCall) -> list[Any]:
         """Returns the outputs of all towers of a call."""
-        return [
-            result
-            for other, results in self._results.values()
-            if other is call
-            for result in results
-        ]
+        outputs: list[Any] = []
+        for tower_call, results in self._results.values():
+            if tower_call is call:
+                outputs += results
+        return outputs
 
-    def _all_lookups(self) -> list[Lookup]:
-        return [each for call in self._calls for each in call.lookups]
+    def _all_lookups(self) -> list[TracedLookup]:
+        return [lookup for call in self._calls for lookup in call.lookups]
 
     @staticmethod
     def _reads(tower: str, call: TracedCall, results: list[Any]) -> list[Read]:
+        """Returns how a tower reads tables other than by lookups."""
         graph = call.function.graph
-        gathered = [each.variable for each in call.lookups if each.gather]
-        gathered += [each for each in graph.variables if isinstance(each, placeholder_class())]
-        tables = {resource(variable.handle): variable for variable in gathered}
-        return find_other_reads(
-            tower, results, [each.activation for each in call.lookups], graph, tables
-        )
+        variables = [lookup.variable for lookup in call.lookups if lookup.gather]
+        variables += [
+            variable for variable in graph.variables if isinstance(variable, placeholder_class())
+        ]
+        tables = {resource(variable.handle): variable for variable in variables}
+        activations = [lookup.activation for lookup in call.lookups]
+        return find_other_reads(tower, results, activations, graph, tables)
 
-    def _extract(self, call: TracedCall, lookup: Lookup, name: str) -> None:
+    def _extract(self, call: TracedCall, lookup: TracedLookup, name: str) -> None:
+        """Makes a lookup the feature of a name; lookups of one name share a placeholder.
+
+        Raises:
+          NotConvertible: Its table has the name of another one.
+        """
         table = lookup.table
         variable = lookup.variable
         if variable is not None:
             if self.variables.setdefault(table.name, variable) is not variable:
                 raise NotConvertible(
                     f"two tables are called {table.name!r}; give their TableConfigs different "
-                    "names, and where the "
-                    "checkpoint does not know the new one, name its variable as tables.<new "
-                    "name>.key in the recipe"
+                    "names, and where the checkpoint does not know the new one, name its variable "
+                    "as tables.<new name>.key in the recipe"
                 )
             self.tables[table.name] = table
         if name in call.activations:
@@ -311,22 +345,25 @@ class _Lookups:
                 self.own_rows[name] = computed
 
 
-def _limits(lookups: Collection[Lookup]) -> dict[str, Any]:
+def _limits(lookups: Collection[TracedLookup]) -> dict[str, Any]:
     """Returns the fields of an input whose values are ids of tables inside the towers: which of
     them are rows, and what becomes of the others.
     """
     if not lookups:
         return {}
-    rejecting = [each for each in lookups if each.outside.outcome == "nan"]
-    outside = {outside_ids_of(each).outcome for each in lookups}
+    # The strictest lookup decides: rejected ids reach none of them.
+    rejecting = [lookup for lookup in lookups if lookup.outside.outcome == "nan"]
+    outside = {outside_ids_of(lookup).outcome for lookup in lookups}
     if rejecting:
         lookups = rejecting
         other_ids = "refuse"
+    elif "zeros" in outside:
+        other_ids = "zeros"
     else:
-        other_ids = "zeros" if "zeros" in outside else "nearest"
+        other_ids = "nearest"
     return {
-        "below": min(each.table.rows for each in lookups),
-        "from_end": all(each.outside.from_end for each in lookups),
+        "below": min(lookup.table.rows for lookup in lookups),
+        "from_end": all(lookup.outside.from_end for lookup in lookups),
         "outside": other_ids,
     }
 

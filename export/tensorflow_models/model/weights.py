@@ -9,7 +9,7 @@ tables cost nothing, and variables that no tower needs may be missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -43,7 +43,7 @@ from export.tensorflow_models.model.keras_variables import (
     variables_of,
 )
 from export.tensorflow_models.model.listed_variables import holds_lists
-from export.tensorflow_models.model.object_paths import Place
+from export.tensorflow_models.model.object_paths import VariableLocation
 from export.tensorflow_models.model.object_walk import (
     ModelObject,
     UnmatchedObject,
@@ -54,7 +54,8 @@ from export.tensorflow_models.model.object_walk import (
 from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.user_lines import at_line
 
-_SHOWN = 5
+_SHOWN_MAX = 5
+"""How many variables or problems a message names."""
 _UNSEEN = (
     "tf.train.Checkpoint saves only what a model holds as attributes, not layers in lists and "
     "dicts of Keras 3. Add an attribute that holds them, both in training and in the factory: "
@@ -90,9 +91,9 @@ class TrainedModel:
     """The user's model beside its checkpoint.
 
     Attributes:
-      root: the model.
-      checkpoint: its checkpoint.
-      object_path: attribute path of the model in the checkpoint, the recipe's
+      root: The model.
+      checkpoint: The model's checkpoint.
+      object_path: The attribute path of the model in the checkpoint, the recipe's
         `checkpoint.object_path`.
     """
 
@@ -105,7 +106,7 @@ class TrainedModel:
         restored.
 
         Raises:
-          CheckpointError: as `find_weights`.
+          CheckpointError: See `find_weights`.
         """
         variables = variables_of(self.root, self.checkpoint)
         self.restore_weights(
@@ -118,7 +119,8 @@ class TrainedModel:
             value = self.checkpoint.read_all(key)
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
             if hasattr(variable, "restored"):
-                variable.restored = True  # not a table, whatever its size: TensorFlow saves it
+                # Not a table, whatever its size: TensorFlow saves it.
+                variable.restored = True
 
     def restore_normalizations(self) -> None:
         """Gives Normalization layers that the factory adapted what training adapted them to.
@@ -126,9 +128,12 @@ class TrainedModel:
         A layer whose variables the checkpoint lacks, or has with another shape, stays as it is.
         """
         for layer in adapted_normalizations(self.root):
-            variables = [tensorflow_variable(v) for v in (layer.adapt_mean, layer.adapt_variance)]
-            places = [self.places.get(resource(variable.handle)) for variable in variables]
-            keys = [place.key for place in places if place is not None and place.key]
+            variables = [
+                tensorflow_variable(layer.adapt_mean),
+                tensorflow_variable(layer.adapt_variance),
+            ]
+            locations = [self.locations.get(resource(variable.handle)) for variable in variables]
+            keys = [location.key for location in locations if location is not None and location.key]
             shapes = [tuple(self.checkpoint.entries[key].shape) for key in keys]
             if shapes == [tuple(variable.shape) for variable in variables]:
                 give_normalization(layer, *map(self.checkpoint.read_all, keys))
@@ -137,47 +142,72 @@ class TrainedModel:
         """Returns each variable that a tower reads with its key in the checkpoint; reads no value.
 
         Raises:
-          CheckpointError: the checkpoint has no object graph or no such object; variables are
+          CheckpointError: The checkpoint has no object graph or no such object; variables are
             missing or of another shape or dtype; or a list that the tower reads has more layers
             there; names them.
         """
-        variables = list(variables)
-        places = self.places
+        # Problems are reported together, so that a user mends them in one go.
+        locations = self.locations
         problems = []
-        found = []
+        weights = []
         lines = {}
         for variable in variables:
-            place = places.get(resource(variable.handle)) or Place(variable.name, "")
-            lines[place.path] = made = at_line(line_of_variable(variable))
-            if problem := _problem(variable, place, made, self.checkpoint):
+            location = locations.get(resource(variable.handle))
+            if location is None:
+                location = VariableLocation(variable.name, "")
+            line = at_line(line_of_variable(variable))
+            lines[location.path] = line
+            weights.append((variable, location.key))
+            problem = _problem(variable, location, line, self.checkpoint)
+            if problem:
                 problems.append(problem)
-            found.append((variable, place.key))
-        for left in self.unmatched_objects:
-            read = [
-                line
-                for path, line in lines.items()
-                if path.startswith(f"{left.owner}." if left.owner else "")
-            ]
-            if left.counted and read:
-                held = _shapes(left.keys, self.checkpoint)
-                problems.append(
-                    f"{left.owner or 'the model'}{read[0]} has no {left.name}, but there is {held}"
-                )
+        problems += self._longer_lists(lines)
         if problems:
-            more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-            why = "The model code is not the one that was saved"
-            if not isinstance(self.root, NamedGraph):
-                why += (
-                    f", or checkpoint.object_path ({self.object_path!r}) is not the path of the "
-                    "model"
-                )
-                why = next(filter(None, map(self.why_missing, variables)), why)
-                why = self.why_quantized(found) or why
-                why = self.why_unlike or why
+            listed = "; ".join(problems[:_SHOWN_MAX])
+            if len(problems) > _SHOWN_MAX:
+                listed += f" and {len(problems) - _SHOWN_MAX} more"
             raise CheckpointError(
-                f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}"
+                f"checkpoint {self.checkpoint.prefix}: {listed}. {self._cause(weights)}"
             )
-        return found
+        return weights
+
+    def _longer_lists(self, lines: Mapping[str, str]) -> list[str]:
+        """Returns problems with lists of layers that are longer in the checkpoint.
+
+        Args:
+          lines: The user's lines that create the variables which towers read, by their paths.
+        """
+        problems = []
+        for unmatched in self.unmatched_objects:
+            beginning = f"{unmatched.owner}." if unmatched.owner else ""
+            lines_of_owner = [line for path, line in lines.items() if path.startswith(beginning)]
+            # What no tower reads may be missing.
+            if not unmatched.counted or not lines_of_owner:
+                continue
+            problems.append(
+                f"{unmatched.owner or 'the model'}{lines_of_owner[0]} has no {unmatched.name}, but "
+                f"there is {_shapes(unmatched.keys, self.checkpoint)}"
+            )
+        return problems
+
+    def _cause(self, weights: Sequence[tuple[Any, str]]) -> str:
+        """Returns the likeliest cause of problems with weights: a known one, or other code."""
+        cause = "The model code is not the one that was saved"
+        if isinstance(self.root, NamedGraph):
+            return cause
+        if self.why_unlike:
+            return self.why_unlike
+        quantized = self.why_quantized(weights)
+        if quantized:
+            return quantized
+        for variable, _ in weights:
+            missing = self.why_missing(variable)
+            if missing:
+                return missing
+        return (
+            f"{cause}, or checkpoint.object_path ({self.object_path!r}) is not the path of the "
+            "model"
+        )
 
     @cached_property
     def why_unlike(self) -> str:
@@ -192,59 +222,82 @@ class TrainedModel:
         """Returns why TensorFlow or Keras could not save a variable, and the cure; "" if it
         could.
         """
-        if isinstance(self.root, NamedGraph) or resource(variable.handle) in self.places:
+        if isinstance(self.root, NamedGraph) or resource(variable.handle) in self.locations:
             return ""
         if saved_by_keras(self.checkpoint) and has_lora_weights(self.root, variable):
             return _MERGED
         if self.checkpoint.graph is None:
             return _UNTRACKED
-        return _UNSEEN if is_keras_3_layer(self.root) else _UNSEEN_OBJECT
+        if is_keras_3_layer(self.root):
+            return _UNSEEN
+        return _UNSEEN_OBJECT
 
-    def why_quantized(self, found: Iterable[tuple[Any, str]]) -> str:
+    def why_quantized(self, weights: Iterable[tuple[Any, str]]) -> str:
         """Returns what to do about layers that were saved as integers, the model's being floats; ""
         if there are none.
+
+        Args:
+          weights: Variables, each with its key in the checkpoint; "": it is not there.
         """
-        saved = saved_by_keras(self.checkpoint)
-        for variable, key in found if saved else ():
-            stored = self.checkpoint.entries[key].dtype if key else ""
-            if stored in ("int8", "uint8") and variable.dtype.is_floating:
+        if not saved_by_keras(self.checkpoint):
+            return ""
+        for variable, key in weights:
+            if not key or not variable.dtype.is_floating:
+                continue
+            if self.checkpoint.entries[key].dtype in ("int8", "uint8"):
                 return _QUANTIZED
         return ""
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def locations(self) -> dict[str, VariableLocation]:
         """Every variable of the model in the checkpoint, tables included, by the name of its
         resource.
 
         Raises:
-          CheckpointError: the checkpoint has no object graph, or no object at `object_path`.
+          CheckpointError: The checkpoint has no object graph, or no object at `object_path`.
         """
         checkpoint = self.checkpoint
         if isinstance(self.root, NamedGraph):
             return {
-                resource(variable.handle): Place(name, self.root.key(name, checkpoint.entries))
+                resource(variable.handle): VariableLocation(
+                    name, self.root.key(name, checkpoint.entries)
+                )
                 for name, variable in self.root.variables.items()
             }
         graph = checkpoint.graph
         if graph is None and saved_by_keras(checkpoint):
             return find_keras_variables(self.root, checkpoint, self.object_path)
         if graph is None:
-            kind = checkpoint.storage.kind
-            how = "by variable names" if kind == "TensorFlow" else f"by {kind}"
+            method = f"by {checkpoint.storage.kind}"
+            if checkpoint.storage.kind == "TensorFlow":
+                method = "by variable names"
             raise CheckpointError(
-                f"checkpoint {checkpoint.prefix} was saved {how}, without an object graph, which "
-                "is needed to find a model's weights; load it into the model and save that with "
-                "tf.train.Checkpoint, or export tables (rowcast-export tables); for TF1 code, let "
-                "the factory return a function that builds the graph"
+                f"checkpoint {checkpoint.prefix} was saved {method}, without an object graph, "
+                "which is needed to find a model's weights; load it into the model and save that "
+                "with tf.train.Checkpoint, or export tables (rowcast-export tables); for TF1 code, "
+                "let the factory return a function that builds the graph"
             )
-        places: dict[str, Place] = {}
-        for each in self._walked(graph):
-            known = places.get(each.resource)
-            if each.resource and (known is None or not known.key):
-                key = graph.nodes[each.node].key if each.node is not None else ""
-                key = checkpoint.storage.averages.get(key, key)
-                places[each.resource] = Place(each.path, key if key in checkpoint.entries else "")
-        return places
+        return self._locations_in(graph)
+
+    def _locations_in(self, graph: ObjectGraph) -> dict[str, VariableLocation]:
+        entries = self.checkpoint.entries
+        averages = self.checkpoint.storage.averages
+        locations: dict[str, VariableLocation] = {}
+        for model_object in self._walked(graph):
+            if not model_object.resource:
+                continue
+            # A variable that is held twice may be in the checkpoint along the second path only.
+            location = locations.get(model_object.resource)
+            if location is not None and location.key:
+                continue
+            key = ""
+            if model_object.node is not None:
+                key = graph.nodes[model_object.node].key
+            key = averages.get(key, key)
+            if key not in entries:
+                key = ""
+            locations[model_object.resource] = VariableLocation(model_object.path, key)
+        return locations
 
     def _walked(self, graph: ObjectGraph) -> list[ModelObject]:
         """Returns the model's objects with their nodes in the checkpoint's graph."""
@@ -263,7 +316,9 @@ class TrainedModel:
     @property
     def _object_graph(self) -> ObjectGraph | None:
         """The objects of the checkpoint; None where variables are found by their names."""
-        return None if isinstance(self.root, NamedGraph) else self.checkpoint.graph
+        if isinstance(self.root, NamedGraph):
+            return None
+        return self.checkpoint.graph
 
     def holder_of(self, variable: Any) -> str:
         """Returns the top-level object of the checkpoint under which a variable of the model is
@@ -273,8 +328,9 @@ class TrainedModel:
         if graph is None:
             return ""
         for child in sorted(graph.nodes[0].children):
-            place = replace(self, object_path=child).places.get(resource(variable.handle))
-            if place is not None and place.key:
+            below = replace(self, object_path=child)
+            location = below.locations.get(resource(variable.handle))
+            if location is not None and location.key:
                 return child
         return ""
 
@@ -290,21 +346,22 @@ class TrainedModel:
         """See OriginalModel.note_unmatched_weights."""
         checkpoint = self.checkpoint
         if holds_lists(checkpoint):
-            return ()  # Each position was compared; what lies beside the lists is the optimizer's.
+            # Each position was compared; what lies beside the lists is the optimizer's.
+            return ()
         reject_left_out(checkpoint, self._left_out(dense))
-        found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
+
+        matrices = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
+        unmatched: dict[str, str] = {}
         if isinstance(self.root, NamedGraph) or checkpoint.graph is None:
             # Averages are stored beside their variables.
-            matrices = {key: key for key in sorted(found - self._known_keys)}
+            unmatched = {key: key for key in sorted(matrices - self._keys_of_model)}
         else:
-            beyond = [
-                left.keys
-                for left in self.unmatched_objects
-                if not found.isdisjoint(left.keys.values())
-            ]
-            matrices = {path: key for keys in beyond for path, key in keys.items()}
-        uncalled = {path: key for path, key in matrices.items() if self._is_uncalled(key)}
-        lacking = {path: key for path, key in matrices.items() if path not in uncalled}
+            for unmatched_object in self.unmatched_objects:
+                if not matrices.isdisjoint(unmatched_object.keys.values()):
+                    unmatched |= unmatched_object.keys
+        uncalled = {path: key for path, key in unmatched.items() if self._is_uncalled(key)}
+        lacking = {path: key for path, key in unmatched.items() if path not in uncalled}
+
         notes = []
         if lacking:
             notes.append(
@@ -335,33 +392,33 @@ class TrainedModel:
             left_out = left_out_variables(self._walked(graph), graph)
             weights = {*dense} - self._counters(graph)
             return {path: key for path, key in left_out.items() if key in weights}
-        known = self._known_keys
+        keys = self._keys_of_model
         layer_of = _layer if isinstance(self.root, NamedGraph) else layer_of_key
-        return left_out_siblings(known, {*dense} - known, layer_of)
+        return left_out_siblings(keys, {*dense} - keys, layer_of)
 
     @cached_property
-    def _known_keys(self) -> set[str]:
+    def _keys_of_model(self) -> set[str]:
         """The keys of all variables that the code of the model has, in a checkpoint without an
         object graph.
         """
         checkpoint = self.checkpoint
-        known = {place.key for place in self.places.values()}
+        keys = {location.key for location in self.locations.values()}
         if isinstance(self.root, NamedGraph):
-            return known | {*self.root.variables}
+            return keys | {*self.root.variables}
         # A variable that several layers share stands in a file of Keras once for each of them.
         if checkpoint.storage.ordered_layers:
             ordered = find_ordered_variables(self.root, checkpoint)
-            known |= {place.key for _, place in ordered.places}
+            keys |= {location.key for _, location in ordered.locations}
         if self._saved is not None:
             values = self._saved.values
             variables = {path for path, value in values.items() if handle_of(value) is not None}
-            known |= variables & checkpoint.entries.keys()
-        return known
+            keys |= variables & checkpoint.entries.keys()
+        return keys
 
     @cached_property
     def _saved(self) -> SavedValues | None:
-        """What Keras would write to a file of the model by attributes; None if the checkpoint is
-        none.
+        """What Keras would write to a file of the model by attributes; None if the checkpoint is no
+        such file.
         """
         storage = self.checkpoint.storage
         if storage.kind != "Keras" or storage.ordered_layers:
@@ -371,58 +428,72 @@ class TrainedModel:
     def _counters(self, graph: ObjectGraph) -> set[str]:
         """Returns the keys of what training counts beside the model, such as `save_counter`."""
         entries = self.checkpoint.entries
-        beside = {graph.nodes[node].key for node in graph.nodes[0].children.values()}
-        return {key for key in beside & entries.keys() if "int" in entries[key].dtype}
+        top_keys = {graph.nodes[node].key for node in graph.nodes[0].children.values()}
+        return {key for key in top_keys & entries.keys() if "int" in entries[key].dtype}
 
     def table_keys(self, tables: Mapping[str, Any]) -> dict[str, str]:
-        """Returns the checkpoint's key of each of the model's tables, given by name.
+        """Returns the checkpoint's key of each of the model's tables, by its name.
 
         Tables that are not variables of their own there (those in a SparseCore stack) are left out:
         they are found by name.
         """
-        found = {
-            name: self.places.get(resource(variable.handle)) for name, variable in tables.items()
-        }
-        return {name: place.key for name, place in found.items() if place is not None and place.key}
+        keys = {}
+        for name, variable in tables.items():
+            location = self.locations.get(resource(variable.handle))
+            if location is not None and location.key:
+                keys[name] = location.key
+        return keys
 
 
-def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> str:
-    """Returns why a variable cannot be restored from the checkpoint; "" if it can."""
-    path = place.path
+def _problem(variable: Any, location: VariableLocation, line: str, checkpoint: Checkpoint) -> str:
+    """Returns why a variable cannot be restored from the checkpoint; "" if it can.
+
+    Args:
+      variable: A variable of the model, as TensorFlow's.
+      location: The location of the variable.
+      line: The user's line that creates it, for the message.
+      checkpoint: The checkpoint.
+    """
+    path = location.path
     shape = tuple(variable.shape.as_list())
     dtype = variable.dtype.name
-    if not place.key:
-        return f"{path} {list(shape)}{made} is not in the checkpoint"
-    entry = checkpoint.entries[place.key]
+    if not location.key:
+        return f"{path} {list(shape)}{line} is not in the checkpoint"
+    entry = checkpoint.entries[location.key]
+    # Keras on JAX has integers of 32 bits where TensorFlow has 64.
     same_dtype = entry.dtype == dtype or (
         saved_by_keras(checkpoint) and is_wider_integer(dtype, entry.dtype)
     )
     if tuple(entry.shape) != shape or not same_dtype:
         return (
-            f"{path} is {dtype} {list(shape)} in the model{made} and {entry.dtype} "
+            f"{path} is {dtype} {list(shape)} in the model{line} and {entry.dtype} "
             f"{list(entry.shape)} there"
         )
-    spread = getattr(variable, "mod", False) and is_partitioned(entry)
-    where = (
-        "saved in partitions that the `mod` strategy looks up, and stays inside a tower as a "
-        "whole, where it"
-    )
-    return f"{path} was {where} would read other rows" if spread else ""
+    if getattr(variable, "mod", False) and is_partitioned(entry):
+        return (
+            f"{path} was saved in partitions that the `mod` strategy looks up, and stays inside a "
+            "tower as a whole, where it would read other rows"
+        )
+    return ""
 
 
 def _layer(name: str) -> str:
     """Returns the layer of a variable of TF1, which is its scope; "" unless its name is one that
     layers give: other scopes hold what belongs to different layers.
     """
-    scope, _, own = name.rpartition("/")
-    return scope if own in _NAMES_IN_LAYERS else ""
+    scope, _, last = name.rpartition("/")
+    if last in _NAMES_IN_LAYERS:
+        return scope
+    return ""
 
 
 def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:
-    shown = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
-    return ", ".join(shown[:_SHOWN]) + (
-        f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-    )
+    """Returns variables with their shapes, for a message; `keys` are by their paths."""
+    texts = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
+    listed = ", ".join(texts[:_SHOWN_MAX])
+    if len(texts) > _SHOWN_MAX:
+        listed += f" and {len(texts) - _SHOWN_MAX} more"
+    return listed
 
 
 def path_steps(object_path: str) -> list[str]:

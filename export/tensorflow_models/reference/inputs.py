@@ -21,24 +21,28 @@ def dense_input(name: str, job: ExportJob, inputs: ReferenceInputs) -> NDArray[A
     part = job.inputs[name]
     tensor = composed(name, part, inputs.columns[name], inputs.n, inputs.padding.get(name))
     values = np.asarray(tensor)
-    return values.astype(bool) if part.dtype == "bool" else values
+    if part.dtype == "bool":
+        return values.astype(bool)
+    return values
 
 
 def pooled(name: str, bag: Bag, inputs: ReferenceInputs, model: ModelSpec) -> NDArray[np.float32]:
     """Returns [n, dim]: the rows of each example, combined."""
-    found = np.zeros((inputs.n, bag.table.dim), np.float32)
-    known = {table.config_name: table for table in model.tables.values()}
-    if bag.table.name not in known:
-        return found  # no tower needs it
+    activations = np.zeros((inputs.n, bag.table.dim), np.float32)
+    tables = {table.config_name: table for table in model.tables.values()}
+    if bag.table.name not in tables:
+        # No tower needs it.
+        return activations
     column = inputs.columns[name]
     offsets = checked_offsets(name, column, inputs.n)
-    vectors = read_rows(known[bag.table.name], column.values, inputs).astype(np.float64)
+    vectors = read_rows(tables[bag.table.name], column.values, inputs).astype(np.float64)
     weights = np.ones(len(vectors))
     if bag.weights is not None:
         weights = inputs.columns[bag.weights].values.astype(np.float64)
-    for example, (first, last) in enumerate(pairwise(offsets.tolist())):
-        found[example] = _combined(bag.table.combiner, vectors[first:last], weights[first:last])
-    return found
+    for example, (start, end) in enumerate(pairwise(offsets.tolist())):
+        bag_vectors = vectors[start:end]
+        activations[example] = _combined(bag.table.combiner, bag_vectors, weights[start:end])
+    return activations
 
 
 def rows_of_ids(
@@ -47,26 +51,32 @@ def rows_of_ids(
     """Returns [number of ids, dim]: a row for each id, example by example.
 
     Args:
-      bag: a feature with an activation for each id.
-      ids: [n, ...], of each example.
-      inputs, model: as for `pooled`.
+      bag: A feature with an activation for each id.
+      ids: [n, ...] ids, those of each example.
+      inputs: The examples.
+      model: The towers that are run, with their tables.
     """
-    known = {table.config_name: table for table in model.tables.values()}
-    if bag.table.name not in known:
-        return np.zeros((ids.size, bag.table.dim), np.float32)  # no tower needs it
-    return read_rows(known[bag.table.name], ids.reshape(-1), inputs).astype(np.float32)
+    tables = {table.config_name: table for table in model.tables.values()}
+    if bag.table.name not in tables:
+        # No tower needs it.
+        return np.zeros((ids.size, bag.table.dim), np.float32)
+    return read_rows(tables[bag.table.name], ids.reshape(-1), inputs).astype(np.float32)
 
 
 def read_rows(table: TableFacts, ids: NDArray[Any], inputs: ReferenceInputs) -> NDArray[Any]:
     """Returns [*shape of ids, dim] rows of a table; zeros for ids that are outside."""
-    count = np.iinfo(np.int64).max if table.name in inputs.keyed else table.rows
-    wanted = ids.astype(np.int64)
-    outside = (wanted < 0) | (wanted >= count)
-    rows, places = np.unique(np.where(outside, 0, wanted), return_inverse=True)
-    values = inputs.read_rows(table.name, rows)[:, : table.dim]
-    found: NDArray[Any] = values[places.reshape(ids.shape)]
-    found[outside] = 0
-    return found
+    row_count = table.rows
+    if table.name in inputs.keyed:
+        # Any integer may be a key.
+        row_count = np.iinfo(np.int64).max
+    row_ids = ids.astype(np.int64)
+    is_outside = (row_ids < 0) | (row_ids >= row_count)
+    # A row that several examples read is read once.
+    unique_rows, positions = np.unique(np.where(is_outside, 0, row_ids), return_inverse=True)
+    values = inputs.read_rows(table.name, unique_rows)[:, : table.dim]
+    vectors: NDArray[Any] = values[positions.reshape(ids.shape)]
+    vectors[is_outside] = 0
+    return vectors
 
 
 def _combined(combiner: Combiner, vectors: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
@@ -77,4 +87,7 @@ def _combined(combiner: Combiner, vectors: NDArray[Any], weights: NDArray[Any]) 
         divisor = weights.sum()
     elif combiner == "sqrtn":
         divisor = np.sqrt((weights**2).sum())
-    return total / divisor if divisor else np.zeros_like(total)
+    # A bag without ids, or whose weights add up to zero.
+    if not divisor:
+        return np.zeros_like(total)
+    return total / divisor

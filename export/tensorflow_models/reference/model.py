@@ -55,10 +55,10 @@ class TensorFlowReference:
     """The model as TensorFlow restores it. Implements `ReferenceModel`.
 
     Attributes:
-      job, base: the recipe and its folder.
-      checkpoint: the checkpoint.
-      prefix: the same on a local disk, as TensorFlow restores it.
-      whole: all that was traced of the model.
+      job, base: The recipe and its folder.
+      checkpoint: The checkpoint.
+      prefix: The prefix of the checkpoint on a local disk, as TensorFlow restores it.
+      whole: All that was traced of the model.
     """
 
     job: ExportJob
@@ -74,22 +74,23 @@ class TensorFlowReference:
         # The call of one tower may compute the others too, and so read the tables of all.
         facts = dict(self.whole.tables)
         for name in inputs.keyed & facts.keys():
+            # Any integer may be a key.
             facts[name] = replace(facts[name], rows=np.iinfo(np.int64).max)
         bytes_max = restored_bytes_max(self.job, self.whole)
-        inside = {
-            table
-            for spec in self.whole.features.values()
-            if isinstance(spec, DenseSpec)
-            for table in spec.tables
-        }
+        inside: set[str] = set()
+        for spec in self.whole.features.values():
+            if isinstance(spec, DenseSpec):
+                inside.update(spec.tables)
         tables = ReferenceTables(facts, inputs.read_rows, bytes_max, inside)
-        numbers = _plain_numbers(model, inputs) if expect_numbers else {}
+        numbers: dict[str, Column] = {}
+        if expect_numbers:
+            numbers = _plain_numbers(model, inputs)
 
         with (
             _eagerly(),
             _observed(numbers) as expected,
             Hooks() as hooks,
-            tables.answering(),
+            tables.intercepting(),
             tf.device("/CPU:0"),
         ):
             if _averages_texts(model):
@@ -108,17 +109,19 @@ class TensorFlowReference:
         """Builds and restores the model, and runs each call of a tower."""
         root = build_root(self.job, self.base)
         calls = tuple(dict.fromkeys(tower.call for tower in model.towers.values()))
-        given = {name: self._input(name, inputs) for call in calls for name in call.inputs}
+        tensors = {name: self._input(name, inputs) for call in calls for name in call.inputs}
 
         def called(call: Call) -> _Run:
-            return self._called(root, call, {name: given[name] for name in call.inputs}, facts)
+            arguments = {name: tensors[name] for name in call.inputs}
+            return self._called(root, call, arguments, facts)
 
-        named = isinstance(root, NamedGraph)
-        if not named:
+        # A NamedGraph is built by each call, and takes its values from a reader.
+        is_named = isinstance(root, NamedGraph)
+        if not is_named:
             for call in sorted(calls, key=lambda call: (call.path, call.inputs)):
                 called(call)  # builds what the factory has not
-        tables.know(root)
-        if not named:
+        tables.use_model(root)
+        if not is_named:
             self._restore(root)
         return {call: called(call) for call in calls}
 
@@ -129,31 +132,43 @@ class TensorFlowReference:
     def _called(
         self, root: Any, call: Call, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]
     ) -> _Run:
+        """Runs a call on examples.
+
+        Raises:
+          NotConvertible: The model raises an error; names the user's line.
+        """
         inputs = with_booleans(inputs, self.job.inputs)
         try:
             if isinstance(root, NamedGraph):
-                target = reduce(getattr, call.path.split(".") if call.path else (), root)
+                steps = [step for step in call.path.split(".") if step]
+                target = reduce(getattr, steps, root)
                 returned = target.with_call(call).run(inputs, self._reader(root, facts))
                 return _Run(returned, [])
             with queries_recorded() as queries:
                 returned = resolve_call(root, call)(inputs)
+            # Others are of graphs in which Keras infers shapes.
             return _Run(returned, [query for query in queries if hasattr(query, "numpy")])
         except (ExportError, BundleError):
             raise
         except Exception as problem:
-            made = self.job.verify.examples is None
-            raise raised_on_examples(str(call), problem, are_synthetic=made) from problem
+            are_synthetic = self.job.verify.examples is None
+            raise raised_on_examples(str(call), problem, are_synthetic=are_synthetic) from problem
 
     def _reader(self, root: NamedGraph, facts: Mapping[str, TableFacts]) -> Callable[[str], Any]:
         """Returns a reader of variables by their names, by TensorFlow itself; tables that left the
         towers are gathered.
         """
         reader = tf.train.load_checkpoint(str(self.prefix))
-        left = {table.config_name for table in facts.values()}
-        held = reader.get_variable_to_shape_map()
-        return lambda name: (
-            None if name in left else reader.get_tensor(root.key(name, held) or name)
-        )
+        extracted = {table.config_name for table in facts.values()}
+        stored_names = reader.get_variable_to_shape_map()
+
+        def read(name: str) -> Any:
+            if name in extracted:
+                return None
+            # Under its own name, TensorFlow reports a variable that is missing.
+            return reader.get_tensor(root.key(name, stored_names) or name)
+
+        return read
 
     def _restore(self, root: Any) -> None:
         """Restores the model by TensorFlow itself; the tables of layers are no part of its object
@@ -179,11 +194,14 @@ class TensorFlowReference:
 
 
 def _results(tower: TowerSpec, runs: Mapping[Call, _Run]) -> dict[str, Any]:
+    """Returns the outputs of a tower, [n, ...] float32."""
     run = runs[tower.call]
-    whole = run.queries[-1] if tower.is_query else run.returned
+    returned = run.returned
+    if tower.is_query:
+        returned = run.queries[-1]
     results = {}
     for output, key in tower.keys.items():
-        value = whole if key is None else whole[key]
+        value = returned if key is None else returned[key]
         results[output] = tf.cast(value, tf.float32).numpy()
     return results
 
@@ -200,16 +218,17 @@ def _averages_texts(model: ModelSpec) -> bool:
 
 def _plain_numbers(model: ModelSpec, inputs: ReferenceInputs) -> dict[str, Column]:
     """Returns the inputs that towers take as float32 numbers and nothing else."""
-    return {
-        name: inputs.columns[name]
-        for name, readers in model.inputs.items()
-        if all(
-            isinstance(each, DenseSpec)
-            and each.entry.take == "values"
-            and each.entry.dtype == "float32"
-            for each in readers
-        )
-    }
+    numbers = {}
+    for name, readers in model.inputs.items():
+        if all(map(_takes_numbers, readers)):
+            numbers[name] = inputs.columns[name]
+    return numbers
+
+
+def _takes_numbers(spec: FeatureSpec | DenseSpec) -> bool:
+    if not isinstance(spec, DenseSpec):
+        return False
+    return spec.entry.take == "values" and spec.entry.dtype == "float32"
 
 
 @contextlib.contextmanager
@@ -247,8 +266,8 @@ def _observed(numbers: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
 
 
 def _as_expected(column: Column, inputs: Any, normalize: Callable[[Any], Any]) -> Column:
-    """Returns the numbers that a layer turns into those given: the layer is linear, so two of its
-    results tell its inverse.
+    """Returns the numbers that a layer turns into those of a column: the layer is linear, so its
+    inverse follows from two of its results.
     """
     low = np.ravel(normalize(tf.fill(tf.shape(inputs), 0.0)))
     high = np.ravel(normalize(tf.fill(tf.shape(inputs), 1.0)))

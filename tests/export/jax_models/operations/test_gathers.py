@@ -19,7 +19,7 @@ from export.jax_models.tracing import BATCH, trace
 from export.jax_models.values import Parameter, Value
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.named_graphs import without_memory
-from export.tensorflow_models.frameworks.placeholders import answer_gathers
+from export.tensorflow_models.frameworks.placeholders import redirect_gathers
 from export.tensorflow_models.lookups.gathered_rows import read_rows
 from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, check_same, evaluated
 
@@ -344,7 +344,7 @@ def traced_of_parameter(
 
     graph = tf.function(evaluate, autograph=False, input_signature=[spec])
     with Hooks() as hooks:
-        answer_gathers(hooks, read)
+        redirect_gathers(hooks, read)
         concrete = graph.get_concrete_function()
     return concrete, lookups
 

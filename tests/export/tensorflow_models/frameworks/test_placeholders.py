@@ -13,13 +13,13 @@ from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import (
     FIRST_VALUE_BYTES,
-    answer_gathers,
     early_rows,
     give_value,
     line_of_early,
     line_of_variable,
     placeholder_class,
     placeholder_of,
+    redirect_gathers,
     restoring_up_to,
     shape_and_dtype,
     table_of_layer,
@@ -204,7 +204,7 @@ def test_gather_is_redirected_unless_nothing_takes_it() -> None:
         return tf.constant([7.0]) if int(ids[0]) else None
 
     with Hooks() as hooks:
-        answer_gathers(hooks, gather)
+        redirect_gathers(hooks, gather)
         assert tf.gather(made, [1]).numpy().tolist() == [7]
         device = made.device
         assert not operator.eq(device, made.device)

@@ -147,7 +147,7 @@ def test_values_inputs_of_all_values_are_all_of_each_operand() -> None:
     traced = trace(lambda features: {"result": features["x"] + [10, 20, 30]}, x=ids(3))
     whole, offsets = Values(traced.results["result"]).inputs
     assert traced.calls.origin(whole) == Source("x", "dense")
-    assert (offsets.at, offsets.of) == (0, 1)
+    assert (offsets.position, offsets.count) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_values_inputs_of_a_fixed_batch_are_known_of_one_shape_or_a_number(
         y=tf.TensorSpec(shape, tf.int64),
     )
     found = Values(traced.results["result"], 1, 3).inputs
-    assert [(each.at, each.of) for each in found] == places
+    assert [(each.position, each.count) for each in found] == places
 
 
 @pytest.mark.parametrize(

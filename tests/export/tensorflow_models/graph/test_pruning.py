@@ -408,8 +408,9 @@ def test_prune_of_a_tower_that_reads_the_table_of_a_layer_is_rejected() -> None:
 
     line = call.__code__.co_firstlineno + 1
     told = re.escape(
-        "tower 'query' reads table 'items' other than by its embedding layer "
-        f"(test_pruning.py:{line}); no such table goes into a tower: look rows up by the layer only"
+        "tower 'query' reads table 'items' directly "
+        f"(test_pruning.py:{line}). A table of an embedding layer cannot become part of a tower. "
+        "Read its rows through the layer"
     )
     with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
         pruned(call, layer_tables={resource(table.handle): "items"})

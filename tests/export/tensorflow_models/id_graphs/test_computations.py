@@ -129,7 +129,7 @@ def by_bundle(found: ResolvedIds) -> Callable[[Sent], Any]:
 
 def column_of(values: np.ndarray[Any, Any], source: Source) -> Column:
     """Returns the values of a source, one of each example."""
-    return Column(values[:, source.place or 0] if values.ndim == 2 else values)
+    return Column(values[:, source.position or 0] if values.ndim == 2 else values)
 
 
 def opened(found: ResolvedIds) -> tuple[IdRule, dict[str, Vocabulary]]:
@@ -700,7 +700,7 @@ def test_values_of_a_flat_tensor_are_followed_through_tensors_of_its_shape(
         assert found.type == rejected
         return
     assert isinstance(found, ResolvedIds)
-    assert found.source.place == 1
+    assert found.source.position == 1
     expected = by_tensorflow(traced)(examples())[1::2]
     assert by_bundle(found)(examples()).tolist() == expected.tolist()
 
@@ -835,7 +835,7 @@ def test_mask_of_the_words_of_another_text_has_no_rule() -> None:
 
 def own_rule(name: str, rule: Any, *keys: tuple[Any, ...], others: Any = ()) -> ResolvedIds:
     """Returns a rule of a lookup's own, with its vocabularies."""
-    return ResolvedIds(Source(name, "dense"), rule, keys=keys, others=others)
+    return ResolvedIds(Source(name, "dense"), rule, keys=keys, other_sources=others)
 
 
 def found_in(change: Change) -> ResolvedIds:
@@ -883,5 +883,5 @@ def test_cross_of_a_lookup_takes_what_the_model_computes(changes: tuple[Change, 
     before = [found_in(change) for change in changes]
     crossed = crosses.crossed_by(before, after)
     sources = [found.source for found in before]
-    crossed = replace(crossed, source=sources[0], others=tuple(sources[1:]))
+    crossed = replace(crossed, source=sources[0], other_sources=tuple(sources[1:]))
     assert by_bundle(crossed)(examples()).tolist() == expected.tolist()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.lookups.interception import lookups_intercepted
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 
 ROWS = 9
 DIM = 4
@@ -35,8 +35,8 @@ class Intercepted:
       table: The table that the function was given.
     """
 
-    combined: list[Lookup] = field(default_factory=list)
-    gathered: list[Lookup] = field(default_factory=list)
+    combined: list[TracedLookup] = field(default_factory=list)
+    gathered: list[TracedLookup] = field(default_factory=list)
     placeholders: list[Any] = field(default_factory=list)
     result: Any = None
     table: Any = None
@@ -72,16 +72,16 @@ def intercept(
     """
     found = Intercepted(table=table_of(dtype))
 
-    def placeholder(lookup: Lookup, among: list[Lookup]) -> Any:
+    def placeholder(lookup: TracedLookup, among: list[TracedLookup]) -> Any:
         among.append(lookup)
         made = tf.compat.v1.placeholder(tf.float32, lookup.shape)
         found.placeholders.append(made)
         return made
 
-    def answer(lookup: Lookup) -> Any:
+    def answer(lookup: TracedLookup) -> Any:
         return placeholder(lookup, found.combined)
 
-    def gather(lookup: Lookup) -> Any:
+    def gather(lookup: TracedLookup) -> Any:
         return placeholder(lookup, found.gathered) if gathers else None
 
     def traced(features: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from export.graphs.loading import tf
 from export.tensorflow_models.lookups.feature_columns import WIDTH_MAX
 from export.tensorflow_models.lookups.interception import lookups_intercepted
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts
 from tests.export.tensorflow_models.lookups.interceptions import Intercepted, intercept
 
@@ -36,7 +36,7 @@ def encoded(call: Call) -> Intercepted:
     return intercept(lambda _, features: call(features), **INPUTS)
 
 
-def computed_by_the_service(call: Call) -> list[Lookup]:
+def computed_by_the_service(call: Call) -> list[TracedLookup]:
     """Returns the lookups that replace encodings in a function of inputs."""
     return encoded(call).combined
 

@@ -23,7 +23,7 @@ from export.tensorflow_models.lookups.feature_columns import (
     intercept_columns,
     no_lengths,
 )
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 from tests.export.tensorflow_models.lookups.interceptions import intercept
 from tests.id_graphs import bucket_ids, vocabulary_ids
 
@@ -43,12 +43,12 @@ def by_column(
     inputs: dict[str, Any],
     layer: Any = None,
     *,
-    taken: list[Lookup] | None = None,
-) -> dict[str, Lookup]:
+    taken: list[TracedLookup] | None = None,
+) -> dict[str, TracedLookup]:
     """Returns the lookups of columns by their names; all of them go to `taken`, too."""
-    found: dict[str, Lookup] = {}
+    found: dict[str, TracedLookup] = {}
 
-    def answer(lookup: Lookup) -> Any:
+    def answer(lookup: TracedLookup) -> Any:
         found[lookup.path] = lookup
         if taken is not None:
             taken.append(lookup)
@@ -260,7 +260,7 @@ def bucketized(combiner: str = "mean", **how: Any) -> Any:
 
 @pytest.mark.parametrize("normalizer", [None, lambda number: number / 2])
 def test_columns_intercepted_buckets_of_each_number_follow_those_before(normalizer: Any) -> None:
-    taken: list[Lookup] = []
+    taken: list[TracedLookup] = []
     column = bucketized(normalizer_fn=normalizer)
     by_column([column], {"ages": dense(tf.float32, 2)}, taken=taken)
     boundaries = (1.0, 2.0) if normalizer is None else (2.0, 4.0)
@@ -330,7 +330,7 @@ def test_columns_intercepted_while_building_have_no_lengths() -> None:
 CITY = {"city": dense(tf.string, 1), "ids": dense(tf.int64, 1), "seen": SPARSE}
 
 
-def cross(keys: list[Any], **how: Any) -> Lookup:
+def cross(keys: list[Any], **how: Any) -> TracedLookup:
     columns = [embedded(fc.crossed_column(keys, 50, **how))]
     (found,) = by_column(columns, {**CITY, "age": dense(tf.float32)}).values()
     return found

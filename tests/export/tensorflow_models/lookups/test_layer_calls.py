@@ -19,7 +19,7 @@ from export.tensorflow_models.lookups.embedding_layers import (
     original_lookup,
     table_facts,
 )
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 from tests.export.tensorflow_models.lookups.interceptions import table_of
 
 E = tf.tpu.experimental.embedding
@@ -40,10 +40,10 @@ def sparse(rank: int | None = 2, dtype: Any = tf.int64) -> Any:
     return tf.SparseTensorSpec(None if rank is None else [None] * rank, dtype)
 
 
-def describe(ids: Any, weights: Any = None, **how: Any) -> Lookup:
+def describe(ids: Any, weights: Any = None, **how: Any) -> TracedLookup:
     """Describes the lookup of one feature, "item", in a traced call."""
     config = E.FeatureConfig(TABLE, **how)
-    found: list[Lookup] = []
+    found: list[TracedLookup] = []
 
     def call(ids_of: Any, weights_of: Any = None) -> None:
         given = None if weights_of is None else {"item": weights_of}
@@ -208,13 +208,13 @@ def serving_layer() -> Any:
 def test_layer_reads_the_tables_that_the_exporter_makes(tracked: bool) -> None:
     table = table_of()
     facts: list[TableFacts] = []
-    lookups: list[Lookup] = []
+    lookups: list[TracedLookup] = []
 
     def make_table(stated: TableFacts) -> Any:
         facts.append(stated)
         return table
 
-    def answer(lookup: Lookup) -> Any:
+    def answer(lookup: TracedLookup) -> Any:
         lookups.append(lookup)
         return tf.constant([[7.0]])
 

@@ -11,7 +11,7 @@ from export.errors import NotConvertible
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.placeholders import line_of_early, tables_unallocated
 from export.tensorflow_models.lookups.interception import lookups_intercepted
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers
 from tests.export.tensorflow_models.lookups.interceptions import (
     DIM,
@@ -76,7 +76,7 @@ def test_rows_that_no_service_gathers_are_gathered_in_the_tower() -> None:
 
 
 def test_rows_that_are_read_while_a_model_is_built_tell_the_line() -> None:
-    taken: list[Lookup] = []
+    taken: list[TracedLookup] = []
     table = table_of()
     with lookups_intercepted(lambda _: None, taken.append, taken.append):
         early = tf.gather(table, tf.constant([[1, 2, 3]]))

@@ -9,10 +9,10 @@ import pytest
 
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.frameworks.placeholders import answer_gathers
+from export.tensorflow_models.frameworks.placeholders import redirect_gathers
 from export.tensorflow_models.lookups.interception import lookups_intercepted
 from export.tensorflow_models.lookups.ragged import dense_rows, look_up_ragged_by_row
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 from tests.export.tensorflow_models.lookups.interceptions import (
     DIM,
     RAGGED,
@@ -39,7 +39,7 @@ def padded(*arguments: Any, **how: Any) -> Call:
     return lambda table, features: rows_of(table, features).to_tensor(*arguments, **how)
 
 
-def described(lookup: Lookup) -> tuple[Any, ...]:
+def described(lookup: TracedLookup) -> tuple[Any, ...]:
     return lookup.kind, lookup.encoding, lookup.combiner, lookup.length
 
 
@@ -248,7 +248,7 @@ def by_row(call: Call) -> tuple[Any, int]:
 
     table = table_of()
     with Hooks() as hooks:
-        answer_gathers(hooks, gather)
+        redirect_gathers(hooks, gather)
         look_up_ragged_by_row(hooks)
         found = call(table, {"ids": IDS})
     return found, len(reads)

@@ -43,7 +43,7 @@ def test_planned_bags_are_the_specified_inputs_with_their_weights() -> None:
     assert {each.dtype for each in planned.variables.values()} == {tf.float32}
     assert all(each.trainable for each in planned.variables.values())
     assert planned.variables["tags/all"].name == "tags_all:0"
-    assert planned.others(["age", "w", "user", "tags", "hour"]) == ["age", "hour"]
+    assert planned.plain_inputs(["age", "w", "user", "tags", "hour"]) == ["age", "hour"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from export.tensorflow_models.model.keras_variables import (
     saved_by_keras,
     variables_of,
 )
-from export.tensorflow_models.model.object_paths import Place
+from export.tensorflow_models.model.object_paths import VariableLocation
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -130,7 +130,7 @@ def built(model: Any) -> Any:
     return model
 
 
-def found(model: Any, saved: Checkpoint, object_path: str = "") -> list[Place]:
+def found(model: Any, saved: Checkpoint, object_path: str = "") -> list[VariableLocation]:
     """Returns the places of the variables of a model, in their order."""
     places = find_keras_variables(model, saved, object_path)
     return [places[resource(each.value.handle)] for each in model.variables]
@@ -155,12 +155,12 @@ def test_variables_in_hdf5_are_found_by_the_attributes_of_their_layers() -> None
     model = built(Two())
     second = "layers/dense_1/vars/0"
     assert found(model, hdf5("first/vars/0")) == [
-        Place("first/vars/0", "first/vars/0"),
-        Place(second, ""),
+        VariableLocation("first/vars/0", "first/vars/0"),
+        VariableLocation(second, ""),
     ]
     assert found(model, hdf5(f"towers/two/{second}"), "towers.two") == [
-        Place("towers/two/first/vars/0", ""),
-        Place(f"towers/two/{second}", f"towers/two/{second}"),
+        VariableLocation("towers/two/first/vars/0", ""),
+        VariableLocation(f"towers/two/{second}", f"towers/two/{second}"),
     ]
 
 
@@ -205,8 +205,8 @@ def test_longer_list_of_layers_in_the_file_is_rejected(count: int) -> None:
 def test_other_values_in_the_file_are_accepted(other: str) -> None:
     model = built(Blocks(2))
     assert found(model, hdf5("blocks/dense/vars/0", other)) == [
-        Place("blocks/dense/vars/0", "blocks/dense/vars/0"),
-        Place("blocks/dense_1/vars/0", ""),
+        VariableLocation("blocks/dense/vars/0", "blocks/dense/vars/0"),
+        VariableLocation("blocks/dense_1/vars/0", ""),
     ]
 
 
@@ -220,15 +220,18 @@ SECOND = "trainable_variables.{}second.kernel"
 def test_variables_in_orbax_are_found_by_their_paths_or_the_ends_of_those(beginning: str) -> None:
     saved = orbax(f"{beginning}first.kernel", f"{beginning}second.kernel", "other.bias")
     assert found(built(Two()), saved) == [
-        Place("two/first/kernel", FIRST.format(beginning)),
-        Place("two/second/kernel", SECOND.format(beginning)),
+        VariableLocation("two/first/kernel", FIRST.format(beginning)),
+        VariableLocation("two/second/kernel", SECOND.format(beginning)),
     ]
 
 
 def test_variable_in_orbax_is_found_where_the_whole_item_has_a_name() -> None:
     key = "pytree.non_trainable_variables.two.first.kernel"
     places = found(built(Two()), checkpoint("Orbax", {key: (3, 2)}))
-    assert places == [Place("two/first/kernel", key), Place("two/second/kernel", "")]
+    assert places == [
+        VariableLocation("two/first/kernel", key),
+        VariableLocation("two/second/kernel", ""),
+    ]
 
 
 def test_variable_in_orbax_has_its_own_path_before_longer_or_shorter_ones() -> None:
@@ -285,8 +288,8 @@ def lists(*beginnings: str, shapes: tuple[tuple[int, ...], ...] = ((3, 2), (2, 2
 def test_variables_in_lists_are_found_by_their_positions() -> None:
     assert saved_by_keras(lists(""))
     assert found(built(Two()), lists("")) == [
-        Place("two/first/kernel", "tvars.0"),
-        Place("two/second/kernel", "tvars.1"),
+        VariableLocation("two/first/kernel", "tvars.0"),
+        VariableLocation("two/second/kernel", "tvars.1"),
     ]
 
 
@@ -351,7 +354,7 @@ def test_dtype_of_a_state_of_random_numbers_is_that_of_the_framework() -> None:
     "saved", [orbax("0", "two.second.kernel"), orbax()], ids=["one number", "nothing"]
 )
 def test_orbax_that_is_no_list_is_accepted(saved: Checkpoint) -> None:
-    assert found(built(Two()), saved)[0] == Place("two/first/kernel", "")
+    assert found(built(Two()), saved)[0] == VariableLocation("two/first/kernel", "")
 
 
 def test_layer_that_keras_numbered_otherwise_is_rejected() -> None:

@@ -12,7 +12,7 @@ from bundle.format.manifest import Unknown
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
-from export.tensorflow_models.lookups.records import Lookup, of_table
+from export.tensorflow_models.lookups.records import TracedLookup, of_table
 from export.tensorflow_models.model.inline_lookups import insert_lookups, look_up
 from tests.export.tensorflow_models.graph.traced_calls import ids, trace
 from tests.id_graphs import computed_ids
@@ -176,7 +176,7 @@ def test_rows_of_a_bag_are_no_longer_than_its_norm() -> None:
 
 def test_lookups_replace_their_placeholders_in_a_graph() -> None:
     items = table()
-    lookups: list[Lookup] = []
+    lookups: list[TracedLookup] = []
 
     def call(features: Any) -> dict[str, Any]:
         for name in ("one", "other"):

@@ -13,7 +13,12 @@ from export.graphs.loading import tf
 from export.graphs.walks import resource
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
-from export.tensorflow_models.lookups.records import Lookup, NoRule, of_indicator, of_table
+from export.tensorflow_models.lookups.records import (
+    MissingRule,
+    TracedLookup,
+    of_indicator,
+    of_table,
+)
 from export.tensorflow_models.model.inline_tables import find_inline_lookups, find_other_reads
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, trace
 from tests.export.traced_features import embedded
@@ -25,7 +30,7 @@ BYTES_MAX = 20 * 4 * 4
 """The size of 20 rows."""
 PLAIN = embedded("item", "items")
 HASHED = embedded("item", "items", ids=hash_ids(5))
-COMPUTED = NoRule("computed by operation 'mul' (Mul) (model.py:7) of the model", "send them")
+COMPUTED = MissingRule("computed by operation 'mul' (Mul) (model.py:7) of the model", "send them")
 
 
 def job(**sections: Any) -> ExportJob:
@@ -43,16 +48,16 @@ def table(rows: int, **attributes: Any) -> Any:
     return made
 
 
-def look_up(variable: Any, feature: FeatureSpec | None = PLAIN, **how: Any) -> Lookup:
+def look_up(variable: Any, feature: FeatureSpec | None = PLAIN, **how: Any) -> TracedLookup:
     """Returns a resolved lookup by `tf.gather`."""
     facts = TableFacts("items", "items", variable.shape[0], 4)
     own = {"table": facts, "feature": feature, "gather": True, "line": "model.py:9"}
     return of_table(variable, None, **{**own, **how})
 
 
-def computed(variable: Any, **how: Any) -> Lookup:
+def computed(variable: Any, **how: Any) -> TracedLookup:
     """Returns a lookup of ids that no rule describes."""
-    return look_up(variable, None, no_rule=COMPUTED, **how)
+    return look_up(variable, None, missing_rule=COMPUTED, **how)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +108,10 @@ def test_tables_of_plain_gathers_stay_whatever_their_size_if_all_shall() -> None
     large = look_up(table(1000))
     shared = table(1000)
     leaving = [look_up(shared), look_up(shared, HASHED)]
-    no_rule = computed(shared)
+    missing_rule = computed(shared)
     beside = computed(large.variable)
-    found = find_inline_lookups([large, beside, *leaving, no_rule], [], job(), True)
-    assert found == ({large, beside, no_rule}, ())
+    found = find_inline_lookups([large, beside, *leaving, missing_rule], [], job(), True)
+    assert found == ({large, beside, missing_rule}, ())
 
 
 def test_table_of_computed_ids_stays_with_a_note_and_is_restored() -> None:
@@ -145,8 +150,8 @@ def test_table_of_computed_ids_beyond_the_limit_is_rejected() -> None:
     )
 
 
-READ = NoRule("tower 'tower' reads it by operation 'MatMul'", "")
-READ_IN_A_LOOP = NoRule("tower 'tower' reads it by operation 'While'", "read it outside")
+READ = MissingRule("tower 'tower' reads it by operation 'MatMul'", "")
+READ_IN_A_LOOP = MissingRule("tower 'tower' reads it by operation 'While'", "read it outside")
 
 
 def test_gathered_table_that_a_tower_reads_otherwise_stays_with_a_note() -> None:
@@ -188,12 +193,14 @@ def test_variable_that_a_tower_reads_otherwise_is_noted_if_it_is_read_by_rows() 
         (READ_IN_A_LOOP, "read it outside"),
     ],
 )
-def test_variable_that_a_tower_reads_beyond_the_limit_is_rejected(read: NoRule, cure: str) -> None:
+def test_variable_that_a_tower_reads_beyond_the_limit_is_rejected(
+    read: MissingRule, cure: str
+) -> None:
     with pytest.raises(NotConvertible) as rejected:
         find_inline_lookups([], [(table(21), read)], job(), False)
     assert str(rejected.value) == (
         f"variable 'items' [21, 4] (model.py:3) (336 B) would stay inside the towers, since "
-        f"{read.why}, and is larger than code.inline_bytes_max (320 B) allows; {cure}; or raise "
+        f"{read.reason}, and is larger than code.inline_bytes_max (320 B) allows; {cure}; or raise "
         "the limit"
     )
 
@@ -271,6 +278,8 @@ def test_other_reads_of_a_table_name_operation_line_and_cure(
     )
     ((variable, why),) = reads
     assert variable is items
-    assert why.why.startswith(f"tower 'tower' reads it by operation {by} (test_inline_tables.py:")
+    assert why.reason.startswith(
+        f"tower 'tower' reads it by operation {by} (test_inline_tables.py:"
+    )
     assert why.cure.startswith(cure)
     assert bool(why.cure) == bool(cure)

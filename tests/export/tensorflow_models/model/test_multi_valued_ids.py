@@ -7,7 +7,7 @@ import pytest
 
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
-from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.lookups.records import TracedLookup
 from export.tensorflow_models.model.multi_valued_ids import by_example, columns_of, flattened_from
 from tests.export.tensorflow_models.graph.traced_calls import ids, trace
 
@@ -39,10 +39,12 @@ def test_flattened_ids_had_as_many_values_per_example_as_their_input(
     assert flattened_from(traced.results["ids"]) == size
 
 
-Change = Callable[[Lookup], list[Lookup]]
+Change = Callable[[TracedLookup], list[TracedLookup]]
 
 
-def changed(change: Change, shape: list[int | None], rows: list[Any]) -> tuple[list[Lookup], Any]:
+def changed(
+    change: Change, shape: list[int | None], rows: list[Any]
+) -> tuple[list[TracedLookup], Any]:
     """Returns what lookups replace one with an activation of a shape, and what it then gives.
 
     Args:
@@ -50,12 +52,12 @@ def changed(change: Change, shape: list[int | None], rows: list[Any]) -> tuple[l
       shape: Of its activation.
       rows: What each of the new lookups gives.
     """
-    made: list[Lookup] = []
+    made: list[TracedLookup] = []
 
     def call(features: Any) -> dict[str, Any]:
         activation = tf.compat.v1.placeholder(tf.float32, shape)
         table = TableFacts("items", "items", 9, 2)
-        made.append(Lookup("looked", table, None, (features["pair"],), activation=activation))
+        made.append(TracedLookup("looked", table, None, (features["pair"],), activation=activation))
         return {"rows": activation * 1.0}
 
     traced = trace(call, pair=ids(2))

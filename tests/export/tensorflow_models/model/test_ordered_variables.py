@@ -318,15 +318,15 @@ def test_remedy_of_a_message_finds_every_weight(
     change(file)
     model = remedy(file)
     ordered = find_ordered_variables(model, open_checkpoint(file))
-    assert {id(variable) for variable, _ in ordered.places} == set(map(id, model.weights))
-    assert len(ordered.places) == len(model.weights)
+    assert {id(variable) for variable, _ in ordered.locations} == set(map(id, model.weights))
+    assert len(ordered.locations) == len(model.weights)
 
 
 def test_variable_that_two_layers_share_is_read_once_for_each(tmp_path: Path) -> None:
     model = tied()
     file = saved(model, tmp_path / "weights.h5")
     found = find_ordered_variables(model, open_checkpoint(file))
-    assert [variable is model.weights[0] for variable, _ in found.places] == [True, True]
+    assert [variable is model.weights[0] for variable, _ in found.locations] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -351,9 +351,9 @@ def test_file_tells_the_generation_of_keras_that_wrote_it(
 def test_numbers_that_keras_chose_may_differ(tmp_path: Path) -> None:
     file = saved(pair(names=("dense_7", "dense_3")), tmp_path / "weights.h5")
     found = find_ordered_variables(pair(names=(None, None)), open_checkpoint(file))
-    assert [place.key.partition("/")[0] for _, place in found.places] == ["dense_7"] * 2 + [
-        "dense_3"
-    ] * 2
+    assert [location.key.partition("/")[0] for _, location in found.locations] == [
+        "dense_7"
+    ] * 2 + ["dense_3"] * 2
 
 
 def test_object_path_of_a_file_that_holds_the_model_itself_is_rejected(tmp_path: Path) -> None:

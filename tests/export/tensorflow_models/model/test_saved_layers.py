@@ -150,7 +150,7 @@ def test_vocabulary_that_the_factory_adapts_is_no_weight(tmp_path: Path) -> None
     functional().save_weights(tmp_path / "weights.h5")
     checkpoint = open_checkpoint(tmp_path / "weights.h5")
     found = find_ordered_variables(functional(adapt=True), checkpoint)
-    assert {place.key for _, place in found.places} == {*checkpoint.entries}
+    assert {location.key for _, location in found.locations} == {*checkpoint.entries}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_vocabulary_in_the_graph_is_noted_as_not_compared(tmp_path: Path) -> Non
     checkpoint = saved(functional(adapt=True), tmp_path / "saved")
     (note,) = check_saved_layers(functional(adapt=True), checkpoint, "")
     assert note.startswith("layer 'look' (StringLookup): its vocabulary in SavedModel ")
-    assert note.endswith("(verify.expected) can tell whether it is the factory's")
+    assert note.endswith("(verify.expected) can show whether it is the factory's")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from export.recipe.schema import InputSection
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.graph.tower_results import Returned
-from export.tensorflow_models.lookups.records import Lookup, NoRule
+from export.tensorflow_models.lookups.records import MissingRule, TracedLookup
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 from tests.export.tensorflow_models.graph.traced_calls import trace
 from tests.id_graphs import hash_ids, vocabulary_ids
@@ -46,13 +46,13 @@ INPUTS = {
     "tags": InputSection(dtype="int64", kind="sparse"),
 }
 
-LookUp = Callable[[Any], Lookup]
+LookUp = Callable[[Any], TracedLookup]
 """Makes a lookup of the inputs of a call, by their names."""
 
 
-def resolve(look_up: LookUp) -> list[Lookup]:
+def resolve(look_up: LookUp) -> list[TracedLookup]:
     """Returns the resolved lookups of a call that has one lookup."""
-    made: list[Lookup] = []
+    made: list[TracedLookup] = []
 
     def call(features: Any) -> dict[str, Any]:
         made.append(look_up(features))
@@ -67,13 +67,13 @@ def resolve(look_up: LookUp) -> list[Lookup]:
 FROM_END = OutsideIds(from_end=True)
 
 
-def of(*ids: Any, **how: Any) -> Lookup:
+def of(*ids: Any, **how: Any) -> TracedLookup:
     """Returns a lookup in a table that cannot stay inside a tower; `how` are its other fields."""
     length = how.get("length")
     shape = [None, 4] if length is None else [None, length, 4]
     activation = tf.compat.v1.placeholder(tf.float32, shape)
     fields = {"table": ITEMS, "variable": object(), "config": CONFIG, **how}
-    return Lookup("looked", ids=ids, activation=activation, **fields)
+    return TracedLookup("looked", ids=ids, activation=activation, **fields)
 
 
 def variable(**attributes: Any) -> Any:
@@ -85,16 +85,16 @@ def variable(**attributes: Any) -> Any:
     return made
 
 
-def gathered(ids: Any, **how: Any) -> Lookup:
+def gathered(ids: Any, **how: Any) -> TracedLookup:
     """Returns a lookup by `tf.gather`, which may stay inside a tower."""
     return replace(of(ids, **how), gather=True)
 
 
-def sequence(ids: Any, length: int, **how: Any) -> Lookup:
+def sequence(ids: Any, length: int, **how: Any) -> TracedLookup:
     return of(ids, kind="sequence", length=length, **how)
 
 
-def bag(ids: Any, **how: Any) -> Lookup:
+def bag(ids: Any, **how: Any) -> TracedLookup:
     """Returns the sum of the rows of ragged ids."""
     return of(ids, **{"kind": "bag", "encoding": "ragged", "combiner": "sum", **how})
 
@@ -107,7 +107,7 @@ def hashed(text: Any) -> Any:
     return tf.strings.to_hash_bucket_fast(text, 8)
 
 
-def told(lookup: Lookup) -> dict[str, Any]:
+def told(lookup: TracedLookup) -> dict[str, Any]:
     """Returns what is special about the feature of a lookup."""
     feature = lookup.feature
     assert feature is not None
@@ -476,7 +476,7 @@ PADDED_CROSS = CrossedIds(
 def test_lookup_of_an_input_becomes_one_feature(look_up: LookUp, feature: dict[str, Any]) -> None:
     (lookup,) = resolve(look_up)
     assert told(lookup) == feature
-    assert lookup.no_rule is None
+    assert lookup.missing_rule is None
 
 
 def within_8(ids: Any, other: int) -> Any:
@@ -553,7 +553,7 @@ def bit_counts(each: Any) -> Any:
     return tf.cast(tf.raw_ops.PopulationCount(x=each["item"]), each["item"].dtype)
 
 
-def counted(each: Any, **how: Any) -> Lookup:
+def counted(each: Any, **how: Any) -> TracedLookup:
     """Returns a lookup of ids that nothing in a bundle computes."""
     return of(bit_counts(each), **how)
 
@@ -622,9 +622,9 @@ def test_lookup_that_no_rule_describes_stays_inside_and_says_why(
 ) -> None:
     (lookup,) = resolve(look_up)
     assert lookup.feature is None
-    assert isinstance(lookup.no_rule, NoRule)
-    assert re.fullmatch(why, lookup.no_rule.why)
-    assert lookup.no_rule.cure == cure
+    assert isinstance(lookup.missing_rule, MissingRule)
+    assert re.fullmatch(why, lookup.missing_rule.reason)
+    assert lookup.missing_rule.cure == cure
 
 
 UNCHANGED = "give its lookup an unchanged input"

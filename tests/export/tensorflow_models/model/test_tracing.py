@@ -96,7 +96,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
         ),
         (
             "one_table.py:build_reads_the_table",
-            r"reads table 'items' other than by its embedding layer \(one_table.py:\d+\); no",
+            r"reads table 'items' directly \(one_table.py:\d+\)\. A table of an embedding layer",
         ),
         (
             "one_table.py:build_reads_a_hash_table",

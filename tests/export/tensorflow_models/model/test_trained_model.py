@@ -20,7 +20,7 @@ from export.graphs.loading import tf
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.placeholders import remember_line, tables_unallocated
-from export.tensorflow_models.model.object_paths import Place
+from export.tensorflow_models.model.object_paths import VariableLocation
 from export.tensorflow_models.model.weights import TrainedModel, path_steps
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
@@ -199,7 +199,9 @@ def test_places_are_those_below_the_object_path(path: str, tmp_path: Path) -> No
     model = Block(kernel=[2, 3])
     trained = TrainedModel(model, saved(tmp_path, **objects), path)
     steps = path_steps(path)
-    assert trained.places == {resource(model.kernel.handle): Place("kernel", key(*steps, "kernel"))}
+    assert trained.locations == {
+        resource(model.kernel.handle): VariableLocation("kernel", key(*steps, "kernel"))
+    }
 
 
 @pytest.mark.parametrize(
@@ -238,9 +240,9 @@ def test_places_are_those_of_moving_averages(tmp_path: Path) -> None:
     entries = checkpoint.entries
     averaged = Checkpoint(checkpoint.prefix, Listing("", entries, storage), "saved")
     model = Block(kernel=[2], bias=[2])
-    assert list(TrainedModel(model, averaged, "model").places.values()) == [
-        Place("kernel", key("model", "average")),
-        Place("bias", ""),
+    assert list(TrainedModel(model, averaged, "model").locations.values()) == [
+        VariableLocation("kernel", key("model", "average")),
+        VariableLocation("bias", ""),
     ]
 
 
@@ -264,8 +266,8 @@ def test_place_of_a_variable_with_several_objects_is_the_one_that_was_saved(
     model = Block(**{names[0]: [2]})
     variable = getattr(model, names[0])
     setattr(model, names[1], Wrapper(variable))
-    places = TrainedModel(model, checkpoint, "model").places
-    assert places == {resource(variable.handle): Place(names[0], key("model", names[0]))}
+    places = TrainedModel(model, checkpoint, "model").locations
+    assert places == {resource(variable.handle): VariableLocation(names[0], key("model", names[0]))}
 
 
 def test_holder_of_a_variable_is_the_first_object_that_was_saved_with_it(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def reference(inline_bytes_max: int = 0, **tables: TableFacts) -> tuple[Referenc
 
 def test_gather_reads_rows_of_the_checkpoint_and_zeros_outside() -> None:
     tables, read = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = Model()
-        tables.know(model)
+        tables.use_model(model)
         found = model(tf.constant([[3, 0], [-1, 4], [3, 3]], tf.int64))
     assert found.numpy().tolist() == [
         [[4, 40], [1, 10]],
@@ -58,9 +58,9 @@ def test_gather_reads_rows_of_the_checkpoint_and_zeros_outside() -> None:
 
 def test_gather_of_a_table_in_half_precision_is_in_its_dtype() -> None:
     tables, _ = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = Model(dtype=tf.bfloat16)
-        tables.know(model)
+        tables.use_model(model)
         found = model(tf.constant([2]))
     assert found.dtype == tf.bfloat16
     assert found.numpy().tolist() == [[3, 30]]
@@ -68,7 +68,7 @@ def test_gather_of_a_table_in_half_precision_is_in_its_dtype() -> None:
 
 def test_gather_while_the_model_is_built_gives_other_numbers_each_time() -> None:
     tables, read = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = Model(dtype=tf.bfloat16)
         first, second = (model(tf.constant([[3, 0]], tf.int64)) for _ in range(2))
     assert first.dtype == tf.bfloat16
@@ -79,9 +79,9 @@ def test_gather_while_the_model_is_built_gives_other_numbers_each_time() -> None
 
 def test_gather_in_a_graph_reads_rows_when_it_runs() -> None:
     tables, read = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = Model()
-        tables.know(model)
+        tables.use_model(model)
         shapes = []
 
         @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64)])  # type: ignore[untyped-decorator]
@@ -98,7 +98,7 @@ def test_gather_in_a_graph_reads_rows_when_it_runs() -> None:
 
 def test_gather_in_a_graph_while_the_model_is_built_runs_without_a_table() -> None:
     tables, read = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = Model()
         spec = tf.TensorSpec([None], tf.int64)
         function = tf.function(model).get_concrete_function(spec)
@@ -112,9 +112,9 @@ def test_table_that_is_no_feature_is_restored_up_to_the_limit(
     inline_bytes_max: int, restored: bool
 ) -> None:
     tables, read = reference(inline_bytes_max, other=TableFacts("other", "other", 4, 2))
-    with tables.answering():
+    with tables.intercepting():
         model = Model()  # 32 bytes
-        tables.know(model)
+        tables.use_model(model)
         assert model.items.restored is restored
         model.items.assign(ROWS[:, :2])
         found = model(tf.constant([[3], [0]]))
@@ -124,20 +124,20 @@ def test_table_that_is_no_feature_is_restored_up_to_the_limit(
 
 def test_table_that_is_a_feature_is_not_restored_whatever_its_size() -> None:
     tables, _ = reference(FIRST_VALUE_BYTES)
-    with tables.answering():
+    with tables.intercepting():
         model = Model()
-        tables.know(model)
+        tables.use_model(model)
         assert model.items.restored is False
 
 
 def test_table_is_found_by_its_path_or_the_name_of_its_variable() -> None:
     stored = TableFacts("things", "variable", 4, 2)
     tables, read = reference(things=stored)
-    with tables.answering():
+    with tables.intercepting():
         model = Model()
         # No object of the model holds it.
         outside = tf.Variable(tf.ones([4, 2]), name="variable")
-        tables.know(model)
+        tables.use_model(model)
         model(tf.constant([1]))
         found = tf.gather(outside, tf.constant([2]))
     assert found.numpy().tolist() == [[3, 30]]
@@ -146,9 +146,9 @@ def test_table_is_found_by_its_path_or_the_name_of_its_variable() -> None:
 
 def test_table_that_is_made_after_the_model_was_built_is_found() -> None:
     tables, read = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = tf.Module()
-        tables.know(model)
+        tables.use_model(model)
         model.items = tf.Variable(tf.ones([4, 2]), name="later")
         found = tf.gather(model.items, tf.constant([1]))
     assert found.numpy().tolist() == [[2, 20]]
@@ -196,10 +196,10 @@ def test_embedding_layer_combines_rows_of_the_checkpoint_for_every_example(
     ids: Any, length: int, rows: Any
 ) -> None:
     tables, _ = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = Layered(length)
         built = model(ids)
-        tables.know(model)
+        tables.use_model(model)
         found = model(ids)
     assert built.shape == found.shape
     assert not np.array_equal(built, found)
@@ -208,11 +208,11 @@ def test_embedding_layer_combines_rows_of_the_checkpoint_for_every_example(
 
 def test_embedding_layer_of_a_table_that_no_tower_needs_gives_zeros() -> None:
     tables, read = reference(other=TableFacts("other", "other", 4, 2))
-    with tables.answering():
+    with tables.intercepting():
         model = Layered()
         ids = tf.constant([3, 1], tf.int64)
         model(ids)
-        tables.know(model)
+        tables.use_model(model)
         assert model(ids).numpy().tolist() == [ZEROS, ZEROS]
     assert not read
 
@@ -240,10 +240,10 @@ def test_lookup_in_a_variable_of_the_model_has_the_name_of_its_configuration(
 ) -> None:
     known: dict[str, Any] = {name: TableFacts(name, name, 4, 2)}
     tables, read = reference(**known)
-    with tables.answering():
+    with tables.intercepting():
         model = OwnTable()
         model(RAGGED)
-        tables.know(model)
+        tables.use_model(model)
         assert model(RAGGED).numpy().tolist() == rows
     assert {table for table, _ in read} == ({"items"} if name == "items" else set())
 
@@ -255,9 +255,9 @@ def test_lookup_in_a_variable_of_the_model_has_the_name_of_its_configuration(
 )
 def test_sparse_lookup_has_rows_of_empty_examples_at_the_end(look_up: Callable[..., Any]) -> None:
     tables, _ = reference()
-    with tables.answering():
+    with tables.intercepting():
         model = Model()
-        tables.know(model)
+        tables.use_model(model)
         bags = RAGGED.to_sparse()
         found = look_up(model.items, bags, None, combiner="sum")
     assert found.numpy().tolist() == [[5, 50], ZEROS, [2, 20], ZEROS]
