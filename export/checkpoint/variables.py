@@ -89,7 +89,7 @@ class ArrayStore(NamedTuple):
     Attributes:
       spec: JSON that opens it, with tensorstore or, if its driver is `hdf5`, with h5py.
       chunk: Extent of a chunk on each axis; a chunk is decoded as a whole.
-      held_bytes: The maximum memory that reading rows of it takes, in bytes.
+      memory_bytes: The maximum memory that reading rows of it takes, in bytes.
       file: The file that another save to the same place would replace; "" if none is watched.
       stamp: The stamp of that file when the checkpoint was opened.
       absent: Number of chunks that are not stored, where the format does not say whether they were
@@ -98,7 +98,7 @@ class ArrayStore(NamedTuple):
 
     spec: str
     chunk: tuple[int, ...]
-    held_bytes: int = 0
+    memory_bytes: int = 0
     file: str = ""
     stamp: Stamp | None = None
     absent: int = 0

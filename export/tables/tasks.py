@@ -123,7 +123,7 @@ class TableTask:
         """The most memory that the task holds, an upper bound."""
         decoded = 0
         if self.array is not None:
-            decoded = DECODER_BYTES + self.array.held_bytes
+            decoded = DECODER_BYTES + self.array.memory_bytes
             decoded += STORE_BYTES if is_url(self.array.file) else 0
         copies = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8) if self.converted else 0
         blocks = 2 * max(self.block_bytes, self.stored_row_bytes)

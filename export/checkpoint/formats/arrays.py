@@ -36,8 +36,13 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 HDF5 = "hdf5"
 WINDOW_BYTES = 16 << 20
+"""The size of a window, unless a band of chunks is larger. Larger windows take more memory; smaller
+ones cost more calls of the library.
+"""
 _STORED_BYTES = 16 << 20
-"""Stored bytes that are summed at a time."""
+"""Stored bytes that are summed at a time: a stored chunk can be as large as a window."""
+_REASON_MAX = 400
+"""The maximum number of characters of a library's error that a message repeats."""
 _CACHE_OVERHEAD_BYTES = 1 << 20
 """What tensorstore's cache holds beside the decoded chunks of a window: without room for it, the
 library drops a chunk after each read.
@@ -45,7 +50,7 @@ library drops a chunk after each read.
 _NODES_BYTES = 8 << 20
 """Bytes of the cache for the nodes of an OCDBT store's tree, apart from chunks."""
 _HDF5_SLOTS = 1 << 14
-"""Places in h5py's cache of chunks: two chunks of a window should not compete for one."""
+"""Slots in h5py's cache of chunks: two chunks of a window should not compete for one."""
 _COPIES = 2
 """Copies of a window that are in memory while it is decoded: one as stored, one decoded."""
 _CHUNK_KEY = re.compile(rb"(?:c[./])?(\d+)(?:[./]\d+)*")
@@ -75,11 +80,13 @@ def load_tensorstore(what: str) -> Any:
 
 def decoder_of(store: ArrayStore) -> str:
     """Returns the library that decodes an array, and its version, e.g. `tensorstore 0.1.86`."""
-    library = "h5py" if json.loads(store.spec)["driver"] == HDF5 else "tensorstore"
+    library = "tensorstore"
+    if json.loads(store.spec)["driver"] == HDF5:
+        library = "h5py"
     return f"{library} {installed_version(library)}"
 
 
-def held_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int) -> int:
+def memory_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int) -> int:
     """Returns the maximum number of bytes that are in memory while rows of an array are read.
 
     Args:
@@ -88,7 +95,9 @@ def held_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int) -> int
       itemsize: The size of a value in bytes.
     """
     band = _band_bytes(shape, chunk, itemsize)
-    bands = ceil_div(shape[0], chunk[0]) if shape else 1
+    bands = 1
+    if shape:
+        bands = ceil_div(shape[0], chunk[0])
     return _COPIES * min(max(band, WINDOW_BYTES), bands * band)
 
 
@@ -114,13 +123,24 @@ class ArrayRows:
         """
         if store.absent:
             raise CheckpointError(absent_chunks(store))
-        self._stamps = {} if store.stamp is None else {store.file: store.stamp}
+        self._stamps = {}
+        if store.stamp is not None:
+            self._stamps = {store.file: store.stamp}
         check_unchanged(self._stamps)
+
+        # An HDF5 file is one file with one stamp. A zarr array has many files, of which the stamp
+        # covers one: the others are stamped here.
         spec = json.loads(store.spec)
-        watched = spec["driver"] != HDF5 and store.file and not is_url(store.file)
-        self._tree = store.file if watched else None
-        self._before = _file_stamps(self._tree)
-        self._array = _Dataset(spec) if spec["driver"] == HDF5 else _Zarr(spec)
+        self._description_file = None
+        if spec["driver"] != HDF5 and store.file and not is_url(store.file):
+            self._description_file = store.file
+        self._before = _file_stamps(self._description_file)
+
+        self._array: _Dataset | _Zarr
+        if spec["driver"] == HDF5:
+            self._array = _Dataset(spec)
+        else:
+            self._array = _Zarr(spec)
         self._window = -1
         self._first_read = self._array.rows
         self._end_read = 0
@@ -157,7 +177,9 @@ class ArrayRows:
         size = self._array.window_rows
         windows = range(first // size, ceil_div(first + len(rows), size))
         # Rows may also be read from the last to the first: begin with the window that is decoded.
-        for window in reversed(windows) if self._window in windows[1:] else windows:
+        if self._window in windows[1:]:
+            windows = windows[::-1]
+        for window in windows:
             if window != self._window:
                 self._array.forget()
                 self._window = window
@@ -172,10 +194,10 @@ class ArrayRows:
           ranges: The first row and the number of rows of each range.
           rows: The rows to fill.
         """
-        at = 0
+        filled = 0
         for first, count in ranges:
-            self.read_into(first, rows[at : at + count])
-            at += count
+            self.read_into(first, rows[filled : filled + count])
+            filled += count
 
     def stored_sums(self, first: int, end: int) -> tuple[SourceSum, ...]:
         """Sums the chunks that hold rows [first, end) as they are stored. Decodes nothing.
@@ -183,6 +205,7 @@ class ArrayRows:
         Raises:
           CheckpointError: A chunk cannot be read, or a file changed since the array was opened.
         """
+        # The bytes are read past the cache of decoded chunks, whose memory is free meanwhile.
         self._array.forget()
         self._window = -1
         count = crc = 0
@@ -201,9 +224,9 @@ class ArrayRows:
 
     def _check_unchanged(self) -> None:
         check_unchanged(self._stamps)
-        now = _file_stamps(self._tree)
-        for file in self._before.keys() | now.keys():
-            if self._before.get(file) != now.get(file):
+        current = _file_stamps(self._description_file)
+        for file in self._before.keys() | current.keys():
+            if self._before.get(file) != current.get(file):
                 raise changed(file)
 
 
@@ -226,6 +249,8 @@ class _Zarr:
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
+        # A chunk that is not stored is an error, never zeros (ADR 38). Files do not change while
+        # they are read, which is checked at the end, so that cached chunks stay valid.
         self._spec = spec | {"fill_missing_data_reads": False, "recheck_cached_data": "open"}
         self.name = str(spec["kvstore"]["path"]).rstrip("/").rpartition("/")[2]
         self._tensorstore = load_tensorstore(f"array {self.name!r}")
@@ -234,8 +259,14 @@ class _Zarr:
         chunk = self._array.chunk_layout.read_chunk.shape
         itemsize = self._array.dtype.numpy_dtype.itemsize
         band_bytes = max(1, _band_bytes(shape, chunk, itemsize))
-        self.rows = shape[0] if shape else 1
-        self.window_rows = max(1, chunk[0] if shape else 1) * max(1, WINDOW_BYTES // band_bytes)
+
+        # A scalar is read as one row.
+        self.rows = 1
+        chunk_rows = 1
+        if shape:
+            self.rows = shape[0]
+            chunk_rows = max(1, chunk[0])
+        self.window_rows = chunk_rows * max(1, WINDOW_BYTES // band_bytes)
         # A chunk that its cache cannot hold would be decoded again for each read of its rows.
         self._window_bytes = max(WINDOW_BYTES, band_bytes) + _CACHE_OVERHEAD_BYTES
         self._large = band_bytes > WINDOW_BYTES
@@ -267,7 +298,9 @@ class _Zarr:
         if self._array is None:
             self._array = self._open(self._window_bytes)
         with _described(self.name):
-            array = self._array if self._array.rank else self._array[self._tensorstore.newaxis]
+            array = self._array
+            if not array.rank:
+                array = array[self._tensorstore.newaxis]
             values = array[first : first + count].read(order="C").result()
         return _as_bytes(values, count)
 
@@ -275,15 +308,18 @@ class _Zarr:
         """Yields the stored bytes of the chunks that hold rows [first, end), piece by piece."""
         array = self._open(0)
         rows = max(1, array.chunk_layout.write_chunk.shape[0])
-        wanted = range(first // rows, ceil_div(end, rows))
+        chunk_range = range(first // rows, ceil_div(end, rows))
         with _described(self.name):
-            keys = [
-                (int(found[1]), key)
-                for key in array.kvstore.list().result()
-                if (found := _CHUNK_KEY.fullmatch(key)) and int(found[1]) in wanted
-            ]
+            keys = []
+            for key in array.kvstore.list().result():
+                match = _CHUNK_KEY.fullmatch(key)
+                if match is not None and int(match[1]) in chunk_range:
+                    keys.append((int(match[1]), key))
+
             for _, key in sorted(keys):
                 if self._remote:
+                    # The store's generation (S3: ETag) stands for the bytes: a resumed run
+                    # compares it without reading a value.
                     empty = array.kvstore.read(key, byte_range=slice(0, 0)).result()
                     yield empty.stamp.generation
                 else:
@@ -329,10 +365,9 @@ class _Dataset:
 
     def stored(self, first: int, end: int) -> Iterator[bytes]:
         """Yields the stored bytes of the chunks that hold rows [first, end)."""
-        starts = [range(first - first % self._chunk[0], end, self._chunk[0])] + [
-            range(0, size, side)
-            for size, side in zip(self._dataset.shape[1:], self._chunk[1:], strict=True)
-        ]
+        starts = [range(first - first % self._chunk[0], end, self._chunk[0])]
+        for size, side in zip(self._dataset.shape[1:], self._chunk[1:], strict=True):
+            starts.append(range(0, size, side))
         with _described(self.name, self._path, first, end):
             for offset in product(*starts):
                 yield self._dataset.id.read_direct_chunk(offset)[1]
@@ -356,22 +391,24 @@ def _as_bytes(values: Any, count: int) -> Bytes:
 
 def _pieces(kvstore: Any, key: bytes) -> Iterator[bytes]:
     """Yields a stored value piece by piece."""
-    at = 0
+    offset = 0
     while True:
         try:
-            piece = kvstore.read(key, byte_range=slice(at, at + _STORED_BYTES)).result().value
+            piece = (
+                kvstore.read(key, byte_range=slice(offset, offset + _STORED_BYTES)).result().value
+            )
         except ValueError:  # The value ends earlier; only this error shows it.
-            yield kvstore.read(key, byte_range=slice(at, None)).result().value
+            yield kvstore.read(key, byte_range=slice(offset, None)).result().value
             return
         yield piece
-        at += len(piece)
+        offset += len(piece)
 
 
-def _file_stamps(told_by: str | None) -> dict[str, Stamp]:
+def _file_stamps(description_file: str | None) -> dict[str, Stamp]:
     """Returns the stamps of all files in the folder that describes an array, and below it."""
-    if told_by is None:
+    if description_file is None:
         return {}
-    files = (file for file in Path(told_by).parent.rglob("*") if file.is_file())
+    files = (file for file in Path(description_file).parent.rglob("*") if file.is_file())
     return {str(file): local_stamp(file.stat()) for file in files}
 
 
@@ -388,10 +425,13 @@ def _described(name: str, file: str = "", first: int = 0, end: int = 0) -> Itera
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError) as problem:
-        rows = f", chunks of rows {first} to {end}" if end else ""
-        where = f"{rows} in {file}" if file else ""
-        reason = str(problem).partition(" [tensorstore_spec")[0].splitlines()[0][:400]
+        location = ""
+        if file:
+            rows = f", chunks of rows {first} to {end}" if end else ""
+            location = f"{rows} in {file}"
+        # tensorstore repeats the whole specification of the array behind its reason.
+        reason = str(problem).partition(" [tensorstore_spec")[0].splitlines()[0][:_REASON_MAX]
         raise CheckpointError(
-            f"array {name!r}{where} cannot be read: {reason}; it is damaged or incomplete, copy "
+            f"array {name!r}{location} cannot be read: {reason}; it is damaged or incomplete, copy "
             "the checkpoint anew"
         ) from problem

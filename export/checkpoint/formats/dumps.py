@@ -52,15 +52,18 @@ _COLLECTION_WRITER = "HugeCTR's embedding_dump"
 _COLLECTION_KEY_DTYPES = ("uint32", "int64")
 _META_HEAD = struct.Struct("<5i")
 _META_TABLE_BYTES = 16
+"""Bytes of `meta_data` for each table: its number, its keys and its dim (`_collection_tables`)."""
 _FILE_HEAD = struct.Struct("<32i")
 _COLLECTION_TABLES_MAX = 1 << 16
+"""The maximum number of tables of a collection; a damaged file may state any number."""
 _SHOWN_MAX = 200
+"""The maximum number of characters of a name that a message repeats."""
 
 
 def is_dump(directory: Path) -> bool:
     """Returns whether a directory holds tables with their keys, as SOK or HugeCTR write them."""
-    ways = (_sok_tables, _saved_tables, _hugectr_tables, _collections)
-    return any(next(find(directory), None) is not None for find in ways)
+    listings = (_sok_tables, _saved_tables, _hugectr_tables, _collections)
+    return any(next(listing(directory), None) is not None for listing in listings)
 
 
 def list_dump(directory: Path) -> Listing:
@@ -72,29 +75,31 @@ def list_dump(directory: Path) -> Listing:
       OSError: A file cannot be read.
     """
     names = sorted({*_sok_tables(directory)})
-    listed = [_sok_table(directory, name, names) for name in names]
-    listed += [_saved_table(directory, name) for name in sorted({*_saved_tables(directory)})]
-    kind: StorageKind = "SOK" if listed else "HugeCTR"
-    listed = listed or [
-        _hugectr_table(directory, path) for path in sorted(_hugectr_tables(directory))
-    ]
-    for path in [] if listed else sorted(_collections(directory)):
-        listed += _collection_tables(directory, path)
-    if not listed:
+    tables = [_sok_table(directory, name, names) for name in names]
+    tables += [_saved_table(directory, name) for name in sorted({*_saved_tables(directory)})]
+    kind: StorageKind = "SOK"
+    if not tables:
+        kind = "HugeCTR"
+        tables += [_hugectr_table(directory, path) for path in sorted(_hugectr_tables(directory))]
+    if not tables:
+        for path in sorted(_collections(directory)):
+            tables += _collection_tables(directory, path)
+    if not tables:
         raise CheckpointError(
             f"{directory} holds no dumped table: neither `<table>-key` and `<table>-weight`, as "
             "sok.dump writes them, "
             "nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, nor `key` and "
             "`emb_vector`, nor `embedding_collection_0`, as HugeCTR does"
         )
-    _check_files(directory, listed, kind)
+    _check_files(directory, tables, kind)
+
+    # Dumps have no checksums, so that sizes and times of files distinguish one from another.
     digest = hashlib.sha256()
-    entries = {entry.key: entry for table in listed for entry in table.entries}
+    entries = {entry.key: entry for table in tables for entry in table.entries}
     for entry in entries.values():
-        digest.update(
-            f"{entry.key}\0{entry.dtype}\0{entry.shape}\0{entry.slices[0].stamp}\n".encode()
-        )
-    storage = Storage(kind, None, dumped={table.vectors.key: table for table in listed})
+        stamp = entry.slices[0].stamp
+        digest.update(f"{entry.key}\0{entry.dtype}\0{entry.shape}\0{stamp}\n".encode())
+    storage = Storage(kind, None, dumped={table.vectors.key: table for table in tables})
     return Listing(f"sha256:{digest.hexdigest()}", entries, storage)
 
 
@@ -107,13 +112,14 @@ def _check_files(directory: Path, tables: Sequence[DumpedTable], kind: StorageKi
     Raises:
       CheckpointError: There is such a file.
     """
-    files = {
-        Path(part.file) for table in tables for entry in table.entries for part in entry.slices
-    }
-    known = {"key", "emb_vector", "slot_id", "meta_data"} if kind == "HugeCTR" else set()
+    entries = [entry for table in tables for entry in table.entries]
+    files = {Path(part.file) for entry in entries for part in entry.slices}
+    sibling_names = set()
+    if kind == "HugeCTR":
+        sibling_names = {"key", "emb_vector", "slot_id", "meta_data"}
     for folder in sorted({file.parent for file in files}):
         for path in sorted(folder.iterdir()):
-            ignored = path in files or path.name in known or path.name.startswith(".")
+            ignored = path in files or path.name in sibling_names or path.name.startswith(".")
             if not ignored and path.is_file() and path.stat().st_size:
                 raise CheckpointError(
                     f"dump file {str(path)[-_SHOWN_MAX:]!r} is not understood, and may say in "
@@ -126,11 +132,11 @@ def _sok_tables(directory: Path) -> Iterator[str]:
     """Yields the names of tables that have a file of keys or of vectors with SOK's header; a name
     that has both is yielded twice.
     """
-    for suffix, other in (("-key", "-weight"), ("-weight", "-key")):
+    for suffix, partner in (("-key", "-weight"), ("-weight", "-key")):
         for path in directory.glob(f"*{suffix}"):
             name = path.name.removesuffix(suffix)
-            beside = (directory / f"{name}{other}").is_file()
-            if path.is_file() and (beside or path.stat().st_size >= _SOK_HEAD.size):
+            has_partner = (directory / f"{name}{partner}").is_file()
+            if path.is_file() and (has_partner or path.stat().st_size >= _SOK_HEAD.size):
                 yield name
 
 
@@ -148,22 +154,22 @@ def _saved_tables(directory: Path) -> Iterator[str]:
 
 def _hugectr_tables(directory: Path) -> Iterator[Path]:
     for path in _with_folders(directory):
-        if (path / "emb_vector").is_file() or (
-            (path / "key").is_file() and (path / "slot_id").is_file()
-        ):
+        # `key` alone is a usual name of files of other programs.
+        has_keys = (path / "key").is_file() and (path / "slot_id").is_file()
+        if has_keys or (path / "emb_vector").is_file():
             yield path
 
 
 def _collections(directory: Path) -> Iterator[Path]:
     for path in _with_folders(directory):
-        if _COLLECTION.fullmatch(path.name) and (
-            (path / "meta_data").is_file() or (path / "key0").is_file()
-        ):
+        if _COLLECTION.fullmatch(path.name) is None:
+            continue
+        if (path / "meta_data").is_file() or (path / "key0").is_file():
             yield path
 
 
 def _with_folders(directory: Path) -> list[Path]:
-    return [directory, *(each for each in directory.iterdir() if each.is_dir())]
+    return [directory, *(child for child in directory.iterdir() if child.is_dir())]
 
 
 class _Values(NamedTuple):
@@ -179,16 +185,13 @@ def _sok_table(directory: Path, name: str, names: Sequence[str]) -> DumpedTable:
     keys = _sok_values(directory / f"{name}-key", 0)
     vectors = _sok_values(directory / f"{name}-weight", 1)
     # The files of a table `t-2` are not slot variables of `t`.
-    others = tuple(f"{other}-" for other in names if other.startswith(f"{name}-"))
-    held = {
-        path.name.removeprefix(f"{name}-"): _sok_values(path, 2)
-        for path in sorted(directory.iterdir())
-        if path.name.startswith(f"{name}-")
-        and not path.name.startswith(others)
-        and path not in (keys.path, vectors.path)
-        and path.is_file()
-    }
-    return _table(directory, name, keys, vectors, held)
+    longer_prefixes = tuple(f"{table}-" for table in names if table.startswith(f"{name}-"))
+    slots = {}
+    for path in sorted(directory.iterdir()):
+        is_of_table = path.name.startswith(f"{name}-") and not path.name.startswith(longer_prefixes)
+        if is_of_table and path not in (keys.path, vectors.path) and path.is_file():
+            slots[path.name.removeprefix(f"{name}-")] = _sok_values(path, 2)
+    return _table(directory, name, keys, vectors, slots)
 
 
 def _sok_values(path: Path, kind: int) -> _Values:
@@ -202,10 +205,10 @@ def _sok_values(path: Path, kind: int) -> _Values:
 
 
 def _saved_table(directory: Path, name: str) -> DumpedTable:
+    # These files have no header, so that their dtypes are known from the source of SOK 1 alone.
     keys = _values(directory / f"{name}_keys.file", "int64", _SOK_1)
-    return _table(
-        directory, name, keys, _values(directory / f"{name}_values.file", "float32", _SOK_1), {}
-    )
+    vectors = _values(directory / f"{name}_values.file", "float32", _SOK_1)
+    return _table(directory, name, keys, vectors, {})
 
 
 def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
@@ -236,7 +239,7 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
     kinds = _COLLECTION_KEY_DTYPES
     if not 1 <= tables <= _COLLECTION_TABLES_MAX or not 0 <= kind < len(kinds) or total != expected:
         raise CheckpointError(
-            f"dump file {meta} of {total} bytes does not tell embedding tables as HugeCTR does "
+            f"dump file {meta} of {total} bytes does not list embedding tables as HugeCTR does "
             f"({tables} tables, key "
             f"type {kind}, which is {expected} bytes); it is damaged, or another program's"
         )
@@ -256,6 +259,7 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
             "HugeCTR then writes "
             "other tables than it lists: call embedding_dump without table names"
         )
+
     counts = struct.unpack_from(f"<{tables}Q", data, 4 * tables)
     dims = struct.unpack_from(f"<{tables}i", data, 12 * tables)
     for number, (keys, dim) in enumerate(zip(counts, dims, strict=True)):
@@ -264,7 +268,7 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
         for file, size in ((key_file, keys), (vector_file, keys * dim)):
             if file.size != size:
                 raise CheckpointError(
-                    f"dump file {file.path} holds {file.size} values, {meta} tells {keys} keys of "
+                    f"dump file {file.path} holds {file.size} values, {meta} states {keys} keys of "
                     f"dim {dim}: it was "
                     "cut short or is of another dump; or several processes dumped a table that lay "
                     "on their GPUs "
@@ -305,6 +309,7 @@ def _missing(path: Path, writer: str) -> CheckpointError:
 def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
     """Returns the extent of the values in a file whose values have one dtype."""
     try:
+        # Entries, the plan and the manifest name files in JSON, which is UTF-8.
         str(path).encode()
         total = path.stat().st_size
     except UnicodeEncodeError as problem:
@@ -313,8 +318,8 @@ def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
         ) from problem
     except FileNotFoundError as problem:
         raise _missing(path, writer) from problem
-    size, rest = divmod(total - offset, NUMPY_DTYPES[dtype].itemsize)
-    if rest:
+    size, remainder = divmod(total - offset, NUMPY_DTYPES[dtype].itemsize)
+    if remainder:
         raise CheckpointError(
             f"dump file {path} ends within a {dtype}: it was cut short; copy it anew"
         )
@@ -327,6 +332,7 @@ def _table(
     """Combines the files of a table, whose sizes must agree. The keys of its entries are paths
     within the directory.
     """
+    # HugeCTR's and SOK's files state no shape, so the number of keys divides the vectors.
     rows = keys.size
     if keys.dtype not in KEY_DTYPES or vectors.dtype in KEY_DTYPES:
         raise CheckpointError(
@@ -336,8 +342,8 @@ def _table(
         raise CheckpointError(
             f"dump file {keys.path} holds no key: table {name!r} is empty; dump it after training"
         )
-    dim, rest = divmod(vectors.size, rows)
-    if rest or not dim or not can_be((rows, dim)):
+    dim, remainder = divmod(vectors.size, rows)
+    if remainder or not dim or not can_be((rows, dim)):
         raise CheckpointError(
             f"dump file {vectors.path} holds {vectors.size} values, which {rows} keys cannot share "
             "evenly: one of the two was cut short, or they are not of one dump; copy both anew"
@@ -352,8 +358,8 @@ def _table(
     def entry(file: _Values, *shape: int) -> Entry:
         count = file.size * NUMPY_DTYPES[file.dtype].itemsize
         stamp = local_stamp(file.path.stat())
-        where = Slice(str(file.path), file.offset, count, None, (0,) * len(shape), shape, stamp)
-        return Entry(file.path.relative_to(directory).as_posix(), file.dtype, shape, (where,))
+        whole = Slice(str(file.path), file.offset, count, None, (0,) * len(shape), shape, stamp)
+        return Entry(file.path.relative_to(directory).as_posix(), file.dtype, shape, (whole,))
 
-    held = {slot: entry(file, rows, dim) for slot, file in slots.items()}
-    return DumpedTable(name, entry(vectors, rows, dim), entry(keys, rows), held)
+    slot_entries = {slot: entry(file, rows, dim) for slot, file in slots.items()}
+    return DumpedTable(name, entry(vectors, rows, dim), entry(keys, rows), slot_entries)

@@ -20,6 +20,9 @@ from bundle.arithmetic import ceil_div
 from export.errors import CheckpointError
 
 LISTING_S = 120
+"""The maximum duration of a listing in seconds, which a damaged file could exceed forever."""
+_REASON_MAX = 200
+"""The maximum number of characters of the library's error that a message repeats."""
 _OF_GROUP = re.compile(
     r"name|backend|keras_version|model_config|training_config|(layer|weight)_names\d*"
 )
@@ -41,7 +44,7 @@ class Dataset(NamedTuple):
       key: The path in the file.
       shape: The extents of the dataset.
       dtype: The dtype of its values in NumPy's notation, e.g. `<f4`.
-      told_dtype: The value of its attribute `dtype`; "" if it has none.
+      attribute_dtype: The value of its attribute `dtype`; "" if it has none.
       offset: The position of its first byte in the file; -1 if it is not contiguous.
       stored_bytes: Its size on disk in bytes.
       chunks: The extents of a chunk; () if it has no chunks.
@@ -51,7 +54,7 @@ class Dataset(NamedTuple):
     key: str
     shape: tuple[int, ...]
     dtype: str
-    told_dtype: str
+    attribute_dtype: str
     offset: int
     stored_bytes: int
     chunks: tuple[int, ...]
@@ -99,7 +102,9 @@ def open_hdf5(path: str, member: str | None) -> Any:
             "`pip install '.[export]'`"
         ) from problem
     try:
-        return h5py.File(path if member is None else zipfile.ZipFile(path).open(member), "r")
+        if member is None:
+            return h5py.File(path, "r")
+        return h5py.File(zipfile.ZipFile(path).open(member), "r")
     except (OSError, KeyError, zipfile.BadZipFile) as problem:
         raise CheckpointError(
             f"{path} cannot be opened as HDF5: {problem}; it is damaged, copy it anew"
@@ -116,45 +121,53 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
     Raises:
       CheckpointError: The file is damaged, or h5py is missing.
     """
+    # `-P`: a module of the current directory must not replace one of the library.
     command = [sys.executable, "-P", "-m", __name__, path, member or ""]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
+        process = subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired as problem:
         raise CheckpointError(
             f"{path} cannot be listed within {limit_s} s: it is damaged, copy it anew"
         ) from problem
     try:
-        answer = orjson.loads(done.stdout)
+        listing = orjson.loads(process.stdout)
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(
-            f"{path} cannot be listed: the HDF5 library ended with code {done.returncode}; it is "
-            "damaged, copy it anew"
+            f"{path} cannot be listed: the HDF5 library ended with code {process.returncode}; it "
+            "is damaged, copy it anew"
         ) from problem
-    if "error" in answer:
-        raise CheckpointError(answer["error"])
-    fields = (Dataset(*each) for each in answer["datasets"])
-    datasets = tuple(
-        each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields
-    )
+    if "error" in listing:
+        raise CheckpointError(listing["error"])
+
+    datasets = []
+    for fields in listing["datasets"]:
+        dataset = Dataset(*fields)
+        # JSON has lists for tuples.
+        shape = tuple(dataset.shape)
+        datasets.append(dataset._replace(shape=shape, chunks=tuple(dataset.chunks)))
     return Contents(
-        datasets,
-        answer["names"],
-        answer["model_config"],
-        tuple(answer["unknown"]),
-        answer["layers"],
-        answer["keras_version"],
+        tuple(datasets),
+        listing["names"],
+        listing["model_config"],
+        tuple(listing["unknown"]),
+        listing["layers"],
+        listing["keras_version"],
     )
 
 
 def _list(path: str, member: str | None) -> dict[str, Any]:
+    """Lists a file in this process. Returns the fields of `Contents`, or `error`."""
     try:
         with open_hdf5(path, member) as opened:
             names: dict[str, str] = {}
             unknown = _unknown_attributes("", opened, _OF_GROUP)
-            datasets = [tuple(each) for each in _datasets(opened, names, unknown)]
+            datasets = [tuple(dataset) for dataset in _datasets(opened, names, unknown)]
             config = opened.attrs.get("model_config", "")
-            states_order = bool(_listed_names(opened, _LAYERS))
-            weights = opened if states_order else opened.get(_WHOLE_MODEL, opened)
+            # The file of weights states the order of layers itself; that of a whole model does so
+            # in a group.
+            weights = opened
+            if not _listed_names(opened, _LAYERS):
+                weights = opened.get(_WHOLE_MODEL, opened)
             return {
                 "datasets": datasets,
                 "names": names,
@@ -166,7 +179,9 @@ def _list(path: str, member: str | None) -> dict[str, Any]:
     except CheckpointError as problem:
         return {"error": str(problem)}
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as problem:
-        reason = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        reason = type(problem).__name__
+        if str(problem):
+            reason = str(problem).splitlines()[0][:_REASON_MAX]
         return {"error": f"{path} cannot be listed: {reason}; it is damaged, copy it anew"}
 
 
@@ -174,27 +189,30 @@ def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterato
     """Yields every dataset that has a shape. Adds the names of groups to `names`, and attributes
     that Keras does not write to `unknown`.
     """
-    found: list[Any] = []
+    datasets: list[Any] = []
 
-    def visit(path: str, each: Any) -> None:
-        is_dataset = hasattr(each, "shape")
-        unknown.extend(_unknown_attributes(path, each, _OF_DATASET if is_dataset else _OF_GROUP))
-        if is_dataset:
-            found.append(each)
-        elif "name" in each.attrs:
-            names[path] = str(each.attrs["name"])
+    def visit(path: str, item: Any) -> None:
+        if hasattr(item, "shape"):
+            unknown.extend(_unknown_attributes(path, item, _OF_DATASET))
+            datasets.append(item)
+            return
+        unknown.extend(_unknown_attributes(path, item, _OF_GROUP))
+        if "name" in item.attrs:
+            names[path] = str(item.attrs["name"])
 
     opened.visititems(visit)
-    for dataset in found:
+    for dataset in datasets:
         if dataset.shape is None:
             continue
         problem = _problem(dataset)
-        offset = None if problem else dataset.id.get_offset()
+        offset = None
+        if not problem:
+            offset = dataset.id.get_offset()
         yield Dataset(
             key=dataset.name.lstrip("/"),
             shape=dataset.shape,
             dtype=dataset.dtype.str,
-            told_dtype=str(dataset.attrs.get("dtype", "")),
+            attribute_dtype=str(dataset.attrs.get("dtype", "")),
             offset=-1 if offset is None else offset,
             stored_bytes=dataset.id.get_storage_size(),
             chunks=dataset.chunks or (),
@@ -228,11 +246,14 @@ def _listed_names(group: Any, attribute: str) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    # h5py returns a text of fixed length as bytes, and one of variable length as str.
+    if isinstance(value, bytes):
+        return value.decode()
+    return str(value)
 
 
-def _unknown_attributes(path: str, item: Any, known: re.Pattern[str]) -> list[str]:
-    return [f"{path}/{name}" for name in item.attrs if known.fullmatch(name) is None]
+def _unknown_attributes(path: str, item: Any, known_names: re.Pattern[str]) -> list[str]:
+    return [f"{path}/{name}" for name in item.attrs if known_names.fullmatch(name) is None]
 
 
 def _problem(dataset: Any) -> str:
@@ -248,11 +269,11 @@ def _problem(dataset: Any) -> str:
             ceil_div(size, chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
         )
         missing = grid - len(_corners_of_chunks(dataset))
+    if not missing:
+        return ""
     return (
         f"pieces were never written, or the file is damaged ({missing} cannot be found): the save "
         "did not finish, or its copy; copy it anew, or take another"
-        if missing
-        else ""
     )
 
 

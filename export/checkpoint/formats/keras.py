@@ -24,7 +24,7 @@ import google_crc32c
 import numpy as np
 import orjson
 
-from export.checkpoint.formats.arrays import HDF5, held_bytes
+from export.checkpoint.formats.arrays import HDF5, memory_bytes
 from export.checkpoint.formats.hdf5 import MODEL, Contents, Dataset, list_hdf5
 from export.checkpoint.formats.keras_archive import (
     NOTHING,
@@ -33,7 +33,7 @@ from export.checkpoint.formats.keras_archive import (
     describe_archive,
     describe_directory,
 )
-from export.checkpoint.formats.prefixes import told_by_name
+from export.checkpoint.formats.prefixes import kind_by_name
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
     ArrayStore,
@@ -48,49 +48,61 @@ from export.errors import CheckpointError
 from object_store.stamps import local_stamp
 
 CHECKED_BYTES_MAX = 256 << 20
+"""The maximum size of a file in an archive whose crc32 is checked when it is opened. Larger files
+would be read twice, and take longer than opening a checkpoint should.
+"""
 SUFFIXES = (".h5", ".hdf5", ".keras", ".weights.json")
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _SHOWN_MAX = 200
+"""The maximum number of characters of a name that a message repeats."""
+_FILES_SHOWN = 5
+"""The maximum number of files that a message lists."""
 _ZIP = b"PK\x03\x04"
 _HDF = b"\x89HDF\r\n\x1a\n"
 
 
 def find_keras(path: Path) -> Path | None:
-    """Returns the Keras file that a path means: itself, or the only one in a directory. None: it is
-    or has none.
+    """Returns the Keras file that a path means: the file itself, or the only one in a directory.
+    Returns None if there is none.
 
     Raises:
-      CheckpointError: a directory holds several.
+      CheckpointError: A directory holds several files.
     """
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(len(_HDF))
         # PyTorch and NumPy write zip files, too.
-        zipped = head[: len(_ZIP)] == _ZIP and not told_by_name(path)
-        return path if head == _HDF or zipped or path.name.endswith(".weights.json") else None
-    found = [
+        zipped = head[: len(_ZIP)] == _ZIP and not kind_by_name(path)
+        if head == _HDF or zipped or path.name.endswith(".weights.json"):
+            return path
+        return None
+
+    candidates = [
         child
         for child in sorted(path.iterdir())
         if child.name.endswith(SUFFIXES) and child.is_file()
     ]
-    sharded = [child for child in found if child.name.endswith(".weights.json")]
-    shards = {child.with_name(name) for child in sharded for name in _shards(child)}
-    found = [child for child in found if child not in shards]
-    if len(found) > 1:
-        names = ", ".join(child.name for child in found[-5:])
+    # The shards of a save belong to its index.
+    indexes = [child for child in candidates if child.name.endswith(".weights.json")]
+    shards = {index.with_name(name) for index in indexes for name in _shards(index)}
+    files = [child for child in candidates if child not in shards]
+    if len(files) > 1:
+        names = ", ".join(child.name for child in files[-_FILES_SHOWN:])
         raise CheckpointError(
-            f"directory {path} holds {len(found)} Keras files ({names}); give one of them"
+            f"directory {path} holds {len(files)} Keras files ({names}); give one of them"
         )
-    return found[0] if found else None
+    if not files:
+        return None
+    return files[0]
 
 
 def list_keras(path: Path) -> Listing:
-    """Lists a Keras file, or the files of a sharded save; of an archive, the fingerprint is of its
-    content.
+    """Lists a Keras file, or the files of a sharded save. The fingerprint of an archive is that of
+    its content.
 
     Raises:
-      CheckpointError: it is damaged, cut short, or no file of Keras; or h5py is missing.
+      CheckpointError: The file is damaged, cut short, or no file of Keras; or h5py is missing.
     """
     entries: dict[str, Entry] = {}
     names: dict[str, str] = {}
@@ -100,31 +112,28 @@ def list_keras(path: Path) -> Listing:
     version = ""
     digest = 0
     archived = path.name.endswith(".keras") or zipfile.is_zipfile(path)
-    files = (
-        [path.with_name(name) for name in _shards(path)]
-        if path.name.endswith(".weights.json")
-        else [path]
-    )
+    files = [path]
+    if path.name.endswith(".weights.json"):
+        files = [path.with_name(name) for name in _shards(path)]
+
     for file in files:
         if not file.is_file():
             raise CheckpointError(
                 f"{path} names {file.name}, which is not beside it; copy all files of the save"
             )
         start = 0
-        status = file.stat()
-        stamp = f"{status.st_size} {status.st_mtime_ns}"
         if archived:
+            # The checksum distinguishes contents, wherever the archive was copied to.
             start, size, crc, described = _member(file)
             stamp = f"{size} {crc:08x}"
+            listing = list_hdf5(str(file), WEIGHTS)
         else:
+            status = file.stat()
+            stamp = f"{status.st_size} {status.st_mtime_ns}"
             described = describe_directory(file)
-        listing = list_hdf5(str(file), WEIGHTS if archived else None)
-        if listing.unknown:
-            raise CheckpointError(
-                f"{file}: it has the attribute {listing.unknown[0][:_SHOWN_MAX]!r}, which is not "
-                "understood and may say in which order the rows of tables lie; Keras writes none "
-                "of that name: save the weights without it"
-            )
+            listing = list_hdf5(str(file), None)
+        _check_attributes(listing, file)
+
         for dataset in listing.datasets:
             entries[dataset.key] = _entry(dataset, file, start, archived=archived)
         names |= listing.names
@@ -133,17 +142,39 @@ def list_keras(path: Path) -> Listing:
         version = described.keras_version or listing.keras_version
         listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
         digest = google_crc32c.extend(digest, (stamp + listed).encode())
-    layers = {key: names[group] for key in entries if (group := key.rpartition("/")[0]) in names}
+
+    layer_names = {}
+    for key in entries:
+        group = key.rpartition("/")[0]
+        if group in names:
+            layer_names[key] = names[group]
+    layers = {}
+    if ordered and {"class_name", "config"} <= model.keys():
+        layers = {"": model}
     storage = Storage(
         "Keras",
-        layer_names=layers,
+        layer_names=layer_names,
         model=model,
         assets=described.assets,
-        layers={"": model} if ordered and {"class_name", "config"} <= model.keys() else {},
+        layers=layers,
         ordered_layers=ordered,
         keras_version=version,
     )
     return Listing(f"crc32c:{digest:08x}", entries, storage)
+
+
+def _check_attributes(listing: Contents, file: Path) -> None:
+    """Checks that a file has no attribute of unknown meaning.
+
+    Raises:
+      CheckpointError: There is an attribute that Keras does not write.
+    """
+    if listing.unknown:
+        raise CheckpointError(
+            f"{file}: it has the attribute {listing.unknown[0][:_SHOWN_MAX]!r}, which is not "
+            "understood and may say in which order the rows of tables lie; Keras writes none "
+            "of that name: save the weights without it"
+        )
 
 
 def _ordered_layers(
@@ -152,8 +183,9 @@ def _ordered_layers(
     """Returns the layers of a file in the order that it states.
 
     Raises:
-      CheckpointError: It states a weight that it does not hold.
+      CheckpointError: The file lists a weight that it does not hold.
     """
+    layers = []
     for name, weights in listing.layers.items():
         missing = [key for key in weights.values() if key not in entries]
         if missing:
@@ -161,25 +193,31 @@ def _ordered_layers(
                 f"{file} lists {missing[0][:_SHOWN_MAX]!r} among the weights of layer "
                 f"{name[:_SHOWN_MAX]!r}, and holds no such dataset; copy it anew"
             )
-    return tuple(
-        OrderedLayer("" if name == MODEL else name, weights)
-        for name, weights in listing.layers.items()
-    )
+        # Weights of the model itself belong to no layer.
+        layers.append(OrderedLayer("" if name == MODEL else name, weights))
+    return tuple(layers)
 
 
 def _shards(index: Path) -> list[str]:
     """Returns the files that the index of a sharded save names."""
     try:
-        named = orjson.loads(index.read_bytes())["weight_map"].values()
+        weight_map = orjson.loads(index.read_bytes())["weight_map"].values()
     except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError) as problem:
         raise CheckpointError(f"{index} is no index of Keras weights: {problem}") from problem
-    flat = [name for each in named for name in (each if isinstance(each, list) else [each])]
-    return sorted({Path(str(name)).name for name in flat})
+    # The weights of one layer may be in several files, which the index then lists.
+    names: set[str] = set()
+    for files in weight_map:
+        if isinstance(files, list):
+            names.update(map(str, files))
+        else:
+            names.add(str(files))
+    # Only the name counts: a path could lead out of the directory.
+    return sorted({Path(name).name for name in names})
 
 
 def _member(archive: Path) -> tuple[int, int, int, Description]:
-    """Returns where the weights lie in a .keras archive: first byte, size, crc32; and what it says
-    beside them.
+    """Returns the first byte, the size and the crc32 of the weights in a .keras archive, and what
+    the archive holds beside them.
     """
     try:
         with zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
@@ -194,6 +232,8 @@ def _member(archive: Path) -> tuple[int, int, int, Description]:
                     f"{WEIGHTS} in {archive} is compressed; unzip the archive and give that file "
                     "instead"
                 )
+            # The lengths of name and extra field may differ between the archive's directory, which
+            # zipfile reads, and the header before the file itself, which has the right ones.
             raw.seek(info.header_offset)
             magic, name, extra = _LOCAL_HEADER.unpack(raw.read(_LOCAL_HEADER.size))
             start = info.header_offset + _LOCAL_HEADER.size + name + extra
@@ -201,7 +241,8 @@ def _member(archive: Path) -> tuple[int, int, int, Description]:
                 raise CheckpointError(f"{archive} is cut short; copy it anew")
             if info.file_size <= CHECKED_BYTES_MAX:
                 with file.open(info) as weights:
-                    while weights.read(1 << 20):  # at its end, zipfile checks its crc32
+                    # zipfile compares the crc32 when it has read the last byte.
+                    while weights.read(1 << 20):
                         pass
             described = describe_archive(file, archive)
     except (
@@ -213,7 +254,9 @@ def _member(archive: Path) -> tuple[int, int, int, Description]:
         struct.error,
         zipfile.BadZipFile,
     ) as problem:
-        reason = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+        reason = type(problem).__name__
+        if str(problem):
+            reason = str(problem).splitlines()[0][:_SHOWN_MAX]
         raise CheckpointError(
             f"{archive} cannot be read: {reason}; it is damaged, copy it anew"
         ) from problem
@@ -221,8 +264,13 @@ def _member(archive: Path) -> tuple[int, int, int, Description]:
 
 
 def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:
-    """Returns a dataset: a slice of the file if it is contiguous, of which the listed part begins
-    at `start`.
+    """Returns the entry of a dataset: a slice of the file if the dataset is contiguous.
+
+    Args:
+      dataset: The dataset.
+      file: The file or archive that holds it.
+      start: The first byte of the HDF5 file in the archive; 0 if `file` is no archive.
+      archived: Whether `file` is an archive.
     """
     key = dataset.key
     shape = dataset.shape
@@ -235,23 +283,21 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
         raise CheckpointError(f"{file}: {key!r}: {dataset.problem}")
     if dtype not in NUMPY_DTYPES:
         return Entry(key, dtype, shape, ())
+
     itemsize = NUMPY_DTYPES[dtype].itemsize
     status = file.stat()
+    stamp = local_stamp(status)
     count = math.prod(shape) * itemsize
-    offset = dataset.offset if count else 0  # HDF5 stores nothing of an empty dataset
+    offset = dataset.offset
+    if not count:
+        # HDF5 stores nothing of an empty dataset.
+        offset = 0
     if offset >= 0:
         if start + offset + count > status.st_size or dataset.stored_bytes != count:
             raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
-        where = (
-            str(file),
-            start + offset,
-            count,
-            None,
-            (0,) * len(shape),
-            shape,
-            local_stamp(status),
-        )
-        return Entry(key, dtype, shape, (Slice(*where),))
+        whole = Slice(str(file), start + offset, count, None, (0,) * len(shape), shape, stamp)
+        return Entry(key, dtype, shape, (whole,))
+
     chunk = dataset.chunks or shape
     spec = {
         "driver": HDF5,
@@ -259,21 +305,21 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
         "member": WEIGHTS if archived else None,
         "dataset": key,
     }
-    held = held_bytes(shape, chunk, itemsize)
-    return Entry(
-        key,
-        dtype,
-        shape,
-        (),
-        ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(file), local_stamp(status)),
+    array = ArrayStore(
+        orjson.dumps(spec).decode(),
+        chunk,
+        memory_bytes(shape, chunk, itemsize),
+        str(file),
+        stamp,
     )
+    return Entry(key, dtype, shape, (), array)
 
 
 def _dtype(dataset: Dataset) -> str:
     """Returns a dataset's dtype by TensorFlow's name; Keras writes bfloat16 as two bytes with an
     attribute.
     """
-    if dataset.dtype == "|V2" and dataset.told_dtype == "bfloat16":
+    if dataset.dtype == "|V2" and dataset.attribute_dtype == "bfloat16":
         return "bfloat16"
     if re.fullmatch(r"[<|][fiub]\d+", dataset.dtype):
         return np.dtype(dataset.dtype).name
@@ -281,9 +327,11 @@ def _dtype(dataset: Dataset) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Returns a JSON object; {} if it is none."""
+    """Returns the JSON object in a text; {} if there is none."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return {}
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return value

@@ -30,8 +30,10 @@ CONFIG_BYTES_MAX = 256 << 20
 _CONFIG = "config.json"
 _METADATA = "metadata.json"
 _METADATA_BYTES_MAX = 1 << 16
+"""The maximum size of the metadata, which hold a version and a date."""
 _ASSETS = "assets/"
 _SHOWN_MAX = 200
+"""The maximum number of characters of a name that a message repeats."""
 
 
 class Description(NamedTuple):
@@ -69,8 +71,11 @@ def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
     config = members.get(_CONFIG)
     if config is None:
         return Description({}, assets)
+    # The size in the archive's directory is the decompressed one; zipfile reads no more than that.
     _check_size(config.file_size, path)
-    version = _version(archive.read(_METADATA)) if _is_small(members.get(_METADATA)) else ""
+    version = ""
+    if _is_small(members.get(_METADATA)):
+        version = _version(archive.read(_METADATA))
     return Description(_parsed(archive.read(config), path), assets, version)
 
 
@@ -120,8 +125,10 @@ def _check_files(names: Iterable[str], path: Path) -> None:
     Raises:
       CheckpointError: There is a name that Keras does not write.
     """
-    known = {WEIGHTS, _CONFIG, _METADATA}
-    unknown = sorted(name for name in names if name not in known and not name.startswith(_ASSETS))
+    known_names = {WEIGHTS, _CONFIG, _METADATA}
+    unknown = sorted(
+        name for name in names if name not in known_names and not name.startswith(_ASSETS)
+    )
     if unknown:
         raise CheckpointError(
             f"{path} holds the file {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may "
@@ -148,7 +155,9 @@ def _version(metadata: bytes) -> str:
         version = json.loads(metadata)["keras_version"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return version if isinstance(version, str) else ""
+    if not isinstance(version, str):
+        return ""
+    return version
 
 
 def _parsed(text: bytes, path: Path) -> dict[str, Any]:
@@ -164,4 +173,6 @@ def _parsed(text: bytes, path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{_CONFIG} in {path} is nested too deeply to be the description of a model"
         ) from problem
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return value

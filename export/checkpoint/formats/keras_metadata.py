@@ -46,20 +46,19 @@ def read_saved_layers(prefix: Location) -> dict[str, dict[str, Any]]:
             "of a model"
         )
     try:
-        nodes = decode("SavedMetadata", read_range(file, 0, size)).nodes
-        described = {
-            node.node_path: json.loads(node.metadata)
-            for node in nodes
-            if node.identifier in _LAYERS
-        }
-        return {
-            path.removeprefix(_ROOT).removeprefix("."): {
-                "class_name": metadata["class_name"],
-                "config": metadata["config"],
-            }
-            for path, metadata in described.items()
-            if isinstance(metadata.get("config"), dict)
-        }
+        layers = {}
+        for node in decode("SavedMetadata", read_range(file, 0, size)).nodes:
+            if node.identifier not in _LAYERS:
+                continue
+            metadata = json.loads(node.metadata)
+            # A layer of a class without `get_config` has no configuration.
+            if isinstance(metadata.get("config"), dict):
+                path = node.node_path.removeprefix(_ROOT).removeprefix(".")
+                layers[path] = {
+                    "class_name": metadata["class_name"],
+                    "config": metadata["config"],
+                }
+        return layers
     except (Malformed, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise CheckpointError(
             f"{file} does not describe a model of tf-keras: {problem}; copy the SavedModel anew"

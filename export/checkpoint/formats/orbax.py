@@ -35,7 +35,7 @@ import numpy as np
 import orjson
 
 from bundle.arithmetic import ceil_div
-from export.checkpoint.formats.arrays import held_bytes, load_tensorstore
+from export.checkpoint.formats.arrays import load_tensorstore, memory_bytes
 from export.checkpoint.formats.keras_archive import CONFIG_BYTES_MAX
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
@@ -84,11 +84,15 @@ _DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
 _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 _NODES_MAX = 1_000_000
+"""The maximum number of nodes of an OCDBT store's tree that are read; a damaged tree may have a
+cycle.
+"""
 _CACHE_BYTES = 64 << 20
 """The size of the cache for the nodes of an OCDBT store's tree. Without it, every read of a value
 would decode its nodes again.
 """
 _SHOWN_MAX = 200
+"""The maximum number of characters of a name or a library's error that a message repeats."""
 _CHUNK_VALUES = 1 << 24
 """The maximum number of values in a chunk that is more than twice as large as its array, as the
 chunk of a small array may be.
@@ -144,11 +148,10 @@ class OrbaxCheckpoint(NamedTuple):
         directory = self.directory
         if isinstance(directory, Path):
             directory = directory.absolute()
-        return (
-            f"{directory.parent.name}/{directory.name}"
-            if directory.name.isdigit()
-            else directory.name
-        )
+        # The number of a step alone would name a checkpoint of any run.
+        if directory.name.isdigit():
+            return f"{directory.parent.name}/{directory.name}"
+        return directory.name
 
 
 def find_orbax(path: Location) -> OrbaxCheckpoint | None:
@@ -158,14 +161,19 @@ def find_orbax(path: Location) -> OrbaxCheckpoint | None:
     Raises:
       CheckpointError: The only checkpoint is still being saved, or its save was interrupted.
     """
+    # tensorstore rejects `..`, and a name could be `..`.
     if isinstance(path, Path) and ".." in path.parts:
-        path = path.resolve()  # tensorstore rejects `..`, and a name could be `..`
+        path = path.resolve()
+
+    only_checkpoint = _at(path)
+    checkpoints = _steps(path)
+    if only_checkpoint is not None:
+        checkpoints = iter([only_checkpoint])
     unfinished: list[Location] = []
-    here = _at(path)
-    for place in _steps(path) if here is None else [here]:
-        if _is_complete(place):
-            return place
-        unfinished.append(place.directory)
+    for checkpoint in checkpoints:
+        if _is_complete(checkpoint):
+            return checkpoint
+        unfinished.append(checkpoint.directory)
     unfinished += [child for child in _children(path) if _UNFINISHED in child.name]
     if unfinished:
         raise CheckpointError(
@@ -175,13 +183,13 @@ def find_orbax(path: Location) -> OrbaxCheckpoint | None:
     return None
 
 
-def is_keras_state(place: OrbaxCheckpoint) -> bool:
+def is_keras_state(checkpoint: OrbaxCheckpoint) -> bool:
     """Returns whether a checkpoint holds the variables of a Keras model. Reads only its tree.
 
     Raises:
       CheckpointError: The tree is damaged.
     """
-    return any(_holds_keras_state(directory) for directory in place.items.values())
+    return any(_holds_keras_state(directory) for directory in checkpoint.items.values())
 
 
 def _holds_keras_state(directory: Location) -> bool:
@@ -196,21 +204,21 @@ def _paths(directory: Location) -> list[str]:
     if content is None:
         return []
     try:
-        return [path for path, _, _ in _leaves(orjson.loads(content))]
+        return [path for path, _, _ in _leaves(orjson.loads(content) or {})]
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise CheckpointError(
             f"Orbax checkpoint {directory} cannot be read: {problem}; copy it anew"
         ) from problem
 
 
-def may_hold_keras_lists(place: OrbaxCheckpoint) -> bool:
+def may_hold_keras_lists(checkpoint: OrbaxCheckpoint) -> bool:
     """Returns whether a checkpoint may hold the variables of a Keras model in lists. Other JAX
     programs have such lists, too. Reads only the tree.
 
     Raises:
       CheckpointError: The tree is damaged.
     """
-    return any(bool(find_keras_lists(_paths(directory))) for directory in place.items.values())
+    return any(bool(find_keras_lists(_paths(directory))) for directory in checkpoint.items.values())
 
 
 def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -220,6 +228,7 @@ def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
     Args:
       paths: The dotted paths of all arrays.
     """
+    # A list has the members 0, 1, ... and no deeper paths.
     members: dict[str, set[str]] = defaultdict(set)
     deeper: set[str] = set()
     for path in paths:
@@ -232,15 +241,15 @@ def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
         if path not in deeper and names == {str(number) for number in range(len(names))}
     }
     pairs = {}
-    for trainable, others in KERAS_LISTS:
+    for trainable, non_trainable in KERAS_LISTS:
         for path in sorted(lists):
             if path == trainable or path.endswith(f".{trainable}"):
                 beginning = path.removesuffix(trainable)
-                pairs[beginning] = path, f"{beginning}{others}"
+                pairs[beginning] = path, f"{beginning}{non_trainable}"
     return pairs
 
 
-def list_orbax(place: OrbaxCheckpoint) -> Listing:
+def list_orbax(checkpoint: OrbaxCheckpoint) -> Listing:
     """Lists the arrays of a checkpoint by their dotted paths, which begin with the item's name if
     there are several items.
 
@@ -251,7 +260,7 @@ def list_orbax(place: OrbaxCheckpoint) -> Listing:
     digest = hashlib.sha256()
     entries: dict[str, Entry] = {}
     problems: list[str] = []
-    for name, directory in place.items.items():
+    for name, directory in checkpoint.items.items():
         for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST):
             digest.update(_content(file) or b"")
         for file in (directory.parent / STEP, directory / STEP):
@@ -261,28 +270,29 @@ def list_orbax(place: OrbaxCheckpoint) -> Listing:
         _check_array_metadatas(directory / _ARRAY_METADATAS)
         tree = _content(directory / TREE)
         digest.update(tree or b"")
-        held, wrong = _list_item(directory, tree, f"{name}." if name else "")
-        entries |= held
-        problems += wrong
+        prefix = f"{name}." if name else ""
+        item_entries, item_problems = _list_item(directory, tree, prefix)
+        entries |= item_entries
+        problems += item_problems
     storage = Storage(
         "Orbax",
-        place.step,
-        model=_keras_config(place),
-        assets=_keras_assets(place, entries),
+        checkpoint.step,
+        model=_keras_config(checkpoint),
+        assets=_keras_assets(checkpoint, entries),
         problems=tuple(problems),
     )
     return Listing(f"sha256:{digest.hexdigest()[:16]}", entries, storage)
 
 
-def _keras_config(place: OrbaxCheckpoint) -> dict[str, Any]:
+def _keras_config(checkpoint: OrbaxCheckpoint) -> dict[str, Any]:
     """Returns the configuration of the Keras model whose variables are saved; {} if there is none.
 
     Raises:
       CheckpointError: The configuration is not JSON, or is too large.
     """
-    if KERAS_ITEM not in place.items or _KERAS_CONFIG not in place.items:
+    if KERAS_ITEM not in checkpoint.items or _KERAS_CONFIG not in checkpoint.items:
         return {}
-    file = place.items[_KERAS_CONFIG] / _STRINGS
+    file = checkpoint.items[_KERAS_CONFIG] / _STRINGS
     content = _content(file)
     if content is None or len(content) > CONFIG_BYTES_MAX:
         raise CheckpointError(
@@ -296,12 +306,14 @@ def _keras_config(place: OrbaxCheckpoint) -> dict[str, Any]:
             f"{file} does not hold the description of a model: {type(problem).__name__}; copy the "
             "checkpoint anew"
         ) from problem
-    return config if isinstance(config, dict) else {}
+    if not isinstance(config, dict):
+        return {}
+    return config
 
 
-def _keras_assets(place: OrbaxCheckpoint, entries: Mapping[str, Entry]) -> dict[str, Asset]:
+def _keras_assets(checkpoint: OrbaxCheckpoint, entries: Mapping[str, Entry]) -> dict[str, Asset]:
     """Returns the assets that Keras layers saved beside their variables, as arrays of bytes."""
-    if KERAS_ITEM not in place.items or _KERAS_ASSETS not in place.items:
+    if KERAS_ITEM not in checkpoint.items or _KERAS_ASSETS not in checkpoint.items:
         return {}
     beginning = f"{_KERAS_ASSETS}."
     return {
@@ -314,17 +326,20 @@ def _keras_assets(place: OrbaxCheckpoint, entries: Mapping[str, Entry]) -> dict[
 def _at(directory: Location) -> OrbaxCheckpoint | None:
     """Returns the checkpoint in a directory that is a step or an item; None if it is neither."""
     if _is_item(directory):
-        step = directory.parent if (directory.parent / STEP).is_file() else directory
+        step = directory
+        if (directory.parent / STEP).is_file():
+            step = directory.parent
         return OrbaxCheckpoint(step, {"": directory}, _step(step))
+
     items = {child.name: child for child in _children(directory) if _is_item(child)}
-    if not items or (
-        any(_step(child) is not None for child in items.values())
-        and not (directory / STEP).is_file()
-    ):
+    # Children with numbers are steps, unless the directory is marked as a step itself: then they
+    # are items that happen to have such names.
+    have_numbers = any(_step(child) is not None for child in items.values())
+    if not items or (have_numbers and not (directory / STEP).is_file()):
         return None
-    return OrbaxCheckpoint(
-        directory, items if len(items) > 1 else {"": next(iter(items.values()))}, _step(directory)
-    )
+    if len(items) == 1:
+        items = {"": next(iter(items.values()))}
+    return OrbaxCheckpoint(directory, items, _step(directory))
 
 
 def _is_item(directory: Location) -> bool:
@@ -332,17 +347,19 @@ def _is_item(directory: Location) -> bool:
 
 
 def _step(directory: Location) -> int | None:
-    found = _STEP_NAME.match(directory.name)
-    return int(found[1]) if found else None
+    match = _STEP_NAME.match(directory.name)
+    if match is None:
+        return None
+    return int(match[1])
 
 
-def _is_complete(place: OrbaxCheckpoint) -> bool:
+def _is_complete(checkpoint: OrbaxCheckpoint) -> bool:
     """Returns whether a checkpoint was committed: renamed on commit, or marked in a store that
     cannot rename.
     """
-    if _UNFINISHED in place.directory.name:
+    if _UNFINISHED in checkpoint.directory.name:
         return False
-    for directory in (place.directory, *place.items.values()):
+    for directory in (checkpoint.directory, *checkpoint.items.values()):
         step = directory / STEP
         if not (directory / COMMITTED).is_file() and step.is_file():
             return _json(step).get("commit_timestamp_nsecs") is not None
@@ -356,23 +373,28 @@ def _children(directory: Location) -> list[Location]:
 def _steps(root: Location) -> Iterator[OrbaxCheckpoint]:
     """Yields the checkpoints in the step directories of a root, the newest first."""
     steps = [(step, child) for child in _children(root) if (step := _step(child)) is not None]
-    for _, child in sorted(steps, key=lambda each: each[0], reverse=True):
-        if child.is_dir() and (place := _at(child)) is not None:
-            yield place
+    for _, child in sorted(steps, key=lambda numbered: numbered[0], reverse=True):
+        if not child.is_dir():
+            continue
+        checkpoint = _at(child)
+        if checkpoint is not None:
+            yield checkpoint
 
 
 def _content(file: Location) -> bytes | None:
     """Returns the content of a file; None if there is no such file."""
     try:
-        return (
-            file.read(0, file.stamp().bytes) if isinstance(file, RemotePath) else file.read_bytes()
-        )
+        if isinstance(file, RemotePath):
+            return file.read(0, file.stamp().bytes)
+        return file.read_bytes()
     except (FileNotFoundError, IsADirectoryError):
         return None
 
 
 def _stamp(file: Location) -> Stamp:
-    return file.stamp() if isinstance(file, RemotePath) else local_stamp(file.stat())
+    if isinstance(file, RemotePath):
+        return file.stamp()
+    return local_stamp(file.stat())
 
 
 def _kvstore(directory: Location) -> dict[str, Any]:
@@ -383,11 +405,12 @@ def _kvstore(directory: Location) -> dict[str, Any]:
         return {"driver": "file", "path": f"{directory.absolute()}/"}
     protocol, _, path = directory.url.partition("://")
     bucket, _, inner = path.partition("/")
-    place = {"bucket": bucket, "path": f"{inner}/" if inner else ""}
+    if inner:
+        inner = f"{inner}/"
     if protocol in ("gs", "gcs"):
-        return {"driver": "gcs", **place}
+        return {"driver": "gcs", "bucket": bucket, "path": inner}
     if protocol in ("s3", "s3a"):
-        return {"driver": "s3", **place, **_s3_access()}
+        return {"driver": "s3", "bucket": bucket, "path": inner, **_s3_access()}
     raise CheckpointError(
         f"Orbax checkpoint {directory} is in a store that tensorstore does not read here: s3, gs "
         "and the disks of this machine were expected; copy it to one of them"
@@ -395,12 +418,12 @@ def _kvstore(directory: Location) -> dict[str, Any]:
 
 
 def _s3_access() -> dict[str, Any]:
-    """Returns where s3fs finds a store and how it signs requests, as tensorstore takes it."""
+    """Returns tensorstore's options for the endpoint and the credentials that s3fs uses."""
     from fsspec.config import conf
 
-    told = conf.get("s3", {})
+    settings = conf.get("s3", {})
     endpoint = (
-        told.get("endpoint_url")
+        settings.get("endpoint_url")
         or os.environ.get("AWS_ENDPOINT_URL_S3")
         or os.environ.get("AWS_ENDPOINT_URL")
     )
@@ -410,9 +433,10 @@ def _s3_access() -> dict[str, Any]:
         access["endpoint"] = endpoint
     if region:
         access["aws_region"] = region
-    if str(told.get("anon", "")).lower() in ("true", "1"):
+    if str(settings.get("anon", "")).lower() in ("true", "1"):
         access["aws_credentials"] = {"type": "anonymous"}
-    elif "AWS_ACCESS_KEY_ID" in os.environ:  # a search elsewhere would log failures
+    elif "AWS_ACCESS_KEY_ID" in os.environ:
+        # Without this, tensorstore searches further for credentials and logs its failures.
         access["aws_credentials"] = {"type": "environment"}
     return access
 
@@ -432,39 +456,47 @@ def _list_item(
     packed = (directory / MANIFEST).is_file()
     base = _kvstore(directory)
     try:
-        files = tensorstore.KvStore.open(base).result()
-        problems = list(
-            _file_problems(directory, _ends(tensorstore.ocdbt, files) if packed else {})
-        )
-        tree = None if tree_json is None else orjson.loads(tree_json)
-        _check_tree(directory / TREE, tree or {})
+        ends = {}
+        if packed:
+            files = tensorstore.KvStore.open(base).result()
+            ends = _ends(tensorstore.ocdbt, files)
+        problems = list(_file_problems(directory, ends))
+
+        tree = _checked_tree(directory / TREE, tree_json)
+        # Only then is a chunk that is not stored surely lost; see the module's docstring.
         complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))
 
-        where = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
+        kvstore = base
+        if packed:
+            kvstore = {"driver": "ocdbt", "base": base, "path": ""}
         context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
-        store = tensorstore.KvStore.open(where, context=context).result()
+        store = tensorstore.KvStore.open(kvstore, context=context).result()
         keys = sorted(store.list().result())
-        leaves = _listed_leaves(keys) if tree is None else list(_leaves(tree))
+        leaves = list(_leaves(tree, keys))
+        # All reads begin before the first is awaited: from a store, each takes a round trip.
         reads = [store.read(f"{path}/{file}") for path, file, _ in leaves]
 
         entries: dict[str, Entry] = {}
-        held = set(keys)
+        stored_keys = set(keys)
         for (path, file, is_array), read in zip(leaves, reads, strict=True):
-            if f"{path}/{_ATTRIBUTES}".encode() in held:
+            if f"{path}/{_ATTRIBUTES}".encode() in stored_keys:
                 _check_known(directory / path, {_ATTRIBUTES: None}, set())
             stored = read.result()
             if stored.state == "missing":
                 if is_array:
                     raise ValueError(f"it has no array {path!r}")
                 continue
+
             metadata = orjson.loads(stored.value)
             _check_known(directory / path, metadata.get("attributes", {}), set())
-            told_by = directory / MANIFEST if packed else directory / f"{path}/{file}"
-            kvstore = where | {"path": f"{where['path']}{path}/"}
+            description_file = directory / f"{path}/{file}"
+            array_store = kvstore | {"path": f"{kvstore['path']}{path}/"}
             if packed:
-                kvstore["cache_pool"] = "cache_pool#nodes"
-            spec = {"driver": _DRIVERS[file], "kvstore": kvstore}
-            entry = _entry(prefix + path, metadata, spec, told_by)
+                description_file = directory / MANIFEST
+                array_store["cache_pool"] = "cache_pool#nodes"
+            spec = {"driver": _DRIVERS[file], "kvstore": array_store}
+            entry = _entry(prefix + path, metadata, spec, description_file)
+
             absent = _absent_chunks(entry, metadata, keys, path)
             if absent and (complete or metadata.get("fill_value") is None):
                 problems.append(
@@ -475,18 +507,26 @@ def _list_item(
                 entry = entry._replace(array=entry.array._replace(absent=absent))
             entries[entry.key] = entry
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        reason = str(problem).splitlines()[0][:200]  # it may repeat a whole specification
+        # tensorstore's errors may repeat a whole specification.
+        reason = str(problem).splitlines()[0][:_SHOWN_MAX]
         raise CheckpointError(
             f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew"
         ) from problem
     return entries, problems
 
 
-def _check_tree(file: Location, tree: dict[str, Any]) -> None:
-    """Checks that a tree has only known metadata. Raises the errors of `_check_known`."""
-    _check_known(file, tree, _OF_TREE)
-    for leaf in tree.get("tree_metadata", {}).values():
+def _checked_tree(file: Location, tree_json: bytes | None) -> dict[str, Any] | None:
+    """Returns a tree that has only known metadata; None if there is none. Raises the errors of
+    `_check_known`.
+    """
+    if tree_json is None:
+        return None
+    tree: dict[str, Any] | None = orjson.loads(tree_json)
+    metadata = tree or {}
+    _check_known(file, metadata, _OF_TREE)
+    for leaf in metadata.get("tree_metadata", {}).values():
         _check_known(file, leaf["value_metadata"], _OF_VALUE)
+    return tree
 
 
 def _check_shardings(file: Location) -> None:
@@ -534,17 +574,18 @@ def _check_array_metadatas(folder: Location) -> None:
             ) from problem
 
 
-def _check_known(file: Location, described: dict[str, Any], known: set[str]) -> None:
+def _check_known(file: Location, described: dict[str, Any], known_keys: set[str]) -> None:
     """Rejects metadata of unknown meaning, which may specify the order of the rows of tables.
 
     Raises:
       CheckpointError: The metadata has an unknown key.
     """
-    unknown = sorted(name for name in described.keys() - known if name != _BY_USERS)
+    unknown = sorted(name for name in described.keys() - known_keys if name != _BY_USERS)
     by_users = described.get(_BY_USERS) or {}
-    unknown += (
-        [f"{_BY_USERS}.{name}" for name in by_users] if isinstance(by_users, dict) else [_BY_USERS]
-    )
+    if isinstance(by_users, dict):
+        unknown += [f"{_BY_USERS}.{name}" for name in by_users]
+    else:
+        unknown.append(_BY_USERS)
     if unknown:
         raise CheckpointError(
             f"{file} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may say in which "
@@ -552,19 +593,23 @@ def _check_known(file: Location, described: dict[str, Any], known: set[str]) -> 
         )
 
 
-def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
+def _leaves(
+    tree: dict[str, Any] | None, keys: Iterable[bytes] = ()
+) -> Iterator[tuple[str, str, bool]]:
     """Yields the leaves of a tree: the dotted path, the file that describes the array, and whether
-    there must be an array.
+    there must be an array. Without a tree, the leaves are the arrays that the keys of the store
+    list.
     """
+    if tree is None:
+        yield from _listed_leaves(keys)
+        return
     file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
     for leaf in tree["tree_metadata"].values():
         value = leaf["value_metadata"]
+        # A value that Orbax skips when it restores, such as None, is no array.
         if not value.get("skip_deserialize"):
-            yield (
-                ".".join(str(step["key"]) for step in leaf["key_metadata"]),
-                file,
-                value.get("value_type") in _ARRAYS,
-            )
+            path = ".".join(str(step["key"]) for step in leaf["key_metadata"])
+            yield path, file, value.get("value_type") in _ARRAYS
 
 
 def _listed_leaves(keys: Iterable[bytes]) -> list[tuple[str, str, bool]]:
@@ -575,18 +620,25 @@ def _listed_leaves(keys: Iterable[bytes]) -> list[tuple[str, str, bool]]:
 
 def _ends(ocdbt: Any, files: Any) -> dict[str, int]:
     """Returns how far the values of an OCDBT store reach into each data file, by its B+tree."""
+    # tensorstore itself notices a missing file only when a value in it is read.
     versions = ocdbt.dump(files).result()["versions"]
-    root = versions[-1]["root"].get("location") if versions else None
-    waiting = [root] if root else []
+    nodes = []
+    if versions:
+        # The newest version comes last; an empty store has no root.
+        root = versions[-1]["root"].get("location")
+        if root:
+            nodes.append(root)
+
     ends: dict[str, int] = {}
-    for location in waiting:  # the list grows while it is walked
-        if len(waiting) > _NODES_MAX:
+    # The list grows while it is walked.
+    for location in nodes:
+        if len(nodes) > _NODES_MAX:
             raise ValueError(f"more than {_NODES_MAX} nodes")
         for entry in ocdbt.dump(files, location).result()["entries"]:
             if "location" in entry:
-                waiting.append(entry["location"])
+                nodes.append(entry["location"])
             elif "indirect_value" in entry:
-                # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node itself
+                # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node itself.
                 _, folder, file, offset, count = entry["indirect_value"].rsplit(":", 4)
                 end = int(offset) + int(count)
                 ends[folder + file] = max(end, ends.get(folder + file, end))
@@ -600,21 +652,26 @@ def _file_problems(directory: Location, ends: Mapping[str, int]) -> Iterator[str
         folder, _, name = file.rpartition("/")
         folders[folder].append(name)
     for folder, names in folders.items():
-        place = directory / folder
-        listed = place.listing() if isinstance(place, RemotePath) else None
+        sizes = _sizes_in(directory / folder, names)
         for name in names:
-            path = place / name
+            path = directory / folder / name
             end = ends[f"{folder}/{name}" if folder else name]
-            if isinstance(path, Path):
-                size = path.stat().st_size if path.is_file() else None
-            else:
-                size = listed[name].bytes if listed and name in listed else None
+            size = sizes.get(name)
             if size is None:
                 yield f"data file {path} is missing; copy all files of the checkpoint"
             elif size < end:
                 yield (
                     f"data file {path} has {size} bytes of {end}: it was cut short; copy it anew"
                 )
+
+
+def _sizes_in(folder: Location, names: Iterable[str]) -> dict[str, int]:
+    """Returns the sizes of the files of a folder that exist, by name."""
+    # In a store, one request lists all of them.
+    if isinstance(folder, RemotePath):
+        return {name: stamp.bytes for name, stamp in folder.listing().items()}
+    paths = {name: folder / name for name in names}
+    return {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
 
 
 def _chunk_count(entry: Entry, metadata: dict[str, Any]) -> int:
@@ -638,33 +695,34 @@ def _absent_chunks(entry: Entry, metadata: dict[str, Any], keys: Sequence[bytes]
       keys: All keys of the store, sorted.
       path: The array's path in the store.
     """
+    # The keys of one array lie together. "0" follows "/" in ASCII.
     low = bisect_left(keys, f"{path}/".encode())
-    high = bisect_left(keys, f"{path}0".encode())  # "0" follows "/"
-    found = sum(1 for key in keys[low:high] if key.rpartition(b"/")[2].decode() not in _DRIVERS)
-    return max(0, _chunk_count(entry, metadata) - found)
+    high = bisect_left(keys, f"{path}0".encode())
+    stored_count = 0
+    for key in keys[low:high]:
+        stored_count += key.rpartition(b"/")[2].decode() not in _DRIVERS
+    return max(0, _chunk_count(entry, metadata) - stored_count)
 
 
-def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Location) -> Entry:
+def _entry(
+    key: str, metadata: dict[str, Any], spec: dict[str, Any], description_file: Location
+) -> Entry:
     """Returns the entry of an array from its metadata, `.zarray` or `zarr.json`."""
     shape = tuple(int(size) for size in metadata["shape"])
     if spec["driver"] == "zarr":
         dtype = _numpy_name(str(metadata["dtype"]))
-        chunk = metadata["chunks"]
+        stated_chunk = metadata["chunks"]
     else:
         dtype = str(metadata["data_type"])
-        chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+        stated_chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         for codec in metadata["codecs"]:
-            chunk = (
-                codec["configuration"]["chunk_shape"]
-                if codec["name"] == "sharding_indexed"
-                else chunk
-            )
-    chunk = tuple(int(size) for size in chunk)
-    if (
-        len(chunk) != len(shape)
-        or min(chunk, default=1) < 1
-        or not (can_be(shape) and can_be(chunk))
-    ):
+            # The grid is that of shards then, each of which holds several chunks.
+            if codec["name"] == "sharding_indexed":
+                stated_chunk = codec["configuration"]["chunk_shape"]
+
+    chunk = tuple(int(size) for size in stated_chunk)
+    have_one_rank = len(chunk) == len(shape) and min(chunk, default=1) >= 1
+    if not have_one_rank or not can_be(shape) or not can_be(chunk):
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
     # The library decodes a chunk as a whole, and ends the process if it has no memory for one.
     if math.prod(chunk) > max(2 * math.prod(shape), _CHUNK_VALUES):
@@ -672,9 +730,17 @@ def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Lo
             f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}, which would be "
             "much larger than the array"
         )
-    itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
-    held = held_bytes(shape, chunk, itemsize)
-    array = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(told_by), _stamp(told_by))
+
+    itemsize = 0
+    if dtype in NUMPY_DTYPES:
+        itemsize = NUMPY_DTYPES[dtype].itemsize
+    array = ArrayStore(
+        orjson.dumps(spec).decode(),
+        chunk,
+        memory_bytes(shape, chunk, itemsize),
+        str(description_file),
+        _stamp(description_file),
+    )
     return Entry(key, dtype, shape, (), array)
 
 
@@ -695,11 +761,11 @@ def _numpy_name(dtype: str) -> str:
 def _json(path: Location) -> dict[str, Any]:
     """Returns the JSON object in a file."""
     try:
-        found = orjson.loads(_content(path) or b"")
+        content = orjson.loads(_content(path) or b"")
     except orjson.JSONDecodeError as problem:
         raise CheckpointError(
             f"{path} is no JSON: {problem}; copy the checkpoint anew"
         ) from problem
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds no JSON object; copy the checkpoint anew")
-    return found
+    return content

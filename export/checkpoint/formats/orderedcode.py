@@ -19,16 +19,15 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
     """Returns the key of one slice.
 
     Args:
-      name: the variable's key.
-      extents: start and length on each axis; length WHOLE_AXIS where the slice was declared to span
-        the axis.
+      name: The variable's key.
+      extents: The start and the length on each axis; the length is WHOLE_AXIS where the slice was
+        declared to span the axis.
     """
-    return (
-        _rising(0)
-        + _text(name)
-        + _rising(len(extents))
-        + b"".join(_signed(number) for pair in extents for number in pair)
-    )
+    # The leading 0 sorts keys of slices before the names of variables, which do not begin with it.
+    key = _rising(0) + _text(name) + _rising(len(extents))
+    for start, length in extents:
+        key += _signed(start) + _signed(length)
+    return key
 
 
 def _text(text: str) -> bytes:
@@ -37,13 +36,14 @@ def _text(text: str) -> bytes:
 
 
 def _rising(number: int) -> bytes:
+    # 0 has no digits: its length alone encodes it.
     digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
     return bytes([len(digits)]) + digits
 
 
 def _signed(number: int) -> bytes:
-    """Encodes an integer from WHOLE_AXIS on in n bytes that hold 7n - 1 bits; the length stands in
-    the leading bits.
+    """Encodes an integer that is at least WHOLE_AXIS in n bytes, which hold 7n - 1 bits. The
+    leading bits state n.
     """
     if number < 64:
         return bytes([0x80 + number])

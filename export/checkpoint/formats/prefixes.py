@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from export.checkpoint.formats.coding import Malformed
@@ -57,7 +58,7 @@ _BY_SUFFIX = {
     **dict.fromkeys((".npy", ".npz"), f"a file of numpy, which {_SAVE}"),
     **dict.fromkeys(
         (".onnx", ".tflite"),
-        "a model made for answering, without the tables' names; give its checkpoint",
+        "a model for inference, without the tables' names; give its checkpoint",
     ),
     **dict.fromkeys(
         (".pb", ".pbtxt"),
@@ -74,6 +75,9 @@ _BY_HEAD = {
 ORBAX_PARTS = ("manifest.ocdbt", "_CHECKPOINT_METADATA", "_METADATA")
 """Files that mark the directory of an Orbax checkpoint."""
 STATE_BYTES_MAX = 1 << 20
+"""The maximum number of bytes that are read of a state file, which names a few checkpoints."""
+_PREFIXES_SHOWN = 5
+"""The maximum number of prefixes that a message lists."""
 
 
 def find_prefix(path: Location) -> Location:
@@ -93,7 +97,9 @@ def find_prefix(path: Location) -> Location:
             return path.with_name(path.stem)
         if _beside(path, ".index").is_file():
             return path
-        raise CheckpointError(_kind_of(path) if path.is_file() else _missing(path))
+        if path.is_file():
+            raise CheckpointError(_kind_of(path))
+        raise CheckpointError(_missing(path))
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
 
@@ -112,7 +118,9 @@ def _within(directory: Location) -> list[Location]:
 
 
 def _modified(file: Location) -> float:
-    return (file.modified_s() or 0.0) if isinstance(file, RemotePath) else file.stat().st_mtime
+    if isinstance(file, RemotePath):
+        return file.modified_s() or 0.0
+    return file.stat().st_mtime
 
 
 def _in_directory(directory: Location) -> Location:
@@ -123,30 +131,47 @@ def _in_directory(directory: Location) -> Location:
     if indexes:
         newest = max(indexes)[2]
         return newest.with_name(newest.stem)
-    held = _within(directory)
+
+    files = _within(directory)
+    _reject_other_formats(directory, files)
+    variables = directory / "variables" / "variables"
+    is_saved_model = (directory / "saved_model.pb").is_file()
+    if is_saved_model and _beside(variables, ".index").is_file():
+        return variables
+    raise CheckpointError(_why_none(directory, files))
+
+
+def _reject_other_formats(directory: Location, files: Sequence[Location]) -> None:
+    """Rejects the directory of a checkpoint that another program wrote.
+
+    Raises:
+      CheckpointError: It is a snapshot of PyTorch, or an Orbax checkpoint that `open_checkpoint`
+        did not open.
+    """
     if (directory / _SNAPSHOT_FILE).is_file():
         raise CheckpointError(f"{directory} is {_SNAPSHOT}")
-    if any(file.name in ORBAX_PARTS for file in held):
-        remote = "it is read from this machine's disks only; copy it there first"
-        missing = "it holds no tree of arrays; give the directory of a step, or of all steps"
-        raise CheckpointError(
-            f"{directory} is an Orbax checkpoint: "
-            f"{remote if isinstance(directory, RemotePath) else missing}"
-        )
-    if (directory / "saved_model.pb").is_file() and (
-        directory / "variables" / "variables.index"
-    ).is_file():
-        return directory / "variables" / "variables"
-    for file in held:
+    if any(file.name in ORBAX_PARTS for file in files):
+        reason = "it holds no tree of arrays; give the directory of a step, or of all steps"
+        if isinstance(directory, RemotePath):
+            reason = "it is read from this machine's disks only; copy it there first"
+        raise CheckpointError(f"{directory} is an Orbax checkpoint: {reason}")
+
+
+def _why_none(directory: Location, files: Sequence[Location]) -> str:
+    """Returns why a directory holds no checkpoint that is read here, and what to do.
+
+    Raises:
+      OSError: A file cannot be read.
+    """
+    for file in files:
         if file.name.endswith("_temp") and file.is_dir():
-            raise CheckpointError(_unfinished(str(file)[: -len("_temp")]))
-    for file in held:
-        told = file.suffix in (".h5", ".hdf5", ".keras") or told_by_name(file)
-        if (told or _FLAX_STEP.fullmatch(file.name)) and file.is_file():
-            raise CheckpointError(f"{directory} holds no checkpoint; {_kind_of(file)}")
-    raise CheckpointError(
-        f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index"
-    )
+            return _unfinished(str(file)[: -len("_temp")])
+    for file in files:
+        is_keras = file.suffix in (".h5", ".hdf5", ".keras")
+        is_foreign = is_keras or kind_by_name(file) or _FLAX_STEP.fullmatch(file.name)
+        if is_foreign and file.is_file():
+            return f"{directory} holds no checkpoint; {_kind_of(file)}"
+    return f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index"
 
 
 def _from_state(state: Location) -> Location:
@@ -154,31 +179,33 @@ def _from_state(state: Location) -> Location:
     found beside the state file.
     """
     try:
-        named = os.fsdecode(
-            parse_text(
-                "CheckpointState", read_range(state, 0, STATE_BYTES_MAX)
-            ).model_checkpoint_path
-        )
+        content = parse_text("CheckpointState", read_range(state, 0, STATE_BYTES_MAX))
+        path = os.fsdecode(content.model_checkpoint_path)
     except Malformed:
-        named = ""
-    if not named and _MSGPACK.match(read_range(state, 0, 8)):
+        path = ""
+    # Flax names its files `checkpoint`, too.
+    if not path and _MSGPACK.match(read_range(state, 0, 8)):
         raise CheckpointError(f"{state} is {_FLAX}")
-    if not named:
+    if not path:
         raise CheckpointError(
             f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix "
             "instead"
         )
-    stated = located(named) if is_url(named) else state.parent / named
+
+    stated = state.parent / path
+    if is_url(path):
+        stated = located(path)
     for prefix in (stated, state.parent / stated.name):
         if _beside(prefix, ".index").is_file():
             return prefix
-        if prefix.is_file() or _beside(prefix, "_temp").is_dir():
-            raise CheckpointError(
-                _kind_of(prefix) if prefix.is_file() else _unfinished(str(prefix))
-            )
-    present = ", ".join(sorted(file.stem for file in _indexes(state.parent))[-5:]) or "none"
+        if prefix.is_file():
+            raise CheckpointError(_kind_of(prefix))
+        if _beside(prefix, "_temp").is_dir():
+            raise CheckpointError(_unfinished(str(prefix)))
+    stems = sorted(file.stem for file in _indexes(state.parent))
+    present = ", ".join(stems[-_PREFIXES_SHOWN:]) or "none"
     raise CheckpointError(
-        f"state file {state} names {named!r}, which is not there (complete beside it: {present}); "
+        f"state file {state} names {path!r}, which is not there (complete beside it: {present}); "
         "give a prefix"
     )
 
@@ -199,17 +226,20 @@ def _missing(path: Location) -> str:
                 f"checkpoint {path} has data files but no {path.name}.index: the save or the "
                 "copy did not finish"
             )
-        present = ", ".join(sorted(file.stem for file in _indexes(path.parent))[-5:])
-        if present:
+        stems = sorted(file.stem for file in _indexes(path.parent))
+        if stems:
+            present = ", ".join(stems[-_PREFIXES_SHOWN:])
             return f"checkpoint {path} does not exist; beside it: {present}"
         names = [file.name for file in _within(path.parent)]
-        close = difflib.get_close_matches(path.name, names, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        return f"checkpoint {path} does not exist{meant}"
+        matches = difflib.get_close_matches(path.name, names, n=1)
+        suggestion = ""
+        if matches:
+            suggestion = f"; did you mean {matches[0]!r}?"
+        return f"checkpoint {path} does not exist{suggestion}"
     return f"checkpoint {path} does not exist"
 
 
-def told_by_name(file: Location) -> str:
+def kind_by_name(file: Location) -> str:
     """Returns what a file is, if its name alone shows it, and what to do; "" for any other file."""
     name = file.name
     if ".data-" in name:
@@ -237,8 +267,9 @@ def _kind_of(file: Location) -> str:
     """
     head = read_range(file, 0, 8)
     tail = read_range(file, max(0, stamp_of(file).bytes - len(MAGIC)), len(MAGIC))
+    # The name says more than the first bytes, which several programs share.
     kinds = [
-        told_by_name(file),
+        kind_by_name(file),
         *(kind for begins, kind in _BY_HEAD.items() if head.startswith(begins)),
     ]
     if _MSGPACK.match(head):

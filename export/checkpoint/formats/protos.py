@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf import text_format
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -98,31 +98,34 @@ _MESSAGES = {
     "optional bytes multi_inference_log = 4; optional bytes session_run_log = 5; "
     "PredictLog predict_log = 6; optional bytes predict_streamed_log = 7",
 }
-"""All fields of each message, in the language of .proto files, whether they are read or change
-nothing here; those that are read of a message that may have others.
+"""The fields of each message, in the language of .proto files: all fields, whether they are read or
+not, or those that are read if the message may have others.
 """
 _MAY_HAVE_OTHERS = frozenset({"CheckpointState", "Example", "PredictionLog"})
-"""No row order depends on them: which checkpoint is the newest, and records of examples."""
+"""Messages that may have unknown fields, as the order of rows does not depend on them: the state
+file of checkpoints, and records of examples.
+"""
 
 
 def _pool() -> DescriptorPool:
     file = FileDescriptorProto(name="rowcast/checkpoint.proto", package="rowcast", syntax="proto3")
     for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
+        message_type = file.message_type.add(name=name)
         for text in fields.split("; "):
             *label, kind, field_name, _, number = text.split()
-            field = message.field.add(name=field_name, number=int(number))
-            field.label = (
-                FieldDescriptorProto.LABEL_REPEATED if "repeated" in label else field.LABEL_OPTIONAL
-            )
+            field = message_type.field.add(name=field_name, number=int(number))
+            field.label = field.LABEL_OPTIONAL
+            if "repeated" in label:
+                field.label = field.LABEL_REPEATED
             if kind in _MESSAGES:
                 field.type = field.TYPE_MESSAGE
                 field.type_name = f".rowcast.{kind}"
             else:
                 field.type = getattr(field, f"TYPE_{kind.upper()}")
             if "optional" in label:
-                message.oneof_decl.add(name=f"_{field_name}")
-                field.oneof_index = len(message.oneof_decl) - 1
+                # In proto3, presence of a scalar is stored as a oneof with one field.
+                message_type.oneof_decl.add(name=f"_{field_name}")
+                field.oneof_index = len(message_type.oneof_decl) - 1
                 field.proto3_optional = True
     pool = DescriptorPool()
     pool.Add(file)
@@ -144,14 +147,16 @@ def decode(kind: str, data: bytes) -> Any:
     """Returns a message of a kind from its bytes.
 
     Raises:
-      Malformed: they are no such message, or one of a checkpoint has fields that are not known: a
-        newer release may say by them in which order rows lie.
+      Malformed: The bytes are no such message, or a message of a checkpoint has unknown fields, by
+        which a newer release may state the order of rows.
     """
     try:
         decoded = _CLASSES[kind].FromString(data)
     except DecodeError as problem:
         raise Malformed(f"{len(data)} bytes that are no {kind}") from problem
     if kind not in _MAY_HAVE_OTHERS:
+        # protobuf lists the unknown fields of one message, and not those of the messages in it; the
+        # size of a message counts them all.
         known_and_unknown = decoded.ByteSize()
         decoded.DiscardUnknownFields()
         if decoded.ByteSize() != known_and_unknown:
@@ -166,10 +171,10 @@ def parse_text(kind: str, data: bytes) -> Any:
     """Returns a message of a kind from protobuf's text format.
 
     Raises:
-      Malformed: it is no such message, or has fields that are not known.
+      Malformed: The text is no such message, or has unknown fields.
     """
     try:
-        others = kind in _MAY_HAVE_OTHERS
-        return text_format.Parse(data, message(kind), allow_unknown_field=others)
+        may_have_others = kind in _MAY_HAVE_OTHERS
+        return text_format.Parse(data, message(kind), allow_unknown_field=may_have_others)
     except (text_format.ParseError, UnicodeDecodeError, RecursionError) as problem:
         raise Malformed(f"no {kind} in protobuf's text format ({problem})") from problem

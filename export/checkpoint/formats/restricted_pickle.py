@@ -15,6 +15,9 @@ from typing import Any, ClassVar
 from export.checkpoint.formats.coding import Malformed
 
 _TUPLE_PARTS_MAX = 1_000_000
+"""The maximum number of parts of a tuple, its parts' parts included. Names and shapes of tensors
+have a few.
+"""
 
 
 class Record:
@@ -28,7 +31,9 @@ class Record:
     """Names of the attributes that an object of the class may have."""
 
     def __setstate__(self, state: Any) -> None:
-        attributes = state if isinstance(state, dict) else {"state": state}
+        attributes = state
+        if not isinstance(state, dict):
+            attributes = {"state": state}
         unknown = sorted(str(name) for name in attributes if name not in self.KNOWN)
         if unknown:
             raise Malformed(
@@ -38,14 +43,14 @@ class Record:
         self.__dict__.update(attributes)
 
 
-def record_class(name: str, known: Iterable[str]) -> type[Record]:
+def record_class(name: str, attributes: Iterable[str]) -> type[Record]:
     """Returns what takes the place of a class.
 
     Args:
       name: The name of the class, for messages.
-      known: Names of the attributes that its objects may have; any other is an error.
+      attributes: Names of the attributes that its objects may have; any other is an error.
     """
-    return type(name, (Record,), {"KNOWN": frozenset(known)})
+    return type(name, (Record,), {"KNOWN": frozenset(attributes)})
 
 
 def load_restricted(
@@ -57,12 +62,13 @@ def load_restricted(
 
     Args:
       data: The pickle.
-      substitute: Returns what takes the place of a name, given its module and its name; None: the
+      substitute: Returns what takes the place of a name, by the module and the name; None if the
         name is not allowed.
-      persistent: Returns the object of a persistent id; None: there may be none.
+      persistent: Returns the object of a persistent id; None if the pickle may have no such ids.
 
     Raises:
-      Malformed: It is damaged, or names something else, or would keep the reader busy without end.
+      Malformed: The pickle is damaged, names something else, or would keep the reader busy without
+        end.
     """
     reader = _Unpickler(io.BytesIO(data), substitute, persistent)
     try:
@@ -70,7 +76,8 @@ def load_restricted(
         return reader.load()
     except Malformed:
         raise
-    # Whatever a damaged pickle does: wrong stacks, types, lengths, recursion.
+    # A damaged pickle can raise anything: its instructions find wrong stacks, types or lengths, or
+    # recurse.
     except Exception as problem:
         raise Malformed(f"{type(problem).__name__}: {problem}") from problem
 
@@ -81,9 +88,11 @@ def _check_tuples(data: bytes) -> None:
     by one if the tuple is its key.
 
     Raises:
-      Malformed: One has more.
+      Malformed: A tuple has more parts.
     """
-    stack: list[list[int]] = []  # of each object, the number of its parts, in a list of its own
+    # The pickle machine without its objects: of each object on the stack, the number of its parts,
+    # in a list of its own. No instruction is executed.
+    stack: list[list[int]] = []
     marks: list[int] = []
     memo: dict[int, list[int]] = {}
     for opcode, argument, _ in pickletools.genops(data):
@@ -109,8 +118,8 @@ def _check_tuples(data: bytes) -> None:
 
 
 def _first_operand(opcode: Any, size: int, marks: list[int]) -> int:
-    """Returns where the operands of an instruction begin on the stack, whose last mark it may take
-    away.
+    """Returns the position on the stack of the first operand of an instruction. Removes the last
+    mark if the instruction takes the operands from there on.
     """
     before: list[Any] = opcode.stack_before
     if pickletools.markobject not in before:
@@ -131,10 +140,10 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what takes the place of a name."""
-        found = self._substitute(module, name)
-        if found is None:
+        replacement = self._substitute(module, name)
+        if replacement is None:
             raise Malformed(f"it names {module}.{name}, which is not read")
-        return found
+        return replacement
 
     def persistent_load(self, pid: Any) -> Any:
         """Returns the object of a persistent id."""

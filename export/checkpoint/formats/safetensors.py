@@ -29,7 +29,9 @@ SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 
 _HEADER_BYTES_MAX = 100_000_000
+"""The limit of the header that the format itself states."""
 _INDEX_BYTES_MAX = 256 << 20
+"""The maximum number of bytes that are read of an index, which has a line for each tensor."""
 _SIZE_BYTES = 8
 _METADATA = frozenset({"format"})
 """The library that wrote a file, such as "pt"."""
@@ -37,6 +39,9 @@ _INDEX = frozenset({"metadata", "weight_map"})
 _OF_INDEX = frozenset({"total_parameters", "total_size"})
 _OF_TENSOR = frozenset({"dtype", "shape", "data_offsets"})
 _SHOWN_MAX = 200
+"""The maximum number of characters of a name that a message repeats."""
+_FILES_SHOWN = 5
+"""The maximum number of files that a message lists."""
 _DTYPES = {
     "F64": "float64",
     "F32": "float32",
@@ -55,42 +60,50 @@ _DTYPES = {
 
 
 def find_safetensors(path: Location) -> Location | None:
-    """Returns the file or the index that a path means: itself, or the only one in a directory.
-    None: it is or has none.
+    """Returns the file or the index that a path means: the path itself, or the only one in a
+    directory. Returns None if there is none.
 
     Raises:
       CheckpointError: A directory holds several files and no index of them.
-      OSError: It cannot be listed.
+      OSError: The directory cannot be listed.
     """
     if path.name.endswith((SUFFIX, INDEX_SUFFIX)):
         return path if path.is_file() else None
     if not path.is_dir():
         return None
-    held: list[Location] = sorted(path.iterdir(), key=str)
-    indexes = [file for file in held if file.name.endswith(INDEX_SUFFIX)]
-    found = indexes or [file for file in held if file.name.endswith(SUFFIX)]
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found[:5])
+
+    children: list[Location] = sorted(path.iterdir(), key=str)
+    # An index stands for the files that it names.
+    candidates = [file for file in children if file.name.endswith(INDEX_SUFFIX)]
+    if not candidates:
+        candidates = [file for file in children if file.name.endswith(SUFFIX)]
+    if len(candidates) > 1:
+        names = ", ".join(file.name for file in candidates[:_FILES_SHOWN])
         raise CheckpointError(
-            f"directory {path} holds {len(found)} checkpoints of safetensors ({names}); give one "
-            "of them, or the index of them all"
+            f"directory {path} holds {len(candidates)} checkpoints of safetensors ({names}); give "
+            "one of them, or the index of them all"
         )
-    return found[0] if found else None
+    if not candidates:
+        return None
+    return candidates[0]
 
 
 def list_safetensors(path: Location) -> Listing:
     """Lists the tensors of a file, or of all files that an index names.
 
     Raises:
-      CheckpointError: One of them is damaged, cut short, or not there.
-      OSError: One of them cannot be read.
+      CheckpointError: A file is damaged, cut short, or missing.
+      OSError: A file cannot be read.
     """
-    files = _files_of(path) if path.name.endswith(INDEX_SUFFIX) else [path]
+    files = [path]
+    if path.name.endswith(INDEX_SUFFIX):
+        files = _files_of(path)
     entries: dict[str, Entry] = {}
     digest = 0
     for file in files:
         stamp = stamp_of(file)
         header = _header_of(file, stamp)
+        # The format keeps no checksums of values: the stamp distinguishes files with one header.
         digest = google_crc32c.extend(digest, header + stamp.tag.encode())
         tensors = _tensors_of(file, header)
         data_start = _SIZE_BYTES + len(header)
@@ -125,8 +138,8 @@ def _check_no_holes(file: Location, tensors: Mapping[str, Any], data_bytes: int)
 def _files_of(index: Location) -> list[Location]:
     try:
         content = orjson.loads(read_range(index, 0, _INDEX_BYTES_MAX))
-        named = content["weight_map"]
-        names = sorted({str(name) for name in named.values()})
+        weight_map = content["weight_map"]
+        names = sorted({str(name) for name in weight_map.values()})
     except (ValueError, KeyError, AttributeError, TypeError) as problem:
         raise CheckpointError(f"{index} is no index of safetensors: {problem}") from problem
     _check_known(index, content, _INDEX, "it")
@@ -134,6 +147,7 @@ def _files_of(index: Location) -> list[Location]:
     files = []
     for name in names:
         file = index.parent / name
+        # A path could lead out of the directory.
         if "/" in name or not file.is_file():
             raise CheckpointError(
                 f"{index} names {name!r}, which is not beside it; copy all files of the checkpoint"
@@ -170,18 +184,20 @@ def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
     return tensors
 
 
-def _check_known(file: Location, described: Any, known: frozenset[str], where: str) -> None:
+def _check_known(file: Location, described: Any, known_keys: frozenset[str], subject: str) -> None:
     """Rejects keys whose meaning is not known: they may say in which order the rows of tensors lie.
 
     Raises:
-      CheckpointError: There is one.
+      CheckpointError: There is an unknown key.
     """
-    unknown = sorted(set(described) - known) if isinstance(described, dict) else []
+    unknown = []
+    if isinstance(described, dict):
+        unknown = sorted(set(described) - known_keys)
     if unknown:
         raise CheckpointError(
-            f"{file}: {where} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may say "
-            "in which order rows lie; save the tensors with their rows in the order of the ids, "
-            "without it"
+            f"{file}: {subject} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may "
+            "say in which order rows lie; save the tensors with their rows in the order of the "
+            "ids, without it"
         )
 
 
@@ -190,7 +206,8 @@ def _entry(file: Location, stamp: Stamp, name: str, tensor: Any, data_start: int
         begin, end = tensor["data_offsets"]
         shape = tuple(tensor["shape"])
         dtype = _DTYPES.get(tensor["dtype"], str(tensor["dtype"]))
-        are_numbers = all(type(each) is int for each in (begin, end, *shape))
+        # `True` is an int, too, and a shape of a damaged header may hold anything.
+        are_numbers = all(type(number) is int for number in (begin, end, *shape))
         if not are_numbers or not can_be(shape) or not 0 <= begin <= end:
             raise ValueError(f"shape {shape} and data_offsets {[begin, end]} cannot be")
     except (ValueError, KeyError, TypeError) as problem:

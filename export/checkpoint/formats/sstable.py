@@ -28,11 +28,13 @@ MAGIC = bytes.fromhex("57fb808b247547db")  # 0xdb4775248b80fb57, little-endian
 FOOTER_BYTES = 48
 TRAILER_BYTES = 5
 KEY_BYTES_MAX = 64 << 10
+"""The maximum size of a key: a key is the name of a variable."""
 EXPANSION_MAX = 16
 """Key bytes per file byte that shared prefixes may unfold to: TensorFlow writes every sixteenth key
 in full.
 """
 EXPANSION_FLOOR_BYTES = 1 << 20
+"""Key bytes that a table may unfold to, however small its file is."""
 
 _COMPRESSIONS = {1: "snappy"}
 
@@ -41,11 +43,11 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     """Reads a whole table.
 
     Args:
-      data: the file's bytes.
+      data: The file's bytes.
     Returns:
       Keys, strictly rising, with their values.
     Raises:
-      Malformed: the bytes are no table, damaged, or compressed.
+      Malformed: The bytes are no table, damaged, or compressed.
     """
     if len(data) < FOOTER_BYTES or data[-len(MAGIC) :] != MAGIC:
         raise Malformed(
@@ -53,9 +55,9 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
             "kind of file"
         )
     footer = data[-FOOTER_BYTES:]
-    # The metaindex block is empty in every checkpoint.
-    at = read_varint(footer, read_varint(footer, 0)[1])[1]
-    index = _block(data, *_handle(footer, at))
+    # The first handle is that of the metaindex block, which is empty in every checkpoint.
+    position = read_varint(footer, read_varint(footer, 0)[1])[1]
+    index = _block(data, *_handle(footer, position))
     allowance = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data)
     end = 0
     pairs: list[tuple[bytes, bytes]] = []
@@ -63,6 +65,7 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     _add_entries(handles, index, allowance)
     for _, handle in handles:
         offset, size = _handle(handle, 0)
+        # Blocks that overlap could repeat the same bytes without end.
         if offset < end:
             raise Malformed(f"its blocks overlap or go backwards at byte {offset}")
         end = offset + size + TRAILER_BYTES
@@ -70,9 +73,9 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     return pairs
 
 
-def _handle(data: bytes, at: int) -> tuple[int, int]:
-    offset, at = read_varint(data, at)
-    return offset, read_varint(data, at)[0]
+def _handle(data: bytes, position: int) -> tuple[int, int]:
+    offset, position = read_varint(data, position)
+    return offset, read_varint(data, position)[0]
 
 
 def _block(data: bytes, offset: int, size: int) -> bytes:
@@ -104,26 +107,30 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
 
 
 def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int) -> int:
-    """Adds a block's entries to those before; keys must rise, and their bytes stay within the
+    """Adds a block's entries to `pairs`. The keys must rise, and their bytes stay within the
     allowance.
 
     Returns:
-      What is left of the allowance.
+      The remaining allowance.
     """
-    at = 0
+    position = 0
     end = len(block)
     length = 0
     key = b""
-    last = pairs[-1][0] if pairs else None
-    while at < end:
-        shared, at = read_varint(block, at)
-        tail, at = read_varint(block, at)
-        size, at = read_varint(block, at)
-        middle = at + tail
+    last = None
+    if pairs:
+        last = pairs[-1][0]
+    while position < end:
+        shared, position = read_varint(block, position)
+        tail, position = read_varint(block, position)
+        size, position = read_varint(block, position)
+        middle = position + tail
         stop = middle + size
         if shared > length or stop > end:
             raise Malformed("an entry reaches outside its block")
-        key = key[:shared] + block[at:middle]
+        # An entry of a few bytes can share a long key with the entry before it, so that the keys
+        # of a small hostile file could fill the memory.
+        key = key[:shared] + block[position:middle]
         length = shared + tail
         allowance -= length
         if length > KEY_BYTES_MAX or allowance < 0:
@@ -135,7 +142,7 @@ def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int)
             raise Malformed("its keys do not rise")
         last = key
         pairs.append((key, block[middle:stop]))
-        at = stop
+        position = stop
     return allowance
 
 
@@ -146,22 +153,27 @@ def write_table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     All lie in one block, each key in full: an index is read as a whole, and once.
     """
     pairs = list(pairs)
-    out = bytearray()
-    handle = _append(out, pairs)
-    footer = _append(out, []) + _append(out, [(pairs[-1][0], handle)] if pairs else [])
-    return bytes(out) + footer.ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC
+    table = bytearray()
+    index = []
+    handle = _append(table, pairs)
+    if pairs:
+        index = [(pairs[-1][0], handle)]
+    footer = _append(table, []) + _append(table, index)
+    return bytes(table) + footer.ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC
 
 
-def _append(out: bytearray, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+def _append(table: bytearray, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Appends a block of pairs with its trailer; returns its handle."""
     body = bytearray()
     restarts = []
     for key, value in pairs:
         restarts.append(len(body))
         body += varint(0) + varint(len(key)) + varint(len(value)) + key + value
+    # A block has at least one restart point, even if it has no entries.
     restarts = restarts or [0]
     body += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-    handle = varint(len(out)) + varint(len(body))
-    body += b"\0"  # not compressed
-    out += body + struct.pack("<I", mask(google_crc32c.value(bytes(body))))
+    handle = varint(len(table)) + varint(len(body))
+    # The type of the block, which the checksum covers, too: not compressed.
+    body += b"\0"
+    table += body + struct.pack("<I", mask(google_crc32c.value(bytes(body))))
     return handle

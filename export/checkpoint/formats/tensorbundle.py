@@ -15,7 +15,7 @@ import errno
 import math
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,11 @@ from object_store.remote_path import RemotePath
 from object_store.stamps import Stamp, local_stamp
 
 FORMAT_VERSION = 1
+"""The newest version of the format that this reader knows."""
 INDEX_BYTES_MAX = 256 << 20
+"""The maximum size of an index, which is read as a whole. It has about a hundred bytes for each
+variable and slice.
+"""
 DTYPE_NAMES = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string",
     8: "complex64", 9: "int64",
@@ -67,10 +71,12 @@ def read_index(prefix: Location) -> Listing:
     data = _file_bytes(path)
     try:
         stored = dict(read_table(data))
-        find = _finder(prefix, _file_count(stored.pop(b"", None), path))
+        find_file = _finder(prefix, _file_count(stored.pop(b"", None), path))
         # Keys of slices begin with a zero byte.
         names = {key: key.decode() for key in stored if key[0]}
-        entries = {name: _entry(name, stored[key], stored, find) for key, name in names.items()}
+        entries = {
+            name: _entry(name, stored[key], stored, find_file) for key, name in names.items()
+        }
     except OSError as problem:
         raise CheckpointError(
             f"checkpoint {prefix}: its files cannot be listed: {problem.strerror}"
@@ -119,9 +125,13 @@ def string_bytes(text: bytes) -> tuple[bytes, int]:
 
     The crc covers the length as a fixed-width integer where the file holds a varint.
     """
-    fixed = struct.pack("<I" if len(text) < 1 << 32 else "<Q", len(text))
-    of_length = struct.pack("<I", mask(google_crc32c.value(fixed)))
-    return varint(len(text)) + of_length + text, int(google_crc32c.value(fixed + of_length + text))
+    length_format = "<I"
+    if len(text) >= 1 << 32:
+        length_format = "<Q"
+    length = struct.pack(length_format, len(text))
+    length_crc = struct.pack("<I", mask(google_crc32c.value(length)))
+    crc = int(google_crc32c.value(length + length_crc + text))
+    return varint(len(text)) + length_crc + text, crc
 
 
 def read_string(data: bytes, crc32c: int) -> bytes | None:
@@ -129,22 +139,28 @@ def read_string(data: bytes, crc32c: int) -> bytes | None:
     checksums.
     """
     try:
-        _, at = read_varint(data, 0)
+        _, crc_start = read_varint(data, 0)
     except Malformed:
         return None
-    text = data[at + 4 :]
-    return text if string_bytes(text) == (data, crc32c) else None
+    text = data[crc_start + 4 :]
+    # The length and both checksums are compared at once, by writing the string anew.
+    if string_bytes(text) != (data, crc32c):
+        return None
+    return text
 
 
 def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
     """Yields the problems of data files: a file is gone, is cut short, or cannot hold all of its
     entries.
     """
+    # The entry that ends last in each file: its end, its key and the file's stamp.
     needed: dict[str, tuple[int, str, Stamp | None]] = {}
+    # The bytes of all entries in each file. Entries that overlap may claim more than it has.
     claimed: dict[str, int] = {}
     for key, entry in entries.items():
         for part in entry.slices:
-            if part.bytes:  # an empty variable may point past the end
+            # An empty variable may point past the end.
+            if part.bytes:
                 if part.file not in needed or part.offset + part.bytes > needed[part.file][0]:
                     needed[part.file] = part.offset + part.bytes, key, part.stamp
                 claimed[part.file] = claimed.get(part.file, 0) + part.bytes
@@ -176,11 +192,13 @@ def _why_unreadable(file: str) -> str:
 
 def _finder(prefix: Location, count: int) -> _FindFile:
     """Returns the function that finds the data files of a checkpoint by their numbers."""
-    # One request lists all of them.
-    listed = prefix.parent.listing() if isinstance(prefix, RemotePath) else None
+    # In a store, one request lists all of them.
+    listed = None
+    if isinstance(prefix, RemotePath):
+        listed = prefix.parent.listing()
 
     @cache
-    def find(number: int) -> tuple[str, Stamp | None]:
+    def find_file(number: int) -> tuple[str, Stamp | None]:
         if number >= count:
             raise Malformed(f"a variable lies in data file {number} of {count}")
         path = prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{count:05d}")
@@ -191,17 +209,22 @@ def _finder(prefix: Location, count: int) -> _FindFile:
         except OSError:
             return str(path), None
 
-    return find
+    return find_file
 
 
 def _file_bytes(path: Location) -> bytes:
     try:
-        size = path.stamp().bytes if isinstance(path, RemotePath) else path.stat().st_size
+        if isinstance(path, RemotePath):
+            size = path.stamp().bytes
+        else:
+            size = path.stat().st_size
         if size > INDEX_BYTES_MAX:
             raise CheckpointError(
                 f"checkpoint index {path} has {size} bytes; at most {INDEX_BYTES_MAX} are read"
             )
-        return path.read(0, size) if isinstance(path, RemotePath) else path.read_bytes()
+        if isinstance(path, RemotePath):
+            return path.read(0, size)
+        return path.read_bytes()
     except OSError as problem:
         raise CheckpointError(
             f"checkpoint index {path} cannot be read: {problem.strerror}"
@@ -223,7 +246,7 @@ def _file_count(data: bytes | None, path: Location) -> int:
         )
     if header.version.min_consumer > FORMAT_VERSION:
         raise CheckpointError(
-            f"checkpoint index {path} asks for a reader of format {header.version.min_consumer}; "
+            f"checkpoint index {path} needs a reader of format {header.version.min_consumer}; "
             f"this one knows {FORMAT_VERSION}; a newer product version may read it"
         )
     if header.num_shards < 0:
@@ -231,7 +254,9 @@ def _file_count(data: bytes | None, path: Location) -> int:
     return int(header.num_shards)
 
 
-def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _FindFile) -> Entry:
+def _entry(
+    name: str, data: bytes, stored: MutableMapping[bytes, bytes], find_file: _FindFile
+) -> Entry:
     """Returns a variable that is stored as a whole, or cut into slices, which are in `stored` and
     need not cover the variable.
     """
@@ -239,39 +264,52 @@ def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _
     dtype = _dtype(proto)
     shape = _shape(proto)
     if not proto.slices:
-        return Entry(name, dtype, shape, (_slice(name, proto, (0,) * len(shape), shape, find),))
+        whole = _slice(name, proto, (0,) * len(shape), shape, find_file)
+        return Entry(name, dtype, shape, (whole,))
+
     parts = []
     for cut in proto.slices:
         if len(cut.extent) != len(shape):
             raise Malformed(f"rank {len(shape)} and a slice of rank {len(cut.extent)}")
-        extents = [
-            (each.start, each.length if each.HasField("length") else WHOLE_AXIS)
-            for each in cut.extent
-        ]
-        held = stored.pop(slice_key(name, extents), None)
-        if held is None:
+        extents = []
+        for extent in cut.extent:
+            length = extent.length if extent.HasField("length") else WHOLE_AXIS
+            extents.append((extent.start, length))
+        # Taken out of the index, so that a slice that is listed twice is missing the second time.
+        part_data = stored.pop(slice_key(name, extents), None)
+        if part_data is None:
             raise Malformed(
                 f"{name!r} lists a slice {extents} that the index does not hold, or lists it twice"
             )
-        part = decode("BundleEntryProto", held)
+
+        part = decode("BundleEntryProto", part_data)
         starts = tuple([start for start, _ in extents])
-        lengths = zip(shape, extents, strict=True)
-        sizes = tuple([total if length == WHOLE_AXIS else length for total, (_, length) in lengths])
-        inside = all(
-            0 <= start <= total - size
-            for start, size, total in zip(starts, sizes, shape, strict=True)
-        )
-        if not inside or (_dtype(part), _shape(part)) != (dtype, sizes):
+        sizes = _slice_shape(shape, extents)
+        if not _is_inside(starts, sizes, shape) or (_dtype(part), _shape(part)) != (dtype, sizes):
             raise Malformed(
                 f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores "
                 f"one of shape {_shape(part)}, {_dtype(part)}, which does not fit"
             )
-        parts.append(_slice(name, part, starts, sizes, find))
+        parts.append(_slice(name, part, starts, sizes, find_file))
     return Entry(name, dtype, shape, tuple(parts))
 
 
+def _slice_shape(shape: Sequence[int], extents: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Returns the shape of a slice of a variable of `shape`."""
+    sizes = []
+    for total, (_, length) in zip(shape, extents, strict=True):
+        sizes.append(total if length == WHOLE_AXIS else length)
+    return tuple(sizes)
+
+
+def _is_inside(starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> bool:
+    """Returns whether a slice lies inside its variable."""
+    extents = zip(starts, sizes, shape, strict=True)
+    return all(0 <= start <= total - size for start, size, total in extents)
+
+
 def _slice(
-    name: str, proto: Any, starts: tuple[int, ...], shape: tuple[int, ...], find: _FindFile
+    name: str, proto: Any, starts: tuple[int, ...], shape: tuple[int, ...], find_file: _FindFile
 ) -> Slice:
     if min(proto.shard_id, proto.offset, proto.size) < 0:
         raise Malformed(
@@ -280,7 +318,7 @@ def _slice(
     dtype = _dtype(proto)
     if dtype in NUMPY_DTYPES and proto.size != math.prod(shape) * NUMPY_DTYPES[dtype].itemsize:
         raise Malformed(f"{name!r} of shape {shape}, {dtype}, claims {proto.size} bytes")
-    file, stamp = find(proto.shard_id)
+    file, stamp = find_file(proto.shard_id)
     return Slice(file, proto.offset, proto.size, unmask(proto.crc32c), starts, shape, stamp)
 
 

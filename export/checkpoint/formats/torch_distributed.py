@@ -46,8 +46,10 @@ _STRIDED = "torch.strided"
 _PROPERTIES = 5
 """dtype, layout, requires_grad, memory format and pin_memory: TensorProperties.__getstate__."""
 _METADATA_BYTES_MAX = 1 << 30
+"""The maximum number of bytes that are read of the metadata, which describe each part."""
 _LITTLE = b"little"
 _PICKLE_BYTES_MAX = 1 << 20
+"""The maximum size of the pickle that describes one tensor."""
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -82,7 +84,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 program that saves rows in an order of its own adds some, as Megatron adds `mcore_data`.
 """
 _DISTRIBUTED_SUBSTITUTES: dict[str, Any] = {
-    **{name: record_class(name, known) for name, known in _ATTRIBUTES.items()},
+    **{name: record_class(name, attributes) for name, attributes in _ATTRIBUTES.items()},
     **dict.fromkeys(["_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"], int),
 }
 
@@ -100,8 +102,18 @@ _SUBSTITUTES: dict[tuple[str, str], Any] = {
 }
 
 
-class _Part(NamedTuple):
-    """A part of a tensor, and where its zip file lies."""
+class _TensorPart(NamedTuple):
+    """A part of a tensor, which is saved in a zip file of its own.
+
+    Attributes:
+      tensor: The name of the tensor.
+      dtype: The dtype of the tensor.
+      starts: The first index of the part on each axis.
+      shape: The shape of the part.
+      file: The data file that holds the zip file.
+      offset: The first byte of the zip file in the data file.
+      length: The size of the zip file in bytes.
+    """
 
     tensor: str
     dtype: str
@@ -116,8 +128,8 @@ def is_torch_distributed(path: Location) -> bool:
     """Returns whether a directory holds a checkpoint of torch.distributed.
 
     Raises:
-      CheckpointError: It is not complete.
-      OSError: It cannot be listed.
+      CheckpointError: The checkpoint is not complete.
+      OSError: The directory cannot be listed.
     """
     if not path.is_dir():
         return False
@@ -135,9 +147,9 @@ def list_torch_distributed(directory: Location) -> Listing:
     """Lists the tensors of a checkpoint; objects that are no tensors are left out.
 
     Raises:
-      CheckpointError: It is damaged, cut short, compressed, or its metadata names code that is not
-        known or holds something that is not understood.
-      OSError: It cannot be read.
+      CheckpointError: The checkpoint is damaged, cut short, compressed, or its metadata names
+        unknown code or holds something that is not understood.
+      OSError: A file cannot be read.
     """
     data = read_range(directory / METADATA, 0, _METADATA_BYTES_MAX)
     try:
@@ -158,11 +170,13 @@ def list_torch_distributed(directory: Location) -> Listing:
             "of PyTorch wrote it than those that are known"
         ) from problem
 
+    # Each part is a zip file of its own, whose directory takes several reads: from a store, they
+    # run at a time.
     stamps = {file: _stamp_of(file) for file in {part.file for part in parts}}
     slices: dict[str, list[Slice]] = {name: [] for name in tensors}
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-list") as pool:
-        found = pool.map(lambda part: _slice_of(part, stamps[part.file]), parts)
-        for part, piece in zip(parts, found, strict=True):
+        slices_of_parts = pool.map(lambda part: _slice_of(part, stamps[part.file]), parts)
+        for part, piece in zip(parts, slices_of_parts, strict=True):
             slices[part.tensor].append(piece)
 
     entries = {
@@ -177,13 +191,14 @@ def list_torch_distributed(directory: Location) -> Listing:
 def _metadata_substitute(module: str, name: str) -> Any:
     if module.startswith(_DISTRIBUTED):
         return _DISTRIBUTED_SUBSTITUTES.get(name)
-    if module == "torch" and name != "Size":  # a dtype, such as torch.float32
+    # The other names of `torch` itself are dtypes, such as torch.float32.
+    if module == "torch" and name != "Size":
         return f"torch.{name}"
     return _SUBSTITUTES.get((module, name))
 
 
 def _sharding_of(file: Location, metadata: Any) -> ModSharding | None:
-    """Returns how the planner says that rows of tables are sharded; None: it says nothing of that.
+    """Returns the sharding of tables' rows that the planner recorded; None if it recorded none.
 
     Raises:
       CheckpointError: The planner recorded something whose meaning is not known.
@@ -205,7 +220,8 @@ def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Returns dtype and shape of each tensor."""
     tensors = {}
     for name, entry in metadata.state_dict_metadata.items():
-        if not hasattr(entry, "properties"):  # an object that is no tensor
+        # An object that is no tensor, such as a count of steps.
+        if not hasattr(entry, "properties"):
             continue
         shape = _sizes(entry.size)
         if not can_be(shape):
@@ -222,13 +238,13 @@ def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     return tensors
 
 
-def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) -> list[_Part]:
+def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) -> list[_TensorPart]:
     """Returns the parts of all tensors whose values are numbers."""
-    shapes = {
-        (name, _sizes(chunk.offsets)): _sizes(chunk.sizes)
-        for name in tensors
-        for chunk in metadata.state_dict_metadata[name].chunks
-    }
+    shapes = {}
+    for name in tensors:
+        for chunk in metadata.state_dict_metadata[name].chunks:
+            shapes[name, _sizes(chunk.offsets)] = _sizes(chunk.sizes)
+
     parts = []
     for index, info in metadata.storage_data.items():
         name = index.fqn
@@ -245,7 +261,7 @@ def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) ->
         shape = shapes.pop((name, starts))
         if math.prod(shape):
             parts.append(
-                _Part(
+                _TensorPart(
                     tensor=name,
                     dtype=tensors[name][0],
                     starts=starts,
@@ -255,6 +271,8 @@ def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) ->
                     length=_count(info.length),
                 )
             )
+
+    # What is left has shapes and no values.
     lost = [name for name, starts in shapes if tensors[name][0] in NUMPY_DTYPES]
     if lost:
         raise ValueError(f"it does not say where {len(lost)} parts lie, one of {lost[0]!r}")
@@ -268,8 +286,10 @@ def _sizes(sizes: Any) -> tuple[int, ...]:
 def _count(number: Any) -> int:
     if type(number) is not int or number < 0:
         # Not its value: nested lists that share their parts have texts without an end.
-        shown = repr(number) if isinstance(number, int | float) else type(number).__name__
-        raise ValueError(f"{shown} stands where a size was expected")
+        description = type(number).__name__
+        if isinstance(number, int | float):
+            description = repr(number)
+        raise ValueError(f"{description} stands where a size was expected")
     return number
 
 
@@ -282,7 +302,7 @@ def _stamp_of(file: Location) -> Stamp:
         ) from problem
 
 
-def _slice_of(part: _Part, stamp: Stamp) -> Slice:
+def _slice_of(part: _TensorPart, stamp: Stamp) -> Slice:
     """Returns where the values of a part lie.
 
     Raises:
@@ -314,7 +334,7 @@ def _slice_of(part: _Part, stamp: Stamp) -> Slice:
     )
 
 
-def _values_of(part: _Part, size: int) -> tuple[int, int]:
+def _values_of(part: _TensorPart, size: int) -> tuple[int, int]:
     """Returns the first byte of the values within a part's zip file, and their crc32.
 
     Raises:
@@ -329,13 +349,15 @@ def _values_of(part: _Part, size: int) -> tuple[int, int]:
             raise Malformed("its data.pkl is too large for that of a tensor")
         _check_tensor(archive.read(pickled), part)
         order = members.get("byteorder")
-        # Compared by its size first: a member of some bytes can become gigabytes.
-        if order is not None and (
-            order.file_size != len(_LITTLE) or archive.read(order) != _LITTLE
-        ):
-            raise Malformed("its values are big-endian; save it on another machine")
+        if order is not None:
+            # Compared by its size first: a member of some bytes can become gigabytes.
+            is_little = order.file_size == len(_LITTLE) and archive.read(order) == _LITTLE
+            if not is_little:
+                raise Malformed("its values are big-endian; save it on another machine")
     if values.compress_type != zipfile.ZIP_STORED or values.file_size != size:
         raise Malformed(f"its values have {values.file_size} bytes; {size} were expected")
+    # The header before the values repeats their name, with an extra field of another length than
+    # that of the archive's directory.
     header = read_range(part.file, part.offset + values.header_offset, _LOCAL_HEADER.size)
     magic, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
     start = values.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
@@ -344,25 +366,27 @@ def _values_of(part: _Part, size: int) -> tuple[int, int]:
     return start, values.CRC
 
 
-def _check_tensor(pickled: bytes, part: _Part) -> None:
+def _check_tensor(pickled: bytes, part: _TensorPart) -> None:
     """Checks that the values of a saved tensor are those of a part, in the order of its rows."""
     tensor = load_restricted(pickled, _tensor_substitute, tuple)
     if not isinstance(tensor, _SavedTensor):
         raise Malformed("it is no tensor")
-    expected = [
-        math.prod(part.shape[axis + 1 :]) if part.shape[axis] != 1 else None
-        for axis in range(len(part.shape))
-    ]
-    strides = [
-        stride if size != 1 else None
-        for stride, size in zip(tensor.strides, tensor.shape, strict=True)
-    ]
-    if tensor.first or tensor.shape != part.shape or strides != expected:
+    is_part = tensor.shape == part.shape and not tensor.first
+    if not is_part or not _is_row_major(tensor):
         raise Malformed(
             f"its tensor has shape {list(tensor.shape)}, strides {list(tensor.strides)} and begins "
             f"at value {tensor.first}; the rows of shape {list(part.shape)} were expected, without "
             "gaps: save a contiguous tensor"
         )
+
+
+def _is_row_major(tensor: _SavedTensor) -> bool:
+    """Returns whether the values of a tensor lie in the order of its rows, without gaps."""
+    for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.strides, strict=True)):
+        # The stride of an axis with one index is never used, and may be anything.
+        if size != 1 and stride != math.prod(tensor.shape[axis + 1 :]):
+            return False
+    return True
 
 
 class _SavedTensor(NamedTuple):

@@ -26,13 +26,14 @@ _OF_A_STACK = {
     "tables",
     "padded_vocab_sizes",
 }
-_ABOUT_STACKS = {  # which of its values no row depends on
+_ABOUT_STACKS = {
     "feature_names",
     "padded_embedding_dims",
     "stack_name",
     "stack_table_name",
     "total_sample_count_multiplier",
 }
+"""Keys of a stack's configuration on which no row depends."""
 _OF_A_TABLE = {"name", "num_embeddings", "embedding_dim"}
 _ABOUT_TABLES = {
     "feature_names",
@@ -44,8 +45,9 @@ _ABOUT_TABLES = {
     "row_offset_in_shard",
     "shard_rotation",
 }
+"""Keys of a table's configuration on which no row depends, or which repeat those of its stack."""
 _SHOWN_MAX = 200
-"""Characters of the metadata that a message shows."""
+"""The maximum number of characters of the metadata that a message repeats."""
 
 
 class NotUnderstood(ValueError):
@@ -56,13 +58,13 @@ def read_planner_data(planner_data: Any, tensors: Collection[str]) -> ModShardin
     """Reads what a planner recorded.
 
     Args:
-      planner_data: As it was saved.
+      planner_data: The planner's data, as it was saved.
       tensors: The names of the tensors.
 
     Returns:
-      How rows of embedding tables are sharded; None: it says nothing of that.
+      The sharding of the rows of embedding tables; None if nothing was recorded about it.
     Raises:
-      NotUnderstood: It recorded something else, or contradicts itself; names what.
+      NotUnderstood: The planner recorded something else, or contradicts itself; the error names it.
     """
     sharding = None
     for name, recorded in (planner_data or {}).items():
@@ -72,106 +74,110 @@ def read_planner_data(planner_data: Any, tensors: Collection[str]) -> ModShardin
         if name == _SPARSECORE and isinstance(recorded, dict):
             sharding = _sharding(recorded)
         elif not (is_path and name in tensors):
-            shown = str(name)[:_SHOWN_MAX]
-            raise NotUnderstood(f"planner_data[{shown!r}] ({_summary(recorded)})")
+            shown_name = str(name)[:_SHOWN_MAX]
+            raise NotUnderstood(f"planner_data[{shown_name!r}] ({_summary(recorded)})")
     return sharding
 
 
 def _sharding(recorded: Mapping[Any, Any]) -> ModSharding:
-    where = f"planner_data[{_SPARSECORE!r}]"
-    _check_keys(recorded, _OF_ALL, {"stacked_configs"}, where)
-    cores = _count(recorded, "world_size", where) * _count(recorded, "num_sc_per_device", where)
+    path = f"planner_data[{_SPARSECORE!r}]"
+    _check_keys(recorded, _OF_ALL, {"stacked_configs"}, path)
+    cores = _count(recorded, "world_size", path) * _count(recorded, "num_sc_per_device", path)
+    # A dict by the names of stacks, or a list.
     configs = recorded.get("stacked_configs") or {}
     if isinstance(configs, dict):
         configs = list(configs.values())
     if not isinstance(configs, list):
-        raise NotUnderstood(f"{where}['stacked_configs'] ({_summary(configs)})")
+        raise NotUnderstood(f"{path}['stacked_configs'] ({_summary(configs)})")
     tables: list[ShardedTable] = []
     for config in configs:
-        tables += _stack(config, cores, f"{where}['stacked_configs']")
-    _check_distinct([table.name for table in tables], where)
+        tables += _stack(config, cores, f"{path}['stacked_configs']")
+    _check_distinct([table.name for table in tables], path)
     return ModSharding(cores, tuple(tables))
 
 
-def _stack(config: Any, cores: int, where: str) -> Iterator[ShardedTable]:
-    _check_keys(config, _OF_A_STACK, _ABOUT_STACKS, where)
+def _stack(config: Any, cores: int, path: str) -> Iterator[ShardedTable]:
+    _check_keys(config, _OF_A_STACK, _ABOUT_STACKS, path)
     stack = config.get("stack_table_name") or config.get("stack_name")
     if not isinstance(stack, str):
-        raise NotUnderstood(f"{where}: a stack without a name")
-    where = f"{where}[{stack[:_SHOWN_MAX]!r}]"
+        raise NotUnderstood(f"{path}: a stack without a name")
+    path = f"{path}[{stack[:_SHOWN_MAX]!r}]"
     stored = (
-        _count(config, "stack_num_embeddings", where),
-        _count(config, "stack_embedding_dim", where),
+        _count(config, "stack_num_embeddings", path),
+        _count(config, "stack_embedding_dim", path),
     )
     for table in config["tables"]:
-        _check_keys(table, _OF_A_TABLE, _ABOUT_TABLES, f"{where}: a table")
+        _check_keys(table, _OF_A_TABLE, _ABOUT_TABLES, f"{path}: a table")
         name = table["name"]
         if not isinstance(name, str):
-            raise NotUnderstood(f"{where}: a table without a name")
-        placed = {
-            key: _of_table(config, key, name, where)
+            raise NotUnderstood(f"{path}: a table without a name")
+        position = {
+            key: _of_table(config, key, name, path)
             for key in ("padded_vocab_sizes", "row_offsets_in_shard", "shard_rotations")
         }
-        _check_same(table, "padded_vocab_size", placed["padded_vocab_sizes"], where)
-        _check_same(table, "row_offset_in_shard", placed["row_offsets_in_shard"], where)
-        _check_same(table, "shard_rotation", placed["shard_rotations"], where)
-        rows = _count(table, "num_embeddings", where)
-        padded = placed["padded_vocab_sizes"]
+        _check_same(table, "padded_vocab_size", position["padded_vocab_sizes"], path)
+        _check_same(table, "row_offset_in_shard", position["row_offsets_in_shard"], path)
+        _check_same(table, "shard_rotation", position["shard_rotations"], path)
+        rows = _count(table, "num_embeddings", path)
+        padded = position["padded_vocab_sizes"]
         if padded % cores or padded < rows:
             raise NotUnderstood(
-                f"{where}: table {name!r} of {rows} rows is padded to {padded}, which are no rows "
+                f"{path}: table {name!r} of {rows} rows is padded to {padded}, which are no rows "
                 f"for each of {cores} SparseCores"
             )
+        # A planner may count on past the number of cores; only the remainder turns rows.
         yield ShardedTable(
             name=name,
             stack=stack,
             rows=rows,
-            dim=_count(table, "embedding_dim", where),
+            dim=_count(table, "embedding_dim", path),
             stored=stored,
-            offset=placed["row_offsets_in_shard"],
-            rotation=placed["shard_rotations"] % cores,
+            offset=position["row_offsets_in_shard"],
+            rotation=position["shard_rotations"] % cores,
         )
 
 
-def _of_table(config: Mapping[str, Any], key: str, table: str, where: str) -> int:
+def _of_table(config: Mapping[str, Any], key: str, table: str, path: str) -> int:
     values = config[key]
     if not isinstance(values, dict) or table not in values:
-        raise NotUnderstood(f"{where}[{key!r}] has nothing of table {table!r}")
-    return _count(values, table, f"{where}[{key!r}]", least=0)
+        raise NotUnderstood(f"{path}[{key!r}] has nothing of table {table!r}")
+    return _count(values, table, f"{path}[{key!r}]", minimum=0)
 
 
-def _check_same(table: Mapping[str, Any], key: str, value: int, where: str) -> None:
+def _check_same(table: Mapping[str, Any], key: str, value: int, path: str) -> None:
     if table.get(key, value) != value:
         raise NotUnderstood(
-            f"{where}: table {table['name']!r} has {key} {table[key]!r} in one place and {value} "
+            f"{path}: table {table['name']!r} has {key} {table[key]!r} in one place and {value} "
             "in another"
         )
 
 
 def _check_keys(
-    recorded: Any, required: Collection[str], others: Collection[str], where: str
+    recorded: Any, required: Collection[str], optional: Collection[str], path: str
 ) -> None:
     if not isinstance(recorded, dict):
-        raise NotUnderstood(f"{where} ({_summary(recorded)})")
+        raise NotUnderstood(f"{path} ({_summary(recorded)})")
     for key in required:
         if key not in recorded:
-            raise NotUnderstood(f"{where} without {key!r} ({_summary(recorded)})")
+            raise NotUnderstood(f"{path} without {key!r} ({_summary(recorded)})")
     for key in recorded:
-        if key not in {*required, *others}:
-            raise NotUnderstood(f"{where}[{str(key)[:_SHOWN_MAX]!r}] ({_summary(recorded[key])})")
+        if key not in {*required, *optional}:
+            raise NotUnderstood(f"{path}[{str(key)[:_SHOWN_MAX]!r}] ({_summary(recorded[key])})")
 
 
-def _check_distinct(names: list[str], where: str) -> None:
+def _check_distinct(names: list[str], path: str) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            raise NotUnderstood(f"{where}: table {name!r} lies in two stacks")
+            raise NotUnderstood(f"{path}: table {name!r} lies in two stacks")
 
 
-def _count(recorded: Mapping[str, Any], key: str, where: str, least: int = 1) -> int:
+def _count(recorded: Mapping[str, Any], key: str, path: str, minimum: int = 1) -> int:
     value = recorded[key]
-    if type(value) is not int or value < least:
-        shown = value if isinstance(value, int | float) else type(value).__name__
-        raise NotUnderstood(f"{where}[{key!r}] is {shown}; an integer from {least} was expected")
+    if type(value) is not int or value < minimum:
+        description = value if isinstance(value, int | float) else type(value).__name__
+        raise NotUnderstood(
+            f"{path}[{key!r}] is {description}; an integer from {minimum} was expected"
+        )
     return value
 
 

@@ -52,7 +52,7 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
     averages = {child for each in listed for child in nodes[each].children.values()}
     for _, node in graph.holders:
         for slot in node.slots:
-            found.add_slot(slot.name, nodes[slot.node].key, nodes[slot.of].key)
+            found.add_slot(slot.name, nodes[slot.node].key, nodes[slot.trained_node].key)
         if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
             owners = _owners(graph, node.children, seen)
             keys_by_name = keys_by_name or _unique(

@@ -61,7 +61,7 @@ TASK = TableTask(
 )
 AS_INT8 = replace(TASK, written_dtype="int8", scales="scales.bin")
 REMOTE = WHOLE._replace(file="s3://bucket/data")
-ARRAY = ArrayStore("{}", (4, 5), held_bytes=3000, file="array")
+ARRAY = ArrayStore("{}", (4, 5), memory_bytes=3000, file="array")
 
 
 def test_task_knows_what_it_reads_and_writes() -> None:

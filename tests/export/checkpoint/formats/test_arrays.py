@@ -15,7 +15,7 @@ import pytest
 import tensorstore
 
 from export.checkpoint.formats import arrays
-from export.checkpoint.formats.arrays import WINDOW_BYTES, ArrayRows, decoder_of, held_bytes
+from export.checkpoint.formats.arrays import WINDOW_BYTES, ArrayRows, decoder_of, memory_bytes
 from export.checkpoint.source_sums import SourceSum
 from export.checkpoint.variables import ArrayStore
 from export.errors import CheckpointError
@@ -260,7 +260,7 @@ def test_stored_checksums_of_a_dataset_are_of_its_chunks(tmp_path: Path) -> None
 def test_rows_of_an_array_take_two_copies_of_a_window(
     shape: tuple[int, ...], chunk: tuple[int, ...], itemsize: int, held: int
 ) -> None:
-    assert held_bytes(shape, chunk, itemsize) == held
+    assert memory_bytes(shape, chunk, itemsize) == held
 
 
 def test_decoder_is_the_library_with_its_version() -> None:
@@ -418,7 +418,7 @@ def test_large_chunks_are_decoded_once_and_one_is_held_at_a_time(tmp_path: Path,
         spec = write(tmp_path, FORMS[form](2 * chunk, chunk), values).spec
     command = [sys.executable, "-c", _READ_ALL, spec, str(2 * chunk), str(4 * DIM)]
     found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    held = held_bytes((2 * chunk, DIM), (chunk, DIM), 4)
+    held = memory_bytes((2 * chunk, DIM), (chunk, DIM), 4)
     assert found["grown"] < held + DECODER_BYTES
     stored = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
     assert found["read"] < 1.6 * stored  # forwards both chunks, and backwards the first again

@@ -239,7 +239,7 @@ def _meta(
             "collection",
             "meta_data",
             lambda _: _meta(1, 1, (0,), (4,), (-5,)),
-            "tells 4 keys of dim -5",
+            "states 4 keys of dim -5",
         ),
         (
             "collection",

@@ -237,7 +237,7 @@ def test_array_is_listed_with_the_memory_that_reading_it_takes(tmp_path: Path, d
     assert (entry.dtype, entry.shape, entry.itemsize) == (dtype, (20, 3), itemsize)
     assert entry.array is not None
     assert entry.array.chunk == (8, 3)
-    assert entry.array.held_bytes == 2 * 24 * 3 * itemsize  # three chunks, stored and decoded
+    assert entry.array.memory_bytes == 2 * 24 * 3 * itemsize  # three chunks, stored and decoded
     assert entry.array.file == str(tmp_path / "c/manifest.ocdbt")
 
 

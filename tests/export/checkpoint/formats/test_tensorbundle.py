@@ -116,7 +116,7 @@ BROKEN: list[tuple[list[Pair], str]] = [
     ),
     # The header.
     ([(b"", header(endianness=1))], "{index} was written on a big-endian machine, which is not"),
-    ([(b"", header(min_consumer=9))], "{index} asks for a reader of format 9; this one knows 1;"),
+    ([(b"", header(min_consumer=9))], "{index} needs a reader of format 9; this one knows 1;"),
     ([(b"", header(-3))], "its header claims -3 data files"),
     ([(b"", b"\xff")], "no BundleHeaderProto"),
     ([(b"", header(0)), (b"v", entry(1, (4,), 0, 16, 0))], "a variable lies in data file 0 of 0"),
