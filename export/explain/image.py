@@ -32,11 +32,10 @@ def explain_image(drawing: Drawing) -> str:
     picture, height = draw_svg(drawing)
     legend = []
     for look, (column, meaning) in LEGEND.items():
-        left_edge = COLUMNS[column][0]
+        edge = COLUMNS[column][0]
         legend.append(
-            f'<rect class="{look}" x="{left_edge}" y="{LEGEND_Y - 7}" width="22" height="4" '
-            f'rx="2"/>'
-            f'<text class="totals" x="{left_edge + 30}" y="{LEGEND_Y}">{meaning}</text>'
+            f'<rect class="{look}" x="{edge}" y="{LEGEND_Y - 7}" width="22" height="4" rx="2"/>'
+            f'<text class="totals" x="{edge + 30}" y="{LEGEND_Y}">{meaning}</text>'
         )
     template = Template(Path(__file__).with_name("image.svg").read_text(encoding="utf-8"))
     return template.substitute(
