@@ -456,19 +456,18 @@ def _list_item(
     packed = (directory / MANIFEST).is_file()
     base = _kvstore(directory)
     try:
+        kvstore = base
         ends = {}
         if packed:
             files = tensorstore.KvStore.open(base).result()
             ends = _ends(tensorstore.ocdbt, files)
+            kvstore = {"driver": "ocdbt", "base": base, "path": ""}
         problems = list(_file_problems(directory, ends))
 
         tree = _checked_tree(directory / TREE, tree_json)
         # Only then is a chunk that is not stored surely lost; see the module's docstring.
         complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))
 
-        kvstore = base
-        if packed:
-            kvstore = {"driver": "ocdbt", "base": base, "path": ""}
         context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
         store = tensorstore.KvStore.open(kvstore, context=context).result()
         keys = sorted(store.list().result())
