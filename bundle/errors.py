@@ -91,7 +91,7 @@ class Misfit(BundleError):
         """Creates the error.
 
         Args:
-          subject: Where the values were sent.
+          subject: The field or feature that the values were sent in.
           value, expected, predicate: As in the attributes.
         """
         text = str(value)
@@ -124,14 +124,14 @@ class WrongLength(FeatureError):
     """An example has another number of values than its input takes.
 
     Attributes:
-      example: Its position.
-      counts: How many values it has, and how many were expected, as a clause.
+      example: The position of the example.
+      counts: The number of values that it has, and the number that was expected, as a clause.
     """
 
-    def __init__(self, feature: str, example: int, count: int, wanted: str) -> None:
-        super().__init__(feature, f"{count} values in example {example}", f"a list of {wanted}")
+    def __init__(self, feature: str, example: int, count: int, expected: str) -> None:
+        super().__init__(feature, f"{count} values in example {example}", f"a list of {expected}")
         self.example = example
-        self.counts = f"has {count} values; {wanted} were expected"
+        self.counts = f"has {count} values; {expected} were expected"
 
 
 class UnknownCandidate(Misfit):
@@ -167,7 +167,7 @@ class VectorRejected(Misfit):
     """A table's dtype cannot hold the new vector of a row.
 
     Attributes:
-      position: Of the vector among those that were sent.
+      position: The position of the vector among those that were sent.
     """
 
     def __init__(self, position: int, value: str, expected: str) -> None:
@@ -179,7 +179,7 @@ class RecordDamaged(BundleError):
     """A record of a TFRecord file is damaged, or the file is none.
 
     Attributes:
-      number: Of the record, from 1.
+      number: The number of the record, from 1.
       problem: What is wrong with it, as a clause.
       is_gzip: Whether the file looks compressed with GZIP.
     """
@@ -195,8 +195,8 @@ class LogDamaged(BundleError):
     """A record of a change log is damaged.
 
     Attributes:
-      path: The log.
-      position: Where the record begins, in bytes.
+      path: The file of the log.
+      position: The position of the record's first byte.
     """
 
     def __init__(self, path: Path, position: int, problem: str) -> None:
@@ -224,9 +224,9 @@ class FormulaUndefined(BundleError, ArithmeticError):
     """A formula has no finite value for a candidate, such as the logarithm of a negative number.
 
     Attributes:
-      place: The position of the candidate.
+      position: The position of the candidate.
     """
 
-    def __init__(self, problem: str, place: int) -> None:
+    def __init__(self, problem: str, position: int) -> None:
         super().__init__(problem)
-        self.place = place
+        self.position = position

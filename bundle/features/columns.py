@@ -46,8 +46,8 @@ class Activation(NamedTuple):
     unknown: int = 0
 
 
-class Place(NamedTuple):
-    """An array that features are looked up into, side by side.
+class OutputBlock(NamedTuple):
+    """An array that features are written into, side by side, such as an input of a tower.
 
     Attributes:
       array: [n, width]. The last axis is contiguous; the rows may lie anywhere.
@@ -104,6 +104,8 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
             value = f"{size} values for {n} examples without offsets"
             raise FeatureError(name, value, "the same number of values for each example")
         return np.arange(n + 1, dtype=np.int64) * per_example
+
+    # Checked in full: code that reads by these offsets does not look at their bounds again.
     offsets = column.offsets
     if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
         expected = f"a list of {n + 1} integers for {n} examples"
@@ -178,6 +180,8 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
         return Column(column.values, None, column.weights)
     if default is None:
         raise not_sent(name)
+
+    # Values and the default are joined in one array, so that both need one type.
     values = column.values
     filling = default.values
     if values.size:
@@ -194,14 +198,15 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
     return Column(filled, None, weights)
 
 
-def place_of(name: str, position: int) -> str:
-    """Returns the name of the column of one place of an input; no input can have such a name."""
+def column_of_position(name: str, position: int) -> str:
+    """Returns the name of the column of the values at one position of an input."""
+    # No input can have such a name: names have no NUL.
     return f"{name}\0{position}"
 
 
 def spread(name: str, column: Column, count: int, n: int) -> dict[str, Column]:
-    """Returns the columns of the places of an input that holds `count` values for each of n
-    examples, keyed by `place_of`.
+    """Returns a column for each position of an input that holds `count` values for each of n
+    examples, keyed by `column_of_position`.
 
     Raises:
       FeatureError: An example has more or fewer values, or there are weights; names input `name`.
@@ -215,8 +220,11 @@ def spread(name: str, column: Column, count: int, n: int) -> dict[str, Column]:
             example = int(wrong[0])
             value = f"{lengths[example]} values in example {example}"
             raise FeatureError(name, value, f"a list of {count}")
-    by_place = np.ascontiguousarray(column.values.reshape(n, count).T)
-    return {place_of(name, position): Column(values) for position, values in enumerate(by_place)}
+    by_position = np.ascontiguousarray(column.values.reshape(n, count).T)
+    return {
+        column_of_position(name, position): Column(values)
+        for position, values in enumerate(by_position)
+    }
 
 
 def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:

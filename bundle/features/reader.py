@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError, FormatError, RowOutOfRange
 from bundle.features.batch import Batch
 from bundle.features.changes import Changes, MergedRows
-from bundle.features.columns import Activation, Column, Place, place_of, spread
+from bundle.features.columns import Activation, Column, OutputBlock, column_of_position, spread
 from bundle.features.dense import Dense
 from bundle.features.input_lengths import FittedColumns, InputLengths, with_fitted_defaults
 from bundle.features.sources import (
@@ -60,18 +60,20 @@ if TYPE_CHECKING:
     _Reader = _rows.Rows | tuple[_rows.Rows, int] | int | None
     _NativeReaders = tuple[tuple[_Reader, ...], tuple[str, ...]]
 
-__all__ = ["Activation", "Column", "FeatureReader", "Place", "open_features"]
+__all__ = ["Activation", "Column", "FeatureReader", "OutputBlock", "open_features"]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _COMBINERS = ("sum", "mean", "sqrtn")
-"""In the order in which compiled code numbers them."""
+"""The combiners, in the order in which compiled code numbers them."""
 _BATCHES_MAX = 256
-"""Sets of names that are kept; those of a model's towers and their parts are few."""
+"""The maximum number of sets of names whose batches are cached; a model's towers and their parts
+need few.
+"""
 _CHANGED_SETS_MAX = 4
-"""Sets of changed tables, or of those with new keys, whose caches are kept. The set grows with each
-table that changes for the first time, and the smaller ones do not return.
+"""The maximum number of sets of changed tables, or of those with new keys, whose caches stay. The
+set grows with each table that changes for the first time, and the smaller ones do not return.
 """
 
 
@@ -116,7 +118,7 @@ class LostRow(NamedTuple):
 
 
 class _RowCaches(NamedTuple):
-    """What is kept of readers in which the same tables are changed.
+    """Caches that readers share in which the same tables are changed.
 
     Attributes:
       native_by_names: What reads features by compiled code, by the names of the features.
@@ -172,13 +174,13 @@ class FeatureReader:
         self.inputs = readers_of(features)
         self._weighted: set[str] = set()
         """Inputs that are sent with weights."""
-        self._places: dict[str, int] = {}
-        """The numbers of values of inputs each of whose values is a feature, by input."""
+        self._position_counts: dict[str, int] = {}
+        """The number of values of each input whose single values are features, by input."""
         for name, feature in features.items():
             if feature.weighted:
                 self._weighted.update(inputs_of(name, feature))
             if isinstance(feature, EmbeddedFeature) and feature.places is not None:
-                self._places[inputs_of(name, feature)[0]] = feature.places
+                self._position_counts[inputs_of(name, feature)[0]] = feature.places
         try:
             self._lengths = InputLengths(features)
         except FeatureError as problem:
@@ -233,6 +235,7 @@ class FeatureReader:
         for name, entry in self._lengths.entries.items():
             if entry.pad is None:
                 continue
+            # One example without values, which is padded as a whole.
             empty = {name: Column(np.empty(0, np.int64), np.zeros(2, np.int64))}
             for reader in self.inputs[name]:
                 if self._is_remote(reader) or len(self._inputs_of(reader)) > 1:
@@ -261,6 +264,8 @@ class FeatureReader:
         input_is_weighted = inputs_of(name, feature)[0] in self._weighted
         drops_weights = input_is_weighted and not feature.weighted
         embedded = TableFeature(name, feature, table, vocabularies, keys, drops_weights)
+        # Looked up once now: a default that does not fit is an error of the bundle, not of the
+        # first request that leaves the input out.
         if embedded.has_default and not isinstance(table, RemoteTable):
             Batch({name: embedded}, {}).activations({}, 1)
         return embedded
@@ -328,6 +333,7 @@ class FeatureReader:
             if changed_rows.count:
                 by_table[table] = changed_rows
 
+        # A copy shares the tables and caches. It differs in what depends on the changes alone.
         view = copy.copy(self)
         view._changes = None
         if by_table or keys_by_table:
@@ -441,7 +447,7 @@ class FeatureReader:
 
     def write(
         self,
-        blocks: Sequence[Place],
+        blocks: Sequence[OutputBlock],
         columns: Mapping[str, Column],
         n: int,
         fetched: Fetched | None = None,
@@ -463,12 +469,13 @@ class FeatureReader:
         """
         columns = self._fitted(columns, n)
         # Three ways, the cheapest first: each leaves what it cannot do to the next.
-        unwritten: list[Place] = []
+        unwritten: list[OutputBlock] = []
         for block in blocks:
             for without_defaults in self._after_defaults(block, columns):
                 unwritten += self._after_native(without_defaults, columns)
         if not unwritten:
             return {}
+        # One lookup for the features of all arrays, which then share the reads of tables.
         unwritten_names = [name for block in unwritten for name in block.names]
         activations = self.activations(unwritten_names, columns, n, fetched)
         for array, names, _ in unwritten:
@@ -494,7 +501,9 @@ class FeatureReader:
         remote = tuple([name for name in names if self._is_remote(name)])
         return self._batch(remote).wanted(self._fitted(columns, n), n, self._changes)
 
-    def _after_defaults(self, block: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
+    def _after_defaults(
+        self, block: OutputBlock, columns: Mapping[str, Column]
+    ) -> Sequence[OutputBlock]:
         """Writes the features of which nothing was sent, if their default is known; returns all
         others, those that are neighbors together.
         """
@@ -506,6 +515,7 @@ class FeatureReader:
                 [input_name for name in names for input_name in self._inputs_of(name)]
             )
             _keep(self._inputs_by_names, names, inputs)
+        # The usual request sends all inputs.
         if inputs.issubset(columns):
             return (block,)
         missing = inputs.difference(columns)
@@ -519,11 +529,11 @@ class FeatureReader:
         for start, stop, default in divided.defaults:
             block.array[:, start:stop] = default
         return [
-            Place(block.array[:, start:stop], neighbors, ends)
+            OutputBlock(block.array[:, start:stop], neighbors, ends)
             for start, stop, neighbors, ends in divided.looked_up
         ]
 
-    def _divide(self, block: Place, missing: frozenset[str]) -> _Divided:
+    def _divide(self, block: OutputBlock, missing: frozenset[str]) -> _Divided:
         """Divides features into those whose default is written and those that are looked up.
 
         Args:
@@ -580,7 +590,7 @@ class FeatureReader:
         feature = self._feature(name)
         return isinstance(feature, TableFeature) and feature.table in self._changes.by_table
 
-    def _after_native(self, block: Place, columns: Mapping[str, Column]) -> list[Place]:
+    def _after_native(self, block: OutputBlock, columns: Mapping[str, Column]) -> list[OutputBlock]:
         """Writes the features whose columns are rows, bags of rows or numbers, with compiled code;
         returns all others, those that are neighbors together.
         """
@@ -606,11 +616,14 @@ class FeatureReader:
             if first:
                 start = ends[first - 1]
             position += 1
+            # Neighbors that have no compiled reader go along, as one block.
             while position < count and readers[position] is None:
                 position += 1
             stop = ends[position - 1]
             unwritten_ends = tuple([end - start for end in ends[first:position]])
-            unwritten.append(Place(array[:, start:stop], names[first:position], unwritten_ends))
+            unwritten.append(
+                OutputBlock(array[:, start:stop], names[first:position], unwritten_ends)
+            )
             position = read_tables(readers, reads, columns, position, array, stop)
         return unwritten
 
@@ -693,6 +706,7 @@ class FeatureReader:
         if self.growing.get(feature.entry.table) != feature.entry.ids.keys:
             return None
         values = feature.ids(self._spread(columns, n), n).values
+        # A key is not negative, and padding is no key.
         keys = np.maximum(integers(feature.name, values), -1)
         if feature.entry.padding is not None:
             padding = is_padding(feature.entry.padding, values)
@@ -738,10 +752,13 @@ class FeatureReader:
         """Returns the first id of an example whose row is not finite; None: there is none."""
         rows, offsets = self._batch((name,)).rows(columns, n, self._changes)
         ids = feature.ids(columns, n).values
+        # Features without offsets have one id per example.
         of_example = slice(example, example + 1)
         if offsets:
             of_example = slice(*offsets[0][example : example + 2].tolist())
         rows = rows[of_example]
+
+        # The rows are read anew, since the combined vectors hide the row at fault.
         if feature.entry.unknown.row is not None:
             rows = np.where(rows < 0, feature.entry.unknown.row, rows)
         table = feature.table
@@ -758,24 +775,25 @@ class FeatureReader:
         return ids[of_example][is_lost][0]
 
     def _fitted(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
-        """Returns columns of the right lengths, with those of each place of inputs."""
+        """Returns columns of the right lengths, and those of single positions of inputs."""
         if self._lengths.entries:
             columns = self._lengths.fit(columns, n).columns
-        if self._places:
+        if self._position_counts:
             columns = self._spread(columns, n)
         return columns
 
     def _spread(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
-        """Returns columns with those of each place of inputs whose places are features."""
+        """Returns columns, and those of single positions of inputs whose values are features."""
         all_columns = dict(columns)
-        for name, count in self._places.items():
+        for name, count in self._position_counts.items():
             # One method calls another with columns that have been spread already.
-            if name in columns and place_of(name, 0) not in columns:
+            if name in columns and column_of_position(name, 0) not in columns:
                 all_columns |= spread(name, columns[name], count, n)
         return all_columns
 
     def close(self) -> None:
         """Closes the tables."""
+        # Compiled readers keep the maps of the tables open.
         for row_caches in (self._row_caches, *self._row_caches_by_changed.values()):
             row_caches.native_by_names.clear()
             row_caches.divided.clear()
@@ -839,6 +857,7 @@ def open_features(
             for name, entry in manifest.keys.items()
         }
         features = FeatureReader(manifest.features, tables, vocabularies, keys)
+        # The reader closes the tables from now on.
         opened.pop_all()
     return features
 
@@ -848,6 +867,7 @@ def _growing(features: Mapping[str, Feature]) -> dict[str, str]:
 
     A new key belongs to one table and one index. Exports write an index for each table.
     """
+    # Key indexes by table, and tables by key index.
     indexes: dict[str, set[str]] = {}
     tables: dict[str, set[str]] = {}
     for feature in features.values():

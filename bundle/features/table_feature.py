@@ -12,9 +12,9 @@ from bundle.errors import FeatureError, UnknownRejected
 from bundle.features.columns import (
     Column,
     checked_weights,
+    column_of_position,
     not_sent,
     one_each,
-    place_of,
     weights_rejected,
 )
 from bundle.features.ids.crosses import Crossed, Joined
@@ -49,7 +49,8 @@ class TableFeature:
       table: The table that it reads. An indicator has an object that reads as a table does.
       rule: The rule of its ids. With several inputs, it is the rule of the ids that they make
         together.
-      read: The name of its column; for one place of an input, the name that `place_of` returns.
+      read: The name of its column; for one position of an input, the name that `column_of_position`
+        returns.
       alike: A key that is equal for features whose vectors may be combined together.
     """
 
@@ -77,7 +78,8 @@ class TableFeature:
         self.name = self.inputs[0]
         self.read = self.name
         if entry.place is not None:
-            self.read = place_of(self.name, entry.place)
+            self.read = column_of_position(self.name, entry.place)
+        # What `Batch` reads and combines in one step must be equal in all of these.
         is_filled = entry.empty_row is not None or entry.filler_row is not None
         self.alike = (
             table.dim,
@@ -87,6 +89,8 @@ class TableFeature:
             entry.max_norm,
             is_filled,
         )
+        # Three kinds of rules compute their ids from what was sent before `rule` turns them into
+        # rows; the others take values as they are.
         self._cross: Crossed | Joined | None = None
         self._words: Text | None = None
         match entry.ids:
@@ -159,7 +163,7 @@ class TableFeature:
         """
         name = read
         if read == self.read:
-            name = self.name  # errors name the input, and not a place of it
+            name = self.name  # errors name the input, and not a position of it
         column = columns.get(read)
         default = self._defaults.get(read)
         if column is not None:
@@ -168,11 +172,14 @@ class TableFeature:
             return column
         if default is None:
             raise not_sent(name)
+
+        # The default once for each example.
         values = default.values
         weights = default.weights
         offsets = None
         if not self._has_one_id:
             offsets = np.arange(n + 1, dtype=np.int64) * values.size
+        # Most requests have one context, for which np.tile would only take time.
         if n != 1:
             values = np.tile(values, n)
             if weights is not None:
@@ -214,6 +221,7 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
         weights = np.asarray(default["weights"])
         default = default["ids"]
     _check_default(inputs[0], default, entry)
+    # The manifest has the default of the whole input, of which this feature reads one value.
     if entry.place is not None:
         default = default[entry.place]
     return {read: Column(_column_of(default).values, None, weights)}

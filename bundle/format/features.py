@@ -108,11 +108,9 @@ class EmbeddedFeature(StrictModel):
         """What it reads instead of a table, in words; "" where it reads one."""
         if self.indicator is None:
             return ""
-        return (
-            f"numbers of {self.indicator} rows"
-            if self.ordinal
-            else f"indicator of {self.indicator}"
-        )
+        if self.ordinal:
+            return f"numbers of {self.indicator} rows"
+        return f"indicator of {self.indicator}"
 
     @property
     def one_each(self) -> bool:
@@ -125,20 +123,20 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("'combiner' belongs to a bag, and a bag needs one")
         if (self.kind == "sequence") != (self.length is not None):
             raise ValueError("'length' belongs to a sequence, and a sequence needs one")
-        several = len(self.ids.keys) if isinstance(self.ids, MultiInputIds) else None
-        crossed = isinstance(self.ids, CrossedIds)
-        if several is not None and (several != len(self.inputs) or several < 1 + crossed):
-            raise ValueError(
-                "crossed ids need an input for each of their two or more keys, joined ones of one "
-                "or more"
-            )
-        if several is not None and (
-            self.kind not in ("single", "bag" if crossed else "single") or self.weighted
-        ):
-            raise ValueError(
-                "crossed ids need a single, or a bag without weights, and joined ones a single"
-            )
         if isinstance(self.ids, MultiInputIds):
+            is_crossed = isinstance(self.ids, CrossedIds)
+            key_count = len(self.ids.keys)
+            if key_count != len(self.inputs) or key_count < 1 + is_crossed:
+                raise ValueError(
+                    "crossed ids need an input for each of their two or more keys, joined ones of "
+                    "one or more"
+                )
+            # A cross has a row for every combination of values, a joined text is one value.
+            kinds = ("single", "bag") if is_crossed else ("single",)
+            if self.kind not in kinds or self.weighted:
+                raise ValueError(
+                    "crossed ids need a single, or a bag without weights, and joined ones a single"
+                )
             if self.kind == "single" and any(key.padding is not None for key in self.ids.keys):
                 raise ValueError("'padding' belongs to the keys of a bag")
             by_candidate = any(key.role == "candidate" for key in self.ids.keys)
@@ -148,7 +146,7 @@ class EmbeddedFeature(StrictModel):
                     "crossed and joined ids state role, default and length of an input by key, and "
                     "the role follows"
                 )
-        if several is None and len(self.inputs) > 1:
+        elif len(self.inputs) > 1:
             raise ValueError("'inputs' names several, which only crossed and joined ids read")
         return self
 
@@ -247,20 +245,26 @@ def readers_of(
     That is one that reads a table, by this input alone, and one id of an example if some feature
     takes no more.
     """
-    order = sorted(features, key=lambda name: _telling(features[name]))
-    read: dict[str, tuple[str, ...]] = {
-        each: () for name in features for each in inputs_of(name, features[name])
-    }
-    for name in order:
-        for each in dict.fromkeys(inputs_of(name, features[name])):
-            read[each] = (*read[each], name)
-    return read
+    readers: dict[str, tuple[str, ...]] = {}
+    # The inputs stay in the order of the features, whatever the order of their readers.
+    for name, feature in features.items():
+        for input_name in inputs_of(name, feature):
+            readers[input_name] = ()
+    for name in sorted(features, key=lambda name: _definition_rank(features[name])):
+        for input_name in dict.fromkeys(inputs_of(name, features[name])):
+            readers[input_name] = (*readers[input_name], name)
+    return readers
 
 
-def _telling(feature: EmbeddedFeature | DenseFeature) -> int:
+def _definition_rank(feature: EmbeddedFeature | DenseFeature) -> int:
+    """Returns the rank of a feature among the readers of an input: the lowest one defines how the
+    values are written.
+    """
     if isinstance(feature, DenseFeature):
         return 3
-    return 2 if isinstance(feature.ids, MultiInputIds) else int(not feature.one_each)
+    if isinstance(feature.ids, MultiInputIds):
+        return 2
+    return int(not feature.one_each)
 
 
 def input_entry(
@@ -268,7 +272,7 @@ def input_entry(
 ) -> EmbeddedFeature | DenseFeature:
     """Returns a feature as the reader of one of its inputs alone.
 
-    What reads one place of an input becomes the reader of a sequence of them.
+    The reader of one position of an input becomes the reader of a sequence of all positions.
     """
     if isinstance(feature, EmbeddedFeature) and feature.places is not None:
         changes = {"kind": "sequence", "length": feature.places, "place": None, "places": None}

@@ -60,7 +60,9 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
     """Returns the dtype of arrays of what a manifest calls `dtype`: a `string` is an
     object, a str.
     """
-    return np.dtype(object if dtype == "string" else dtype)
+    if dtype == "string":
+        return np.dtype(object)
+    return np.dtype(dtype)
 
 
 class StrictModel(BaseModel):

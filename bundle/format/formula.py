@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from bundle.errors import FormulaError, FormulaUndefined
 
 CHARACTERS_MAX = 1000
+"""The maximum length of a formula: clients send them, and the parser's work is bounded by it."""
 DEPTH_MAX = 50
 """The maximum depth of nested brackets, signs and powers."""
 
@@ -86,21 +87,22 @@ class Formula:
         stack: list[Any] = []
         with np.errstate(all="ignore"):  # the result is checked below
             for count, step in self.steps:
-                if not count:
-                    stack.append(
-                        np.asarray(values[step], np.float64) if isinstance(step, str) else step
-                    )
-                else:
+                if count:
                     stack[-count:] = [step(*stack[-count:])]
+                elif isinstance(step, str):
+                    # float64, so that a product of many small scores does not end at 0.
+                    stack.append(np.asarray(values[step], np.float64))
+                else:
+                    stack.append(step)
             result: NDArray[np.float32] = np.asarray(stack[0]).astype(np.float32)
-        finite = np.isfinite(result)
-        if not finite.all():
-            place = int(np.argmin(finite))
-            given = ", ".join(f"{name} = {values[name][place]:g}" for name in self.names)
+        is_finite = np.isfinite(result)
+        if not is_finite.all():
+            position = int(np.argmin(is_finite))
+            inputs = ", ".join(f"{name} = {values[name][position]:g}" for name in self.names)
             raise FormulaUndefined(
-                f"formula {self.text!r} has no finite value for candidate {place}, where {given}; "
-                "bound what it takes, as in log(max(x, 1e-6))",
-                place,
+                f"formula {self.text!r} has no finite value for candidate {position}, where "
+                f"{inputs}; bound what it takes, as in log(max(x, 1e-6))",
+                position,
             )
         return result
 
@@ -116,25 +118,30 @@ def parse_formula(text: str) -> Formula:
         raise FormulaError(
             f"a formula has {len(text)} characters; at most {CHARACTERS_MAX} are read"
         )
+    # Before Python's parser reads it, which would take `**` for what `^` means here.
     strange = _STRANGE.search(text)
     if strange is not None:
         raise _unreadable(text, f"{strange[0]!r} at position {strange.start() + 1}")
+    # One line, so that a column is a position.
     flat = re.sub(r"\s", " ", text)
     python = flat.strip().replace("^", "**")
 
-    def place(offset: int) -> int:
+    def position_of(offset: int) -> int:
+        # Each `^` is a character longer in Python's text, which lacks the leading spaces.
         return 1 + offset - python.count("**", 0, offset) + len(flat) - len(flat.lstrip())
 
     try:
         steps = _steps(ast.parse(python, mode="eval").body, 0)
-    except SyntaxError as problem:
-        where = f" at position {place(problem.offset - 1)}" if problem.offset else ""
-        raise _unreadable(text, f"{problem.msg}{where}") from None
-    except _Unexpected as problem:
-        node = problem.args[0]
-        at = place(node.col_offset)
-        end = place(node.end_col_offset)
-        raise _unreadable(text, f"{text[at - 1 : end - 1]!r} at position {at}") from None
+    except SyntaxError as error:
+        problem = error.msg
+        if error.offset:
+            problem += f" at position {position_of(error.offset - 1)}"
+        raise _unreadable(text, problem) from None
+    except _Unexpected as error:
+        node = error.args[0]
+        start = position_of(node.col_offset)
+        end = position_of(node.end_col_offset)
+        raise _unreadable(text, f"{text[start - 1 : end - 1]!r} at position {start}") from None
     except RecursionError:
         raise FormulaError(
             f"formula {text!r} is more than {DEPTH_MAX} brackets, signs and powers deep"
@@ -152,6 +159,12 @@ class _Unexpected(Exception):
 
 
 def _steps(node: ast.expr, depth: int) -> list[Step]:
+    """Returns the steps of an expression, operands before operators.
+
+    Raises:
+      _Unexpected: A part is not allowed in a formula.
+      RecursionError: It is too deep.
+    """
     if depth > DEPTH_MAX:
         raise RecursionError
     match node:
@@ -160,8 +173,11 @@ def _steps(node: ast.expr, depth: int) -> list[Step]:
         case ast.Name() | ast.Attribute() if _NAME.fullmatch(name := ast.unparse(node)):
             return [(0, name)]
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            negative: list[Step] = [(1, np.negative)] if isinstance(sign, ast.USub) else []
-            return _steps(operand, depth + 1) + negative
+            steps = _steps(operand, depth + 1)
+            if isinstance(sign, ast.USub):
+                steps.append((1, np.negative))
+            return steps
+        # A chain of sums or products nests to its left: its length is no depth.
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _BINARY:
             return [*_steps(left, depth), *_steps(right, depth + 1), (2, _BINARY[type(operator)])]
         case ast.Call(func=ast.Name(id=function), args=[value], keywords=[]) if function in _UNARY:
@@ -169,12 +185,12 @@ def _steps(node: ast.expr, depth: int) -> list[Step]:
         case ast.Call(func=ast.Name(id=function), args=[first, _, *_] as values) if (
             function in _FOLDED
         ):
-            others = [
-                step
-                for value in values[1:]
-                for step in (*_steps(value, depth + 1), (2, _FOLDED[function]))
-            ]
-            return [*_steps(first, depth + 1), *others]
+            # min(a, b, c) is min(min(a, b), c).
+            steps = _steps(first, depth + 1)
+            for value in values[1:]:
+                steps += _steps(value, depth + 1)
+                steps.append((2, _FOLDED[function]))
+            return steps
     raise _Unexpected(node)
 
 

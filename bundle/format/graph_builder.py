@@ -29,11 +29,14 @@ class GraphBuilder:
         """Begins with an input, or behind the last node of a graph.
 
         Args:
-          dtype: Of the input.
-          graph: To be continued; None: a new one.
+          dtype: The type of the input.
+          graph: The graph that is continued; None: a new one.
         """
-        self._nodes: list[Any] = [InputNode(dtype=dtype)] if graph is None else list(graph.nodes)
-        self._tables: list[LookupTable] = [] if graph is None else list(graph.tables)
+        self._nodes: list[Any] = [InputNode(dtype=dtype)]
+        self._tables: list[LookupTable] = []
+        if graph is not None:
+            self._nodes = list(graph.nodes)
+            self._tables = list(graph.tables)
 
     @property
     def last(self) -> int:
@@ -62,7 +65,9 @@ class GraphBuilder:
 
     def moved(self, rows: int, first_row: int) -> int:
         """Adds rows, int64, that begin at `first_row` instead of at 0."""
-        return self.compute("AddV2", rows, self.constant(first_row)) if first_row else rows
+        if not first_row:
+            return rows
+        return self.compute("AddV2", rows, self.constant(first_row))
 
     def hashed(self, texts: int, buckets: int, key: Sequence[int] | None = None) -> int:
         """Adds int64 hashes of texts: FarmHash Fingerprint64, or with a key SipHash-2-4."""
@@ -92,12 +97,14 @@ class GraphBuilder:
         if oov_buckets:
             if key_dtype == "int64" and oov_hash == "modulo":
                 buckets = self.compute("FloorMod", keys, self.constant(oov_buckets))
+            elif key_dtype == "string":
+                buckets = self.hashed(keys, oov_buckets)
             else:
-                texts = keys if key_dtype == "string" else self.texts(keys)
-                buckets = self.hashed(texts, oov_buckets)
+                # TensorFlow hashes the decimal texts of integers.
+                buckets = self.hashed(self.texts(keys), oov_buckets)
             is_unknown = self.compute("Less", rows, self.constant(0))
-            others = self.moved(buckets, oov_first_row)
-            rows = self.compute("SelectV2", is_unknown, others, rows)
+            oov_rows = self.moved(buckets, oov_first_row)
+            rows = self.compute("SelectV2", is_unknown, oov_rows, rows)
         return self.masked(rows, keys, key_dtype, mask)
 
     def masked(
@@ -129,22 +136,22 @@ class GraphBuilder:
         """Adds what a graph computes of the last node, which takes the place of its input."""
         first_table = len(self._tables)
         self._tables += graph.tables
-        moved: dict[int, int] = {}
+        # The position here of each node of the graph, whose operands are positions there.
+        positions: dict[int, int] = {}
         values = self.last
         for position, node in enumerate(graph.nodes):
             if isinstance(node, InputNode):
-                is_cast = node.dtype in ("int32", "int64", "float32")
-                moved[position] = (
-                    self.compute("Cast", values, DstT=node.dtype) if is_cast else values
-                )
+                positions[position] = values
+                if node.dtype in ("int32", "int64", "float32"):
+                    positions[position] = self.compute("Cast", values, DstT=node.dtype)
             elif isinstance(node, OperationNode):
                 attributes = dict(node.attributes)
                 if "table" in attributes:
                     attributes["table"] += first_table
-                operands = [moved[operand] for operand in node.inputs]
-                moved[position] = self.compute(node.op, *operands, **attributes)
+                operands = [positions[operand] for operand in node.inputs]
+                positions[position] = self.compute(node.op, *operands, **attributes)
             else:
-                moved[position] = self._add(node)
+                positions[position] = self._add(node)
         return self.last
 
     def _add(self, node: InputNode | ConstantNode | OperationNode) -> int:

@@ -81,8 +81,12 @@ class LookupTable(StrictModel):
 
 def kind_of_node(node: Any) -> str:
     """Returns which of the kinds of nodes one is."""
-    op = node.get("op") if isinstance(node, dict) else getattr(node, "op", None)
-    return op if op in ("Input", "Const") else "operation"
+    # JSON when a manifest is read, a node when one is created.
+    if isinstance(node, dict):
+        op = node.get("op")
+    else:
+        op = getattr(node, "op", None)
+    return str(op) if op in ("Input", "Const") else "operation"
 
 
 def check_order(nodes: tuple[InputNode | ConstantNode | OperationNode, ...]) -> None:

@@ -60,7 +60,10 @@ class MultiInputIds(StrictModel):
 
 def sent_dtype(dtype: str) -> str:
     """Returns the type that callers send for an input whose operations take `dtype`."""
-    return "int64" if dtype == "int32" else dtype
+    # Requests have one type of integers.
+    if dtype == "int32":
+        return "int64"
+    return dtype
 
 
 class CrossedIds(MultiInputIds):
@@ -134,7 +137,9 @@ IdRule = Annotated[
 
 def graphs_of(rule: IdRule) -> tuple[GraphIds, ...]:
     """Returns the graphs that a rule consists of: in the order of their computation."""
-    graphs = [rule] if isinstance(rule, GraphIds) else []
+    graphs = []
+    if isinstance(rule, GraphIds):
+        graphs.append(rule)
     if isinstance(rule, MultiInputIds):
         graphs += [key.ids for key in rule.keys if key.ids is not None]
     if isinstance(rule, TextIds) and rule.text is not None:

@@ -378,29 +378,31 @@ class Manifest(StrictModel):
 
     def dim_of(self, feature: EmbeddedFeature) -> int:
         """Returns the width of the vectors that a feature reads."""
-        return 1 if feature.ordinal else feature.indicator or self.tables[feature.table].dim
+        if feature.ordinal:
+            return 1
+        return feature.indicator or self.tables[feature.table].dim
 
     def inputs_of(self, features: Iterable[str]) -> tuple[str, ...]:
         """Returns what callers send for some features, each input once, in the order of the
         features.
         """
-        return tuple(
-            dict.fromkeys(
-                each for name in features for each in inputs_of(name, self.features[name])
-            )
-        )
+        names: list[str] = []
+        for name in features:
+            names += inputs_of(name, self.features[name])
+        return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")
     def _inputs_agree(self) -> Manifest:
         for name, readers in self.inputs.items():
-            stated = {repr(input_facts(name, self.features[each])) for each in readers}
-            if len(stated) > 1:
+            # By their texts: a default may be a list, which has no hash.
+            facts = {repr(input_facts(name, self.features[reader])) for reader in readers}
+            if len(facts) > 1:
                 raise ValueError(
                     f"features {', '.join(readers)} read {name!r} with different roles, defaults "
                     "or numbers of values"
                 )
-            places = {getattr(self.features[each], "places", None) for each in readers} - {None}
-            if len(places) > 1:
+            position_counts = {getattr(self.features[reader], "places", None) for reader in readers}
+            if len(position_counts - {None}) > 1:
                 raise ValueError(
                     f"features {', '.join(readers)} read places of {name!r} of different numbers"
                 )
@@ -439,9 +441,12 @@ class Manifest(StrictModel):
     @model_validator(mode="after")
     def _towers_closed(self) -> Manifest:
         for name, tower in self.towers.items():
-            for each in (*tower.inputs, *(each for part in tower.parts for each in part.inputs)):
-                for source in each.sources:
-                    _known(source, self.features, f"towers.{name}.inputs.{each.name}.feature")
+            entries = [*tower.inputs]
+            for part in tower.parts:
+                entries += part.inputs
+            for entry in entries:
+                for source in entry.sources:
+                    _known(source, self.features, f"towers.{name}.inputs.{entry.name}.feature")
             _known(tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result")
         return self
 
@@ -482,10 +487,10 @@ class Manifest(StrictModel):
     @model_validator(mode="after")
     def _parts_fit(self) -> Manifest:
         for name, tower in self.towers.items():
-            taken = {source for each in tower.inputs for source in each.sources}
+            tower_sources = {source for entry in tower.inputs for source in entry.sources}
             for part in tower.parts:
-                for source in (source for each in part.inputs for source in each.sources):
-                    if source not in taken:
+                for source in (source for entry in part.inputs for source in entry.sources):
+                    if source not in tower_sources:
                         raise ValueError(
                             f"towers.{name}: part {part.name!r} takes {source!r}, which the tower "
                             "does not"
@@ -498,7 +503,7 @@ class Manifest(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _files_told_once(self) -> Manifest:
+    def _files_listed_once(self) -> Manifest:
         listed = [file.path for file in self.files]
         if len(set(listed)) != len(listed):
             raise ValueError("files lists a path twice")
@@ -506,8 +511,9 @@ class Manifest(StrictModel):
         for table in self.tables.values():
             for segment, size in table.extents():
                 ranges.setdefault(segment.file, []).append((segment.offset, segment.offset + size))
-        for file, parts in ranges.items():
-            if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(parts))):
+        # Tables may share a file of the checkpoint, but no bytes of it.
+        for file, file_ranges in ranges.items():
+            if any(later[0] < earlier[1] for earlier, later in pairwise(sorted(file_ranges))):
                 raise ValueError(
                     f"segments overlap in {file!r}; each byte may belong to one segment"
                 )
@@ -537,6 +543,7 @@ def parse(data: bytes) -> Manifest:
         raise FormatError(f"manifest is no JSON: {problem}") from problem
     if not isinstance(content, dict):
         raise FormatError("manifest is no JSON object")
+    # Before the digest: a newer version may have its digest elsewhere.
     version = content.get("format_version")
     if type(version) is not int or version not in (older_rules.VERSION, FORMAT_VERSION):
         raise UnknownFormat(
@@ -575,14 +582,16 @@ def dump(manifest: Manifest) -> bytes:
       FormatError: There are more bytes than readers take.
     """
     head = {"format_version": FORMAT_VERSION, "digest": 0}
-    left_out = set(head)
-    for field in ("lists", "stages"):  # readers that do not know them take all other bundles
+    excluded = set(head)
+    # Readers that do not know these fields can read all bundles without them.
+    for field in ("lists", "stages"):
         if not getattr(manifest, field):
-            left_out.add(field)
-    written = manifest.model_dump(mode="json", exclude=left_out, exclude_none=True)
-    data = orjson.dumps(head | written, option=orjson.OPT_INDENT_2) + b"\n"
+            excluded.add(field)
+    content = manifest.model_dump(mode="json", exclude=excluded, exclude_none=True)
+    data = orjson.dumps(head | content, option=orjson.OPT_INDENT_2) + b"\n"
     if len(data) > MANIFEST_BYTES_MAX:
         raise FormatError(f"manifest has {len(data)} bytes; readers take {MANIFEST_BYTES_MAX}")
+    # The digest replaces its 0, the one digit after the first such key.
     before, name, after = data.partition(b'"digest": ')
     return before + name + str(crc32c(data)).encode() + after[1:]
 
@@ -591,7 +600,7 @@ def _check_digest(data: bytes, version: int) -> None:
     # Every manifest begins like this: its digest is found without reading on.
     before = b'{\n  "format_version": %d,\n  "digest": ' % version
     digits = data.removeprefix(before)[:11].partition(b",")[0]
-    rest = data[len(before) + len(digits) :]
-    whole = data.startswith(before) and digits.isdigit()
-    if not whole or crc32c(before + b"0" + rest) != int(digits):
+    after = data[len(before) + len(digits) :]
+    has_digest = data.startswith(before) and digits.isdigit()
+    if not has_digest or crc32c(before + b"0" + after) != int(digits):
         raise DigestMismatch("manifest differs from its digest; copy the bundle again")

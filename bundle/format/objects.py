@@ -51,7 +51,7 @@ class StoredFile(StrictModel):
     """One file of a bundle in a store.
 
     Attributes:
-      bytes: Its size.
+      bytes: The size in bytes.
       objects: The SHA-256 of each block of OBJECT_BYTES.
     """
 
@@ -68,22 +68,21 @@ class StoredFile(StrictModel):
     @property
     def blocks(self) -> tuple[StoredBlock, ...]:
         """The objects, in the order of their bytes."""
-        return tuple(
-            StoredBlock(
-                sha256,
-                number * OBJECT_BYTES,
-                min(OBJECT_BYTES, self.bytes - number * OBJECT_BYTES),
-            )
-            for number, sha256 in enumerate(self.objects)
-        )
+        blocks = []
+        for number, sha256 in enumerate(self.objects):
+            offset = number * OBJECT_BYTES
+            # The last block is the only shorter one.
+            size = min(OBJECT_BYTES, self.bytes - offset)
+            blocks.append(StoredBlock(sha256, offset, size))
+        return tuple(blocks)
 
 
 class WholeFile(StrictModel):
     """One file of a bundle in a store of format 1, which is one object.
 
     Attributes:
-      sha256: Of its content.
-      bytes: Its size.
+      sha256: The SHA-256 of its content.
+      bytes: The size in bytes.
     """
 
     sha256: Sha256
@@ -112,7 +111,10 @@ class ObjectMap(StrictModel):
     def _check(self) -> Self:
         if paths.MANIFEST not in self.files:
             raise ValueError(f"files name no {paths.MANIFEST}")
-        kind = WholeFile if self.format_version == 1 else StoredFile
+        # Pydantic tries both forms of a file; each version of the format has one.
+        kind: type[WholeFile | StoredFile] = StoredFile
+        if self.format_version == 1:
+            kind = WholeFile
         if not all(isinstance(file, kind) for file in self.files.values()):
             raise ValueError(f"files are not those of format_version {self.format_version}")
         return self

@@ -5,8 +5,9 @@ A manifest is translated as JSON, before it is checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from bundle.errors import FormatError
 from bundle.format.graph_builder import GraphBuilder
@@ -31,7 +32,7 @@ def translate(content: Json) -> Json:
     """Returns a manifest of version 1 as one of version 2.
 
     Raises:
-      FormatError: a rule is none of version 1; names the feature.
+      FormatError: A rule is none of version 1; names the feature.
     """
     try:
         dtypes = {name: entry["dtype"] for name, entry in content.get("vocabularies", {}).items()}
@@ -48,8 +49,8 @@ def _feature(feature: Json, dtypes: Mapping[str, str]) -> Json:
     if feature.get("kind") == "dense" or rule is None:
         return feature
     cast = feature.get("cast")
-    after = {key: value for key, value in feature.items() if key != "cast"}
-    return after | {"ids": _rule(rule, dtypes, cast)}
+    fields = {key: value for key, value in feature.items() if key != "cast"}
+    return fields | {"ids": _rule(rule, dtypes, cast)}
 
 
 def _rule(rule: Json, dtypes: Mapping[str, str], cast: Json | None = None) -> Json:
@@ -64,20 +65,23 @@ def _rule(rule: Json, dtypes: Mapping[str, str], cast: Json | None = None) -> Js
         return rule
     if kind == "graph":
         return _with_tables(rule)
-    return _graph(rule["rules"] if kind == "chained" else [rule], dtypes, cast=cast)
+    links = [rule]
+    if kind == "chained":
+        links = rule["rules"]
+    return _graph(links, dtypes, cast=cast)
 
 
 def _text(rule: Json, dtypes: Mapping[str, str]) -> Json:
     """Returns a rule of the words of a text, or the graph of a text that is one word."""
     if rule.get("split") is None:
         return _graph([rule["ids"]], dtypes, rule.get("steps", ()))
-    after = {name: value for name, value in rule.items() if name != "steps"}
-    after["ids"] = _graph([rule["ids"]], dtypes)
+    fields = {name: value for name, value in rule.items() if name != "steps"}
+    fields["ids"] = _graph([rule["ids"]], dtypes)
     if rule.get("steps"):
         builder = GraphBuilder("string")
         _after_steps(builder, builder.last, rule["steps"])
-        after["text"] = builder.graph().model_dump(mode="json")
-    return after
+        fields["text"] = builder.graph().model_dump(mode="json")
+    return fields
 
 
 def _with_tables(rule: Json) -> Json:
@@ -86,44 +90,50 @@ def _with_tables(rule: Json) -> Json:
         {"vocabulary": entry["vocabulary"], "first_value": entry.get("first_row", 0)}
         for entry in rule.get("vocabularies", ())
     ]
-    nodes = [
-        node | {"attributes": {"table": node["attributes"]["vocabulary"]}}
-        if node["op"] == "LookupTableFindV2"
-        else node
-        for node in rule["nodes"]
-    ]
+    nodes = []
+    for node in rule["nodes"]:
+        if node["op"] == "LookupTableFindV2":
+            node = node | {"attributes": {"table": node["attributes"]["vocabulary"]}}  # noqa: PLW2901 - the same node
+        nodes.append(node)
     return {"kind": "graph", "nodes": nodes, "tables": tables}
 
 
 _COMPUTED_OF_KEY = ("ids", "rows", "unknown_row", "steps")
+"""Fields of a key whose effect is a part of its graph now."""
 
 
 def _key(key: Json, dtypes: Mapping[str, str]) -> Json:
     """Returns a key of a cross."""
-    after = {name: value for name, value in key.items() if name not in _COMPUTED_OF_KEY}
+    fields = {name: value for name, value in key.items() if name not in _COMPUTED_OF_KEY}
     if not any(key.get(name) for name in _COMPUTED_OF_KEY):
-        return after
+        return fields
     builder = GraphBuilder(key["dtype"])
     _add_key(builder, builder.last, key, dtypes)
-    return after | {"ids": builder.graph().model_dump(mode="json")}
+    return fields | {"ids": builder.graph().model_dump(mode="json")}
 
 
 def _joined(rule: Json, dtypes: Mapping[str, str]) -> Json:
     """Returns a rule of the string that several inputs are joined to."""
-    left_out = (*_COMPUTED_OF_KEY, "padding")
+    dropped = (*_COMPUTED_OF_KEY, "padding")
     keys = [
-        {name: value for name, value in key.items() if name not in left_out} for key in rule["keys"]
+        {name: value for name, value in key.items() if name not in dropped} for key in rule["keys"]
     ]
     builder = GraphBuilder(rule["keys"][0]["dtype"])
+    # The constant texts stand before, between and behind the values.
     texts = rule["texts"]
-    parts = [builder.constant(texts[0], "string")]
+    operands = [builder.constant(texts[0], "string")]
     for number, (key, text) in enumerate(zip(rule["keys"], texts[1:], strict=True)):
-        values = builder.input(key["dtype"], number) if number else 0
+        # The builder has begun with the first input.
+        values = 0
+        if number:
+            values = builder.input(key["dtype"], number)
         value = _add_key(builder, values, key, dtypes)
         is_text = key["dtype"] == "string" and key.get("ids") is None
-        parts.append(value if is_text else builder.texts(value))
-        parts.append(builder.constant(text, "string"))
-    joined = builder.compute("StringJoin", *parts, separator="")
+        if not is_text:
+            value = builder.texts(value)
+        operands.append(value)
+        operands.append(builder.constant(text, "string"))
+    joined = builder.compute("StringJoin", *operands, separator="")
     _added(builder, joined, rule["ids"], dtypes)
     return {"kind": "joined", "keys": keys, "ids": builder.graph().model_dump(mode="json")}
 
@@ -132,13 +142,18 @@ def _add_key(builder: GraphBuilder, values: int, key: Json, dtypes: Mapping[str,
     """Adds what is computed of a key's values; returns the position of the result."""
     rule = key.get("ids")
     result = _after_steps(builder, values, key.get("steps", ()))
-    links = [] if rule is None else rule.get("rules", [rule])
+    links = []
+    if rule is not None:
+        links = rule.get("rules", [rule])
     for number, link in enumerate(links):
+        # Only the first rule meets what callers send; the result of a rule is a row.
         is_text = number == 0 and key["dtype"] == "string"
         result = _added(builder, result, link, dtypes, is_text)
     if key.get("rows") is not None:
         row = key.get("unknown_row")
-        result = builder.replaced(result, key["rows"], -1 if row is None else row)
+        if row is None:
+            row = -1
+        result = builder.replaced(result, key["rows"], row)
     return result
 
 
@@ -149,19 +164,27 @@ def _graph(
     cast: Json | None = None,
 ) -> Json:
     """Returns rules that follow one another as one graph; with `steps`, of texts."""
-    if cast is not None:
-        dtype: InputDtype = "float32" if cast["of"] == "float32" else "int64"
+    dtype: InputDtype
+    if cast is not None and cast["of"] == "float32":
+        dtype = "float32"
+    elif cast is not None:
+        dtype = "int64"
+    elif steps is not None:
+        dtype = "string"
     else:
-        dtype = _input_of(links, dtypes) if steps is None else "string"
+        dtype = _input_of(links, dtypes)
     builder = GraphBuilder(dtype)
     result = _after_steps(builder, builder.last, steps or ())
     if cast is not None:
+        # Cast to the type of the model first, which may wrap around, then to that of rows.
         if cast.get("rounding", "toward_zero") in _ROUNDED:
             result = builder.compute(_ROUNDED[cast["rounding"]], result)
         result = builder.compute("Cast", result, DstT=cast["to"])
         result = builder.compute("Cast", result, DstT="int64")
     for link in links:
-        result = _added(builder, result, link, dtypes, cast is None and link is links[0])
+        # Only the first rule meets what callers send, which a cast has made a number.
+        is_text = cast is None and link is links[0]
+        result = _added(builder, result, link, dtypes, is_text)
     return builder.graph().model_dump(mode="json")
 
 
@@ -169,8 +192,8 @@ def _input_of(links: Sequence[Json], dtypes: Mapping[str, str]) -> InputDtype:
     """Returns what callers send to the first of some rules."""
     first = links[0]
     by_kind: dict[str, InputDtype] = {"hash": "int64_or_string", "buckets": "float32"}
-    if first["kind"] == "vocabulary":
-        return "string" if dtypes[first["vocabulary"]] == "string" else "int64"
+    if first["kind"] == "vocabulary" and dtypes[first["vocabulary"]] == "string":
+        return "string"
     return by_kind.get(first["kind"], "int64")
 
 
@@ -179,13 +202,12 @@ def _after_steps(builder: GraphBuilder, text: int, steps: Sequence[Json]) -> int
     for step in steps:
         what = step.get("what", "")
         if what:
-            escaped = "".join(
-                f"\\{one}" if one.isascii() and not (one.isalnum() or one == "_") else one
-                for one in what
-            )
-            pattern = f"[{escaped}]" if step["do"] == "replace_any" else escaped
-            replacing = {"pattern": pattern, "rewrite": step.get("by", ""), "replace_global": True}
-            text = builder.compute("StaticRegexReplace", text, **replacing)
+            # RE2 reads an escaped punctuation character as itself, in a class as well as outside.
+            pattern = re.sub(r"(?!\w)[\x00-\x7f]", r"\\\g<0>", what, flags=re.ASCII)
+            if step["do"] == "replace_any":
+                pattern = f"[{pattern}]"
+            attributes = {"pattern": pattern, "rewrite": step.get("by", ""), "replace_global": True}
+            text = builder.compute("StaticRegexReplace", text, **attributes)
         else:
             text = builder.compute(f"String{step['do'].capitalize()}", text)
     return text
@@ -203,22 +225,17 @@ def _added(
     if kind == "buckets":
         return _buckets(builder, values, link)
     if kind == "hash":
-        texts = values if is_text else builder.texts(values)
+        texts = values
+        if not is_text:
+            texts = builder.texts(values)
         rows = builder.hashed(texts, link["buckets"], link.get("key"))
-        mask = link.get("mask")
         rows = builder.moved(rows, link.get("first_row", 0))
-        return builder.masked(rows, texts, "string", None if mask is None else str(mask))
+        mask = link.get("mask")
+        if mask is not None:
+            mask = str(mask)
+        return builder.masked(rows, texts, "string", mask)
     if kind == "vocabulary":
-        dtype = dtypes[link["vocabulary"]]
-        table = LookupTable(vocabulary=link["vocabulary"], first_value=link.get("first_row", 0))
-        beyond = {
-            key: link[key]
-            for key in ("oov_buckets", "oov_first_row", "oov_hash", "mask")
-            if key in link
-        }
-        return builder.vocabulary(
-            values, "string" if dtype == "string" else "int64", table, **beyond
-        )
+        return _vocabulary(builder, values, link, dtypes)
     if kind == "identity":
         return values
     if kind == "graph":
@@ -226,10 +243,25 @@ def _added(
     raise ValueError(f"{kind!r} is no rule")
 
 
+def _vocabulary(builder: GraphBuilder, values: int, link: Json, dtypes: Mapping[str, str]) -> int:
+    """Adds the rows of keys of a vocabulary; returns their position."""
+    table = LookupTable(vocabulary=link["vocabulary"], first_value=link.get("first_row", 0))
+    dtype: Literal["int64", "string"] = "int64"
+    if dtypes[link["vocabulary"]] == "string":
+        dtype = "string"
+    # The defaults of version 1 are those of the method.
+    options = {}
+    for key in ("oov_buckets", "oov_first_row", "oov_hash", "mask"):
+        if key in link:
+            options[key] = link[key]
+    return builder.vocabulary(values, dtype, table, **options)
+
+
 def _buckets(builder: GraphBuilder, numbers: int, link: Json) -> int:
     """Adds the buckets of numbers; returns the position of the rows."""
     counts = builder.buckets(numbers, link["boundaries"])
     first = link.get("first_row", 0)
+    # Falling boundaries were stored ascending: the rows count down.
     if not link.get("falling"):
         return builder.moved(counts, first)
     return builder.compute("Sub", builder.constant(first + len(link["boundaries"])), counts)

@@ -40,7 +40,10 @@ def linked_file(number: int) -> str:
 
 def saved_model(tower: str, part: str = "", precision: str = "f32") -> str:
     """Returns the directory of a tower's SavedModel, or of one of its parts, in a precision."""
-    return f"{_tower(tower, part)}/saved_model{'' if precision == 'f32' else f'-{precision}'}"
+    directory = f"{_tower(tower, part)}/saved_model"
+    if precision == "f32":
+        return directory
+    return f"{directory}-{precision}"
 
 
 def compiled_tower(tower: str, precision: str, part: str = "") -> str:
@@ -51,7 +54,9 @@ def compiled_tower(tower: str, precision: str, part: str = "") -> str:
 
 
 def _tower(tower: str, part: str) -> str:
-    return f"towers/{tower}/parts/{part}" if part else f"towers/{tower}"
+    if part:
+        return f"towers/{tower}/parts/{part}"
+    return f"towers/{tower}"
 
 
 def corpus_store(corpus: str) -> str:
@@ -128,7 +133,8 @@ def checked(path: str) -> str:
     Raises:
       UnsafePath: The path is absolute, not normalised or outside, or holds a backslash or a NUL.
     """
-    unsafe = (
+    # Backslashes and NULs are no separators here, but are to programs of other systems.
+    is_unsafe = (
         not path
         or path.startswith("/")
         or "\\" in path
@@ -136,7 +142,7 @@ def checked(path: str) -> str:
         or posixpath.normpath(path) != path
         or path.split("/", maxsplit=1)[0] in (".", "..")
     )
-    if unsafe:
+    if is_unsafe:
         raise UnsafePath(
             f"path {path!r} in the manifest is not a normalized relative path inside the bundle"
         )

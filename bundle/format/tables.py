@@ -5,6 +5,7 @@ converting cost.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -48,26 +49,27 @@ class TableSource(StrictModel):
     layout: Literal["plain", "mod", "sparse_core"]
     key: str
     starts: tuple[Count, ...] | None = None
-    """Of `mod`: first row of each partition in the variable."""
+    """For `mod`: the first row of each partition in the variable."""
     cores: Positive | None = None
-    """Of `sparse_core`, as the next ones: sparse cores that the variable's rows are dealt to."""
+    """For `sparse_core`: the number of sparse cores that the variable's rows are distributed to."""
     core_rows: Positive | None = None
-    """Rows of the variable that each holds."""
+    """For `sparse_core`: the number of rows of the variable that each core holds."""
     offset: Count | None = None
-    """First row of the table in each."""
+    """For `sparse_core`: the first row of the table in each core."""
     rotation: Count | None = None
-    """Sparse cores by which the table is turned."""
+    """For `sparse_core`: the number of cores by which the table is rotated."""
     stated: bool = False
     """Whether the layout is the user's statement, which the training program did not record."""
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> TableSource:
-        wanted = _PARAMETERS[self.layout]
-        for name in (name for names in _PARAMETERS.values() for name in names):
-            if (getattr(self, name) is not None) != (name in wanted):
-                raise ValueError(
-                    f"layout {self.layout!r} {'needs' if name in wanted else 'has no'} {name!r}"
-                )
+        required = _PARAMETERS[self.layout]
+        for name in chain.from_iterable(_PARAMETERS.values()):
+            is_set = getattr(self, name) is not None
+            if is_set and name not in required:
+                raise ValueError(f"layout {self.layout!r} has no {name!r}")
+            if not is_set and name in required:
+                raise ValueError(f"layout {self.layout!r} needs {name!r}")
         return self
 
 
@@ -75,19 +77,19 @@ class TableError(StrictModel):
     """How far a converted table lies from the checkpoint's own values, over every row."""
 
     source_dtype: str
-    """Of the checkpoint's values."""
+    """The type of the checkpoint's values."""
     max_abs: Finite
     rms: Finite
     cosine_min: Finite
     cosine_mean: Finite
-    """Between a row and what it became; 1 where both are zeros."""
+    """The mean cosine between a row and its converted row; 1 where both are zeros."""
 
 
 class NonFiniteRows(StrictModel):
     """Rows that hold NaN or an infinity, which the user allows."""
 
     rows: Positive | None = None
-    """How many there are; null: the rows of a linked table are not read."""
+    """The number of such rows; null: the rows of a linked table are not read."""
     first_row: Count | None = None
 
 
@@ -99,9 +101,9 @@ class Table(StrictModel):
     dtype: TableDtype
     segments: tuple[Segment, ...]
     scales: tuple[Segment, ...] = ()
-    """Of int8 rows: float32, one for each row; value = stored value * scale."""
+    """The scales of int8 rows: float32, one for each row; value = stored value * scale."""
     error: TableError | None = None
-    """Where rows were converted."""
+    """The error of converted rows; None: they were not converted."""
     source: TableSource
     non_finite: NonFiniteRows | None = None
     """None: all rows that were read are finite, which are all but those of a linked table."""
@@ -118,7 +120,10 @@ class Table(StrictModel):
     @property
     def bytes(self) -> int:
         """Bytes of all rows and scales."""
-        return self.rows * (self.row_bytes + (SCALE_BYTES if self.scales else 0))
+        bytes_per_row = self.row_bytes
+        if self.scales:
+            bytes_per_row += SCALE_BYTES
+        return self.rows * bytes_per_row
 
     def extents(self) -> Iterator[tuple[Segment, int]]:
         """Yields every segment, of rows and of scales, with its bytes."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -17,7 +18,7 @@ Precision = Literal["f32", "int8", "bf16"]
 
 SCORE_BINS_MAX = 10
 _SHARES_ERROR = 1e-6
-"""By how much shares may miss 1 in sum: each is rounded."""
+"""The maximum difference of the sum of shares from 1: each is rounded."""
 
 
 class TowerInput(StrictModel):
@@ -25,7 +26,7 @@ class TowerInput(StrictModel):
 
     name: str
     feature: str = ""
-    """Whose activation, or numbers, it is."""
+    """The feature whose activation, or numbers, it is."""
     features: tuple[str, ...] = ()
     """Instead of `feature`: several, side by side along the last axis, so that thousands of them
     are one array.
@@ -43,8 +44,12 @@ class TowerInput(StrictModel):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The features that it is made of, in their order; () where it is another part's output."""
-        return self.features or ((self.feature,) if self.feature else ())
+        """The features whose values it has, in their order; () where it is another part's
+        output.
+        """
+        if self.feature:
+            return (self.feature,)
+        return self.features
 
 
 class TowerOutput(StrictModel):
@@ -79,9 +84,9 @@ class ScoreDistribution(StrictModel):
     """
 
     edges: tuple[float, ...]
-    """Ascending."""
+    """The limits between the bins, ascending."""
     shares: tuple[float, ...]
-    """Of the examples, by bin; one more than edges."""
+    """The share of the examples in each bin; one more than edges."""
     examples: Positive
 
     @model_validator(mode="after")
@@ -113,7 +118,7 @@ class TowerForm(StrictModel):
     max_abs_error: dict[str, float]
     """Largest difference from the original model over the replayed examples, by output."""
     effect: dict[str, HeadEffect] = Field(default_factory=dict)
-    """By output, of precisions below f32."""
+    """The effect of a precision below f32, by output."""
 
 
 class TowerPart(StrictModel):
@@ -126,6 +131,15 @@ class TowerPart(StrictModel):
     outputs: tuple[TowerOutput, ...]
     """Named as the tower's own where they are its outputs; otherwise later parts take them."""
     forms: tuple[TowerForm, ...]
+
+
+def _check_part_input(part: TowerPart, tensor: str, per_by_output: Mapping[str, Per]) -> None:
+    """Raises ValueError if a part cannot take an output of earlier parts."""
+    if tensor not in per_by_output:
+        raise ValueError(f"part {part.name!r} takes {tensor!r}, which no earlier part returns")
+    # It runs before there are candidates.
+    if part.per == "context" and per_by_output[tensor] == "candidate":
+        raise ValueError(f"part {part.name!r} is per context and takes {tensor!r} of a candidate")
 
 
 class Tower(StrictModel):
@@ -156,10 +170,10 @@ class Tower(StrictModel):
     def _formula_known(self) -> Tower:
         if self.formula is not None:
             try:
-                taken = parse_formula(self.formula).names
+                names = parse_formula(self.formula).names
             except FormulaError as problem:
                 raise ValueError(str(problem)) from problem
-            for name in taken:
+            for name in names:
                 if name not in {output.name for output in self.outputs}:
                     raise ValueError(
                         f"formula {self.formula!r} takes {name!r}, which is no output of the tower"
@@ -168,26 +182,21 @@ class Tower(StrictModel):
 
     @model_validator(mode="after")
     def _parts_closed(self) -> Tower:
-        made: dict[str, Any] = {}
-        if any(each.tensor for each in self.inputs):
+        # What the parts so far return, with how often each runs: parts are in the order of their
+        # runs.
+        per_by_output: dict[str, Per] = {}
+        if any(entry.tensor for entry in self.inputs):
             raise ValueError("an input of a whole tower is no part's output")
         if len({part.name for part in self.parts}) < len(self.parts):
             raise ValueError("two parts have one name")
         for part in self.parts:
-            for each in part.inputs:
-                if each.tensor and each.tensor not in made:
-                    raise ValueError(
-                        f"part {part.name!r} takes {each.tensor!r}, which no earlier part returns"
-                    )
-                if each.tensor and part.per == "context" and made[each.tensor] == "candidate":
-                    raise ValueError(
-                        f"part {part.name!r} is per context and takes {each.tensor!r} of a "
-                        "candidate"
-                    )
+            for entry in part.inputs:
+                if entry.tensor:
+                    _check_part_input(part, entry.tensor, per_by_output)
             for output in part.outputs:
-                if output.name in made:
+                if output.name in per_by_output:
                     raise ValueError(f"two parts return {output.name!r}")
-                made[output.name] = part.per
-        if self.parts and not {output.name for output in self.outputs} <= set(made):
+                per_by_output[output.name] = part.per
+        if self.parts and not {output.name for output in self.outputs} <= set(per_by_output):
             raise ValueError("the parts do not return every output of the tower")
         return self

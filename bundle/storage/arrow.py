@@ -19,8 +19,11 @@ def write(path: Path, table: Any) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     batches = table.combine_chunks().to_batches()
+    # A table without rows has no batch; readers expect one.
+    if not batches:
+        batches = [pa.RecordBatch.from_pylist([], schema=table.schema)]
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        for batch in batches or [pa.RecordBatch.from_pylist([], schema=table.schema)]:
+        for batch in batches:
             writer.write_batch(batch)
 
 
@@ -28,10 +31,11 @@ def open_trusted(path: Path) -> tuple[Any, Callable[[], None]]:
     """Maps an Arrow IPC file that this program wrote, whose content is not checked.
 
     Returns:
-      A `pyarrow.Table`, and what drops the pages that were read from memory.
+      A `pyarrow.Table`, and a function that drops the pages that were read from memory.
+
     Raises:
-      DigestMismatch: the file is missing.
-      FormatError: it is no Arrow IPC file.
+      DigestMismatch: The file is missing.
+      FormatError: It is no Arrow IPC file.
     """
     import pyarrow as pa
 
@@ -41,11 +45,8 @@ def open_trusted(path: Path) -> tuple[Any, Callable[[], None]]:
         table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
     except FileNotFoundError as problem:
         raise DigestMismatch(f"file {path.name!r} is missing; copy the bundle again") from problem
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-    ) as problem:  # ValueError: names that are no UTF-8
+    # ValueError: an empty file, or names that are no UTF-8.
+    except (pa.ArrowException, OSError, ValueError) as problem:
         raise FormatError(f"file {path.name!r} is no sound Arrow IPC file: {problem}") from problem
     return table, lambda: mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -55,9 +56,10 @@ def open_mapped(path: Path) -> Any:
 
     Returns:
       A `pyarrow.Table`.
+
     Raises:
-      DigestMismatch: the file is missing.
-      FormatError: it is no Arrow IPC file, or one that contradicts itself.
+      DigestMismatch: The file is missing.
+      FormatError: It is no Arrow IPC file, or one that contradicts itself.
     """
     import pyarrow as pa
 
@@ -73,15 +75,16 @@ def column(table: Any, name: str, where: str) -> Any:
     """Returns one column.
 
     Raises:
-      FormatError: the table has no such column, or two; `where` names the file.
+      FormatError: The table has no such column, or two; `where` names the file.
     """
-    found = table.schema.get_all_field_indices(name)
-    if len(found) != 1:
+    # Arrow allows several columns of one name.
+    indices = table.schema.get_all_field_indices(name)
+    if len(indices) != 1:
         raise FormatError(
-            f"{where} has {len(found)} columns {name!r}, one was expected; it has "
+            f"{where} has {len(indices)} columns {name!r}, one was expected; it has "
             f"{table.column_names}"
         )
-    return table.column(found[0])
+    return table.column(indices[0])
 
 
 def kind_of(arrow_type: Any) -> str:
@@ -96,7 +99,7 @@ def kind_of(arrow_type: Any) -> str:
 
 
 def values(stored: Any) -> NDArray[Any]:
-    """Returns what an Arrow array without nulls holds: [m] object holding str, or a view of [m]
+    """Returns the values of an Arrow array without nulls: [m] object holding str, or a view of [m]
     numbers.
     """
     import pyarrow as pa
@@ -106,5 +109,5 @@ def values(stored: Any) -> NDArray[Any]:
         result = np.empty(len(stored), object)
         result[:] = stored.to_pylist()
         return result
-    found: NDArray[Any] = stored.to_numpy()
-    return found
+    numbers: NDArray[Any] = stored.to_numpy()
+    return numbers

@@ -28,7 +28,7 @@ def committed_versions(root: Path, model: str) -> list[int]:
     into is counted.
 
     Raises:
-      OSError: the model's directory cannot be listed.
+      OSError: The model's directory cannot be listed.
     """
     return sorted(version for version, path in _numbered(root / model) if _is_committed(path))
 
@@ -37,8 +37,8 @@ def read_manifest(bundle: Path) -> Manifest:
     """Reads the manifest of a bundle's directory.
 
     Raises:
-      NotCommitted: there is none: no bundle, or one still being written.
-      FormatError: it breaks a rule of the format.
+      NotCommitted: There is none: no bundle, or one still being written.
+      FormatError: It breaks a rule of the format.
     """
     path = bundle / paths.MANIFEST
     if not path.is_file():
@@ -46,12 +46,16 @@ def read_manifest(bundle: Path) -> Manifest:
             f"{bundle} has no {paths.MANIFEST}: it is no bundle, or one that is still being written"
         )
     with files.locate(bundle, paths.MANIFEST).open("rb") as file:
+        # A byte more than allowed, so that `parse` notices a file that is too large.
         return parse(file.read(MANIFEST_BYTES_MAX + 1))
 
 
 def _numbered(parent: Path) -> list[tuple[int, Path]]:
-    names = os.listdir(parent) if parent.is_dir() else []
-    return [(int(name), parent / name) for name in names if VERSION.fullmatch(name)]
+    """Returns the entries of a directory whose names are versions."""
+    if not parent.is_dir():
+        return []
+    names = filter(VERSION.fullmatch, os.listdir(parent))
+    return [(int(name), parent / name) for name in names]
 
 
 def _is_committed(bundle: Path) -> bool:

@@ -11,23 +11,25 @@ from pathlib import Path
 
 from bundle.errors import DigestMismatch, UnsafePath
 
-_SYNC_FILE_RANGE = (
-    getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
-)
+# A call of Linux that Python does not have.
+_SYNC_FILE_RANGE = None
+if sys.platform == "linux":
+    _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 def locate(root: Path, path: str) -> Path:
-    """Returns the place of one file or directory of a bundle, the real one of what is behind a link
-    in it.
+    """Returns the real path of a file or directory of a bundle, behind all links.
 
     Args:
-      root: the bundle's directory; it may be a link itself.
-      path: relative to it, from the manifest.
+      root: The directory of the bundle; it may be a link itself.
+      path: The path in the bundle, from the manifest.
+
     Raises:
-      UnsafePath: a symbolic link on the way leads out of the bundle, or in a circle.
-      DigestMismatch: there is nothing.
+      UnsafePath: A symbolic link on the way leads out of the bundle, or in a circle.
+      DigestMismatch: There is nothing.
     """
+    # Of the real root, too: bundles are often reached by a link, whose target is elsewhere.
     base = os.path.realpath(root)
     try:
         real = os.path.realpath(os.path.join(root, path), strict=True)
@@ -48,10 +50,10 @@ def locate(root: Path, path: str) -> Path:
 
 
 def size(root: Path, path: str) -> int:
-    """Returns the bytes of one regular file of a bundle.
+    """Returns the size of one regular file of a bundle, in bytes.
 
     Raises:
-      UnsafePath, DigestMismatch: as `locate`; DigestMismatch also if it is no regular file.
+      UnsafePath, DigestMismatch: See `locate`; DigestMismatch also if it is no regular file.
     """
     status = locate(root, path).stat()
     if not stat.S_ISREG(status.st_mode):
@@ -67,6 +69,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as problem:
+        # An error of a descriptor names no file.
         problem.filename = str(path)
         raise
     finally:
@@ -74,11 +77,13 @@ def sync(path: Path) -> None:
 
 
 def begin_sync(descriptor: int) -> None:
-    """Has the kernel begin to bring what a file holds to the disk, and does not wait for it.
+    """Makes the kernel begin to write a file to the disk, without waiting for it.
 
     By itself it begins once a tenth of the memory is dirty, or when the file is synced: the disk
     would idle until then. It promises nothing and reports no error: `os.fsync` does both.
     """
     if _SYNC_FILE_RANGE is not None:
-        whole = ctypes.c_int64(0), ctypes.c_int64(0)
-        _SYNC_FILE_RANGE(ctypes.c_int(descriptor), *whole, ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))
+        offset = ctypes.c_int64(0)
+        size = ctypes.c_int64(0)  # 0 is to the end of the file
+        flags = ctypes.c_uint(_SYNC_FILE_RANGE_WRITE)
+        _SYNC_FILE_RANGE(ctypes.c_int(descriptor), offset, size, flags)

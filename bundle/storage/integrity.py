@@ -23,24 +23,33 @@ def check_files(
     be compared by size.
 
     Args:
-      tables: `sizes` compares the sizes of table segments and of `checked_later`, `full` every byte
-        of them.
-      pause: called after each file, and each block of a large one.
+      bundle: The directory of the bundle.
+      manifest: The manifest of the bundle.
+      tables: How table segments and `checked_later` are compared: `sizes` by their sizes, `full` by
+        every byte.
+      pause: Called after each file, and each block of a large one.
+
     Raises:
-      DigestMismatch: a file is missing, has another size or other bytes; names file and block.
-      UnsafePath: a file lies outside the bundle.
+      DigestMismatch: A file is missing, has another size or other bytes; names file and block.
+      UnsafePath: A file lies outside the bundle.
     """
+    # All sizes first: a file that was not copied to its end shows in no time.
     check_sizes(bundle, manifest, pause)
-    later = {file.path for file in checked_later(manifest)} if tables == "sizes" else set()
+    if tables == "sizes":
+        later = {file.path for file in checked_later(manifest)}
+        for file in manifest.files:
+            if file.path not in later:
+                check_file(bundle, file, pause)
+        return
+
     for file in manifest.files:
-        if file.path not in later:
-            check_file(bundle, file, pause)
-    for table in manifest.tables.values() if tables == "full" else ():
+        check_file(bundle, file, pause)
+    for table in manifest.tables.values():
         for segment, size in table.extents():
             with files.locate(bundle, segment.file).open("rb") as stream:
                 stream.seek(segment.offset)
-                found = digest(stream, size, pause)
-            _check_blocks(segment.file, segment.offset, found, segment.blocks, segment.crc32c)
+                actual = digest(stream, size, pause)
+            _check_blocks(segment.file, segment.offset, actual, segment.blocks, segment.crc32c)
 
 
 def check_sizes(
@@ -52,6 +61,7 @@ def check_sizes(
         pause()
     for table in manifest.tables.values():
         for segment, size in table.extents():
+            # A linked file of the checkpoint may go on behind the segment.
             _check_size(bundle, segment.file, segment.offset + size, exact=False)
             pause()
 
@@ -60,28 +70,31 @@ def check_file(bundle: Path, file: File, pause: Callable[[], object] = lambda: N
     """Compares every byte of one file with its checksum; raises as `check_files`."""
     _check_size(bundle, file.path, file.bytes)
     with files.locate(bundle, file.path).open("rb", buffering=0) as stream:
-        found = digest(stream, file.bytes, pause)
+        actual = digest(stream, file.bytes, pause)
     pause()
-    if (found.bytes, found.crc32c) != (file.bytes, file.crc32c):
+    if (actual.bytes, actual.crc32c) != (file.bytes, file.crc32c):
         raise DigestMismatch(f"file {file.path!r} differs from its checksum; copy the bundle again")
 
 
 def _check_size(bundle: Path, path: str, expected: int, exact: bool = True) -> None:
     size = files.size(bundle, path)
-    if size < expected or (exact and size != expected):
-        raise DigestMismatch(
-            f"file {path!r} has {size} bytes, {'' if exact else 'at least '}{expected} expected; "
-            "copy the bundle again"
-        )
+    if size == expected or (size > expected and not exact):
+        return
+    minimum = "" if exact else "at least "
+    raise DigestMismatch(
+        f"file {path!r} has {size} bytes, {minimum}{expected} expected; copy the bundle again"
+    )
 
 
-def _check_blocks(path: str, offset: int, found: Digest, blocks: Sequence[int], crc: int) -> None:
-    for block, (have, want) in enumerate(zip(found.blocks, blocks, strict=False)):
-        if have != want:
+def _check_blocks(path: str, offset: int, actual: Digest, blocks: Sequence[int], crc: int) -> None:
+    # Block by block where the manifest has their checksums: the error says what part is damaged.
+    for block, checksums in enumerate(zip(actual.blocks, blocks, strict=False)):
+        actual_checksum, expected_checksum = checksums
+        if actual_checksum != expected_checksum:
             first = offset + block * BLOCK_BYTES
             raise DigestMismatch(
                 f"file {path!r} differs from its checksum in the 4 MiB from byte {first}; copy it "
                 "again"
             )
-    if found.crc32c != crc or len(found.blocks) != len(blocks or found.blocks):
+    if actual.crc32c != crc or len(actual.blocks) != len(blocks or actual.blocks):
         raise DigestMismatch(f"file {path!r} differs from its checksum; copy the bundle again")

@@ -20,8 +20,8 @@ from bundle.storage import files
 
 @dataclass(frozen=True)
 class Finished:
-    """What a finished step left: the key of what it was made of, its payload as JSON brought it
-    back, its files.
+    """The record of a finished step: a digest of all that decided its result, its payload as read
+    from JSON, and its files.
     """
 
     key: str
@@ -33,9 +33,10 @@ def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[F
     """Notes a step, safe from a loss of power.
 
     Returns:
-      What a later `read` will return of it.
+      The record that a later `read` returns of it.
+
     Raises:
-      OSError: the disk is full or broken; the journal is as it was.
+      OSError: The disk is full or broken; the journal is as it was.
     """
     content = {
         "step": step,
@@ -52,8 +53,10 @@ def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[F
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal))
             os.fsync(file.fileno())
         except OSError:
+            # Half a line would hide the entries that follow it.
             file.truncate(start)
             raise
+    # The first line creates the file, whose name must survive, too.
     files.sync(journal.parent)
     return _parsed(entry)[1]
 
@@ -65,19 +68,19 @@ def read(journal: Path) -> dict[str, Finished]:
     steps: dict[str, Finished] = {}
     if not journal.exists():
         return steps
-    whole = 0
+    intact_bytes = 0
     for line in journal.read_bytes().splitlines(keepends=True):
         checksum, _, entry = line.removesuffix(b"\n").partition(b" ")
         if not line.endswith(b"\n") or checksum != b"%08x" % crc32c(entry):
             break  # torn by a crash: nothing after it was ever acknowledged
         step, finished = _parsed(entry)
         steps[step] = finished
-        whole += len(line)
-    os.truncate(journal, whole)
+        intact_bytes += len(line)
+    os.truncate(journal, intact_bytes)
     return steps
 
 
 def _parsed(entry: bytes) -> tuple[str, Finished]:
     content = orjson.loads(entry)
-    found = tuple(File.model_validate(file) for file in content["files"])
-    return content["step"], Finished(content["key"], content["payload"], found)
+    written = tuple(File.model_validate(file) for file in content["files"])
+    return content["step"], Finished(content["key"], content["payload"], written)

@@ -30,7 +30,8 @@ class OutputFile:
     """A file to publish, and where it lies.
 
     Attributes:
-      path: Where the file appears: the target of a link, as it was when this was created.
+      path: The path at which the file appears: the target of a link, as it was when this object was
+        created.
     """
 
     def __init__(self, name: Path) -> None:
@@ -86,6 +87,7 @@ class OutputFile:
           OutputRejected: Meanwhile something else than a regular file has the name.
           OSError: The file cannot be renamed; the previous one is unchanged.
         """
+        # The content before the name, so that a loss of power leaves the old file or the new one.
         files.sync(staged)
         with suppress(FileNotFoundError):
             self._check_kind(self.path.lstat())

@@ -23,15 +23,18 @@ PIECE_BYTES = 4 << 20
 
 _POPULATE_READ = 22
 """MADV_POPULATE_READ, of Linux 5.14: reads what is not there, and maps it all."""
-_STRETCHES = 32
-"""Number of samples by which the resident share of a large file is estimated."""
-_STRETCH_PAGES = 32
-"""Pages per sample."""
+_SAMPLE_COUNT = 32
+"""The number of samples by which the resident share of a large file is estimated."""
+_SAMPLE_PAGES = 32
+"""The number of pages of a sample."""
 
 _MAY_MOVE = 1
+"""MREMAP_MAYMOVE."""
 
-_SYSTEM = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-if _SYSTEM is not None:
+_SYSTEM: ctypes.CDLL | None = None
+if sys.platform == "linux":
+    _SYSTEM = ctypes.CDLL(None, use_errno=True)
+    # By default results are ints of 32 bits, which would cut the address.
     _SYSTEM.mremap.restype = ctypes.c_void_p
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -57,7 +60,8 @@ def bring_in(data: Bytes, start: int) -> int:
         # A random map is read page by page otherwise.
         _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)
     failed = _advise(data, start, size, _POPULATE_READ)
-    if failed in (0, errno.EINVAL):  # any other error is left to the first use
+    # EINVAL is an older kernel; any other error is left to the first use.
+    if failed in (0, errno.EINVAL):
         # One byte of each page is read: the host of a virtual machine may not hold its large pages
         # until then.
         np.bitwise_or.reduce(data[start : start + size : mmap.PAGESIZE])
@@ -74,22 +78,29 @@ def resident_bytes(data: Bytes) -> int:
     pages = ceil_div(data.size, mmap.PAGESIZE)
     if _SYSTEM is None or not pages:
         return 0
-    stretches, length = (
-        (1, pages) if pages <= _STRETCHES * _STRETCH_PAGES else (_STRETCHES, _STRETCH_PAGES)
-    )
-    found = np.zeros(length, np.uint8)
-    there = 0
+    # A small file is one sample.
+    sample_count = 1
+    length = pages
+    if pages > _SAMPLE_COUNT * _SAMPLE_PAGES:
+        sample_count = _SAMPLE_COUNT
+        length = _SAMPLE_PAGES
+    states = np.zeros(length, np.uint8)
+    resident_count = 0
     first = data.ctypes.data - data.ctypes.data % mmap.PAGESIZE
-    for number in range(stretches):
-        page = number * (pages - length) // max(1, stretches - 1)
-        arguments = (first + page * mmap.PAGESIZE, length * mmap.PAGESIZE, found.ctypes.data)
-        if _SYSTEM.mincore(*(ctypes.c_size_t(each) for each in arguments)):
+    for number in range(sample_count):
+        # At equal distances, the last one at the end of the file.
+        page = number * (pages - length) // max(1, sample_count - 1)
+        begin = ctypes.c_size_t(first + page * mmap.PAGESIZE)
+        size = ctypes.c_size_t(length * mmap.PAGESIZE)
+        if _SYSTEM.mincore(begin, size, ctypes.c_size_t(states.ctypes.data)):
             return 0  # the map is longer than its file by now
-        there += int(np.count_nonzero(found & 1))
-    return min(data.size, data.size * there // (stretches * length))
+        # Only the lowest bit of a state is defined.
+        resident_count += int(np.count_nonzero(states & 1))
+    return min(data.size, data.size * resident_count // (sample_count * length))
 
 
 def _read_huge(data: Bytes, start: int, size: int) -> bool:
+    """Reads a piece in pages of 2 MiB; returns whether the kernel did."""
     # The advice is for a second map of the same pages: it cannot be withdrawn, and a row whose page
     # was evicted must not read 2 MiB. mremap with an old size of 0 leaves the first map in place
     # and creates the second.
@@ -98,21 +109,22 @@ def _read_huge(data: Bytes, start: int, size: int) -> bool:
     length = ctypes.c_size_t(ceil_div(size, mmap.PAGESIZE) * mmap.PAGESIZE)
     first = data.ctypes.data + start
     begin = ctypes.c_size_t(first - first % mmap.PAGESIZE)
-    again = _SYSTEM.mremap(begin, ctypes.c_size_t(0), length, ctypes.c_int(_MAY_MOVE))
-    if again == _FAILED:
+    address = _SYSTEM.mremap(begin, ctypes.c_size_t(0), length, ctypes.c_int(_MAY_MOVE))
+    if address == _FAILED:
         return False
-    place = ctypes.c_void_p(again)
-    done = not any(
-        _SYSTEM.madvise(place, length, ctypes.c_int(each))
-        for each in (mmap.MADV_HUGEPAGE, _POPULATE_READ)
+    second_map = ctypes.c_void_p(address)
+    # The second advice reads the pages; it follows only where the first was accepted.
+    has_failed = any(
+        _SYSTEM.madvise(second_map, length, ctypes.c_int(advice))
+        for advice in (mmap.MADV_HUGEPAGE, _POPULATE_READ)
     )
-    _SYSTEM.munmap(place, length)
-    return done
+    _SYSTEM.munmap(second_map, length)
+    return not has_failed
 
 
 def _advise(data: Bytes, start: int, size: int, advice: int) -> int:
-    # Advice is for whole pages; a map ends where its file's last page does. Returns 0, or the error
-    # number if the kernel rejects it.
+    """Gives the kernel advice about a piece; returns 0, or the error number if it rejects it."""
+    # Advice is for whole pages; a map ends where its file's last page does.
     if _SYSTEM is None:
         return errno.EINVAL
     first = data.ctypes.data + start
@@ -121,4 +133,6 @@ def _advise(data: Bytes, start: int, size: int, advice: int) -> int:
     failed = _SYSTEM.madvise(
         ctypes.c_size_t(begin), ctypes.c_size_t(end - begin), ctypes.c_int(advice)
     )
-    return ctypes.get_errno() if failed else 0
+    if failed:
+        return ctypes.get_errno()
+    return 0

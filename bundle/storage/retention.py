@@ -25,10 +25,11 @@ def hold(bundle: Path) -> int | None:
     """Keeps a committed version from being removed, until the returned descriptor is closed.
 
     Returns:
-      A descriptor; None: the file system has no locks, and nothing is held.
+      A descriptor; None: The file system has no locks, and the version may be removed.
+
     Raises:
-      NotCommitted: it is gone, or just being removed.
-      OSError: its manifest cannot be opened.
+      NotCommitted: The version is gone, or just being removed.
+      OSError: Its manifest cannot be opened.
     """
     path = bundle / paths.MANIFEST
     try:
@@ -55,14 +56,16 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
     version.
 
     Args:
-      root: directory of the bundles.
-      model: the model.
-      keep: how many of the newest versions stay.
-      spare: one more that stays, however old.
+      root: The directory of the bundles.
+      model: The name of the model.
+      keep: The number of the newest versions that stay.
+      spare: One more version that stays, however old.
+
     Returns:
       The versions that were removed, and those that stay because they are in use, both ascending.
+
     Raises:
-      OSError: a version cannot be removed; those before it are gone.
+      OSError: A version cannot be removed; those before it are gone.
     """
     parent = root / model
     for name in os.listdir(parent):
@@ -70,6 +73,7 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
             _remove(parent / name)
     removed = []
     used = []
+    # -0 is 0, which would slice none: without versions to keep, all are old.
     for version in catalog.committed_versions(root, model)[: -keep or None]:
         if version == spare:
             continue
@@ -115,7 +119,9 @@ def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
     """Removes what runs left staged under a root, and no run is writing.
 
     Args:
-      older_than_s: what was written to more recently stays.
+      root: The directory of the bundles.
+      older_than_s: The minimum time since the last write, in seconds; newer directories stay.
+
     Returns:
       The staging directories that were removed, and those that another run is writing.
     """
@@ -123,9 +129,11 @@ def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
     busy = []
     for directory in sorted(root.glob("*/.staging-*/")):
         number = directory.name.removeprefix(".staging-")
-        journaled = directory.with_name(f"{directory.name}.journal")
-        written = max(path.stat().st_mtime for path in (directory, journaled) if path.exists())
-        if catalog.VERSION.fullmatch(number) and time.time() - written >= older_than_s:
+        journal = directory.with_name(f"{directory.name}.journal")
+        # The journal grows while files are written in directories below this one.
+        written_s = max(path.stat().st_mtime for path in (directory, journal) if path.exists())
+        is_old = time.time() - written_s >= older_than_s
+        if catalog.VERSION.fullmatch(number) and is_old:
             try:
                 staging.Staging(root, directory.parent.name, int(number), adding=True).discard()
                 removed.append(directory)

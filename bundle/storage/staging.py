@@ -138,7 +138,9 @@ class Staging:
 
     def files(self, step: str) -> tuple[File, ...]:
         """Returns the files of a step that is finished; () if it is not."""
-        return self._steps[step].files if step in self._trusted else ()
+        if step not in self._trusted:
+            return ()
+        return self._steps[step].files
 
     def forget(self, step: str) -> None:
         """Has a step done again by this run and every later one: what it made is wrong."""
@@ -149,16 +151,15 @@ class Staging:
         """Digests a staged file, or all files of a staged directory in the order of their paths; ()
         if none.
         """
+        # The name of a step need not be a path.
         try:
-            place = self.directory / paths.checked(path)
+            staged = self.directory / paths.checked(path)
         except UnsafePath:
             return ()
-        found = (
-            sorted(inner for inner in place.rglob("*") if inner.is_file())
-            if place.is_dir()
-            else [place]
-        )
-        return tuple(_digested(self.directory, file) for file in found if file.is_file())
+        candidates = [staged]
+        if staged.is_dir():
+            candidates = sorted(staged.rglob("*"))
+        return tuple(_digested(self.directory, file) for file in candidates if file.is_file())
 
     def commit(self, manifest: Manifest, data: bytes | None = None) -> Path:
         """Publishes the version: files synced, manifest last, one rename. Files that no manifest
@@ -187,14 +188,18 @@ class Staging:
         check_sizes(self.directory, manifest)
         _end_attempts(self.directory)
         _sweep_unlisted(self.directory, manifest)
-        written = self.directory / paths.MANIFEST
+
+        # The manifest is what makes a directory a bundle, so that it is the last file.
+        if data is None:
+            data = dump(manifest)
+        path = self.directory / paths.MANIFEST
         try:
-            written.write_bytes(dump(manifest) if data is None else data)
+            path.write_bytes(data)
             return self._publish()
         except (OSError, DestinationExists) as problem:
-            written.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             if isinstance(problem, OSError):
-                problem.filename = problem.filename or str(written)
+                problem.filename = problem.filename or str(path)
             raise
 
     def publish(self) -> Path:
@@ -213,8 +218,8 @@ class Staging:
         return self._publish()
 
     def add(self, added: Sequence[str]) -> None:
-        """Moves staged files to the version that is there and lacks them, and removes what else is
-        staged.
+        """Moves staged files to the published version, which lacks them, and removes everything
+        else that is staged.
 
         Raises:
           OSError: The disk is full or broken, or the version is gone; each file is there whole, or
@@ -222,6 +227,7 @@ class Staging:
         """
         for path in added:
             target = self._final / path
+            # Before the rename, so that no reader finds a file that a loss of power has emptied.
             files.sync(self.directory / path)
             target.parent.mkdir(parents=True, exist_ok=True)
             (self.directory / path).rename(target)
@@ -289,9 +295,8 @@ class Staging:
 
     def _reject_existing(self) -> None:
         if os.path.lexists(self._final):
-            if (
-                self._final / paths.MANIFEST
-            ).is_file():  # left by a run that ended between its rename and this
+            # A run may have ended between its rename and the removal of its journal.
+            if (self._final / paths.MANIFEST).is_file():
                 self._aside(".journal").unlink(missing_ok=True)
             raise DestinationExists(
                 f"{self._final} is there already; committed bundles are never overwritten"
@@ -307,25 +312,30 @@ class Staging:
 
 def _digested(root: Path, path: Path) -> File:
     with path.open("rb") as stream:
-        found = digest(stream)
-    return File(path=path.relative_to(root).as_posix(), bytes=found.bytes, crc32c=found.crc32c)
+        computed = digest(stream)
+    relative = path.relative_to(root).as_posix()
+    return File(path=relative, bytes=computed.bytes, crc32c=computed.crc32c)
 
 
 def _sweep_unlisted(staged: Path, manifest: Manifest) -> None:
+    """Removes files that the manifest does not name, and the directories that they leave empty."""
     listed = {file.path for file in manifest.files}
     listed |= {segment.file for table in manifest.tables.values() for segment, _ in table.extents()}
-    for directory, _, names in os.walk(staged, topdown=False):
-        here = Path(directory)
+    # From the bottom, so that a directory is met after the ones in it.
+    for name, _, file_names in os.walk(staged, topdown=False):
+        directory = Path(name)
+        paths_here = [directory / file_name for file_name in file_names]
         unlisted = [
-            name for name in names if (here / name).relative_to(staged).as_posix() not in listed
+            path for path in paths_here if path.relative_to(staged).as_posix() not in listed
         ]
-        for name in unlisted:
-            (here / name).unlink()
-        if unlisted and here != staged and not any(here.iterdir()):
-            here.rmdir()
+        for path in unlisted:
+            path.unlink()
+        if unlisted and directory != staged and not any(directory.iterdir()):
+            directory.rmdir()
 
 
 def _end_attempts(staged: Path) -> None:
+    """Removes the unfinished files of workers."""
     # Renamed first: a worker that still writes finds no path there, and adds nothing while the
     # directory is removed.
     for directory in staged.glob(f"{_ATTEMPTS}*"):

@@ -20,7 +20,7 @@ from bundle.format.checksums import crc32c, mask
 RECORD_BYTES_MAX = 256 << 20
 """The maximum size of a record in bytes."""
 READ_ERRORS = (OSError, EOFError, zlib.error)
-"""What reading a file raises, apart from RecordDamaged."""
+"""The exceptions that reading a file raises, apart from RecordDamaged."""
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _READ_BYTES = 1 << 20
@@ -62,6 +62,7 @@ def _read_record(file: BinaryIO | gzip.GzipFile, header: bytes, number: int) -> 
     if len(header) < _HEADER.size:
         raise RecordDamaged(number, "is cut short in its length; copy the file again")
     length, crc = _HEADER.unpack(header)
+    # Before the length is used: a damaged one could claim all the memory.
     if mask(crc32c(header[:8])) != crc:
         is_gzip = header.startswith(_GZIP_MAGIC)
         problem = "is no TFRecord: its length differs from its checksum"

@@ -28,6 +28,7 @@ from bundle.tables.segments import RowRange
 Positions = NDArray[np.uint32]
 Bound = int | float | None
 
+# The columns of the file of values: each value, and where its positions end in the file of rows.
 _VALUE = "value"
 _END = "end"
 _MERGED_MIN = 1 << 20
@@ -64,15 +65,18 @@ class DistinctValues(NamedTuple):
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        # One owner of each value, also of lists, which are laid flat.
         owners = np.arange(len(column))
         values = column
         if pa.types.is_large_list(column.type):
-            owners = np.repeat(owners, pc.fill_null(pc.list_value_length(column), 0).to_numpy())
+            lengths = pc.fill_null(pc.list_value_length(column), 0)
+            owners = np.repeat(owners, lengths.to_numpy())
             values = column.flatten()
         owners = owners[values.is_valid().to_numpy(zero_copy_only=False)]
         values = values.drop_null().cast(_stored_type(arrow.kind_of(values.type)))
         if pa.types.is_floating(values.type):
             values = pc.add(values, 0.0)  # -0 becomes 0, which it equals
+        # Pairs as single numbers, owner * count + value: sorted and distinct in one step.
         encoded = values.dictionary_encode()
         count = max(1, len(encoded.dictionary))
         pairs = distinct(owners * count + encoded.indices.to_numpy())
@@ -93,7 +97,7 @@ class AttributeIndex:
         entry: manifest.AttributeIndex,
         kind: str,
         size: int,
-        held: RowRange | None = None,
+        served: RowRange | None = None,
     ) -> None:
         """Maps an index and checks all of it.
 
@@ -102,7 +106,7 @@ class AttributeIndex:
           entry: The entry of the index in the manifest.
           kind: The Arrow type of the attribute.
           size: The number of candidates of the corpus.
-          held: The candidates whose positions are returned, counted from the first of them. None:
+          served: The candidates whose positions are returned, counted from the first of them. None:
             All candidates.
 
         Raises:
@@ -115,34 +119,38 @@ class AttributeIndex:
                 f"candidates; the corpus has {size}"
             )
         self.kind = kind
-        self._held = held
+        self._served = served
         path = files.locate(directory, entry.rows)
-        count, left = divmod(path.stat().st_size, 4)
+        count, excess_bytes = divmod(path.stat().st_size, 4)
         self._rows: Positions = np.empty(0, np.uint32)
+        # An empty file cannot be mapped.
         if count:
             self._rows = np.memmap(path, "<u4", "r", shape=(count,)).view(np.ndarray)
+
+        # All is checked now: a search would read beyond the file, or return wrong candidates.
         table = arrow.open_mapped(files.locate(directory, entry.values))
-        self._values, ends = (_column(table, name, entry.values) for name in (_VALUE, _END))
-        if (self._values.type, str(ends.type)) != (
-            _stored_type(kind),
-            "int64",
-        ) or self._values.null_count:
+        self._values = _column(table, _VALUE, entry.values)
+        ends = _column(table, _END, entry.values)
+        types = (self._values.type, str(ends.type))
+        expected_type = _stored_type(kind)
+        if types != (expected_type, "int64") or self._values.null_count:
             raise FormatError(
                 f"{entry.values!r} holds values of {self._values.type} with "
-                f"{self._values.null_count} nulls and ends "
-                f"of {ends.type}; {_stored_type(kind)} without nulls and int64 were expected of "
-                f"{kind}"
+                f"{self._values.null_count} nulls and ends of {ends.type}; {expected_type} without "
+                f"nulls and int64 were expected of {kind}"
             )
         if not _ascend(self._values):
             raise FormatError(f"{entry.values!r} holds values that do not ascend")
         if ends.null_count or not _ascend(ends) or (len(ends) and ends[0].as_py() < 1):
             raise FormatError(f"{entry.values!r} holds ends that do not ascend from 1")
         self._ends: NDArray[np.int64] = arrow.values(ends)
-        end = self._ends[-1] if len(ends) else 0
-        if left or end != count:
+        end = 0
+        if len(ends):
+            end = self._ends[-1]
+        if excess_bytes or end != count:
             raise FormatError(
-                f"{entry.rows!r} has {4 * count + left} bytes, {entry.values!r} ends at position "
-                f"{end}"
+                f"{entry.rows!r} has {4 * count + excess_bytes} bytes, {entry.values!r} ends at "
+                f"position {end}"
             )
         if count and self._rows.max() >= size:
             raise FormatError(
@@ -162,16 +170,22 @@ class AttributeIndex:
         """
         import pyarrow as pa
 
-        places, found = _find(self._values, pa.array(values, self._values.type))
-        wanted = distinct(places[found])
-        starts = np.where(wanted > 0, self._ends[wanted - 1], 0)
-        stops = self._ends[wanted]
-        if wanted.size <= _COPIED_MAX:
-            parts = [self._rows[start:stop] for start, stop in zip(starts, stops, strict=True)]
-            return self._in(np.concatenate(parts)) if parts else self._rows[:0]
+        indices, is_stored = _find(self._values, pa.array(values, self._values.type))
+        value_numbers = distinct(indices[is_stored])
+        if not value_numbers.size:
+            return self._rows[:0]
+        starts = np.where(value_numbers > 0, self._ends[value_numbers - 1], 0)
+        stops = self._ends[value_numbers]
+        if value_numbers.size <= _COPIED_MAX:
+            slices = [self._rows[start:stop] for start, stop in zip(starts, stops, strict=True)]
+            return self._served_rows(np.concatenate(slices))
+
+        # Value i fills result positions from the sum of the counts before it: shifted by this, the
+        # numbers 0, 1, 2, ... become indices into the rows.
         counts = stops - starts
-        first = starts - (np.cumsum(counts) - counts)
-        return self._in(self._rows[np.repeat(first, counts) + np.arange(counts.sum())])
+        shifts = starts - (np.cumsum(counts) - counts)
+        row_indices = np.repeat(shifts, counts) + np.arange(counts.sum())
+        return self._served_rows(self._rows[row_indices])
 
     def rows_between(
         self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
@@ -184,7 +198,9 @@ class AttributeIndex:
           as often as it has values.
         """
         span = self._between(ge, gt, le, lt)
-        return self._in(self._rows[self._rows_from(span.start) : self._rows_from(span.stop)])
+        first = self._rows_from(span.start)
+        end = self._rows_from(span.stop)
+        return self._served_rows(self._rows[first:end])
 
     def numbers_between(
         self, ge: Bound = None, le: Bound = None
@@ -200,37 +216,41 @@ class AttributeIndex:
         counts = np.diff(self._ends[span.start : span.stop], prepend=first)
         values = arrow.values(self._values)[span.start : span.stop].astype(np.float64)
         numbers = np.repeat(values, counts)
-        if self._held is None:
+        if self._served is None:
             return rows, numbers
-        within = rows - np.uint32(self._held.first)
-        held = within < self._held.rows
-        return within[held], numbers[held]
+        # Unsigned, so that what lies before the first becomes huge.
+        shifted = rows - np.uint32(self._served.first)
+        is_served = shifted < self._served.rows
+        return shifted[is_served], numbers[is_served]
 
     def _between(self, ge: Bound, gt: Bound, le: Bound, lt: Bound) -> range:
-        """Returns which of the values are within all bounds given."""
-        lowest = ((bisect_left, ge), (bisect_right, gt))
-        highest = ((bisect_right, le), (bisect_left, lt))
+        """Returns the numbers of the values that are within all bounds."""
+        start = 0
+        stop = len(self._values)
         # In Python's numbers, which compare exactly: an int64 and a float need not.
-        starts = [
-            place(self._values, bound, key=_python) for place, bound in lowest if bound is not None
-        ]
-        stops = [
-            place(self._values, bound, key=_python) for place, bound in highest if bound is not None
-        ]
-        start = max(starts, default=0)
-        stop = min(stops, default=len(self._values))
+        if ge is not None:
+            start = max(start, bisect_left(self._values, ge, key=_python))
+        if gt is not None:
+            start = max(start, bisect_right(self._values, gt, key=_python))
+        if le is not None:
+            stop = min(stop, bisect_right(self._values, le, key=_python))
+        if lt is not None:
+            stop = min(stop, bisect_left(self._values, lt, key=_python))
         return range(start, max(start, stop))
 
-    def _rows_from(self, value: int) -> int:
+    def _rows_from(self, value_number: int) -> int:
         """Returns where the positions of a value begin, by its number."""
-        return int(self._ends[value - 1]) if value else 0
+        if not value_number:
+            return 0
+        return int(self._ends[value_number - 1])
 
-    def _in(self, rows: Positions) -> Positions:
-        """Returns those of the positions that are held, counted from the first."""
-        if self._held is None:
+    def _served_rows(self, rows: Positions) -> Positions:
+        """Returns the positions that are served, counted from the first of them."""
+        if self._served is None:
             return rows
-        within = rows - np.uint32(self._held.first)  # what lies before becomes huge
-        return within[within < self._held.rows]
+        # Unsigned, so that what lies before the first becomes huge.
+        shifted = rows - np.uint32(self._served.first)
+        return shifted[shifted < self._served.rows]
 
 
 def write_attribute_index(
@@ -250,18 +270,24 @@ def write_attribute_index(
     """
     import pyarrow as pa
 
-    counted: list[Any] = []
+    # Two passes over the store: the first counts the positions of each value, so that the second
+    # can write each position where it belongs.
+    tables: list[Any] = []
     for values, _, numbers in _slices(store, attribute):
-        counted.append(
-            pa.table({_VALUE: values, "count": np.bincount(numbers, minlength=len(values))})
-        )
-        if sum(map(len, counted)) > 2 * len(counted[0]) + _MERGED_MIN:
-            counted = [_merged(counted)]
-    table = _merged(counted).sort_by(_VALUE).combine_chunks()
+        counts = np.bincount(numbers, minlength=len(values))
+        tables.append(pa.table({_VALUE: values, "count": counts}))
+        # Merged whenever the new values are as many as those merged before, which bounds the memory
+        # as well as the number of merges.
+        if sum(map(len, tables)) > 2 * len(tables[0]) + _MERGED_MIN:
+            tables = [_merged(tables)]
+    table = _merged(tables).sort_by(_VALUE).combine_chunks()
     ends = np.cumsum(table["count"].to_numpy(), dtype=np.int64)
     table = pa.table({_VALUE: table[_VALUE], _END: ends}).combine_chunks()
     arrow.write(directory / entry.values, table)
-    count = int(ends[-1]) if ends.size else 0
+
+    count = 0
+    if ends.size:
+        count = int(ends[-1])
     (directory / entry.rows).parent.mkdir(parents=True, exist_ok=True)
     with (directory / entry.rows).open("w+b") as file:
         if count:
@@ -280,42 +306,46 @@ def check_attribute_index(directory: Path, corpus: manifest.Corpus, attribute: s
       DigestMismatch, FormatError: The same as for `AttributeIndex`; FormatError also where the
         index is not what the store holds.
     """
-    held = corpus.filters[attribute]
-    again = manifest.AttributeIndex(values="values", rows="rows")
-    AttributeIndex(directory, held, corpus.attributes[attribute], corpus.size)
-    with tempfile.TemporaryDirectory(prefix="filter-") as beside:
-        write_attribute_index(files.locate(directory, corpus.file), attribute, Path(beside), again)
-        values, expected = (
-            arrow.open_mapped(path)
-            for path in (directory / held.values, Path(beside, again.values))
+    actual = corpus.filters[attribute]
+    expected = manifest.AttributeIndex(values="values", rows="rows")
+    AttributeIndex(directory, actual, corpus.attributes[attribute], corpus.size)
+    with tempfile.TemporaryDirectory(prefix="filter-") as scratch:
+        expected_directory = Path(scratch)
+        store = files.locate(directory, corpus.file)
+        write_attribute_index(store, attribute, expected_directory, expected)
+        # By value: the format does not state the bytes of an Arrow file.
+        actual_values = arrow.open_mapped(directory / actual.values)
+        expected_values = arrow.open_mapped(expected_directory / expected.values)
+        is_equal = actual_values.equals(expected_values) and filecmp.cmp(
+            directory / actual.rows, expected_directory / expected.rows, shallow=False
         )
-        same = values.equals(expected)
-        if not (
-            same and filecmp.cmp(directory / held.rows, Path(beside, again.rows), shallow=False)
-        ):
+        if not is_equal:
             raise FormatError(
-                f"{held.values!r} and {held.rows!r} are not of attribute {attribute!r} as it is "
-                "stored"
+                f"{actual.values!r} and {actual.rows!r} are not of attribute {attribute!r} as it "
+                "is stored"
             )
 
 
 def _fill(rows: Positions, slices: Iterator[Any], values: Any, ends: NDArray[np.int64]) -> None:
     """Writes the positions of each value behind those of the slices before."""
+    # The next free row of each value.
     free = np.concatenate([[0], ends[:-1]])
-    for found, positions, numbers in slices:
-        places, _ = _find(values, found)
-        order = np.argsort(places[numbers], kind="stable")
-        ascending = places[numbers][order]
-        held, first, counts = np.unique(ascending, return_index=True, return_counts=True)
-        rows[free[ascending] + np.arange(order.size) - np.repeat(first, counts)] = positions[order]
-        free[held] += counts
+    for slice_values, positions, numbers in slices:
+        value_numbers = _find(values, slice_values)[0][numbers]
+        # A stable sort keeps the positions of each value ascending.
+        order = np.argsort(value_numbers, kind="stable")
+        ascending = value_numbers[order]
+        present, first, counts = np.unique(ascending, return_index=True, return_counts=True)
+        steps = np.arange(order.size) - np.repeat(first, counts)
+        rows[free[ascending] + steps] = positions[order]
+        free[present] += counts
 
 
 def _slices(
     store: Path, attribute: str
 ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
-    """Yields, of each record batch, distinct values, and pairs of position and value, by its
-    number, each once.
+    """Yields the distinct values of each record batch, and pairs of a position and the number of a
+    value, each once.
     """
     table, release = arrow.open_trusted(store)
     start = 0
@@ -323,45 +353,45 @@ def _slices(
         pairs = DistinctValues.of_column(chunk)
         yield pairs.values, pairs.positions + start, pairs.numbers
         start += len(chunk)
+        # The pages of a large store would otherwise stay in memory.
         release()
 
 
-def _merged(counted: list[Any]) -> Any:
+def _merged(tables: list[Any]) -> Any:
+    """Returns a table of the distinct values of some tables, with the sums of their counts."""
     import pyarrow as pa
 
-    table = (
-        pa.concat_tables(counted).group_by(_VALUE, use_threads=False).aggregate([("count", "sum")])
-    )
-    return table.rename_columns({"count_sum": "count"})
+    groups = pa.concat_tables(tables).group_by(_VALUE, use_threads=False)
+    return groups.aggregate([("count", "sum")]).rename_columns({"count_sum": "count"})
 
 
-def _find(values: Any, wanted: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Returns, of each wanted value, the first place in ascending ones that is not less, and
-    whether it is there.
+def _find(values: Any, keys: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Returns the index of each key among ascending values, and whether it is one of them; of one
+    that is not, the index of the first value that is larger.
     """
     import pyarrow.compute as pc
 
-    low = np.zeros(len(wanted), np.int64)
+    low = np.zeros(len(keys), np.int64)
     if not len(values):
         return low, low > 0
+    last = len(values) - 1
     if arrow.kind_of(values.type) != "string":
-        low = np.searchsorted(arrow.values(values), arrow.values(wanted))
-    elif len(wanted) <= _ONE_BY_ONE_MAX:
-        low = np.array(
-            [bisect_left(values, each, key=_python) for each in wanted.to_pylist()], np.int64
-        )
+        low = np.searchsorted(arrow.values(values), arrow.values(keys))
+    elif len(keys) <= _ONE_BY_ONE_MAX:
+        indices = [bisect_left(values, key, key=_python) for key in keys.to_pylist()]
+        low = np.array(indices, np.int64)
     else:
-        high = np.full(len(wanted), len(values))
-        for _ in range(len(values).bit_length()):  # a binary search of all at once
+        # A binary search of all keys at once: NumPy cannot search Arrow's strings.
+        high = np.full(len(keys), len(values))
+        for _ in range(len(values).bit_length()):
             middle = (low + high) // 2
-            less = pc.less(values.take(np.minimum(middle, len(values) - 1)), wanted).to_numpy(
-                zero_copy_only=False
-            )
-            less &= middle < high
-            low = np.where(less, middle + 1, low)
-            high = np.where(less, high, middle)
-    there = pc.equal(values.take(np.minimum(low, len(values) - 1)), wanted)
-    return low, there.to_numpy(zero_copy_only=False)
+            less = pc.less(values.take(np.minimum(middle, last)), keys)
+            is_less = less.to_numpy(zero_copy_only=False)
+            is_less &= middle < high
+            low = np.where(is_less, middle + 1, low)
+            high = np.where(is_less, high, middle)
+    is_equal = pc.equal(values.take(np.minimum(low, last)), keys)
+    return low, is_equal.to_numpy(zero_copy_only=False)
 
 
 def _column(table: Any, name: str, file: str) -> Any:

@@ -31,6 +31,7 @@ def checked_batch(batch: Any, types: Mapping[str, Any]) -> dict[str, Any]:
         type; a value does not fit the type; an id, a feature or a weight is null; an id comes
         twice; or weights do not lie beside their values. Names the column.
     """
+    # Unknown columns are an error: a typing mistake would otherwise drop a column unnoticed.
     counts = Counter(batch.schema.names)
     for name, count in counts.items():
         if name not in types:
@@ -91,6 +92,7 @@ def _cast(name: str, column: Any, kind: Any) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     is_attribute = name.startswith(_ATTRIBUTE)
+    # A column of nulls has no type of its own; only attributes may be null.
     is_empty = is_attribute and pa.types.is_null(column.type)
     if not is_empty and not _fits(column.type, kind, is_attribute):
         raise FormatError(
@@ -115,6 +117,7 @@ def _check_weights(feature: str, arrays: Mapping[str, Any]) -> None:
 
     values = arrays[f"feature:{feature}"]
     weights = arrays[_WEIGHTS + feature]
+    # Lists of a fixed length agree by their types.
     if pa.types.is_large_list(values.type) and not values.offsets.equals(weights.offsets):
         raise FormatError(
             f"column {_WEIGHTS + feature!r} has lists of other lengths than column "
@@ -137,11 +140,11 @@ def _fits(kind: Any, expected: Any, is_attribute: bool) -> bool:
     types = pa.types
     if is_list(expected):
         if is_list(kind):
-            empty = types.is_null(kind.value_type)
-            return empty or _fits(kind.value_type, expected.value_type, is_attribute)
+            has_no_values = types.is_null(kind.value_type)
+            return has_no_values or _fits(kind.value_type, expected.value_type, is_attribute)
         # One value is a list of it, as where a file is exported.
-        bags = types.is_large_list(expected) and not is_attribute
-        return bags and _fits(kind, expected.value_type, is_attribute)
+        is_bag = types.is_large_list(expected) and not is_attribute
+        return is_bag and _fits(kind, expected.value_type, is_attribute)
     if types.is_integer(expected):
         return bool(types.is_integer(kind))
     if types.is_floating(expected):

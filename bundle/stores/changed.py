@@ -45,15 +45,15 @@ _COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.le,
     operator.lt,
 )
-"""Of values with the bounds of a filter, in the order of its arguments."""
+"""Comparisons of values with the bounds of a filter, in the order of its arguments."""
 
 
 class Moment(NamedTuple):
     """A state of a store, among its changes.
 
     Attributes:
-      number: Of the last change of then.
-      slot_count: How many slots there were.
+      number: The number of the last change before it.
+      slot_count: The number of slots.
     """
 
     number: int
@@ -105,11 +105,12 @@ class StoreChanges:
         Args:
           base: The store.
           corpus: Its entry in the manifest.
-          segments: In the order of their positions.
+          segments: The segments, in the order of their positions.
           ended: The positions that are ended, ascending.
         """
         changes = StoreChanges(base, corpus)
         layers = [Layer.of(store) for store in (base, *segments)]
+        # Change 0 ended them: before all changes that follow.
         first = 0
         for layer in layers:
             start, stop = ended.searchsorted([first, first + layer.size])
@@ -138,9 +139,9 @@ class StoreChanges:
         """Returns the same candidates, of which segments hold those that changed up to a moment.
 
         Args:
-          segments: In the order of their positions.
+          segments: The segments, in the order of their positions.
           ended: The positions of the store and of the segments that were ended then, ascending.
-          moment: When.
+          moment: The moment up to which the segments have the changes.
 
         Returns:
           The candidates, and [t] the positions that those in slots had before, ascending.
@@ -157,22 +158,26 @@ class StoreChanges:
                 f"the segments hold {rebased.store.count} candidates of the store; {live_count} "
                 "were expected"
             )
+
+        # What happened since the moment is repeated on the segments: first the ends of candidates,
+        # which also makes room for their new states, then the slots that are live.
         is_live = self._is_live(self.moment)
-        gone = (was_live & ~is_live[: was_live.size]).nonzero()[0]
-        if np.count_nonzero(rebased.delete(before.ids(gone)) < 0):
+        (ended_since,) = (was_live & ~is_live[: was_live.size]).nonzero()
+        if np.count_nonzero(rebased.delete(before.ids(ended_since)) < 0):
             raise FormatError("the segments lack candidates that the store had then")
         is_live[: was_live.size] = False
-        behind = is_live.nonzero()[0]
-        if behind.size:
-            rebased._append(before.arrays(behind, [*self._types]), np.empty(0, np.int64))
-        return rebased, behind
+        (added_since,) = is_live.nonzero()
+        if added_since.size:
+            arrays = before.arrays(added_since, [*self._types])
+            rebased._append(arrays, np.empty(0, np.int64))
+        return rebased, added_since
 
     def _is_live(self, moment: Moment) -> NDArray[np.bool_]:
         """Returns which positions were live at a moment, up to its last slot."""
         history = self._history
-        parts = [layer.is_live(moment.number) for layer in history.layers]
-        parts.append(history.is_live(moment.number, moment.slot_count))
-        return np.concatenate(parts)
+        masks = [layer.is_live(moment.number) for layer in history.layers]
+        masks.append(history.is_live(moment.number, moment.slot_count))
+        return np.concatenate(masks)
 
     def upsert(self, batch: Any) -> Positions:
         """Adds candidates, in the place of those that have their ids.
@@ -208,6 +213,7 @@ class StoreChanges:
         """
         positions = self._find(ids)
         ended = distinct(positions[positions >= 0])
+        # A change that ends nothing would make a snapshot that equals the last one.
         if ended.size:
             self._begin_change()
             self._end(ended)
@@ -240,18 +246,21 @@ class StoreChanges:
             f"attribute:{name}": self._checked_attribute(name, values, old.size)
             for name, values in attributes.items()
         }
-        known = np.flatnonzero(old >= 0)
-        replaced = old[known]
+        existing = np.flatnonzero(old >= 0)
+        replaced = old[existing]
         if distinct(replaced).size < replaced.size:
-            raise FormatError(f"{_repeated(ids[known])!r} comes twice; distinct ids were expected")
+            repeated = _repeated(ids[existing])
+            raise FormatError(f"{repeated!r} comes twice; distinct ids were expected")
         new = np.full(old.size, -1, np.int64)
-        if not known.size:
+        if not existing.size:
             return old, new
+
+        # The other columns are copied from the former positions, which keep what they hold.
         unchanged = [name for name in self._types if name not in columns]
         arrays = self.store.arrays(replaced, unchanged)
         for name, values in columns.items():
-            arrays[name] = values.take(pa.array(known))
-        new[known] = self._append(arrays, replaced)
+            arrays[name] = values.take(pa.array(existing))
+        new[existing] = self._append(arrays, replaced)
         return old, new
 
     def _find(self, ids: NDArray[Any]) -> Positions:
@@ -285,7 +294,7 @@ class StoreChanges:
             )
         if not count:
             return np.empty(0, np.int64)
-        # What may fail comes first.
+        # What may fail comes first: a change is made as a whole, or not at all.
         ids = arrays["id"].to_pylist()
         tiers = _with_batch(self._tiers, arrays, self._corpus.features)
         self._begin_change()
@@ -383,35 +392,39 @@ class ChangedStore(StoredColumns):
         """
         if attribute not in self._value_counts:
             column = f"attribute:{attribute}"
+            # The positions that ended, ascending: first the bundle's, whose values are removed,
+            # then those of changed candidates, whose values never counted.
             boundary = int(self.ended.searchsorted(self.base_size))
-            live = np.ones(self.size - self.base_size, bool)
-            live[self.ended[boundary:] - self.base_size] = False
-            added = self.arrays(self.base_size + live.nonzero()[0], [column])[column]
-            removed = self._base.arrays(self.ended[:boundary].astype(np.int64), [column])[column]
+            is_live = np.ones(self.size - self.base_size, bool)
+            is_live[self.ended[boundary:] - self.base_size] = False
+            added_positions = self.base_size + is_live.nonzero()[0]
+            added = self.arrays(added_positions, [column])[column]
+            removed_positions = self.ended[:boundary].astype(np.int64)
+            removed = self._base.arrays(removed_positions, [column])[column]
             counts = self._base.value_counts(attribute)
             self._value_counts[attribute] = counts.changed(removed, added)
         return self._value_counts[attribute]
 
     def changed_values(self, attribute: str) -> DistinctValues:
-        """Returns what the candidates in slots have of an attribute, those that are ended included.
-        Positions are counted from `slots_start`; values may repeat.
+        """Returns the values of an attribute of the candidates in slots, those that are ended
+        included. Positions are counted from `slots_start`; values may repeat.
         """
         import pyarrow as pa
 
         if not self._tiers:
             return DistinctValues.of_column(self._changed_column(attribute))
-        # Of each tier they are found once, however many snapshots have it.
-        parts = [tier.distinct_values(attribute) for tier in self._tiers]
+        # Of each tier they are computed once, however many snapshots have it.
+        values_by_tier = [tier.distinct_values(attribute) for tier in self._tiers]
         positions = []
         numbers = []
-        position = 0
-        number = 0
-        for tier, part in zip(self._tiers, parts, strict=True):
-            positions.append(part.positions + position)
-            numbers.append(part.numbers + number)
-            position += tier.size
-            number += len(part.values)
-        values = pa.concat_arrays([part.values for part in parts])
+        first_position = 0
+        first_number = 0
+        for tier, pairs in zip(self._tiers, values_by_tier, strict=True):
+            positions.append(pairs.positions + first_position)
+            numbers.append(pairs.numbers + first_number)
+            first_position += tier.size
+            first_number += len(pairs.values)
+        values = pa.concat_arrays([pairs.values for pairs in values_by_tier])
         return DistinctValues(values, np.concatenate(positions), np.concatenate(numbers))
 
     def _changed_column(self, attribute: str) -> Any:
@@ -431,7 +444,7 @@ class ReadValues(Protocol):
         """The `pyarrow.DataType` of each column."""
 
     def changed_values(self, attribute: str) -> DistinctValues:
-        """Returns what candidates have of an attribute; values may repeat."""
+        """Returns the candidates' values of an attribute; values may repeat."""
 
 
 class PickedCandidates:
@@ -448,7 +461,7 @@ class PickedCandidates:
         return self._store.types
 
     def changed_values(self, attribute: str) -> DistinctValues:
-        """Returns what the candidates have of an attribute."""
+        """Returns the candidates' values of an attribute."""
         column = f"attribute:{attribute}"
         return DistinctValues.of_column(self._store.arrays(self._positions, [column])[column])
 
@@ -459,7 +472,7 @@ class ChangedAttributeIndex:
     Candidates that were picked of any store are found alike. Safe for any number of threads.
 
     Attributes:
-      kind: Arrow type of the attribute: int64, double, string, bool or list<string>.
+      kind: The Arrow type of the attribute: int64, double, string, bool or list<string>.
     """
 
     def __init__(self, store: ReadValues, attribute: str) -> None:
@@ -479,10 +492,10 @@ class ChangedAttributeIndex:
         import pyarrow.compute as pc
 
         pairs = self._pairs
-        wanted = pa.array(values, pairs.values.type)
-        if pa.types.is_floating(wanted.type):
-            wanted = pc.add(wanted, 0.0)  # -0 becomes 0, which it equals
-        is_wanted = pc.is_in(pairs.values, value_set=wanted).to_numpy(zero_copy_only=False)
+        value_set = pa.array(values, pairs.values.type)
+        if pa.types.is_floating(value_set.type):
+            value_set = pc.add(value_set, 0.0)  # -0 becomes 0, which it equals
+        is_wanted = pc.is_in(pairs.values, value_set=value_set).to_numpy(zero_copy_only=False)
         return _rows(pairs.positions[is_wanted[pairs.numbers]])
 
     def rows_between(
@@ -492,8 +505,8 @@ class ChangedAttributeIndex:
         pairs = self._pairs
         if ge is None and gt is None and le is None and lt is None:
             return _rows(pairs.positions)
-        within = _within(arrow.values(pairs.values), ge, gt, le, lt)
-        return _rows(pairs.positions[within[pairs.numbers]])
+        is_within = _within(arrow.values(pairs.values), ge, gt, le, lt)
+        return _rows(pairs.positions[is_within[pairs.numbers]])
 
     def numbers_between(
         self, ge: Bound = None, le: Bound = None
@@ -501,9 +514,9 @@ class ChangedAttributeIndex:
         """See `AttributeIndex.numbers_between`."""
         pairs = self._pairs
         values = arrow.values(pairs.values)
-        within = _within(values, ge, None, le, None)[pairs.numbers]
-        numbers = pairs.numbers[within]
-        return _rows(pairs.positions[within]), values.astype(np.float64)[numbers]
+        is_within = _within(values, ge, None, le, None)[pairs.numbers]
+        numbers = pairs.numbers[is_within]
+        return _rows(pairs.positions[is_within]), values.astype(np.float64)[numbers]
 
     @cached_property
     def _pairs(self) -> DistinctValues:
@@ -525,20 +538,24 @@ def _with_batch(
     """
     import pyarrow as pa
 
-    count = len(tiers)
+    kept_count = len(tiers)
     size = len(arrays["id"])
-    while count and tiers[count - 1].size < 2 * size:
-        count -= 1
-        size += tiers[count].size
-    parts = [*(tier.arrays for tier in tiers[count:]), arrays]
-    if len(parts) > 1:
-        arrays = {name: pa.concat_arrays([part[name] for part in parts]) for name in arrays}
-    return [*tiers[:count], ColumnBatch.of_arrays(arrays, features)]
+    while kept_count and tiers[kept_count - 1].size < 2 * size:
+        kept_count -= 1
+        size += tiers[kept_count].size
+    joined_tiers = tiers[kept_count:]
+    if joined_tiers:
+        columns_by_tier = [*(tier.arrays for tier in joined_tiers), arrays]
+        arrays = {
+            name: pa.concat_arrays([columns[name] for columns in columns_by_tier])
+            for name in arrays
+        }
+    return [*tiers[:kept_count], ColumnBatch.of_arrays(arrays, features)]
 
 
 def _within(values: NDArray[Any], ge: Bound, gt: Bound, le: Bound, lt: Bound) -> NDArray[np.bool_]:
     """Returns which int64 or float64 values are within all bounds, compared exactly."""
-    within = np.ones(values.size, np.bool_)
+    is_within = np.ones(values.size, np.bool_)
     for compare, bound in zip(_COMPARISONS, (ge, gt, le, lt), strict=True):
         if bound is None:
             continue
@@ -547,9 +564,11 @@ def _within(values: NDArray[Any], ge: Bound, gt: Bound, le: Bound, lt: Bound) ->
         else:
             is_exact = isinstance(bound, float) or abs(bound) <= _EXACT_MAX
         # NumPy would round an integer to compare it with a float; Python does not.
-        compared = values if is_exact else values.astype(object)
-        within &= compare(compared, bound)
-    return within
+        compared = values
+        if not is_exact:
+            compared = values.astype(object)
+        is_within &= compare(compared, bound)
+    return is_within
 
 
 def _repeated(ids: NDArray[Any]) -> int | str:

@@ -104,7 +104,7 @@ class StoredColumns:
         """Returns the ids at [m] int64 positions: [m] int64, or [m] object holding str.
 
         Raises:
-          RowOutOfRange: a position is negative or past the end.
+          RowOutOfRange: A position is negative or past the end.
         """
         if "id" in self.batches[0].numbers:
             return self._select(positions).numbers("id")
@@ -115,8 +115,8 @@ class StoredColumns:
         examples each.
 
         Raises:
-          RowOutOfRange: a position is negative or past the end.
-          FeatureError: the store does not hold a feature.
+          RowOutOfRange: A position is negative or past the end.
+          FeatureError: The store does not hold a feature.
         """
         absent = [name for name in names if name not in self._features]
         if absent:
@@ -126,6 +126,7 @@ class StoredColumns:
         first = self.batches[0]
         features = {}
         columns = []
+        # Single numbers are read from their views, all other columns by pyarrow at once.
         for name in names:
             column = f"feature:{name}"
             if column in first.numbers:
@@ -145,8 +146,8 @@ class StoredColumns:
         bool, list or None.
 
         Raises:
-          RowOutOfRange: a position is negative or past the end.
-          FeatureError: the store does not hold an attribute.
+          RowOutOfRange: A position is negative or past the end.
+          FeatureError: The store does not hold an attribute.
         """
         absent = [name for name in names if name not in self._attributes]
         if absent:
@@ -160,23 +161,21 @@ class StoredColumns:
         0.
         """
         arrays = self.arrays(positions, [f"attribute:{name}" for name in names])
-        return {
-            name: arrays[f"attribute:{name}"]
-            .cast("float64", safe=False)
-            .fill_null(0.0)
-            .to_numpy(zero_copy_only=False)
-            for name in names
-        }
+        numbers = {}
+        for name in names:
+            # Not safe: integers beyond 2^53 are rounded, as every float64 is.
+            array = arrays[f"attribute:{name}"].cast("float64", safe=False)
+            numbers[name] = array.fill_null(0.0).to_numpy(zero_copy_only=False)
+        return numbers
 
     def codes(self, positions: Positions, attribute: str) -> NDArray[np.int64]:
-        """Returns what is equal for candidates with equal values of an attribute, [m] from 0; -1:
-        it is null.
+        """Returns [m] int64 codes from 0, equal for candidates with equal values of an attribute;
+        -1: it is null.
         """
         column = f"attribute:{attribute}"
         values = self.arrays(positions, [column])[column]
-        codes: NDArray[np.int64] = (
-            values.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
-        )
+        indices = values.dictionary_encode().indices.fill_null(-1)
+        codes: NDArray[np.int64] = indices.to_numpy().astype(np.int64)
         return codes
 
     def cardinality(self, attribute: str) -> tuple[int, int]:
@@ -207,7 +206,9 @@ class StoredColumns:
                 # The offsets are included: they take about as much as quotes and commas.
                 stored = sum(batch.arrays[column].nbytes for batch in self.batches)
                 text_bytes = ceil_div(stored, max(1, self.size))
-                text_bytes *= 1 if "string" in kind else _NUMBER_TEXT_BYTES // 8
+                if "string" not in kind:
+                    # Numbers of 8 bytes, each of which may be as long as the longest text.
+                    text_bytes *= _NUMBER_TEXT_BYTES // 8
             else:
                 text_bytes = _NUMBER_TEXT_BYTES
             self._text_bytes[column] = text_bytes
@@ -230,10 +231,12 @@ class StoredColumns:
 
     def _checked(self, positions: Positions) -> Positions:
         positions = np.asarray(positions, np.int64)
-        beyond = positions.view(np.uint64) >= np.uint64(self.size)
-        if np.count_nonzero(beyond):
+        # As unsigned numbers, negative positions are past the end, too: one comparison finds both.
+        is_outside = positions.view(np.uint64) >= np.uint64(self.size)
+        if np.count_nonzero(is_outside):
             raise RowOutOfRange(
-                f"position {positions[beyond][0]} was read; the store holds {self.size} candidates"
+                f"position {positions[is_outside][0]} was read; the store holds {self.size} "
+                "candidates"
             )
         return positions
 
@@ -243,19 +246,21 @@ class StoredColumns:
         batches = self.batches
         starts = self._starts
         if len(batches) == 1 or not np.count_nonzero(positions >= starts[1]):
-            return _Selection([_Part(batches[0], positions)])
+            return _Selection([_BatchSelection(batches[0], positions)])
+
         # By batch: `take` of a table would join all its batches first.
         numbers = starts[1:].searchsorted(positions, side="right")
-        indices = [(numbers == number).nonzero()[0] for number in sorted(set(numbers.tolist()))]
-        parts = []
-        for part in indices:
-            number = numbers[part[0]]
-            parts.append(_Part(batches[number], positions[part] - starts[number]))
-        return _Selection(parts, np.concatenate(indices))
+        selections = []
+        indices_by_batch = []
+        for number in sorted(set(numbers.tolist())):
+            (indices,) = (numbers == number).nonzero()
+            indices_by_batch.append(indices)
+            selections.append(_BatchSelection(batches[number], positions[indices] - starts[number]))
+        return _Selection(selections, np.concatenate(indices_by_batch))
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _BatchSelection:
     """Candidates of one batch, by their positions in it."""
 
     batch: ColumnBatch
@@ -265,23 +270,29 @@ class _Part:
 class _Selection:
     """Candidates by batch."""
 
-    def __init__(self, parts: Sequence[_Part], order: Positions | None = None) -> None:
+    def __init__(
+        self, selections: Sequence[_BatchSelection], order: Positions | None = None
+    ) -> None:
         """Takes the candidates.
 
         Args:
-          parts: Those of each batch.
-          order: [m], where each candidate of the parts belongs; None: there is one part.
+          selections: The candidates of each batch.
+          order: [m], the index in the result of each candidate, in the order of the batches; None:
+            there is one batch.
         """
-        self._parts = parts
+        self._selections = selections
         self._order = order
 
     def numbers(self, column: str) -> NDArray[Any]:
         """Returns the one number that each candidate has in a column, [m]."""
-        taken = [part.batch.numbers[column].take(part.positions) for part in self._parts]
+        by_batch = [
+            selection.batch.numbers[column].take(selection.positions)
+            for selection in self._selections
+        ]
         if self._order is None:
-            return taken[0]
-        numbers = np.empty(self._order.size, taken[0].dtype)
-        numbers[self._order] = np.concatenate(taken)
+            return by_batch[0]
+        numbers = np.empty(self._order.size, by_batch[0].dtype)
+        numbers[self._order] = np.concatenate(by_batch)
         return numbers
 
     def arrays(self, columns: Sequence[str]) -> dict[str, Any]:
@@ -290,20 +301,21 @@ class _Selection:
             return {}
         import pyarrow as pa
 
-        positions = [pa.array(part.positions) for part in self._parts]
+        positions = [pa.array(selection.positions) for selection in self._selections]
+        # Arrow arrays are gathered only, so the order is inverted: it scatters.
         inverse = None
         if self._order is not None:
             inverse = pa.array(np.argsort(self._order))
         arrays = {}
         for column in columns:
-            taken = [
-                part.batch.arrays[column].take(indices)
-                for part, indices in zip(self._parts, positions, strict=True)
+            by_batch = [
+                selection.batch.arrays[column].take(indices)
+                for selection, indices in zip(self._selections, positions, strict=True)
             ]
             if inverse is None:
-                arrays[column] = taken[0]
+                arrays[column] = by_batch[0]
             else:
-                arrays[column] = pa.concat_arrays(taken).take(inverse)
+                arrays[column] = pa.concat_arrays(by_batch).take(inverse)
         return arrays
 
 
@@ -315,6 +327,7 @@ def check_feature(table: Any, name: str, where: str) -> None:
 
     stored = arrow.column(table, f"feature:{name}", where)
     values = _flat(stored)
+    # Neither a list nor a value in one may be null.
     null_count = values.null_count
     if values is not stored:
         null_count += stored.null_count
@@ -327,18 +340,19 @@ def check_feature(table: Any, name: str, where: str) -> None:
         return
     weights = arrow.column(table, f"weights:{name}", where)
     flat = _flat(weights)
-    beside = (
+    fit = (
         len(flat) == len(values)
         and flat.type == pa.float32()
         and not flat.null_count
         and not weights.null_count
     )
-    if beside and pa.types.is_large_list(stored.type):
-        beside = pa.types.is_large_list(weights.type) and all(
-            mine.offsets.equals(theirs.offsets)
-            for mine, theirs in zip(stored.chunks, weights.chunks, strict=True)
+    # As many weights as values, but in other lists, would belong to other candidates.
+    if fit and pa.types.is_large_list(stored.type):
+        fit = pa.types.is_large_list(weights.type) and all(
+            value_lists.offsets.equals(weight_lists.offsets)
+            for value_lists, weight_lists in zip(stored.chunks, weights.chunks, strict=True)
         )
-    if not beside:
+    if not fit:
         raise FormatError(
             f"{where} has weights of feature {name!r} that do not lie beside its values, one float "
             "each"
@@ -346,20 +360,27 @@ def check_feature(table: Any, name: str, where: str) -> None:
 
 
 def column_of(stored: Any, weights: Any) -> Column:
-    """Returns what was taken of one feature: values, lists of one length, or lists of
-    any length.
+    """Returns the column of one feature.
+
+    Args:
+      stored: A `pyarrow.Array` of values, of lists of one length, or of lists of any length.
+      weights: The weights, in the same form; None: there are none.
     """
     import pyarrow as pa
 
-    flat = None if weights is None else arrow.values(_flat(weights))
+    flat_weights = None
+    if weights is not None:
+        flat_weights = arrow.values(_flat(weights))
     offsets = None
     if pa.types.is_large_list(stored.type):
+        # The offsets of a slice count from the array that it was cut from.
         offsets = arrow.values(stored.offsets)
         offsets = offsets - offsets[0]
-    return Column(arrow.values(_flat(stored)), offsets, flat)
+    return Column(arrow.values(_flat(stored)), offsets, flat_weights)
 
 
 def _flat(stored: Any) -> Any:
+    """Returns the values of lists one after the other; of single values, the same."""
     import pyarrow as pa
 
     if not (pa.types.is_large_list(stored.type) or pa.types.is_fixed_size_list(stored.type)):

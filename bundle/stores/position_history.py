@@ -49,6 +49,7 @@ class Layer:
     def positions(self, ids: NDArray[Any], field: str, number: int) -> Positions:
         """Returns [m] int64 positions in the layer that are live after a change, else -1."""
         positions = self.store.positions(ids, field)
+        # The position -1 of an unknown id wraps around to the last end, which is always over.
         positions[self.ends.take(positions, mode="wrap") <= number] = -1
         return positions
 
@@ -89,7 +90,9 @@ class PositionHistory:
         """
         self.layers = tuple(layers)
         self.size = sum(layer.size for layer in layers)
-        self._keys = integers if corpus.id_dtype == "int64" else strings
+        self._keys = strings
+        if corpus.id_dtype == "int64":
+            self._keys = integers
         self._slots = _Slots(np.full(_FIRST_CAPACITY, _NEVER, np.uint32))
         self._slot_count = 0
 
@@ -100,7 +103,7 @@ class PositionHistory:
           ids: [m] int64, or [m] object holding str.
           field: What the ids are called where they were sent, for the error.
           number: The number of the change.
-          slot_count: How many slots there were after it.
+          slot_count: The number of slots after it.
 
         Raises:
           UnknownCandidate: A value is no id of the store's kind.
@@ -109,12 +112,14 @@ class PositionHistory:
         missing = (positions < 0).nonzero()[0]
         if not missing.size:
             return positions
+
+        # An id is live in one layer or slot at most, so that each layer is searched for the rest.
         first = self.layers[0].size
         for layer in self.layers[1:]:
             in_layer = layer.positions(ids[missing], field, number)
-            is_there = in_layer >= 0
-            positions[missing[is_there]] = in_layer[is_there] + first
-            missing = missing[~is_there]
+            is_live = in_layer >= 0
+            positions[missing[is_live]] = in_layer[is_live] + first
+            missing = missing[~is_live]
             first += layer.size
         if missing.size and slot_count:
             keys = self._keys("id", ids[missing]).tolist()
@@ -126,10 +131,11 @@ class PositionHistory:
         slots = self._slots
         first = self._slot_count
         end = first + len(ids)
+        # The capacity doubles: each slot is copied a few times at most, however many follow.
         if end > slots.ends.size:
             ends = np.full(max(end, 2 * slots.ends.size), _NEVER, np.uint32)
             ends[:first] = slots.ends[:first]
-            # Whoever reads the former ones misses only what ends after its own change.
+            # A thread that reads the former array misses only ends by changes after its own.
             slots = self._slots = _Slots(ends, slots.by_id)
         by_id = slots.by_id
         for slot, key in enumerate(ids, first):
@@ -152,12 +158,13 @@ class PositionHistory:
         return live
 
     def _slot_position(self, key: int | str, number: int, slot_count: int) -> int:
+        """Returns the position of the live slot of an id after a change; -1: it has none."""
         slots = self._slots
-        of_key = slots.by_id.get(key)
-        if of_key is None:
+        key_slots = slots.by_id.get(key)
+        if key_slots is None:
             return -1
-        # The last slot of then: those before it were ended by it at the latest.
-        count = bisect_left(of_key, slot_count)
-        if not count or slots.ends[of_key[count - 1]] <= number:
+        # The last slot of that state: the ones before were ended by it at the latest.
+        count = bisect_left(key_slots, slot_count)
+        if not count or slots.ends[key_slots[count - 1]] <= number:
             return -1
-        return self.size + of_key[count - 1]
+        return self.size + key_slots[count - 1]

@@ -23,7 +23,8 @@ from bundle.tables.vocabularies import index_keys
 
 
 class MappedColumns(StoredColumns):
-    """The columns of a store that is trusted, memory-mapped and in no memory else.
+    """The columns of a store that is trusted. They are mapped, and nothing of them is copied to
+    memory.
 
     Attributes:
       release: Drops the pages that were read from memory.
@@ -33,8 +34,8 @@ class MappedColumns(StoredColumns):
         """Opens a store that this program wrote.
 
         Raises:
-          DigestMismatch: the file is missing.
-          FormatError: it is no Arrow IPC file, or not what the manifest says.
+          DigestMismatch: The file is missing.
+          FormatError: It is no Arrow IPC file, or not what the manifest says.
         """
         table, self.release = arrow.open_trusted(path)
         super().__init__(
@@ -52,11 +53,11 @@ class CandidateStore(StoredColumns):
     """A corpus' candidates by id and by position. Safe for any number of threads."""
 
     def __init__(self, path: Path, corpus: Corpus) -> None:
-        """Opens a store, checks all of it and holds it against the manifest.
+        """Opens a store, checks all of it and compares it with the manifest.
 
         Raises:
-          DigestMismatch: the file is missing.
-          FormatError: it is no sound Arrow IPC file, or not what the manifest says.
+          DigestMismatch: The file is missing.
+          FormatError: It is no sound Arrow IPC file, or not what the manifest says.
         """
         table = arrow.open_mapped(path)
         super().__init__(
@@ -80,8 +81,9 @@ class CandidateStore(StoredColumns):
         Args:
           ids: [m] int64, or [m] object holding str.
           field: What the ids are called where they were sent, for the error.
+
         Raises:
-          UnknownCandidate: a value is no id of this store's kind.
+          UnknownCandidate: A value is no id of this store's kind.
         """
         try:
             return self._keys.positions("id", ids)
@@ -94,17 +96,17 @@ def check_store(path: Path, corpus: Corpus) -> None:
     memory a candidate.
 
     Raises:
-      DigestMismatch: the file is missing.
-      FormatError: it is no sound Arrow IPC file, or not what the manifest says, or an id comes
+      DigestMismatch: The file is missing.
+      FormatError: It is no sound Arrow IPC file, or not what the manifest says, or an id comes
         twice.
     """
+    # Checks the buffers; the second opening can drop the pages that it has read.
     arrow.open_mapped(path)
     columns = MappedColumns(path, corpus)
-    found = find_repeated(columns.id_slices, columns.size)
-    if found is not None:
-        raise FormatError(
-            f"id {columns.ids(np.array(found)).tolist()[0]!r} comes twice; ids must be distinct"
-        )
+    repeated = find_repeated(columns.id_slices, columns.size)
+    if repeated is not None:
+        repeated_id = columns.ids(np.array(repeated)).tolist()[0]
+        raise FormatError(f"id {repeated_id!r} comes twice; ids must be distinct")
 
 
 def _checked_batches(table: Any, path: Path, corpus: Corpus) -> list[ColumnBatch]:
@@ -134,7 +136,8 @@ def _checked_batches(table: Any, path: Path, corpus: Corpus) -> list[ColumnBatch
             raise FormatError(f"{where} has attribute {name!r} of {stored.type}, not {kind}")
     batches = []
     record_batches = table.to_batches()
-    if not record_batches:  # a store without candidates still has columns
+    # A store without candidates still has columns, whose types others read.
+    if not record_batches:
         record_batches = [pa.RecordBatch.from_pylist([], schema=table.schema)]
     for record_batch in record_batches:
         arrays = dict(zip(table.column_names, record_batch.columns, strict=True))

@@ -27,29 +27,33 @@ class ValueCounts:
         """Returns the counts without some values, and with others.
 
         Args:
-          removed: A `pyarrow.Array` of what candidates no longer have, with nulls.
-          added: A `pyarrow.Array` of what candidates have besides, with nulls.
+          removed: A `pyarrow.Array` of the values that candidates no longer have, with nulls.
+          added: A `pyarrow.Array` of the values that candidates have in addition, with nulls.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        new = added.filter(pc.invert(pc.is_in(added, value_set=self.values))).drop_null()
-        fresh = ValueCounts.of_column(pa.chunked_array([new]))
+        # Values that occurred before change their counts; new ones are counted on their own.
+        is_new = pc.invert(pc.is_in(added, value_set=self.values))
+        new_values = added.filter(is_new).drop_null()
+        new_counts = ValueCounts.of_column(pa.chunked_array([new_values]))
         counts = self.counts.copy()
         for values, change in ((removed, -1), (added, 1)):
             numbers = pc.index_in(values, value_set=self.values).drop_null().to_numpy()
             np.add.at(counts, numbers, change)
-        occurring = pa.array(counts > 0)
+        occurs = counts > 0
+        values_left = self.values.filter(pa.array(occurs))
         return ValueCounts(
-            pa.concat_arrays([self.values.filter(occurring), fresh.values]),
-            np.concatenate([counts[counts > 0], fresh.counts]),
+            pa.concat_arrays([values_left, new_counts.values]),
+            np.concatenate([counts[occurs], new_counts.counts]),
             self.null_count - removed.null_count + added.null_count,
         )
 
     @staticmethod
     def of_column(column: Any) -> ValueCounts:
         """Counts the values of a `pyarrow.ChunkedArray`."""
-        counted = column.value_counts()
-        valid = counted.filter(counted.field("values").is_valid())
-        counts = valid.field("counts").to_numpy()
-        return ValueCounts(valid.field("values"), counts, column.null_count)
+        # A `pyarrow.StructArray` of values, null among them, and their counts.
+        pairs = column.value_counts()
+        valid_pairs = pairs.filter(pairs.field("values").is_valid())
+        counts = valid_pairs.field("counts").to_numpy()
+        return ValueCounts(valid_pairs.field("values"), counts, column.null_count)

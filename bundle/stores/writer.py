@@ -24,8 +24,8 @@ from bundle.storage import arrow
 from bundle.tables.id_values import known_kind
 
 BATCH_BYTES = 16 << 20
-"""Of a record batch of a store, about: a writer holds two, a reader looks into each that a request
-touches.
+"""Approximate size of a record batch of a store in bytes: a writer holds two in memory, a reader
+looks into each that a request touches.
 """
 _CURE = "cast it to one of int64, double, string, bool or list<string> before the export"
 
@@ -35,10 +35,13 @@ class WrittenStore:
     """What the manifest says of a store that was written."""
 
     size: int
+    """The number of candidates."""
     id_dtype: Literal["int64", "string"]
+    """The type of the ids."""
     features: tuple[str, ...]
+    """The names of the features."""
     attributes: dict[str, str]
-    """Arrow type by attribute: int64, double, string, bool or list<string>."""
+    """The Arrow type by attribute: int64, double, string, bool or list<string>."""
 
 
 class StoreWriter:
@@ -52,12 +55,14 @@ class StoreWriter:
     def __init__(self, path: Path) -> None:
         """Begins a store that will be the Arrow IPC file at `path`."""
         self._path = path
-        self._made = [parent for parent in path.parents if not parent.exists()]
+        # Removed again if no store is left: a failed export leaves nothing behind.
+        self._created_directories = [parent for parent in path.parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same file system as the store, so that a spool can be renamed to it.
         self._directory = Path(tempfile.mkdtemp(prefix=".columns-", dir=path.parent))
         self._spools: list[Path] = []
         self._spool: Any = None
-        self._held: list[Any] = []
+        self._unspooled: list[Any] = []
         self._schema: Any = None
         self._features: dict[str, None] = {}
         self._attributes: dict[str, None] = {}
@@ -71,17 +76,21 @@ class StoreWriter:
 
         Args:
           ids: [n] integers or strings without nulls: a numpy array or a `pyarrow.Array`.
-          features: a column of n examples each, as a caller would send it.
-          attributes: a `pyarrow.Array` of n values each: integers, floats (NaN becomes null),
-            strings, bools or lists of strings; nulls allowed.
+          features: A column of n examples by feature, as a caller would send it.
+          attributes: A `pyarrow.Array` of n values by attribute: integers, floats (NaN becomes
+            null), strings, bools or lists of strings; nulls allowed.
+
         Raises:
-          FormatError: an id is null or is no id; a column has another length; an attribute's type
+          FormatError: An id is null or is no id; a column has another length; an attribute's type
             is none of those, or another than in the batches before. Names the id or the attribute.
         """
         import pyarrow as pa
 
         keys = _checked_ids(ids, self.size)
-        arrays = {"id": pa.array(keys, pa.int64() if keys.dtype == np.int64 else pa.large_string())}
+        id_type = pa.large_string()
+        if keys.dtype == np.int64:
+            id_type = pa.int64()
+        arrays = {"id": pa.array(keys, id_type)}
         for name, column in features.items():
             arrays[f"feature:{name}"] = feature_array(name, column, keys.size)
             if column.weights is not None:
@@ -91,73 +100,80 @@ class StoreWriter:
             arrays[f"attribute:{name}"] = _attribute_array(name, values, keys.size)
         self._features |= dict.fromkeys(features)
         self._attributes |= dict.fromkeys(attributes)
-        held = (
-            {}
-            if self._schema is None
-            else dict(zip(self._schema.names, self._schema.types, strict=True))
-        )
-        schema = pa.schema(
-            [(name, _widened(name, held.get(name), array.type)) for name, array in arrays.items()]
-        )
+
+        # A column of the batches before may have had a narrower type, such as null or one number.
+        types_before = {}
+        if self._schema is not None:
+            types_before = dict(zip(self._schema.names, self._schema.types, strict=True))
+        types = []
+        for name, array in arrays.items():
+            types.append((name, _widened(name, types_before.get(name), array.type)))
+        schema = pa.schema(types)
+        # An Arrow file has one schema: batches of another one begin another file.
         if schema != self._schema:
             self._close_spool()
             self._spools.append(self._directory / f"{len(self._spools)}.arrow")
             self._spool = pa.ipc.new_file(str(self._spools[-1]), schema)
             self._schema = schema
-        self._held.append(_as_schema(list(arrays.values()), schema))
-        if sum(batch.nbytes for batch in self._held) >= BATCH_BYTES:
-            self._spool_held()
+        # Small batches are joined: a reader pays for each batch that it touches.
+        self._unspooled.append(_as_schema(list(arrays.values()), schema))
+        if sum(batch.nbytes for batch in self._unspooled) >= BATCH_BYTES:
+            self._write_batches()
         self.size += keys.size
 
     def cast(self, attribute: str, kind: Any) -> None:
-        """Has `finish` turn an attribute of strings into one of integers or floats."""
+        """Makes `finish` turn an attribute of strings into one of integers or floats."""
         self._casts[f"attribute:{attribute}"] = kind
 
     def repeated(self) -> tuple[int, int] | None:
-        """Returns the first candidate whose id was there before, after the one that has it: two
-        positions.
+        """Returns the positions of two candidates with the same id, the earlier one first; None if
+        all ids are distinct.
         """
         return find_repeated(self._ids, self.size)
 
     def id(self, position: int) -> Any:
         """Returns one id; nothing may be appended any more."""
-        for part in self._ids():
-            if position < len(part):
-                return part[position].as_py()
-            position -= len(part)
+        for ids in self._ids():
+            if position < len(ids):
+                return ids[position].as_py()
+            position -= len(ids)
         raise IndexError(position)
 
     def finish(self) -> WrittenStore:
         """Writes the store.
 
         Raises:
-          FormatError: an id comes twice, an attribute is null everywhere, or a value to be cast is
+          FormatError: An id comes twice, an attribute is null everywhere, or a value to be cast is
             infinite.
-          OSError: the disk rejects.
+          OSError: The disk is full or broken.
         """
         import pyarrow as pa
 
-        found = self.repeated()
-        if found is not None:
-            raise FormatError(f"id {self.id(found[0])!r} comes twice; ids must be distinct")
+        repeated = self.repeated()
+        if repeated is not None:
+            raise FormatError(f"id {self.id(repeated[0])!r} comes twice; ids must be distinct")
+
+        # The last schema is the widest, since types only widen.
         types = dict(zip(self._schema.names, self._schema.types, strict=True)) | self._casts
         kinds = {name: arrow.kind_of(types[f"attribute:{name}"]) for name in self._attributes}
         for name, kind in kinds.items():
             if kind == "null":
                 raise FormatError(f"attribute {name!r} has Arrow type null; {_CURE}")
+
+        # A single spool of the final types is the store already, and is not copied.
         if self._casts or len(self._spools) > 1:
             unfinished = self._directory / self._path.name
             schema = pa.schema(list(types.items()))
             with pa.ipc.new_file(str(unfinished), schema) as writer:
                 for batch in self._batches():
-                    columns = [
-                        self._cast(*each) for each in zip(schema.names, batch.columns, strict=True)
-                    ]
+                    columns = list(map(self._cast, schema.names, batch.columns))
                     writer.write_batch(_as_schema(columns, schema))
             self._spools = [unfinished]
         self._spools[0].replace(self._path)
-        self._made.clear()
-        id_dtype: Literal["int64", "string"] = "int64" if types["id"] == pa.int64() else "string"
+        self._created_directories.clear()
+        id_dtype: Literal["int64", "string"] = "string"
+        if types["id"] == pa.int64():
+            id_dtype = "int64"
         return WrittenStore(self.size, id_dtype, tuple(self._features), kinds)
 
     def __enter__(self) -> StoreWriter:
@@ -171,20 +187,22 @@ class StoreWriter:
     ) -> None:
         self._close_spool()
         shutil.rmtree(self._directory, ignore_errors=True)
-        for directory in self._made:
+        for directory in self._created_directories:
+            # Another writer may have put something there meanwhile.
             with suppress(OSError):
                 directory.rmdir()
 
-    def _spool_held(self) -> None:
+    def _write_batches(self) -> None:
+        """Writes the batches in memory to the spool, as one."""
         import pyarrow as pa
 
-        if self._held:
-            self._spool.write_batch(pa.concat_batches(self._held))
-            self._held = []
+        if self._unspooled:
+            self._spool.write_batch(pa.concat_batches(self._unspooled))
+            self._unspooled = []
 
     def _close_spool(self) -> None:
         if self._spool is not None:
-            self._spool_held()
+            self._write_batches()
             self._spool.close()
             self._spool = None
 
@@ -195,11 +213,12 @@ class StoreWriter:
         self._close_spool()
         for path in self._spools:
             with pa.OSFile(str(path)) as source:
-                names = pa.ipc.open_file(source).schema.names
-                wanted = None if columns is None else [names.index(name) for name in columns]
-                reader = pa.ipc.open_file(
-                    source, options=pa.ipc.IpcReadOptions(included_fields=wanted)
-                )
+                fields = None
+                if columns is not None:
+                    names = pa.ipc.open_file(source).schema.names
+                    fields = [names.index(name) for name in columns]
+                options = pa.ipc.IpcReadOptions(included_fields=fields)
+                reader = pa.ipc.open_file(source, options=options)
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
 
@@ -208,8 +227,10 @@ class StoreWriter:
 
     def _cast(self, name: str, array: Any) -> Any:
         kind = self._casts.get(name)
+        if kind is None:
+            return array
         attribute = name.removeprefix("attribute:")
-        return array if kind is None else _attribute_array(attribute, array.cast(kind), len(array))
+        return _attribute_array(attribute, array.cast(kind), len(array))
 
 
 def write_store(
@@ -218,8 +239,8 @@ def write_store(
     """Writes a candidate store of one batch; see StoreWriter.
 
     Raises:
-      FormatError: an id is null, comes twice or is no id; a column has another length; an
-        attribute's type cannot be kept. Names the id or the attribute; nothing was written.
+      FormatError: An id is null, comes twice or is no id; a column has another length; a store
+        cannot have an attribute's type. Names the id or the attribute; nothing was written.
     """
     with StoreWriter(path) as writer:
         writer.append(ids, features, attributes)
@@ -230,32 +251,36 @@ def find_repeated(slices: Callable[[], Iterator[Any]], size: int) -> tuple[int, 
     """Finds an id that comes twice, in 16 bytes of memory each.
 
     Args:
-      slices: yields the ids, int64 or strings without nulls, from the first; called up to twice.
-      size: how many they are.
+      slices: Yields the ids, int64 or strings without nulls, in their order; called up to twice.
+      size: The number of ids.
+
     Returns:
-      The positions of the id that was there before, and of the first that repeats one; None if all
-      are distinct.
+      The position of the first id that repeats one before it, preceded by the position of that one;
+      None if all are distinct.
     """
-    marks = np.empty(size, np.uint64)
-    done = 0
-    for part in slices():
-        marks[done : done + len(part)] = _marks(part)
-        done += len(part)
-    ordered = np.sort(marks)
-    suspects = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    hashes = np.empty(size, np.uint64)
+    first = 0
+    for ids in slices():
+        hashes[first : first + len(ids)] = _hashes(ids)
+        first += len(ids)
+    ordered = np.sort(hashes)
+    repeated_hashes = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    # Freed before the second pass, which needs memory of its own.
     del ordered
-    if not suspects.size:
+    if not repeated_hashes.size:
         return None
-    # Different strings may share a mark, so those that do are compared themselves.
+
+    # Different strings may share a hash, so those that do are compared themselves.
     positions: dict[Any, int] = {}
     first = 0
-    for part in slices():
-        for place in np.flatnonzero(np.isin(marks[first : first + len(part)], suspects)).tolist():
-            value = part[place].as_py()
-            if value in positions:
-                return positions[value], first + place
-            positions[value] = first + place
-        first += len(part)
+    for ids in slices():
+        is_suspect = np.isin(hashes[first : first + len(ids)], repeated_hashes)
+        for index in np.flatnonzero(is_suspect).tolist():
+            key = ids[index].as_py()
+            if key in positions:
+                return positions[key], first + index
+            positions[key] = first + index
+        first += len(ids)
     return None
 
 
@@ -267,8 +292,9 @@ def cast(array: Any, kind: Any) -> Any:
     """
     import pyarrow as pa
 
-    single = array.type == _leaf(array.type) and not pa.types.is_null(array.type)
-    if single and pa.types.is_large_list(kind):
+    # Arrow does not cast values to lists of one.
+    is_single = array.type == _leaf(array.type) and not pa.types.is_null(array.type)
+    if is_single and pa.types.is_large_list(kind):
         array = pa.LargeListArray.from_arrays(pa.array(np.arange(len(array) + 1)), array)
     return array.cast(kind)
 
@@ -298,29 +324,40 @@ def without_nan(name: str, array: Any) -> Any:
     return array
 
 
-def _widened(name: str, held: Any, new: Any) -> Any:
-    """Returns the type that a column has after values of type `new`: text may follow numbers in
-    features only.
+def _widened(name: str, before: Any, new: Any) -> Any:
+    """Returns the type that a column of type `before` has after values of type `new`: text may
+    follow numbers in features only.
     """
     import pyarrow as pa
 
-    if held is None or held == new or pa.types.is_null(held):
+    if before is None or before == new or pa.types.is_null(before):
         return new
     if pa.types.is_null(new):
-        return held
-    leaves = {_leaf(held), _leaf(new)}
-    feature = name.startswith(("feature:", "weights:"))
-    if not feature or (len(leaves) > 1 and leaves != {pa.int64(), pa.large_string()}):
-        where = "candidate ids" if name == "id" else name.replace(":", " ")
-        raise FormatError(f"{where} holds {new} after {held}; one type was expected")
-    leaf = pa.large_string() if len(leaves) > 1 else leaves.pop()
+        return before
+    leaves = {_leaf(before), _leaf(new)}
+    is_feature = name.startswith(("feature:", "weights:"))
+    is_mixed = len(leaves) > 1
+    # An id of a feature may be an integer or the text of one; the filters of an attribute know one
+    # type.
+    if not is_feature or (is_mixed and leaves != {pa.int64(), pa.large_string()}):
+        column = name.replace(":", " ")
+        if name == "id":
+            column = "candidate ids"
+        raise FormatError(f"{column} holds {new} after {before}; one type was expected")
+    leaf = leaves.pop()
+    if is_mixed:
+        leaf = pa.large_string()
+
+    # Lists keep a common length; all other lists, and lists mixed with single values, have offsets.
     if (
-        pa.types.is_fixed_size_list(held)
+        pa.types.is_fixed_size_list(before)
         and pa.types.is_fixed_size_list(new)
-        and held.list_size == new.list_size
+        and before.list_size == new.list_size
     ):
-        return pa.list_(leaf, held.list_size)
-    return leaf if _leaf(held) == held and _leaf(new) == new else pa.large_list(leaf)
+        return pa.list_(leaf, before.list_size)
+    if is_list(before) or is_list(new):
+        return pa.large_list(leaf)
+    return leaf
 
 
 def _as_schema(arrays: Sequence[Any], schema: Any) -> Any:
@@ -332,10 +369,14 @@ def _as_schema(arrays: Sequence[Any], schema: Any) -> Any:
 
 
 def _leaf(kind: Any) -> Any:
-    return kind.value_type if is_list(kind) else kind
+    """Returns the type of a list's values; of another type, the type itself."""
+    if is_list(kind):
+        return kind.value_type
+    return kind
 
 
-def _marks(ids: Any) -> NDArray[np.uint64]:
+def _hashes(ids: Any) -> NDArray[np.uint64]:
+    """Returns 64 bits of each id; integers are their own hashes."""
     import pyarrow as pa
 
     if ids.type == pa.int64():
@@ -355,11 +396,10 @@ def _checked_ids(ids: Any, first: int) -> NDArray[Any]:
             raise FormatError(f"id of candidate {row} is null; every candidate needs an id")
         if pa.types.is_dictionary(ids.type):
             ids = ids.dictionary_decode()
-        ids = (
-            arrow.values(ids)
-            if arrow.kind_of(ids.type) == "string"
-            else ids.to_numpy(zero_copy_only=False)
-        )
+        if arrow.kind_of(ids.type) == "string":
+            ids = arrow.values(ids)
+        else:
+            ids = ids.to_numpy(zero_copy_only=False)
     try:
         return known_kind("id", ids)
     except FeatureError as problem:
@@ -370,8 +410,8 @@ def feature_array(name: str, column: Column, size: int) -> Any:
     """Returns a feature of candidates, as callers send it, as a `pyarrow.Array`.
 
     Args:
-      name: Of the feature.
-      column: Of `size` examples.
+      name: The name of the feature.
+      column: The values of `size` examples.
       size: The number of candidates.
 
     Raises:
@@ -392,26 +432,36 @@ def feature_array(name: str, column: Column, size: int) -> Any:
             raise FormatError(f"candidates: {problem}") from problem
     if column.offsets is not None:
         offsets = np.asarray(column.offsets, np.int64)
-        sound = offsets.size == size + 1 and offsets[0] == 0 and offsets[-1] == values.size
-        if not (sound and bool((offsets[1:] >= offsets[:-1]).all())):
+        has_ends = offsets.size == size + 1 and offsets[0] == 0 and offsets[-1] == values.size
+        if not (has_ends and bool((offsets[1:] >= offsets[:-1]).all())):
             raise FormatError(
                 f"feature {name!r}: offsets do not cut {values.size} values into lists of {size} "
                 "candidates"
             )
         return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
-    width = values.size // size if size else 1
+    width = 1
+    if size:
+        width = values.size // size
     if values.size != width * size or (size and not width):
         raise FormatError(
             f"feature {name!r} has {values.size} values for {size} candidates; equally many were "
             "expected"
         )
-    return flat if width == 1 else pa.FixedSizeListArray.from_arrays(flat, width)
+    if width == 1:
+        return flat
+    return pa.FixedSizeListArray.from_arrays(flat, width)
 
 
 def _attribute_array(name: str, values: Any, size: int) -> Any:
+    """Returns the values of an attribute as a store has them: int64, double, large_string, bool,
+    null, or large lists of large strings.
+    """
     import pyarrow as pa
 
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    array = values
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    # Strings that are encoded as numbers are stored as strings.
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if len(array) != size:

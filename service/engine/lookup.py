@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.errors import RowUnavailable, UnknownRejected
-from bundle.features.columns import Column, Place, checked_offsets
+from bundle.features.columns import Column, OutputBlock, checked_offsets
 from bundle.features.reader import LostRow
 from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
@@ -252,7 +252,7 @@ def _with_default(
 
 async def fetch(
     model_version: ModelVersion,
-    groups: Sequence[tuple[Sequence[Place], Columns, int]],
+    groups: Sequence[tuple[Sequence[OutputBlock], Columns, int]],
     execution: Execution,
 ) -> Fetched:
     """Fetches the remote rows that calls of `write` read, in one call of each shard; to be called
@@ -274,7 +274,7 @@ async def fetch(
 
 def write(
     model_version: ModelVersion,
-    places: Sequence[Place],
+    places: Sequence[OutputBlock],
     columns: Columns,
     n: int,
     execution: Execution,
@@ -297,7 +297,7 @@ def write(
 
 async def rows_not_finite(
     model_version: ModelVersion,
-    places: Sequence[Place],
+    places: Sequence[OutputBlock],
     columns: Columns,
     n: int,
     execution: Execution,
@@ -319,7 +319,7 @@ async def rows_not_finite(
 
 async def check_rows_finite(
     model_version: ModelVersion,
-    places: Sequence[Place],
+    places: Sequence[OutputBlock],
     columns: Columns,
     n: int,
     execution: Execution,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.columns import Place
+from bundle.features.columns import OutputBlock
 from service.config import ServiceSettings
 from service.engine import lookup
 from service.engine.calls import Columns, EmbeddingRequest, EmbeddingResult, Offsets, Vectors
@@ -57,7 +57,7 @@ class Contexts:
     """
 
     offsets: Offsets
-    frames: list[Place]
+    frames: list[OutputBlock]
     outputs: dict[str, Array]
 
     @classmethod
@@ -66,7 +66,10 @@ class Contexts:
         shapes = [(each, (offsets.size - 1, each.ends[-1])) for each in layout.frames]
         return cls(
             offsets,
-            [Place(np.empty(shape, each.dtype), each.names, each.ends) for each, shape in shapes],
+            [
+                OutputBlock(np.empty(shape, each.dtype), each.names, each.ends)
+                for each, shape in shapes
+            ],
             {},
         )
 
@@ -103,7 +106,7 @@ class Inputs:
         self.layout = layout
         self.m = m
         self.arrays: list[dict[str, Array]] = [{} for _ in layout.parts]
-        self.places: list[Place] = []
+        self.places: list[OutputBlock] = []
         self._repeated: list[tuple[Span, Array]] = []
         self._shared: list[tuple[Array, Array]] = []
         flat: dict[tuple[int, ...], Array] = {}
@@ -116,7 +119,7 @@ class Inputs:
                 self.arrays[part][one.name] = rows if is_flat else rows.reshape(m, *one.shape)
                 for each in one.written:
                     self.places.append(
-                        Place(rows[:, each.start : each.stop], each.names, each.ends)
+                        OutputBlock(rows[:, each.start : each.stop], each.names, each.ends)
                     )
                 for each in one.repeated:
                     self._repeated.append((each, rows[:, each.start : each.stop]))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.features.columns import Column, Place
+from bundle.features.columns import Column, OutputBlock
 from bundle.features.reader import FeatureReader
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
@@ -220,7 +220,7 @@ def test_feature_agrees_with_tensorflow(
     sent = SENT[name]
     alone = reader.activation(name, sent, EXAMPLES).values
     written = np.empty((EXAMPLES, alone.size // EXAMPLES), np.float32)
-    reader.write([Place(written, (name,), (written.shape[1],))], sent, EXAMPLES)
+    reader.write([OutputBlock(written, (name,), (written.shape[1],))], sent, EXAMPLES)
     for same in (alone, written):
         assert (same.view(np.uint32).ravel() == found[name].view(np.uint32).ravel()).all()
     expected = (

@@ -79,6 +79,7 @@ def _operation(graph: GraphIds, node: OperationNode, operands: list[str]) -> str
         arguments = []
         for position, operand in enumerate(operands):
             is_argument = re.search(_ARGUMENT % position, words) is not None
+            # An argument stands between brackets or commas of its own.
             arguments.append(_bare(operand) if is_argument else operand)
         text = words.format(*arguments, **node.attributes)
     else:

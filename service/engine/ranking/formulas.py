@@ -96,7 +96,7 @@ def evaluated(
     try:
         return formula.evaluate(values)
     except FormulaUndefined as problem:
-        known = "" if id_of is None else f"; its id is {str(id_of(problem.place))[:128]!r}"
+        known = "" if id_of is None else f"; its id is {str(id_of(problem.position))[:128]!r}"
         expected = "a formula with a finite value for each candidate"
         raise _invalid(formula.text, f"{problem}{known}", expected) from problem
 

@@ -10,7 +10,7 @@ import pytest
 
 from bundle.errors import FeatureError, UnknownRejected
 from bundle.features.columns import Column
-from bundle.features.reader import FeatureReader, Place
+from bundle.features.reader import FeatureReader, OutputBlock
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 from tests.bundle.features.readers import STORED, column, open_reader
@@ -72,7 +72,7 @@ def test_write_of_several_features_fills_their_columns_from_ids_alone(tmp_path: 
         "mood": Column(np.arange(6, dtype=np.float32), np.arange(4) * 2),
     }
     room = np.full((3, 12), 7.0, np.float32)
-    place = Place(room, (*features, "mood"), (1, 3, 6, 10, 12))
+    place = OutputBlock(room, (*features, "mood"), (1, 3, 6, 10, 12))
     assert reader.write([place], sent, 3) == {"f0": 1, "f1": 1}
     rows = [[0, 8, -1], [2, 8, 1], [0, 8, 7], [0, 2, 4]]
     wanted = [np.vstack([stored[f"t{n}"], np.zeros(n + 1)])[rows[n]] for n in range(4)]

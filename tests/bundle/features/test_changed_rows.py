@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, RowOutOfRange
-from bundle.features.columns import Column, Place
+from bundle.features.columns import Column, OutputBlock
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import RemoteRows, RemoteTable
 from bundle.format import manifest as entries
@@ -170,8 +170,8 @@ def assert_reads_as(view: FeatureReader, expected: FeatureReader, seed: int) -> 
         found = np.zeros((n, ends[-1]), np.float32)
         array = np.zeros((n, ends[-1]), np.float32)
         for _ in range(2):  # what is kept of the first call serves the second one
-            unknown = view.write([Place(found, names, ends)], sent, n)
-            assert unknown == expected.write([Place(array, names, ends)], sent, n)
+            unknown = view.write([OutputBlock(found, names, ends)], sent, n)
+            assert unknown == expected.write([OutputBlock(array, names, ends)], sent, n)
             assert_same_bits(found, array, "write")
 
 
@@ -270,7 +270,7 @@ def test_rows_of_small_tables_return_to_the_files_in_a_state_that_does_not_chang
 
 def test_default_of_a_feature_is_read_of_the_row_as_it_is_now(files: Files) -> None:
     reader = files.reader(files.vectors)
-    place = Place(np.zeros((1, 4), np.float32), ("float32_plain",), (4,))
+    place = OutputBlock(np.zeros((1, 4), np.float32), ("float32_plain",), (4,))
     reader.write([place], {}, 1)
     assert (place.array[0] == files.vectors["float32"][3]).all()
     changed = ChangedRows.none(4)
@@ -285,7 +285,7 @@ def test_default_of_a_feature_is_read_of_the_row_as_it_is_now(files: Files) -> N
 def test_views_take_no_memory_of_their_own(files: Files) -> None:
     columns = columns_of(0)
     view = files.reader(files.vectors)
-    place = Place(
+    place = OutputBlock(
         np.zeros((N, 3 * 16), np.float32),
         tuple(f"{table}_plain" for table in SMALL),
         tuple(range(3, 49, 3)),
@@ -329,7 +329,7 @@ def test_view_is_closed_with_its_reader(tmp_path: Path) -> None:
     files = Files(tmp_path)
     reader = files.reader(files.vectors)
     view = reader.with_changes({"float32": changed})
-    place = Place(np.zeros((N, 4), np.float32), ("float16_plain",), (4,))
+    place = OutputBlock(np.zeros((N, 4), np.float32), ("float16_plain",), (4,))
     view.write([place], columns, N)
     reader.close()
     with pytest.raises(RowOutOfRange, match="closed"):

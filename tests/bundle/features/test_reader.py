@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRejected
-from bundle.features.columns import Activation, Column, Place
+from bundle.features.columns import Activation, Column, OutputBlock
 from bundle.features.reader import FeatureReader, open_features
 from bundle.format.manifest import (
     DenseFeature,
@@ -108,7 +108,7 @@ def test_write_of_defaults_among_what_was_sent_gives_the_activations(
     wanted = np.hstack(values).astype(np.float32)
     ends = np.cumsum([each.shape[1] for each in values])
     room = np.full(wanted.shape, np.nan, np.float32)
-    place = Place(room, names, tuple(ends.tolist()))
+    place = OutputBlock(room, names, tuple(ends.tolist()))
     for _ in range(2):
         assert reader.write([place], sent, n) == {}
         assert room.tolist() == wanted.tolist()
@@ -144,7 +144,7 @@ def test_write_fills_places_cut_anywhere_whatever_was_sent(
             for start, stop in pairwise((0, *cut, 5)):
                 array = room[:, ends[start] : ends[stop]]
                 inner = [end - ends[start] for end in ends[start + 1 : stop + 1]]
-                places.append(Place(array, names[start:stop], tuple(inner)))
+                places.append(OutputBlock(array, names[start:stop], tuple(inner)))
             assert reader.write(places, sent, 3) == {}
             assert room.tolist() == wanted.tolist(), (omitted, cut)
 

@@ -158,10 +158,10 @@ def test_lost_rows_of_a_feature_that_rejects_unknown_ids_are_unavailable(
 def test_arrays_of_towers_are_filled_from_fetched_rows(
     tables: dict[str, TableReader], tmp_path: Path
 ) -> None:
-    from bundle.features.columns import Place
+    from bundle.features.columns import OutputBlock
 
     array = np.empty((2, 2 * DIM), np.float32)
-    places = [Place(array, ("single", "zeros"), (DIM, 2 * DIM))]
+    places = [OutputBlock(array, ("single", "zeros"), (DIM, 2 * DIM))]
     columns = sent([3, -1], [[], []])
     reader = remote()
     found = fetched(tables, reader.wanted(["single", "zeros"], columns, 2))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bundle.errors import FeatureError, FormatError
-from bundle.features.columns import Column, Place
+from bundle.features.columns import Column, OutputBlock
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
@@ -59,7 +59,9 @@ def test_indicator_of_a_bag_adds_weights_and_of_an_empty_bag_is_its_empty_row(
 def test_indicators_are_written_side_by_side(reader: FeatureReader) -> None:
     out = np.full((2, 7), 9, np.float32)
     columns = {"one": Column(np.array([1, 7])), "wide": Column(np.array([0, 2, 1, 0]))}
-    assert reader.write([Place(out[:, :6], ("one", "second"), (3, 6))], columns, 2) == {"one": 1}
+    assert reader.write([OutputBlock(out[:, :6], ("one", "second"), (3, 6))], columns, 2) == {
+        "one": 1
+    }
     assert out.tolist() == [[0, 1, 0, 0, 0, 1, 9], [0, 0, 0, 1, 0, 0, 9]]
 
 
@@ -89,7 +91,7 @@ def test_places_of_one_input_read_the_same_rows_as_separate_inputs(
         out = np.empty((5, 3 * count), np.float32)
         found = reader.activations(wide, sent, 5)
         unknown = reader.write(
-            [Place(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent, 5
+            [OutputBlock(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent, 5
         )
         for number, name in enumerate(wide):
             assert (found[name].values == expected[name].values).all()
