@@ -201,7 +201,7 @@ class Replica:
             with (root / ".rowcast-pull.lock").open("ab") as lock:
                 # The other replicas of the node find the bundle that the first one has pulled.
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                pulled = pull(find_bundle(url), root, config.keep, held=self._held)
+                pulled = pull(find_bundle(url), root, config.keep, select_part=self._held)
             extra = logging.fields(
                 model=pulled.model, version=pulled.version, downloaded_bytes=pulled.downloaded_bytes
             )

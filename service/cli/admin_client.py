@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 EXIT_UNREACHABLE = 3
 EXIT_REJECTED = 4
 _USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "TOO_LARGE"}
+"""Codes of rejections for which the user's arguments are at fault."""
 _TIMEOUT_S = 30.0
+"""Time for a connection, and for each read: a service under load may respond late."""
 
 Document = dict[str, Any]
 """A JSON object that is sent or received."""
@@ -53,8 +55,14 @@ class Admin:
     """The admin API of a service, and how to connect to it.
 
     Attributes:
-      url: Given by the user; "": the service is found by its root.
-      root: Given by the user; None: the only service on this machine is meant.
+      url: The URL that the user names; "": the service is found by its root.
+      root: The root that the user names; None: the only service on this machine is meant.
+      ports_file: The file with the ports of the service; None: it is found by its root.
+      token_file: The file with the token; None: the environment has it, or there is none.
+      ca: The file of certificate authorities; None: those of the system.
+      cert: The file of the client certificate and its key; None: there is none.
+      wait_s: How long a command waits until it is in effect.
+      as_json: Whether documents are printed as JSON.
     """
 
     url: str
@@ -78,22 +86,28 @@ class Admin:
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
         url, token, tls = self._read_files()
-        headers = {"content-type": "application/json"} | (
-            {"authorization": f"Bearer {token}"} if token else {}
-        )
+        headers = {"content-type": "application/json"}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
+        method = "GET"
+        request_body = None
+        if body is not None:
+            method = "POST"
+            request_body = orjson.dumps(body)
         try:
-            https = (
-                HTTPSConnection(url.netloc, timeout=_TIMEOUT_S, context=tls)
-                if url.scheme == "https"
-                else None
-            )
-            connection = https or HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
+            # The standard library: no redirects, no proxy of the environment, and a fast start.
+            if url.scheme == "https":
+                connection: HTTPConnection = HTTPSConnection(
+                    url.netloc, timeout=_TIMEOUT_S, context=tls
+                )
+            else:
+                connection = HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
             with closing(connection):
-                method, given = ("GET", None) if body is None else ("POST", orjson.dumps(body))
-                connection.request(method, url.path.rstrip("/") + path, given, headers)
+                connection.request(method, url.path.rstrip("/") + path, request_body, headers)
                 response = connection.getresponse()
                 content = response.read()
         except (OSError, HTTPException) as problem:
+            # The text may repeat bytes that are no HTTP, such as escape sequences of a terminal.
             reason = str(problem).encode("unicode_escape").decode()[:200]
             raise CtlError(
                 f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE
@@ -106,13 +120,15 @@ class Admin:
             message = status["error"]["message"]
             fields = [violation["field"] for violation in status["error"].get("violations", ())]
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            what = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
-            raise CtlError(what, EXIT_UNREACHABLE) from None
-        exit_code = EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED
+            reason = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
+            raise CtlError(reason, EXIT_UNREACHABLE) from None
+        exit_code = EXIT_REJECTED
+        if code in _USAGE_CODES:
+            exit_code = EXIT_USAGE
         raise CtlError(f"{code}: {message}", exit_code, fields)
 
     @cached_property
-    def _found(self) -> str:
+    def _local_url(self) -> str:
         """The URL of the service on this machine that the user means.
 
         Raises:
@@ -139,6 +155,7 @@ class Admin:
                 EXIT_USAGE,
             )
         (service,) = matching
+        # Named on stderr: the user sees which service gets the command, and pipes get the output.
         if not service.admin:
             raise CtlError(
                 f"the service of {service.root} has no admin API (--no-admin)", EXIT_UNREACHABLE
@@ -149,21 +166,32 @@ class Admin:
         return service.admin
 
     def _read_files(self) -> tuple[SplitResult, str, ssl.SSLContext]:
-        """Returns the URL, the token and what TLS needs."""
+        """Returns the URL, the token and the context of TLS.
+
+        Raises:
+          CtlError: A file cannot be read, or the URL is invalid; see also `_local_url`.
+        """
         import ssl
 
         url = self.url
+        # Not an option, which other users of the machine could read in the list of processes.
         token = os.environ.get("ROWCAST_CTL_TOKEN", "")
+        # `file` is the one that is read now, for the message.
         file = self.ports_file
         try:
             if file is not None:
                 port = orjson.loads(file.read_bytes())["admin"]
-                url = f"{'http' if self.ca is None else 'https'}://127.0.0.1:{port}"
-            if (file := self.token_file) is not None:
+                scheme = "http"
+                if self.ca is not None:
+                    scheme = "https"
+                url = f"{scheme}://127.0.0.1:{port}"
+            file = self.token_file
+            if file is not None:
                 token = file.read_text().strip()
             file = self.ca
             tls = ssl.create_default_context(cafile=file)
-            if (file := self.cert) is not None:
+            file = self.cert
+            if file is not None:
                 tls.load_cert_chain(file)
         except (OSError, ValueError, KeyError, TypeError) as problem:
             reason = (
@@ -172,10 +200,10 @@ class Admin:
                 or repr(problem)
             )
             raise CtlError(f"{file} cannot be used: {reason}", EXIT_USAGE) from None
-        split = urlsplit(url or self._found)
-        if split.scheme not in {"http", "https"}:
+        parts = urlsplit(url or self._local_url)
+        if parts.scheme not in {"http", "https"}:
             raise CtlError(f"--admin is {url!r}; http://HOST:PORT was expected", EXIT_USAGE)
-        return split, token, tls
+        return parts, token, tls
 
 
 @contextmanager

@@ -3,7 +3,7 @@ and joined at the end.
 
 The blocks lie beside the destination, in a directory whose name is a digest of all that determines
 them. A block's file is named by its number and its crc32c once it is whole: a run that was stopped
-is resumed with those that are.
+is resumed with its whole blocks.
 """
 
 from __future__ import annotations
@@ -57,19 +57,21 @@ from service.versions.policy import ranked
 from service.versions.state_file import StateFile, StateUnreadable
 
 BLOCK_USERS = 4096
-"""Of a file that is staged: what a run that is stopped loses at most, in each process."""
+"""Number of users of a staged file, which a run that is stopped loses at most in each process."""
 _CANDIDATES = 20_000
-"""Ranked at once, about."""
+"""Approximate number of candidates that are ranked at once. With more, more users share the cost of
+a call, and all of their candidates are in memory.
+"""
 _CONTEXT_ID = "context_id"
 _MODELS_SHOWN = 10
 _TYPES = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
 _TYPES["list<string>"] = pa.list_(pa.string())
 _AT_FAULT = (ServiceError, FeatureError, UnknownCandidate, NotFinite, ComputationFailed)
-"""What is raised for the features of a user, or for options."""
+"""The errors that the features of a user, or options, cause."""
 
 
 class BatchError(Exception):
-    """What stops a run: a message that names the cause, and an exit code."""
+    """A failure that stops a run: a message that names the cause, and an exit code."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,15 @@ class Task:
     """What is recommended to every user.
 
     Attributes:
-      options: of `:recommend`, a JSON object.
-      id_column: carried over; a feature too, if the model takes one of its name.
-      exclude_column: lists of candidates that a user is not recommended; empty: none.
-      version: 0: the one that a service would serve.
-      denied: ids on the deny list.
+      root: The directory of the bundles.
+      model: The name of the model.
+      options: The options of `:recommend`, a JSON object.
+      id_column: The column that identifies users in the output; a feature too, if the model takes
+        one of its name.
+      exclude_column: The column with lists of candidates that a user is not recommended; empty:
+        there is none.
+      version: The version to use; 0: the one that a service would serve.
+      denied: The ids on the deny list.
     """
 
     root: Path
@@ -95,13 +101,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was written: users, those without a list, those that an earlier run had done, and by
-    which version.
+    """What was written.
+
+    Attributes:
+      users: The number of users.
+      failed: The number of users without a list.
+      done_before: The number of users that an earlier run had done.
+      version: The version that recommended.
     """
 
     users: int
     failed: int
-    kept: int
+    done_before: int
     version: int
 
 
@@ -111,11 +122,15 @@ def run(
     """Writes the lists of all users.
 
     Args:
-      users: a Parquet file with a row for each user.
-      out: is replaced, if it is there, once all are done. A link is followed.
-      progress: takes how many users are done, and of how many.
+      task: What is recommended.
+      users: A Parquet file with a row for each user.
+      out: The file to write. An existing one is replaced once all users are done; a link is
+        followed.
+      workers: The number of processes.
+      progress: Takes how many users are done, and of how many.
+
     Raises:
-      BatchError: see its exit code. Finished blocks stay, for the next run.
+      BatchError: The run cannot go on; see its exit code. Finished blocks stay, for the next run.
     """
     try:
         output = OutputFile(out)
@@ -126,7 +141,8 @@ def run(
     task = _resolved(task)
     try:
         source = parquet.ParquetFile(users)
-        if missing := {task.id_column, task.exclude_column} - {"", *source.schema_arrow.names}:
+        missing = {task.id_column, task.exclude_column} - {"", *source.schema_arrow.names}
+        if missing:
             raise BatchError(
                 f"{users} has no column {min(missing)!r}; it has {source.schema_arrow.names}",
                 EXIT_USAGE,
@@ -135,16 +151,16 @@ def run(
     except (OSError, pa.ArrowException) as problem:
         raise BatchError(f"{users} cannot be read as Parquet: {problem}", EXIT_SOURCE) from problem
     try:
-        with _held(directory):
+        with _locked(directory):
             done = dict(_finished(directory))
-            kept = _compute(task, source, directory, done, workers, progress)
-            failed = _join([done[number] for number in sorted(done)], directory / "joined", output)
+            done_before = _compute(task, source, directory, done, workers, progress)
+            parts = [done[number] for number in sorted(done)]
+            failed = _join(parts, directory / "joined", output)
             shutil.rmtree(directory, ignore_errors=True)
-        for other in output.path.parent.glob(
-            f".{escape(output.path.name)}.parts-*"
-        ):  # of runs that were stopped, and had other inputs
-            with suppress(OSError), _held(other):
-                shutil.rmtree(other, ignore_errors=True)
+        # The blocks of runs that were stopped, and had other inputs, are of no use any more.
+        for abandoned in output.path.parent.glob(f".{escape(output.path.name)}.parts-*"):
+            with suppress(OSError), _locked(abandoned):
+                shutil.rmtree(abandoned, ignore_errors=True)
     except BlockingIOError:
         raise BatchError(f"another run is writing {out}", EXIT_DESTINATION) from None
     except OutputRejected as problem:
@@ -155,17 +171,17 @@ def run(
         raise BatchError(
             f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION
         ) from problem
-    return Summary(source.metadata.num_rows, failed, kept, task.version)
+    return Summary(source.metadata.num_rows, failed, done_before, task.version)
 
 
 @contextmanager
-def _held(directory: Path) -> Iterator[None]:
-    """Keeps other runs from a directory, which is made; at the end it is removed if nothing is in
-    it.
+def _locked(directory: Path) -> Iterator[None]:
+    """Creates a directory and keeps other runs from it; at the end it is removed if it is empty.
 
     Raises:
-      BlockingIOError: another run holds it.
+      BlockingIOError: Another run uses it.
     """
+    # The kernel releases the lock of a run that was killed.
     directory.mkdir(exist_ok=True)
     lock = os.open(directory, os.O_RDONLY)
     try:
@@ -184,7 +200,7 @@ def _resolved(task: Task) -> Task:
     try:
         settings = read_settings({"root": task.root})
         desired = StateFile.of(settings).read().of(task.model)
-        known = catalog.committed_versions(task.root, task.model)
+        existing = catalog.committed_versions(task.root, task.model)
     except SettingsError as problem:
         raise BatchError(str(problem), EXIT_USAGE) from problem
     except StateUnreadable as problem:
@@ -193,15 +209,17 @@ def _resolved(task: Task) -> Task:
         raise BatchError(
             f"{task.root / task.model} cannot be listed: {problem.strerror}", EXIT_SOURCE
         ) from problem
-    if not known and not (task.root / task.model).is_dir():
+    if not existing and not (task.root / task.model).is_dir():
         raise BatchError(
             f"{task.root} has no model {task.model!r}; it has {_models(task.root)}", EXIT_SOURCE
         )
-    versions = ranked(desired, known)
-    if task.version not in {0, *known} or not (task.version or versions):
-        wanted = f"version {task.version}" if task.version else "version to serve"
+    versions = ranked(desired, existing)
+    if task.version not in {0, *existing} or not (task.version or versions):
+        missing = "version to serve"
+        if task.version:
+            missing = f"version {task.version}"
         raise BatchError(
-            f"model {task.model!r} has no {wanted}; it has {known or 'none'}", EXIT_SOURCE
+            f"model {task.model!r} has no {missing}; it has {existing or 'none'}", EXIT_SOURCE
         )
     return replace(task, version=task.version or versions[0], denied=desired.denied)
 
@@ -209,18 +227,22 @@ def _resolved(task: Task) -> Task:
 def _models(root: Path) -> str:
     """Returns the names of the models under a root, for a message."""
     names = sorted(path.name for path in root.iterdir() if paths.is_name(path.name))
-    listed = [name for name in names if catalog.committed_versions(root, name)]
-    more = ", ..." if len(listed) > _MODELS_SHOWN else ""
-    return (", ".join(listed[:_MODELS_SHOWN]) or "none") + more
+    models = [name for name in names if catalog.committed_versions(root, name)]
+    if not models:
+        return "none"
+    listed = ", ".join(models[:_MODELS_SHOWN])
+    if len(models) > _MODELS_SHOWN:
+        listed += ", ..."
+    return listed
 
 
 def _key(task: Task, users: Path) -> str:
     """Returns the digest of all that determines the blocks."""
     versions = library_version("rowcast"), library_version("pyarrow")
     precision = read_settings({"root": task.root}).precision
-    key = hashlib.sha256(
-        repr((versions, BLOCK_USERS, precision, replace(task, root=Path()))).encode()
-    )
+    # Without the root: the same bundle may be mounted elsewhere when the run goes on.
+    parameters = (versions, BLOCK_USERS, precision, replace(task, root=Path()))
+    key = hashlib.sha256(repr(parameters).encode())
     for path in (task.root / task.model / str(task.version) / paths.MANIFEST, users):
         with path.open("rb") as file:
             key.update(hashlib.file_digest(file, "sha256").digest())
@@ -247,17 +269,21 @@ def _compute(
     workers: int,
     progress: Callable[[int, int], object],
 ) -> int:
-    """Computes the blocks that are not done, and adds them; returns the users of those that are."""
+    """Computes the blocks that are not done, and adds them to `done`; returns the number of users
+    that were done before.
+    """
     total = source.metadata.num_rows
     finished = 0
-    kept = 0
+    done_before = 0
     pending: dict[Future[tuple[Path, int, str]], tuple[int, int]] = {}
 
     def collect() -> int:
+        """Waits for a block, and returns the number of users that were computed meanwhile."""
         users = 0
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             number, rows = pending.pop(future)
             path, failed, problem = future.result()
+            # No user has a list: the options or the columns are wrong, not the users.
             if number == 0 and 0 < rows == failed:
                 path.unlink()
                 raise BatchError(
@@ -271,20 +297,20 @@ def _compute(
     with _processes(workers) as pool:
         for number, batch in enumerate(_blocks(source)):
             if number in done:
-                finished = finished + batch.num_rows
-                kept = kept + batch.num_rows
+                finished += batch.num_rows
+                done_before += batch.num_rows
             else:
                 future = pool.submit(_write_block, task, batch, directory, number)
                 pending[future] = (number, batch.num_rows)
-            # Users are read as they are needed; and options that fit no user are found out by the
-            # first block.
+            # Users are read as they are needed, not all at once. The first block is waited for:
+            # options that fit no user end the run there.
             while len(pending) >= 2 * workers or (pending and number == 0):
                 finished += collect()
             progress(finished, total)
         while pending:
             finished += collect()
             progress(finished, total)
-        return kept
+        return done_before
 
 
 @contextmanager
@@ -294,7 +320,7 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
     Raises:
       BatchError: One of them has ended by itself.
     """
-    others = active_children()
+    earlier_children = active_children()
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
     try:
         yield pool
@@ -305,7 +331,7 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
     except BaseException:
         # Their blocks are lost: to complete them can take minutes.
         for process in active_children():
-            if process not in others:
+            if process not in earlier_children:
                 process.terminate()
         raise
     finally:
@@ -316,9 +342,8 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
 def _blocks(source: parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
     """Yields the users; one empty block if there are none."""
     try:
-        for group in range(
-            source.num_row_groups
-        ):  # over all at once, it keeps what it has read of the file
+        # One row group at a time: an iterator over all of them holds all that it has read.
+        for group in range(source.num_row_groups):
             yield from source.iter_batches(BLOCK_USERS, [group])
     except (OSError, pa.ArrowException) as problem:
         raise BatchError(f"the file of users cannot be read: {problem}", EXIT_SOURCE) from problem
@@ -328,6 +353,7 @@ def _blocks(source: parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 def _begin_worker() -> None:
     """Has a worker end with its parent, however that ends, and by nothing else."""
+    # A terminal sends SIGINT to all processes. The parent decides what becomes of the blocks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 
@@ -348,11 +374,16 @@ def _write_block(
     table, problems = _recommender(task).lists(batch)
     staged = directory / f"{number:08d}"
     parquet.write_table(table, staged)
+
+    # On the disk before it has its name: a later run relies on blocks with a checksum.
     files.sync(staged)
     with staged.open("rb") as file:
         path = staged.with_name(f"{number:08d}-{digest(file).crc32c:08x}.parquet")
     staged.rename(path)
-    return path, len(problems), problems[0] if problems else ""
+    first_problem = ""
+    if problems:
+        first_problem = problems[0]
+    return path, len(problems), first_problem
 
 
 def _join(parts: list[Path], staged: Path, output: OutputFile) -> int:
@@ -371,6 +402,7 @@ def _join(parts: list[Path], staged: Path, output: OutputFile) -> int:
 
 @cache
 def _recommender(task: Task) -> _Recommender:
+    """Returns the recommender of a process, which loads the version with the first block."""
     return _Recommender(task)
 
 
@@ -378,22 +410,32 @@ class _Recommender:
     """Recommends with one loaded version."""
 
     def __init__(self, task: Task) -> None:
+        """Loads the version of a task.
+
+        Raises:
+          BatchError: It cannot be loaded, or the options do not fit it.
+        """
+        # The limits of a service protect it from its clients. Here users compute for themselves.
         names = ("max_candidates", "max_k", "max_values", "max_queries", "max_response_bytes")
         limits = dict.fromkeys(names, 1 << 40)
-        alone = {"shard": None, "shard_addresses": ()}  # whatever the environment of a service says
+        # Whatever the environment of a service says: there are no shards here.
+        alone = {"shard": None, "shard_addresses": ()}
         self._settings = read_settings({"root": task.root}).model_copy(update={**limits, **alone})
+        loader = Loader(self._settings, 1, lambda *_: None)
         try:
-            self._version = Loader(self._settings, 1, lambda *_: None).load(
-                task.model, task.version
-            )
+            self._version = loader.load(task.model, task.version)
         except (BundleError, LoadRejected, OSError) as problem:
-            code = EXIT_DAMAGED if isinstance(problem, DigestMismatch) else EXIT_SOURCE
+            code = EXIT_SOURCE
+            if isinstance(problem, DigestMismatch):
+                code = EXIT_DAMAGED
             raise BatchError(
                 f"{task.model} version {task.version} cannot be loaded: {problem}", code
             ) from None
         self._version.deny(task.denied)
         self._task = task
         self._options = orjson.loads(task.options)
+
+        # Checked here with an empty context: one message, and not one for each user.
         try:
             request = json.read_recommendation(
                 {**self._options, "context": {}}, Target(), self._settings
@@ -403,36 +445,36 @@ class _Recommender:
         except ServiceError as problem:
             raise BatchError(str(problem), EXIT_USAGE) from None
         self._types = {"ids": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}
-        self._types |= {
-            f"attribute:{name}": _TYPES[corpus.entry.attributes[name]]
-            for name in request.attributes
-        }
+        for name in request.attributes:
+            self._types[f"attribute:{name}"] = _TYPES[corpus.entry.attributes[name]]
         self._users = max(1, _CANDIDATES // max(1, request.retrieved_count))
 
     def lists(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[str]]:
         """Returns the rows of a block's users, and what is wrong with those who have no list."""
         parts = [self._part(row) for row in batch.to_pylist()]
-        found: list[Mapping[str, Any]] = [{}] * len(parts)
-        alike: dict[tuple[bool, tuple[str, ...]], list[int]] = {}  # requests that one body may have
-        for place, part in enumerate(parts):
-            alike.setdefault((_CONTEXT_ID in part, tuple(sorted(part["context"]))), []).append(
-                place
-            )
-        for places in alike.values():
-            for first in range(0, len(places), self._users):
-                some = places[first : first + self._users]
-                for place, each in zip(
-                    some, self._answers([parts[place] for place in some]), strict=True
-                ):
-                    found[place] = each
-        types = {name: pa.list_(kind) for name, kind in self._types.items()} | {
-            "error": pa.string()
-        }
+        user_columns: list[Mapping[str, Any]] = [{}] * len(parts)
+
+        # The requests of one body have the same features: users who lack one are a group of their
+        # own.
+        groups: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
+        for position, part in enumerate(parts):
+            features = tuple(sorted(part["context"]))
+            groups.setdefault((_CONTEXT_ID in part, features), []).append(position)
+        for positions in groups.values():
+            for first in range(0, len(positions), self._users):
+                chunk = positions[first : first + self._users]
+                lists = self._recommend([parts[position] for position in chunk])
+                for position, columns in zip(chunk, lists, strict=True):
+                    user_columns[position] = columns
+
+        types = {name: pa.list_(kind) for name, kind in self._types.items()}
+        types["error"] = pa.string()
         arrays = [
-            pa.array([each.get(name) for each in found], kind) for name, kind in types.items()
+            pa.array([columns.get(name) for columns in user_columns], kind)
+            for name, kind in types.items()
         ]
         ids = batch.column(self._task.id_column)
-        problems = [each["error"] for each in found if "error" in each]
+        problems = [columns["error"] for columns in user_columns if "error" in columns]
         return pa.table([ids, *arrays], [self._task.id_column, *types]), problems
 
     def _part(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -441,12 +483,14 @@ class _Recommender:
         features = {name: value for name, value in row.items() if value is not None}
         if task.id_column not in self._version.manifest.inputs and task.id_column != _CONTEXT_ID:
             features.pop(task.id_column, None)
-        part = {"exclude_ids": features.pop(task.exclude_column, [])} if task.exclude_column else {}
+        part: dict[str, Any] = {}
+        if task.exclude_column:
+            part["exclude_ids"] = features.pop(task.exclude_column, [])
         if _CONTEXT_ID in features:
             part[_CONTEXT_ID] = features.pop(_CONTEXT_ID)
         return {**part, "context": features}
 
-    def _answers(self, parts: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    def _recommend(self, parts: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
         """Returns the columns of each user; of one who has no list, `error` alone."""
         try:
             request = json.read_recommendation(
@@ -455,15 +499,16 @@ class _Recommender:
             request = request.without(self._version.manifest.unread_inputs)
             execution = Execution("recommend")
             computation = recommend(self._version, request, self._settings, execution)
-            answer = completed(computation)
+            result = completed(computation)
         except _AT_FAULT as problem:
+            # One user fails all that are computed together. Halving finds this user in a few calls.
             if len(parts) == 1:
                 return [{"error": str(problem)}]
             half = len(parts) // 2
-            return self._answers(parts[:half]) + self._answers(parts[half:])
-        columns = {"ids": answer.ids.tolist(), "scores": answer.scores}
-        columns |= {f"attribute:{name}": values for name, values in answer.attributes.items()}
-        ends = answer.offsets.tolist()
+            return self._recommend(parts[:half]) + self._recommend(parts[half:])
+        columns = {"ids": result.ids.tolist(), "scores": result.scores}
+        columns |= {f"attribute:{name}": values for name, values in result.attributes.items()}
+        ends = result.offsets.tolist()
         return [
             {name: values[first:last] for name, values in columns.items()}
             for first, last in pairwise(ends)

@@ -1,12 +1,12 @@
 """Downloads a bundle from an object store into a root of this machine.
 
-The files that the manifest lists are fetched into `.staging-N`, 4 MiB a request, and checked by
+The files that the manifest lists are fetched into `.staging-N`, 4 MiB per request, and checked by
 their crc32c; the manifest is written last, then one rename publishes the version. A later pull of
-the same manifest keeps what is
-complete: of table shards every block, of other files the whole file.
+the same manifest keeps complete blocks of table shards, and other files that are complete as a
+whole.
 
-A shard, or a router, needs some of the files; each is then there whole or not at all. A version
-that was pulled for another shard gets the files that it lacks.
+A shard, or a router, needs some of the files; each of them is then on the disk whole or not at all.
+A version that was pulled for another shard gets the files that it lacks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from service.cli.bundle_source import (
 from service.cli.older_bundle import reuse_files
 
 CONNECTIONS = 8
+"""Number of requests at a time: one waits for the store most of the time."""
 _ATTEMPTS = 3
-"""How often a block is fetched whose bytes differ from its checksum: they may have changed in
-transit.
+"""Number of times that a block is fetched whose bytes differ from its checksum: they may have
+changed in transit.
 """
 
 
@@ -48,12 +49,15 @@ class Pulled:
     """The result of a pull.
 
     Attributes:
-      bytes: of the bundle, or of the files of it that were asked for.
-      downloaded_bytes: fetched now.
-      kept_bytes: those of `bytes` that an earlier pull had fetched, for this version or another.
-      reused_bytes: those of `kept_bytes` that this pull took from an older version.
-      removed, in_use: older versions that were removed, and that were not because something uses
-        them.
+      bundle: The directory of the bundle.
+      model: The name of the model.
+      version: The version of the bundle.
+      bytes: The size of the bundle, or of the files that are needed here.
+      downloaded_bytes: The number of bytes that were fetched now.
+      kept_bytes: The number of bytes that an earlier pull had fetched, for this version or another.
+      removed: The older versions that were removed.
+      in_use: The older versions that were not removed, because something uses them.
+      reused_bytes: The part of `kept_bytes` that this pull took from an older version.
     """
 
     bundle: Path
@@ -72,8 +76,12 @@ class _Extent:
     """Bytes of a file: a whole one, the rows of a table shard within one, or a block of either.
 
     Attributes:
-      crc32c: None: a block of what has a checksum only as a whole.
-      blocks: crc32c of each block; (): there are none.
+      path: The path of the file in the bundle.
+      offset: The position of the first byte in the file.
+      bytes: The number of bytes.
+      crc32c: The checksum of the bytes; None: they are a block of an extent that has a checksum
+        only as a whole.
+      blocks: The crc32c of each block; (): the manifest has none.
     """
 
     path: str
@@ -83,10 +91,13 @@ class _Extent:
     blocks: tuple[int, ...] = ()
 
     def split(self) -> Iterator[_Extent]:
-        """Yields the blocks, what one request fetches."""
+        """Yields the blocks, each of which one request fetches."""
         for number, start in enumerate(range(0, self.bytes, BLOCK_BYTES)):
-            crc = self.blocks[number] if self.blocks else None
-            yield _Extent(self.path, self.offset + start, min(BLOCK_BYTES, self.bytes - start), crc)
+            crc = None
+            if self.blocks:
+                crc = self.blocks[number]
+            size = min(BLOCK_BYTES, self.bytes - start)
+            yield _Extent(self.path, self.offset + start, size, crc)
 
     def is_complete(self, directory: Path) -> bool:
         """Whether its bytes are in a directory."""
@@ -100,21 +111,24 @@ def pull(
     root: Path,
     keep: int | None,
     report: Callable[[int, int], object] = lambda *_: None,
-    held: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    select_part: Callable[[Manifest], Manifest] = lambda manifest: manifest,
 ) -> Pulled:
     """Downloads a bundle, and removes old versions on request.
 
     Args:
-      root: directory of the bundles on this machine; created if missing.
-      keep: how many of the newest versions stay; None: all. Those that a service uses stay anyway.
-      report: called with the number of bytes to fetch, and the number of those fetched since its
+      source: The bundle in the store.
+      root: The directory of the bundles on this machine; created if missing.
+      keep: How many of the newest versions stay; None: all. Versions that a service uses stay
+        anyway.
+      report: Called with the number of bytes to fetch, and the number of bytes fetched since its
         last call.
-      held: returns of a manifest what is needed here.
+      select_part: Takes a manifest, and returns the part that is needed here.
+
     Raises:
-      PullError: a file differs from its checksum, or the destination cannot take it; what was
-        fetched is kept.
+      PullError: A file differs from its checksum, or the destination cannot take it; fetched bytes
+        are kept.
     """
-    manifest = held(source.manifest)
+    manifest = select_part(source.manifest)
     downloaded = 0
     reused_bytes = 0
     removed = list[int]()
@@ -123,25 +137,22 @@ def pull(
     extents = _extents(source.manifest, manifest)
     total = sum(extent.bytes for extent in extents)
     with _writing():
+        # A version that was pulled for another shard: files are added to it.
         adding = _exists(final, source)
-        extents = [extent for extent in extents if not (adding and (final / extent.path).exists())]
+        if adding:
+            extents = [extent for extent in extents if not (final / extent.path).exists()]
         if extents or not adding:
             with Staging(root, manifest.model, manifest.version, adding) as stage:
                 needed = {extent.path for extent in extents}
                 reused = reuse_files(source, root, needed, stage.directory)
                 reused_bytes = reused.bytes
-                missing = _missing(
-                    stage.directory,
-                    [extent for extent in extents if extent.path not in reused.whole],
-                )
+                not_reused = [extent for extent in extents if extent.path not in reused.whole]
+                missing = _missing(stage.directory, not_reused)
                 downloaded = sum(block.bytes for block in missing)
-                if downloaded > (free := shutil.disk_usage(stage.directory).free):
-                    found = (
-                        f"{stage.directory} has {free >> 20:,} MiB free, "
-                        f"{ceil_div(downloaded, 1 << 20):,} MiB are needed"
-                    )
-                    raise PullError(f"{found}; free some space, then pull again", EXIT_DESTINATION)
+                _check_space(stage.directory, downloaded)
                 _download(missing, source, stage.directory, partial(report, downloaded))
+
+                # Blocks without a checksum of their own are checked by that of the whole.
                 unchecked = {block.path for block in missing if block.crc32c is None}
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
@@ -152,25 +163,42 @@ def pull(
                     stage.commit(manifest, source.data)
         if keep is not None:
             removed, in_use = retention.sweep_old(root, manifest.model, keep, manifest.version)
-    counts = total, downloaded, total - downloaded
     return Pulled(
-        final,
-        manifest.model,
-        manifest.version,
-        *counts,
-        tuple(removed),
-        tuple(in_use),
-        reused_bytes,
+        bundle=final,
+        model=manifest.model,
+        version=manifest.version,
+        bytes=total,
+        downloaded_bytes=downloaded,
+        kept_bytes=total - downloaded,
+        removed=tuple(removed),
+        in_use=tuple(in_use),
+        reused_bytes=reused_bytes,
     )
 
 
-def _extents(whole: Manifest, held: Manifest) -> list[_Extent]:
-    """Returns what is listed of the files that hold a part of what is needed."""
-    needed = {file.path for file in held.files}
-    needed |= {shard.file for table in held.tables.values() for shard, _ in table.extents()}
+def _check_space(directory: Path, needed_bytes: int) -> None:
+    """Rejects a download that would fill the disk up.
+
+    Raises:
+      PullError: There is not enough space.
+    """
+    free_bytes = shutil.disk_usage(directory).free
+    if needed_bytes > free_bytes:
+        raise PullError(
+            f"{directory} has {free_bytes >> 20:,} MiB free, "
+            f"{ceil_div(needed_bytes, 1 << 20):,} MiB are needed; free some space, then pull again",
+            EXIT_DESTINATION,
+        )
+
+
+def _extents(whole: Manifest, part: Manifest) -> list[_Extent]:
+    """Returns the extents of all files that hold something of a part of the bundle."""
+    needed = {file.path for file in part.files}
+    needed |= {shard.file for table in part.tables.values() for shard, _ in table.extents()}
     extents = [_Extent(file.path, 0, file.bytes, file.crc32c) for file in whole.files]
-    for shard, size in (each for table in whole.tables.values() for each in table.extents()):
-        extents.append(_Extent(shard.file, shard.offset, size, shard.crc32c, shard.blocks))
+    for table in whole.tables.values():
+        for shard, size in table.extents():
+            extents.append(_Extent(shard.file, shard.offset, size, shard.crc32c, shard.blocks))
     return [extent for extent in extents if extent.path in needed]
 
 
@@ -179,9 +207,10 @@ def _writing() -> Iterator[None]:
     """Turns errors of the destination into PullErrors."""
     try:
         yield
+    except (DestinationExists, VersionBusy) as problem:
+        raise PullError(str(problem), EXIT_DESTINATION) from problem
     except BundleError as problem:
-        taken = isinstance(problem, DestinationExists | VersionBusy)
-        raise PullError(str(problem), EXIT_DESTINATION if taken else EXIT_DAMAGED) from problem
+        raise PullError(str(problem), EXIT_DAMAGED) from problem
     except OSError as problem:
         message = (
             f"{problem.filename or 'the destination'}: {problem.strerror or problem}; what "
@@ -191,6 +220,11 @@ def _writing() -> Iterator[None]:
 
 
 def _exists(final: Path, source: BundleSource) -> bool:
+    """Returns whether the version is there.
+
+    Raises:
+      DestinationExists: Another bundle has its place.
+    """
     manifest = final / paths.MANIFEST
     if not manifest.is_file():
         return False
@@ -205,15 +239,21 @@ def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
     """Creates the files that do not exist, and returns the blocks that are not on disk yet."""
     missing: list[_Extent] = []
     _part_from_other_versions(directory, extents)
-    for path, end in {
-        each.path: each.offset + each.bytes for each in sorted(extents, key=_end)
-    }.items():
-        if (directory / path).exists() and (directory / path).stat().st_size > end:
-            os.truncate(directory / path, end)  # of another bundle
+
+    # A longer file was staged for another bundle of the same version.
+    ends: dict[str, int] = {}
+    for extent in extents:
+        ends[extent.path] = max(_end(extent), ends.get(extent.path, 0))
+    for path, end in ends.items():
+        file = directory / path
+        if file.exists() and file.stat().st_size > end:
+            os.truncate(file, end)
     new = {extent.path for extent in extents if not (directory / extent.path).exists()}
     for path in new:
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).touch()
+
+    # Blocks of an earlier run are read and compared, which is faster than to fetch them.
     for extent in extents:
         if extent.blocks and extent.path not in new:
             missing += [block for block in extent.split() if not block.is_complete(directory)]
@@ -249,15 +289,28 @@ def _end(extent: _Extent) -> int:
 def _download(
     blocks: Sequence[_Extent], source: BundleSource, target: Path, fetched: Callable[[int], object]
 ) -> None:
+    """Fetches blocks into their files.
+
+    Args:
+      blocks: The blocks.
+      source: The bundle in the store.
+      target: The directory of the files.
+      fetched: Takes the size of each block that is written.
+
+    Raises:
+      PullError: A block differs from its checksum, or the store cannot be read.
+    """
     pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rowcast-pull")
     try:
         for size in pool.map(lambda block: _fetch(block, source, target), blocks):
             fetched(size)
     finally:
+        # After an error, or Ctrl-C, blocks that nobody waits for are not fetched.
         pool.shutdown(cancel_futures=True)
 
 
 def _fetch(block: _Extent, source: BundleSource, target: Path) -> int:
+    """Fetches a block into its file; returns its size."""
     for _ in range(_ATTEMPTS):
         with reading():
             data = source.file(block.path).read(block.offset, block.bytes)
@@ -269,6 +322,7 @@ def _fetch(block: _Extent, source: BundleSource, target: Path) -> int:
 
 
 def _damaged(source: BundleSource, extent: _Extent) -> PullError:
+    """Returns the error for bytes that differ from their checksum, with the object to look at."""
     content = source.file(extent.path)
     if extent.bytes > BLOCK_BYTES and len(content.objects) > 1:
         stored = f"{len(content.objects)} objects from {content.objects[0]} on"

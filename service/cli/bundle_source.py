@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +28,11 @@ EXIT_DESTINATION = 6
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _MAX_NAMES = 10
-"""Names listed in one error message."""
+"""Maximum number of names that one error message lists."""
 
 
 class PullError(Exception):
-    """What stops a pull. The message names the cause and the remedy."""
+    """A failure that stops a pull. The message names the cause and the remedy."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -46,8 +46,8 @@ class BundleSource:
     Attributes:
       directory: The version's directory.
       manifest: The bundle's manifest.
-      data: The manifest's very bytes.
-      objects: Which objects each file is; None: the files lie under their own names.
+      data: The bytes of the manifest as they are in the store.
+      objects: The objects of each file; None: the files lie under their own names.
     """
 
     directory: RemotePath
@@ -68,32 +68,38 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
     """Finds a bundle and reads its manifest.
 
     Args:
-      url: of a bundle, of a model's directory, or of a root; or a path of this machine.
-      model: which model of a root; None: the only one.
-      version: None: the newest complete one.
+      url: The URL of a bundle, of a model's directory, or of a root; or a path of this machine.
+      model: The model of a root; None: the only one.
+      version: The version; None: the newest complete one.
+
     Raises:
-      PullError: there is none, the choice is ambiguous, or it cannot be read.
+      PullError: There is none, the choice is ambiguous, or it cannot be read.
     """
     try:
-        place = located(url)
+        location = located(url)
     except ValueError as problem:
         raise PullError(str(problem), EXIT_USAGE) from problem
-    if isinstance(place, Path):
-        place = RemotePath(f"local://{place.absolute()}")
+    # A path is read like a store.
+    if isinstance(location, Path):
+        location = RemotePath(f"local://{location.absolute()}")
     with reading():
-        directory = _directory(place, model, version)
+        directory = _directory(location, model, version)
         stored = _read_objects(directory)
         data = _read_manifest(directory, stored)
     try:
         manifest = parse(data)
     except BundleError as problem:
-        damaged = isinstance(problem, DigestMismatch)
-        raise PullError(
-            f"{directory / paths.MANIFEST}: {problem}", EXIT_DAMAGED if damaged else EXIT_SOURCE
-        ) from problem
+        exit_code = EXIT_SOURCE
+        if isinstance(problem, DigestMismatch):
+            exit_code = EXIT_DAMAGED
+        raise PullError(f"{directory / paths.MANIFEST}: {problem}", exit_code) from problem
+    # The URL of a bundle names a model and a version, too.
     if model not in (None, manifest.model) or version not in (None, manifest.version):
-        found = f"{directory} is version {manifest.version} of model {manifest.model!r}"
-        raise PullError(f"{found}; correct the URL, --model or --version", EXIT_USAGE)
+        raise PullError(
+            f"{directory} is version {manifest.version} of model {manifest.model!r}; correct the "
+            "URL, --model or --version",
+            EXIT_USAGE,
+        )
     return BundleSource(directory, manifest, data, stored)
 
 
@@ -111,6 +117,7 @@ def reading() -> Iterator[None]:
 
 
 def _read_small(file: RemotePath, bytes_max: int) -> bytes:
+    """Reads a file whose size has a limit, before it is in memory."""
     size = file.stamp().bytes
     if size > bytes_max:
         raise PullError(f"{file} has {size} bytes; the limit is {bytes_max}", EXIT_SOURCE)
@@ -118,7 +125,7 @@ def _read_small(file: RemotePath, bytes_max: int) -> bytes:
 
 
 def _read_objects(directory: RemotePath) -> ObjectMap | None:
-    """Returns which object each file of a bundle is; None: they lie under their own names."""
+    """Returns the objects of each file of a bundle; None: files lie under their own names."""
     file = directory / OBJECTS
     if not file.is_file():
         return None
@@ -167,32 +174,56 @@ def _is_committed(directory: RemotePath) -> bool:
     return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
 
 
-def _directory(place: RemotePath, model: str | None, version: int | None) -> RemotePath:
-    if _is_committed(place):
-        return place
-    names = place.listing()
+def _directory(location: RemotePath, model: str | None, version: int | None) -> RemotePath:
+    """Returns the directory of a version.
+
+    Args:
+      location: The directory of the version, of its model, or of a root.
+      model: See `find_bundle`.
+      version: See `find_bundle`.
+
+    Raises:
+      PullError: There is none, or the choice is ambiguous.
+    """
+    if _is_committed(location):
+        return location
+    names = location.listing()
     if not names:
-        raise PullError(f"{place} is empty or does not exist", EXIT_SOURCE)
+        raise PullError(f"{location} is empty or does not exist", EXIT_SOURCE)
+
+    # A directory with versions is that of a model; any other one is a root.
     if model is not None and model in names:
-        place /= model
+        location /= model
     elif not any(_VERSION.fullmatch(name) for name in names):
-        models = sorted(name for name in names if paths.is_name(name))
-        listed = ", ".join(models[:_MAX_NAMES]) + (", ..." if len(models) > _MAX_NAMES else "")
-        if model is not None:
-            raise PullError(
-                f"{place} holds no model {model!r}; it holds {listed or 'none'}", EXIT_USAGE
-            )
-        if len(models) != 1:
-            raise PullError(
-                f"{place} holds {listed or 'no model'}; choose one with --model", EXIT_USAGE
-            )
-        place /= models[0]
-    versions = sorted(
-        (int(name) for name in place.listing() if _VERSION.fullmatch(name)), reverse=True
-    )
-    for number in versions if version is None else [version]:
-        if _is_committed(place / str(number)):
-            return place / str(number)
-    wanted = "complete version" if version is None else f"complete version {version}"
+        location /= _only_model(location, names, model)
+
+    # Versions that are still being published are passed over: the newest complete one counts.
+    numbers = [int(name) for name in location.listing() if _VERSION.fullmatch(name)]
+    versions = sorted(numbers, reverse=True)
+    candidates = versions
+    missing = "complete version"
+    if version is not None:
+        candidates = [version]
+        missing = f"complete version {version}"
+    for number in candidates:
+        if _is_committed(location / str(number)):
+            return location / str(number)
     listed = ", ".join(map(str, versions[:_MAX_NAMES])) or "none"
-    raise PullError(f"{place} holds no {wanted}; its versions: {listed}", EXIT_USAGE)
+    raise PullError(f"{location} holds no {missing}; its versions: {listed}", EXIT_USAGE)
+
+
+def _only_model(root: RemotePath, names: Iterable[str], model: str | None) -> str:
+    """Returns the only model of a root; `model` is one that it does not have, or None.
+
+    Raises:
+      PullError: It does not have the model, or has several.
+    """
+    models = sorted(name for name in names if paths.is_name(name))
+    listed = ", ".join(models[:_MAX_NAMES])
+    if len(models) > _MAX_NAMES:
+        listed += ", ..."
+    if model is not None:
+        raise PullError(f"{root} holds no model {model!r}; it holds {listed or 'none'}", EXIT_USAGE)
+    if len(models) != 1:
+        raise PullError(f"{root} holds {listed or 'no model'}; choose one with --model", EXIT_USAGE)
+    return models[0]

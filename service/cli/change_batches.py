@@ -16,9 +16,11 @@ from service.exit_codes import EXIT_USAGE
 Item = dict[str, Any]
 
 _BATCH_BYTES = 4 << 20
-"""Of lines that are sent together, unless a single one is longer; the admin API takes 8 MiB."""
+"""Size of the lines that are sent together, unless a single one is longer; the admin API takes
+8 MiB.
+"""
 _COLUMNS = ("features", "attributes", "vectors")
-"""Fields of an item that hold a value by name."""
+"""The fields of an item that hold a value by name."""
 
 
 @dataclass
@@ -57,8 +59,8 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[Batch]:
     """Yields the items of a file, in its order. Blank lines hold no item.
 
     Args:
-      file: Has one JSON object per line; -: standard input.
-      size_max: How many items a batch has at most.
+      file: A file with one JSON object per line; -: standard input.
+      size_max: The maximum number of items of a batch.
       applied: The number of a line: no batch has items both up to it and behind it.
 
     Raises:
@@ -69,6 +71,7 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[Batch]:
         if not line.strip():
             continue
         item = _parse(file, number, line)
+        # The service repeats a batch as a whole: what it has applied must not be part of a new one.
         is_boundary = bool(batch.lines) and batch.lines[-1] <= applied < number
         if len(batch.items) == size_max or is_boundary or not batch.takes(item, line):
             yield batch
@@ -106,9 +109,9 @@ def _parse(file: Path, number: int, line: bytes) -> Item:
     except orjson.JSONDecodeError as problem:
         raise CtlError(f"{file}:{number}: the line is no JSON: {problem}", EXIT_USAGE) from None
     if not isinstance(item, dict):
-        shown = line.strip().decode()[:80]
+        beginning = line.strip().decode()[:80]
         raise CtlError(
-            f"{file}:{number}: the line is {shown}; a JSON object with an id was expected",
+            f"{file}:{number}: the line is {beginning}; a JSON object with an id was expected",
             EXIT_USAGE,
         )
     if "id" not in item:

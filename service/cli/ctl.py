@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import orjson
 import typer
@@ -17,12 +16,13 @@ from typer.core import TyperGroup, TyperOption
 from bundle.arithmetic import ceil_div
 from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
-from service.cli.admin_client import Admin, CtlError, json_text, reported_errors
+from service.cli.admin_client import Admin, CtlError, json_text, reported_errors, scope
 from service.cli.ctl_changes import CANDIDATES, CHANGES, CONTEXTS, ROWS, Model
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 EXIT_NOT_IN_EFFECT = 5
 _POLL_S = 0.05
+"""Time between two requests for the status while a command is not in effect."""
 _Status = dict[str, Any]
 
 Version = Annotated[int, typer.Argument(metavar="VERSION", help="Version number.")]
@@ -60,31 +60,38 @@ class _OptionsAnywhere(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the arguments, with the options of the group first."""
-        takes_value = {
-            flag: not option.is_flag
-            for option in self.params
-            if isinstance(option, TyperOption)
-            for flag in option.opts
-            if flag != "--help"
-        }
+        takes_value: dict[str, bool] = {}
+        for option in self.params:
+            if isinstance(option, TyperOption):
+                takes_value |= dict.fromkeys(option.opts, not option.is_flag)
+        # Its position says whether it prints the help of the group or of a command.
+        takes_value.pop("--help", None)
         return super().parse_args(ctx, _options_first(args, takes_value))
 
 
 def _options_first(arguments: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
-    """Moves options to the front. What follows `--` stays, because it can look like an option."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
+    """Moves options before all other arguments. Arguments behind `--` stay, because they can look
+    like options.
+
+    Args:
+      arguments: The arguments of the command line.
+      takes_value: Whether an argument follows, by option.
+    """
+    end = len(arguments)
+    if "--" in arguments:
+        end = arguments.index("--")
     options: list[str] = []
-    others: list[str] = []
+    operands: list[str] = []
     remaining = iter(arguments[:end])
     for argument in remaining:
         name, has_value, _ = argument.partition("=")
         if name not in takes_value:
-            others.append(argument)
+            operands.append(argument)
             continue
         options.append(argument)
         if takes_value[name] and not has_value:
             options.extend(itertools.islice(remaining, 1))
-    return [*options, *others, *arguments[end:]]
+    return [*options, *operands, *arguments[end:]]
 
 
 CTL = typer.Typer(
@@ -215,30 +222,46 @@ def _deny_remove(
 @DENY.command("list")
 def _deny_list(context: typer.Context, model: Model) -> None:
     """Print the deny list of a model, one id per line."""
+    admin: Admin = context.obj
     with reported_errors():
-        found = context.obj.request(f"/v1/models/{quote(model, safe='')}/deny")
-    sys.stdout.write(
-        json_text(found) if context.obj.as_json else "".join(f"{each}\n" for each in found["ids"])
-    )
+        deny_list = admin.request(f"{scope(model)}deny")
+    if admin.as_json:
+        sys.stdout.write(json_text(deny_list))
+    else:
+        sys.stdout.write("".join(f"{key}\n" for key in deny_list["ids"]))
 
 
 def _change_denied(
     context: typer.Context, command: str, model: str, ids: list[str] | None, file: Path | None
 ) -> None:
-    given = list(ids or ())
+    """Sends the ids of the command line and of a file."""
+    all_ids = list(ids or ())
     with reported_errors():
         if file is not None:
-            try:
-                text = sys.stdin.read() if str(file) == "-" else file.read_text()
-            except (OSError, UnicodeDecodeError) as problem:
-                reason = getattr(problem, "strerror", None) or problem
-                raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
-            given += [line.strip() for line in text.splitlines() if line.strip()]
-        if not given:
+            all_ids += _ids_in(file)
+        if not all_ids:
             raise CtlError(
                 "no ids were given; name ids, or a --file with one id per line", EXIT_USAGE
             )
-    _run(context, command, {"ids": given}, model)
+    _run(context, command, {"ids": all_ids}, model)
+
+
+def _ids_in(file: Path) -> list[str]:
+    """Returns the lines of a file that are not blank; -: of standard input.
+
+    Raises:
+      CtlError: The file cannot be read.
+    """
+    try:
+        if str(file) == "-":
+            text = sys.stdin.read()
+        else:
+            text = file.read_text()
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line]
 
 
 @CTL.command("drain")
@@ -256,39 +279,50 @@ def _undrain(context: typer.Context) -> None:
 @CTL.command("log-level")
 def _log_level(context: typer.Context, level: Level) -> None:
     """Set the minimum severity of log lines."""
-    _run(context, "log-level", {"level": None if level == "setting" else level})
+    # The service takes null for the level of its settings, and checks all others.
+    level_or_null = None
+    if level != "setting":
+        level_or_null = level
+    _run(context, "log-level", {"level": level_or_null})
 
 
 @CTL.command("topology")
 def _topology(context: typer.Context) -> None:
     """Show which address holds which part of large tables and indexes, as the router sees it."""
+    admin: Admin = context.obj
     with reported_errors():
-        found = context.obj.request("/v1/topology")
-    sys.stdout.write(
-        json_text(found) if context.obj.as_json else "\n".join(_topology_lines(found)) + "\n"
-    )
+        topology = admin.request("/v1/topology")
+    if admin.as_json:
+        sys.stdout.write(json_text(topology))
+    else:
+        sys.stdout.write("\n".join(_topology_lines(topology)) + "\n")
 
 
-def _topology_lines(found: _Status) -> Iterator[str]:
-    if found["role"] != "router":
-        yield (
-            f"this process is shard {found['shard']}; send the command to a router"
-            if found["shard"]
-            else "no shards: this service holds everything"
-        )
+def _topology_lines(topology: _Status) -> Iterator[str]:
+    """Yields the lines of a topology, as one process of a router sees it."""
+    if topology["role"] != "router":
+        if topology["shard"]:
+            yield f"this process is shard {topology['shard']}; send the command to a router"
+        else:
+            yield "no shards: this service holds everything"
         return
-    for process in found["processes"][:1]:
-        for each in process["shards"]:
-            unused = each["holds"] and not each["serves"]
-            state = each["problem"] or ("ok, another division serves" if unused else "ok")
-            yield f"{each['shard'] or '?':<6} {each['address']}  {state}"
-            for version, parts in each["holds"].items():
-                held = ", ".join(
+
+    # All processes of a router follow the same shards.
+    for process in topology["processes"][:1]:
+        for shard in process["shards"]:
+            state = "ok"
+            if shard["problem"]:
+                state = shard["problem"]
+            elif shard["holds"] and not shard["serves"]:
+                state = "ok, another division serves"
+            yield f"{shard['shard'] or '?':<6} {shard['address']}  {state}"
+            for version, parts in shard["holds"].items():
+                ranges = [
                     f"{name} {first:,} to {end:,}"
                     for name, (first, end) in parts.items()
                     if end > first
-                )
-                yield f"       {version}: {held or 'nothing'}"
+                ]
+                yield f"       {version}: {', '.join(ranges) or 'nothing'}"
 
 
 @CTL.command("report")
@@ -302,8 +336,11 @@ def _report(
     settings, status, live recall and drift, and recent problems.
     """
     with reported_errors():
+        # The file is checked first, and written only once there is a report.
         try:
-            file = None if output is None else OutputFile(output)
+            file = None
+            if output is not None:
+                file = OutputFile(output)
             text = json_text(context.obj.request("/v1/report"))
             if file is None:
                 sys.stdout.write(text)
@@ -321,29 +358,45 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
     """Sends a command, waits until it is in effect, prints the status and exits."""
     admin: Admin = context.obj
     with reported_errors():
-        scope = f"/v1/models/{quote(model, safe='')}/" if model else "/v1/"
-        status = admin.request(scope + command, body)
+        prefix = "/v1/"
+        if model:
+            prefix = scope(model)
+        status = admin.request(prefix + command, body)
         if not status.get("changed", True):
             sys.stderr.write(
                 "rowcast-serve ctl: nothing changed: the desired state is the same already\n"
             )
+
+        # A load goes on after the response of the service, and other workers follow a moment later.
         end = time.monotonic() + admin.wait_s
         while body is not None and _is_pending(status, model) and time.monotonic() < end:
             time.sleep(_POLL_S)
             status = admin.request("/v1/status")
-    sys.stdout.write(json_text(status) if admin.as_json else _text(status))
+
+    if admin.as_json:
+        sys.stdout.write(json_text(status))
+    else:
+        sys.stdout.write(_text(status))
     unmet = _unmet(status, model)
-    for each in unmet:
-        reason = f": {each['problem']}" if each["problem"] else ""
-        wanted = f"version {each['version']} should be {each['wanted']}, but is {each['state']}"
-        sys.stderr.write(f"rowcast-serve ctl: {wanted}{reason}\n")
-    raise typer.Exit(
-        EXIT_NOT_IN_EFFECT if unmet or (body is not None and _is_behind(status)) else EXIT_OK
-    )
+    for wish in unmet:
+        line = f"version {wish['version']} should be {wish['wanted']}, but is {wish['state']}"
+        if wish["problem"]:
+            line += f": {wish['problem']}"
+        sys.stderr.write(f"rowcast-serve ctl: {line}\n")
+
+    # Of a query, such as `status`, the state of the workers is the result, and no failure.
+    if unmet or (body is not None and _is_behind(status)):
+        raise typer.Exit(EXIT_NOT_IN_EFFECT)
+    raise typer.Exit(EXIT_OK)
 
 
 def _unmet(status: _Status, model: str) -> list[_Status]:
-    return [unmet for each in status["models"] if each["name"] == model for unmet in each["unmet"]]
+    """Returns what is wanted of a model and not in effect; "": of no model."""
+    unmet: list[_Status] = []
+    for model_status in status["models"]:
+        if model_status["name"] == model:
+            unmet += model_status["unmet"]
+    return unmet
 
 
 def _is_behind(status: _Status) -> bool:
@@ -352,14 +405,17 @@ def _is_behind(status: _Status) -> bool:
 
 
 def _is_pending(status: _Status, model: str) -> bool:
-    return _is_behind(status) or any(each["state"] != "failed" for each in _unmet(status, model))
+    """Whether waiting may help: it does not for a version that cannot be loaded."""
+    return _is_behind(status) or any(wish["state"] != "failed" for wish in _unmet(status, model))
 
 
 def _text(status: _Status) -> str:
-    free, resident = (status["memory"][name] >> 20 for name in ("free_bytes", "resident_bytes"))
+    """Returns a status as lines for a person."""
+    free_mib = status["memory"]["free_bytes"] >> 20
+    resident_mib = status["memory"]["resident_bytes"] >> 20
     lines = [
-        f"{status['root']}: revision {status['revision']}, {resident:,} MiB resident, {free:,} MiB "
-        "free"
+        f"{status['root']}: revision {status['revision']}, {resident_mib:,} MiB resident, "
+        f"{free_mib:,} MiB free"
     ]
     if status["draining"]:
         lines.append("draining: calls are rejected")
@@ -370,13 +426,20 @@ def _text(status: _Status) -> str:
             f"{name} {orjson.dumps(value).decode()}" for name, value in model["wanted"].items()
         )
         lines.append(f"{model['name']}: {wanted or 'newest version'}")
-        for version in model["versions"]:
-            labels = f" [{', '.join(version['labels'])}]" if version["labels"] else ""
-            mib = ceil_div(version["memory_bytes"], 1 << 20)
-            memory = f", up to {mib:,} MiB in addition to its tables" if mib else ""
-            current = ", current" if version["current"] else ""
-            problem = f": {version['problem']}" if version["problem"] else ""
-            lines.append(
-                f"  {version['version']}{labels} {version['state']}{current}{memory}{problem}"
-            )
+        lines += [_version_line(version) for version in model["versions"]]
     return "\n".join(lines) + "\n"
+
+
+def _version_line(version: _Status) -> str:
+    line = f"  {version['version']}"
+    if version["labels"]:
+        line += f" [{', '.join(version['labels'])}]"
+    line += f" {version['state']}"
+    if version["current"]:
+        line += ", current"
+    if version["memory_bytes"]:
+        mib = ceil_div(version["memory_bytes"], 1 << 20)
+        line += f", up to {mib:,} MiB in addition to its tables"
+    if version["problem"]:
+        line += f": {version['problem']}"
+    return line

@@ -17,9 +17,9 @@ from service.cli.change_batches import Batch, read_batches
 from service.exit_codes import EXIT_USAGE
 
 _SHOWN_MAX = 10
-"""Ids of each kind that are printed."""
+"""Maximum number of ids of each kind that are printed."""
 _ITEM = re.compile(r"(?:items|ids|vectors(?:\.[^\[]+)?)\[(\d+)\]")
-"""What the paths of fields begin with that belong to one item."""
+"""The beginning of the path of a field that belongs to one item."""
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
 File = Annotated[
@@ -92,13 +92,13 @@ CHANGES = typer.Typer(help="Show the change log of a model, and recover it.", no
 
 @dataclass(frozen=True)
 class _Change:
-    """What is sent of every batch.
+    """The parts of a request that are the same for every batch.
 
     Attributes:
-      path: Of the admin API.
+      path: The path of the admin API.
       target: The fields of the body that name what is changed.
-      stream: The name of the stream; "": the items are of none.
-      offset: Of the first line of the file, in the stream.
+      stream: The name of the stream; "": the items belong to none.
+      offset: The offset of the first line of the file in the stream.
     """
 
     path: str
@@ -109,16 +109,17 @@ class _Change:
 
 @dataclass
 class _Totals:
-    """What became of the batches that were sent so far.
+    """The results of the batches that were sent so far.
 
     Attributes:
       model: The name of the model.
       version: The version that the last batch was checked against; 0: none was sent.
-      sequence: Of the last change in the log; 0: nothing was changed.
-      changed: How many ids were changed.
-      outdated_count: How many were left alone, since a later state of theirs was applied before.
-      unknown_count: How many to delete, or to give attributes to, are not there.
-      repeated: How many lines of the stream were applied before.
+      sequence: The sequence of the last change in the log; 0: nothing was changed.
+      changed: The number of ids that were changed.
+      outdated_count: The number of ids that were left alone, since a later state of theirs was
+        applied before.
+      unknown_count: The number of ids to delete, or to give attributes to, that do not exist.
+      repeated: The number of lines of the stream that were applied before.
       outdated: The first ids that are outdated.
       unknown: The first ids that are unknown.
     """
@@ -284,7 +285,10 @@ def _show_status(context: typer.Context, model: Model) -> None:
     admin: Admin = context.obj
     with reported_errors():
         status = admin.request(f"{scope(model)}changes")
-    sys.stdout.write(json_text(status) if admin.as_json else _status_text(status))
+    if admin.as_json:
+        sys.stdout.write(json_text(status))
+    else:
+        sys.stdout.write(_status_text(status))
 
 
 @CHANGES.command("recover")
@@ -293,15 +297,19 @@ def _recover(context: typer.Context, model: Model) -> None:
     admin: Admin = context.obj
     with reported_errors():
         recovery = admin.request(f"{scope(model)}changes/recover", {})
-    sys.stdout.write(json_text(recovery) if admin.as_json else _recovery_text(recovery))
+    if admin.as_json:
+        sys.stdout.write(json_text(recovery))
+    else:
+        sys.stdout.write(_recovery_text(recovery))
 
 
 def _change(
     kind: Kind, action: Action, model: str, target: dict[str, str], stream: str, offset: int
 ) -> _Change:
+    # A target without a name is the only one: its field is left out.
     path = f"{scope(model)}{kind}/{action}"
-    named = {name: value for name, value in target.items() if value}
-    return _Change(path, named, stream, offset)
+    named_target = {field_name: name for field_name, name in target.items() if name}
+    return _Change(path, named_target, stream, offset)
 
 
 def _delete(
@@ -312,9 +320,11 @@ def _delete(
     file: Path | None,
     batch_size: int,
 ) -> None:
+    """Deletes the ids of the command line, or the items of a file."""
     with reported_errors():
         if bool(ids) == (file is not None):
             raise CtlError("name either ids or a --file with one item per line", EXIT_USAGE)
+        # Offsets count lines, and ids of the command line have none.
         if ids and change.stream:
             raise CtlError("--stream is accepted only together with --file", EXIT_USAGE)
     if file is not None:
@@ -338,19 +348,21 @@ def _send_file(
         if change.offset and not change.stream:
             raise CtlError("--offset is accepted only together with --stream", EXIT_USAGE)
         applied = _applied_lines(admin, model, change)
-        sent = 0
+        last_line_sent = 0
         try:
             for batch in read_batches(file, batch_size, applied):
+                # The service would leave them out, too: they need not be sent.
                 if batch.lines[-1] <= applied:
                     totals.repeated += len(batch.items)
                     continue
                 _send(admin, change, file, batch, totals)
-                sent = batch.lines[-1]
+                last_line_sent = batch.lines[-1]
         except CtlError as problem:
-            if not sent:
+            # The user repairs the line, and goes on behind those that are applied.
+            if not last_line_sent:
                 raise
             raise CtlError(
-                f"{problem}; the lines up to {sent} are applied", problem.exit_code
+                f"{problem}; the lines up to {last_line_sent} are applied", problem.exit_code
             ) from None
     _print(admin, totals)
 
@@ -369,9 +381,10 @@ def _send(admin: Admin, change: _Change, file: Path, batch: Batch, totals: _Tota
     """Sends a batch of lines.
 
     Raises:
-      CtlError: The service rejects it; names the line.
+      CtlError: The service rejects it; the message names the line.
     """
     body: Document = {**change.target, "items": batch.items}
+    # The offset behind the batch. Sent again, the batch is known to be applied.
     if change.stream:
         body |= {"stream": change.stream, "offset": change.offset + batch.lines[-1]}
     try:
@@ -399,15 +412,18 @@ def _line(problem: CtlError, batch: Batch) -> str:
 
 
 def _print(admin: Admin, totals: _Totals) -> None:
-    sys.stdout.write(json_text(asdict(totals)) if admin.as_json else totals.text())
+    if admin.as_json:
+        sys.stdout.write(json_text(asdict(totals)))
+    else:
+        sys.stdout.write(totals.text())
 
 
 def _listed(ids: Sequence[int | str]) -> str:
     """Returns the first ids, in brackets."""
-    shown = ", ".join(map(str, ids[:_SHOWN_MAX]))
+    listed = ", ".join(map(str, ids[:_SHOWN_MAX]))
     if len(ids) > _SHOWN_MAX:
-        shown += ", ..."
-    return f" ({shown})"
+        listed += ", ..."
+    return f" ({listed})"
 
 
 def _status_text(status: Document) -> str:

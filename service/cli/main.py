@@ -11,7 +11,8 @@ from service.resources import limit_blas
 
 def main() -> None:
     """Runs the command line and exits the process."""
-    limit_blas()  # before numpy is imported
+    # Before numpy is imported.
+    limit_blas()
     try:
         from service.cli.serve import command
 
@@ -23,7 +24,10 @@ def main() -> None:
         )
         code = EXIT_USAGE
     except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 1
+        code = 1
+        if isinstance(exit_.code, int):
+            code = exit_.code
+    # Threads of libraries that still run may crash an interpreter that is finalized.
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of libraries that still run may crash an interpreter that is finalized
+    os._exit(code)

@@ -1,4 +1,4 @@
-"""What a download takes from the newest version that is on this machine.
+"""Takes blocks of a download from the newest version that is on this machine.
 
 A store names the content of each block by its SHA-256. A block of the older version whose SHA-256
 is the same is the same block, wherever it came from, and is not damaged.
@@ -22,15 +22,16 @@ from bundle.storage import catalog, files, retention
 from service.cli.bundle_source import BundleSource
 
 _READERS = 8
+"""Number of threads that read and hash blocks of the older version: hashing releases the GIL."""
 
 
 @dataclass(frozen=True)
 class ReusedFiles:
-    """What was taken from an older version.
+    """The files that were taken from an older version.
 
     Attributes:
-      whole: The paths of files all of whose bytes were taken.
-      bytes: The bytes that were taken.
+      whole: The paths of the files that were taken as a whole.
+      bytes: The number of bytes that were taken.
     """
 
     whole: frozenset[str] = frozenset()
@@ -41,8 +42,8 @@ class _Sums(NamedTuple):
     """The checksums of a file in a manifest.
 
     Attributes:
-      crc32c: Of the whole file.
-      blocks: Of each block of OBJECT_BYTES; () if the manifest has none.
+      crc32c: The crc32c of the whole file.
+      blocks: The crc32c of each block of OBJECT_BYTES; () if the manifest has none.
     """
 
     crc32c: int
@@ -70,9 +71,11 @@ def reuse_files(
     if older is None or source.objects is None:
         return ReusedFiles()
     directory, older_sums = older
+    # Held, so that `pull --keep` of another process does not remove it meanwhile.
     try:
         lock = retention.hold(directory)
-    except NotCommitted:  # it is just being removed
+    except NotCommitted:
+        # It is just being removed.
         return ReusedFiles()
     sums = _sums_of(source.manifest)
     whole = set()
@@ -84,7 +87,9 @@ def reuse_files(
             if file is None or older_file is None or (target / path).exists():
                 continue
             stored = file.blocks
-            blocks = _equal_blocks(older_file, _candidates(stored, sums[path], older_sums[path]))
+            candidates = _candidates(stored, sums[path], older_sums[path])
+            blocks = _equal_blocks(older_file, candidates)
+            # The older file may be longer: only a file of the same size is the same file.
             is_whole = len(blocks) == len(stored)
             if is_whole and older_file.stat().st_size == sum(block.bytes for block in stored):
                 _link(older_file, target / path, blocks)
@@ -134,7 +139,7 @@ def _candidates(stored: Sequence[StoredBlock], sums: _Sums, older: _Sums) -> lis
 
 
 def _located(directory: Path, path: str) -> Path | None:
-    """Returns where a file of the older version lies; None if it is not there."""
+    """Returns the path of a file of the older version; None if it does not exist."""
     try:
         return files.locate(directory, path)
     except BundleError:
@@ -155,6 +160,7 @@ def _is_in(older_file: Path, block: StoredBlock) -> bool:
     try:
         with older_file.open("rb", buffering=0) as file:
             file.seek(block.offset)
+            # A file that is shorter than it was ends the loop early: its digest differs.
             while unread_bytes and (data := file.read(min(unread_bytes, OBJECT_BYTES))):
                 digest.update(data)
                 unread_bytes -= len(data)

@@ -1,5 +1,5 @@
-"""`rowcast-serve pull`: options, progress bar and exit codes. What it needs is imported when it
-runs.
+"""`rowcast-serve pull`: options, progress bar and exit codes. The modules that download are
+imported when it runs.
 """
 
 from __future__ import annotations
@@ -92,16 +92,18 @@ def pull_command(
             "a process is either a shard or a router; omit --shard or --router"
         )
     try:
-        held = _held(shard, router, shard_min_bytes)
+        select_part = _part_selection(shard, router, shard_min_bytes)
     except ValueError as problem:
         raise typer.BadParameter(f"--shard: {problem}") from problem
+    version_number = None
+    if version != "latest":
+        version_number = int(version)
     began = time.monotonic()
     try:
-        pulled = _with_progress(
-            url, root, model, None if version == "latest" else int(version), keep, held
-        )
+        pulled = _with_progress(url, root, model, version_number, keep, select_part)
     except PullError as problem:
-        message = str(problem).replace("local://", "")  # a path, which is read like a store
+        # A path is read like a store, and is shown as the user wrote it.
+        message = str(problem).replace("local://", "")
         sys.stderr.write(f"rowcast-serve pull: {message}\n")
         raise typer.Exit(problem.exit_code) from None
     if as_json:
@@ -114,12 +116,20 @@ def pull_command(
         sys.stdout.write(_summary(pulled))
 
 
-def _held(shard: str | None, router: bool, min_bytes: int | None) -> Callable[[Manifest], Manifest]:
-    """Returns a function that selects the part of a bundle to download."""
+def _part_selection(
+    shard: str | None, router: bool, min_bytes: int | None
+) -> Callable[[Manifest], Manifest]:
+    """Returns a function that selects the part of a bundle to download.
+
+    Raises:
+      ValueError: The number of the shard is invalid.
+    """
     from bundle.tables.sharding import ShardNumber, held_here
     from service.config import ServiceSettings
 
-    number = ShardNumber.parse(shard) if shard else None
+    number = None
+    if shard:
+        number = ShardNumber.parse(shard)
     table_bytes_min = min_bytes or ServiceSettings.model_fields["shard_min_bytes"].default
     return lambda manifest: held_here(manifest, number, router, table_bytes_min)
 
@@ -130,8 +140,9 @@ def _with_progress(
     model: str | None,
     version: int | None,
     keep: int | None,
-    held: Callable[[Manifest], Manifest],
+    select_part: Callable[[Manifest], Manifest],
 ) -> Pulled:
+    """Finds and pulls a bundle, with a progress bar on a terminal. See `find_bundle` and `pull`."""
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress
 
@@ -150,16 +161,18 @@ def _with_progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         task = progress.add_task("pull")
-        progressed = lambda total, size: progress.update(task, total=total, advance=size)  # noqa: E731
-        return pull(source, Path(root), keep, progressed, held)
+
+        def report(total: int, size: int) -> None:
+            progress.update(task, total=total, advance=size)
+
+        return pull(source, Path(root), keep, report, select_part)
 
 
 def _summary(pulled: Pulled) -> str:
-    total, downloaded, kept = (
-        f"{count / (1 << 20):,.1f} MiB"
-        for count in (pulled.bytes, pulled.downloaded_bytes, pulled.kept_bytes)
-    )
-    lines = [f"{pulled.bundle}: {total}, {downloaded} downloaded, {kept} already there"]
+    lines = [
+        f"{pulled.bundle}: {_mib(pulled.bytes)}, {_mib(pulled.downloaded_bytes)} downloaded, "
+        f"{_mib(pulled.kept_bytes)} already there"
+    ]
     if pulled.removed:
         lines.append(f"old versions removed: {', '.join(map(str, pulled.removed))}")
     if pulled.in_use:
@@ -167,3 +180,7 @@ def _summary(pulled: Pulled) -> str:
             f"old versions kept, because they are in use: {', '.join(map(str, pulled.in_use))}"
         )
     return "\n".join(lines) + "\n"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):,.1f} MiB"

@@ -107,6 +107,7 @@ def recommend_command(
     Exit codes: 0 OUT is complete, 1 a bug, 2 invalid usage, 3 the model or USERS cannot be read, 5
     a file of the bundle differs from its checksum, 6 OUT cannot be written, 130 interrupted.
     """
+    # One thread in each process: users are divided among processes. Before TensorFlow is loaded.
     workers = workers or usable_cores()
     compute_threads(workers, 1, os.environ)
     from rich.console import Console
@@ -135,7 +136,7 @@ def recommend_command(
                 if not console.is_terminal:
                     lines.update(finished, total)
 
-            done = run(task, users, out, workers, report)
+            summary = run(task, users, out, workers, report)
     except BatchError as problem:
         message, code = problem.args
         sys.stderr.write(f"rowcast-serve recommend: {message}\n")
@@ -144,7 +145,7 @@ def recommend_command(
         sys.stderr.write("rowcast-serve recommend: interrupted; run again to continue\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     sys.stdout.write(
-        f"{out}: {done.users:,} users by {model} version {done.version} in "
-        f"{time.monotonic() - began:,.1f} s; {done.failed:,} have an error instead of a list; "
-        f"{done.kept:,} were done by an earlier run\n"
+        f"{out}: {summary.users:,} users by {model} version {summary.version} in "
+        f"{time.monotonic() - began:,.1f} s; {summary.failed:,} have an error instead of a list; "
+        f"{summary.done_before:,} were done by an earlier run\n"
     )

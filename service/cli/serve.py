@@ -20,6 +20,10 @@ from service.config import PREFIX, ServiceSettings, SettingsError, read_settings
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 PRINT_SETTINGS = "print_settings"
+_REPEATABLE = {"allowed_hosts", "changes_from", "protocols", "require", "shard_addresses"}
+"""The settings whose options may be repeated."""
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
+"""The words for the constraints of a setting."""
 
 
 def command() -> typer.Typer:
@@ -34,27 +38,30 @@ def command() -> typer.Typer:
         if context.invoked_subcommand is None:
             only_print = options.pop(PRINT_SETTINGS)
             del options["version"]
-            given = {
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in options.items()
-            }
-            raise typer.Exit(run(given, only_print=only_print))
+            # As settings have them; an empty one says that the option is not set.
+            for name, value in options.items():
+                if isinstance(value, list):
+                    options[name] = tuple(value)
+            raise typer.Exit(run(options, only_print=only_print))
 
     serve.__doc__ = (
         "Serve the newest version of each model under --root, over HTTP and gRPC.\n\n"
         "Exit codes: 0 drained, 1 a bug, 2 invalid usage or settings, 7 a required model could not "
         "be loaded at start, 130 interrupted twice."
     )
-    parameters = [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
-    shown = typer.Option("--print-settings", help="Print the effective settings as JSON and exit.")
-    parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, shown], False))
-    shown = typer.Option(
+    # typer reads the options of a command from the signature of its function.
+    parameters = [_parameter("context", typer.Context, inspect.Parameter.empty)]
+    parameters += [_option(name, field) for name, field in ServiceSettings.model_fields.items()]
+    print_settings = typer.Option(
+        "--print-settings", help="Print the effective settings as JSON and exit."
+    )
+    parameters.append(_parameter(PRINT_SETTINGS, Annotated[bool, print_settings], False))
+    print_version = typer.Option(
         "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
     )
-    parameters.append(_parameter("version", Annotated[bool, shown], False))
-    parameters.insert(0, _parameter("context", typer.Context, inspect.Parameter.empty))
+    parameters.append(_parameter("version", Annotated[bool, print_version], False))
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    serve.__annotations__ = {each.name: each.annotation for each in parameters}
+    serve.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app.callback(invoke_without_command=True)(serve)
     app.command("pull")(pull_command)
     app.command("recommend")(recommend_command)
@@ -62,8 +69,8 @@ def command() -> typer.Typer:
     return app
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"rowcast-serve {version('rowcast')}")
         raise typer.Exit
 
@@ -73,8 +80,8 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     cannot.
 
     Args:
-      options: by the name of their setting; None: not given.
-      only_print: prints the settings instead.
+      options: The options by the name of their setting; None: the option is not set.
+      only_print: Whether the settings are printed instead.
     """
     from service.resources import compute_threads, memory_bytes, open_files_max, usable_cores
     from service.workers.start import fitted, start
@@ -82,16 +89,16 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     try:
         settings = fitted(read_settings(options), open_files_max(), memory_bytes())
         if only_print:
-            sys.stdout.write(
-                orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode()
-                + "\n"
-            )
+            document = settings.model_dump(mode="json")
+            text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+            sys.stdout.write(f"{text}\n")
             return EXIT_OK
         _check(settings)
     except SettingsError as problem:
         sys.stderr.write(f"error: {problem}\n")
         return EXIT_USAGE
-    import uvicorn  # noqa: F401 - this program can say what to install, the supervisor cannot
+    # This program can say what to install, the supervisor cannot.
+    import uvicorn  # noqa: F401
 
     from service.observability import logging
 
@@ -99,10 +106,12 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     threads = compute_threads(settings.workers, settings.threads)
     extra = logging.fields(cores=usable_cores(), workers=settings.workers, threads=threads)
     logging.logger(__name__).info("starting", extra=extra)
-    if variables := service_links():
+    variables = service_links()
+    if variables:
         logging.logger(__name__).warning(
             "service_links_ignored", extra=logging.fields(variables=variables)
         )
+    # Returns only if the service cannot be started: it replaces this process.
     try:
         start(settings)
     except OSError as problem:
@@ -143,6 +152,8 @@ def _check(settings: ServiceSettings) -> None:
             raise SettingsError(
                 f"--tracing needs packages that are missing; {problem}"
             ) from problem
+
+    # Only SavedModels need TensorFlow: those of the GPU, and towers in bf16.
     if settings.device == "cpu" and settings.precision != "bf16":
         return
     from runtime.errors import DeviceMissing, LibraryMissing
@@ -175,21 +186,25 @@ def _check_output_file(name: str, path: Path | None) -> None:
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    default = (
-        "" if field.is_required() or field.default in (None, ()) else f" [default: {field.default}]"
-    )
-    alternatives = [each for each in typing.get_args(field.annotation) if each is not type(None)]
-    kind = alternatives[0] if type(None) in typing.get_args(field.annotation) else field.annotation
-    limits = ", ".join(
-        f"{word} {getattr(each, key)}"
-        for each in field.metadata
-        for key, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"))
-        if hasattr(each, key)
-    )
-    text = (
-        f"{field.description}{f' ({limits})' if limits else ''}{default} [env: "
-        f"{PREFIX}{name.upper()}]"
-    )
+    """Returns the option of a setting."""
+    # The type of an optional setting is a union with None.
+    kind = field.annotation
+    alternatives = typing.get_args(kind)
+    if type(None) in alternatives:
+        kind = next(part for part in alternatives if part is not type(None))
+
+    text = str(field.description)
+    limits = []
+    for constraint in field.metadata:
+        for attribute, words in _LIMITS.items():
+            if hasattr(constraint, attribute):
+                limits.append(f"{words} {getattr(constraint, attribute)}")
+    if limits:
+        text += f" ({', '.join(limits)})"
+    if not field.is_required() and field.default not in (None, ()):
+        text += f" [default: {field.default}]"
+    text += f" [env: {PREFIX}{name.upper()}]"
+
     flag = f"--{name.replace('_', '-')}"
     if kind is bool:
         option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
@@ -197,16 +212,14 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     # As text: the settings parse it, so that an option is rejected in the same words as its
     # variable.
     option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
-    accepted: Any = (
-        list[str] | None
-        if name in {"allowed_hosts", "changes_from", "protocols", "require", "shard_addresses"}
-        else str | None
-    )
+    accepted: Any = str | None
+    if name in _REPEATABLE:
+        accepted = list[str] | None
     return _parameter(name, Annotated[accepted, option], None)
 
 
 def _metavar(kind: Any) -> str:
-    """Returns what stands for a value of a type in the help."""
+    """Returns the placeholder for a value of a type in the help."""
     if typing.get_origin(kind) is Literal:
         return f"<{'|'.join(typing.get_args(kind))}>"
     return {int: "<int>", float: "<float>", Path: "<path>"}.get(kind, "<text>")

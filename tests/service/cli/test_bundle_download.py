@@ -184,7 +184,9 @@ def part(manifest: Manifest, role: str) -> Manifest:
 
 
 def download_part(store: RemotePath, root: Path, role: str) -> Pulled:
-    return pull(find_bundle(str(store)), root, None, held=lambda manifest: part(manifest, role))
+    return pull(
+        find_bundle(str(store)), root, None, select_part=lambda manifest: part(manifest, role)
+    )
 
 
 def present(bundle: Path) -> set[str]:

@@ -284,7 +284,7 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
     task = Task(root, "movies", '{"k": 3}', "key")
     steps: list[int] = []
     summary = run(task, users, out, 1, lambda done, total: steps.append(done))
-    assert (summary.users, summary.failed, summary.kept) == (
+    assert (summary.users, summary.failed, summary.done_before) == (
         count,
         0,
         (len(blocks) - 1) * BLOCK_USERS,
@@ -313,7 +313,7 @@ def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path
         run(task, users, out, 1, stop)
     assert len(list(tmp_path.glob(".out.parquet.parts-*/*.parquet"))) == 1
     users_file(users, BLOCK_USERS + 1, hour=[1.0] * (BLOCK_USERS + 1))
-    assert run(task, users, out, 1, lambda *_: None).kept == 0
+    assert run(task, users, out, 1, lambda *_: None).done_before == 0
 
 
 def test_run_keeps_the_blocks_of_another_one_that_is_under_way(
