@@ -83,6 +83,7 @@ def write_store(
                 if searched:
                     check_candidate_count(corpus.name, writer.size)
                 moved(len(ids))
+            # Whether all texts of a CSV column are numbers is known only now.
             for attribute, kind in corpus.numeric_attributes().items():
                 writer.cast(attribute, kind)
             positions = writer.repeated()
@@ -93,6 +94,7 @@ def write_store(
                     f"{writer.id(positions[0])!r} stands in {lines}; ids must be distinct"
                 )
             written = writer.finish()
+            # The unary plus drops the inputs of which nothing was cut or padded.
             cut = +corpus.cut
             padded = +corpus.padded
     except (FormatError, FeatureError) as problem:

@@ -72,6 +72,8 @@ class LoggedChanges:
             for sequence, change in self.changes
             if (change.head.kind, change.head.target) == (kind, name)
         ]
+        # If any change of an entry expires, all of its changes are left to the service: applied
+        # without the others, they would give another entry.
         volatile = expiring_ids(change for _, change in changes)
         folded = []
         for sequence, change in changes:
@@ -178,6 +180,7 @@ def fold(
 
     if not changes:
         return corpus
+    # Entries that no change names are copied batch by batch, so that memory holds the others alone.
     path = base / corpus.file
     keys = {key for _, change in changes for key in change.ids.tolist()}
     table, release = arrow.open_trusted(path)
@@ -215,6 +218,7 @@ def _changed(
     """Returns the entries that changes leave of some of a store, a `pyarrow.Table`."""
     import pyarrow as pa
 
+    # The entries are changed by the code of the service, which reads a store from a file.
     with tempfile.TemporaryDirectory(prefix="changes-") as directory:
         path = Path(directory, "touched")
         arrow.write(path, touched)

@@ -26,6 +26,7 @@ def write_codes(base: Path, name: str, vectors: VectorFile, distance: Distance) 
     """
     entry = Codes.of(name)
     (base / paths.index_codes(name)).mkdir(parents=True, exist_ok=True)
+    # The vectors may not fit into memory: a sample trains the codebook, blocks are encoded.
     sample = sampled(vectors, min(SAMPLE_ROWS, len(vectors)))
     book = CodeBook.train(sample, distance)
     book.write(base / entry.codebook)

@@ -111,6 +111,7 @@ def write_candidate_list(
             f"lists.{name}: its ids are {kind}, those of corpus {part.corpus!r} are "
             f"{corpus.id_dtype}"
         )
+    # An id that the corpus lacks is a mistake, unless the change log has deleted the candidate.
     unknown = _unknown(base, corpus, ids)
     is_deleted = pc.is_in(unknown, value_set=pa.array(list(deleted), ids.type))
     missing = unknown.filter(pc.invert(is_deleted))

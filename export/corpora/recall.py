@@ -119,6 +119,7 @@ class ExactNeighbors:
         self._distance = distance
         self.k = min(k, len(vectors))
         self.queries = np.ascontiguousarray(queries, np.float32)
+        # One search serves all k that are measured later.
         deepest = min(max(k, k_max), len(vectors))
         nearest, _ = ExactIndex(vectors, distance).search(self.queries, deepest)
         # What a right neighbor reaches, for each k: the score of the k-th one.
@@ -152,6 +153,7 @@ class ExactNeighbors:
         shares = []
         times = []
         for query, reached, vector in zip(self.queries, self._reached, queries, strict=True):
+            # One query at a time: the times are those of single searches.
             began = time.perf_counter()
             neighbors, _ = index.search(vector[np.newaxis], k, **setting)
             times.append(time.perf_counter() - began)

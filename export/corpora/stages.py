@@ -74,6 +74,7 @@ def check_stage(
     missing_by_corpus = {
         corpus: _lacking(entry, required[name]) for corpus, entry in corpora.items()
     }
+    # A ranking tower may be for one of several corpora, so not every corpus must suit it.
     rankable = [corpus for corpus, missing in missing_by_corpus.items() if not missing]
     if not rankable:
         corpus = min(corpora, key=lambda corpus: len(missing_by_corpus[corpus]))
@@ -156,6 +157,7 @@ class StageJudge:
             corpus = self.corpora[index.corpus]
             if not self._can_rank(name, corpus):
                 continue
+            # A stage that keeps the whole pool drops nothing that could be measured.
             pool_size = min(part.recall.pool_size or 10 * part.keep, corpus.size)
             if pool_size <= part.keep:
                 notes.append(
@@ -201,6 +203,7 @@ class StageJudge:
         pools, _ = ExactIndex(vectors, index.distance).search(queries[rows], pool_size)
         corpus = self.corpora[index.corpus]
         store = MappedColumns(self.base / corpus.file, corpus)
+        # The towers that were written are run, as a service runs them.
         best = _Scorer(self, name, store, corpus)
         cheaper = _Scorer(self, part.tower, store, corpus)
         k = part.recall.k or min(_K, part.keep)

@@ -57,6 +57,7 @@ class Examples:
             }
         except Malformed as problem:
             raise NotConvertible(f"{where} is no tf.train.Example: {problem}") from problem
+        # The features of a record that holds many candidates are lists of equal parts.
         count = 1
         if self._batched_by is not None:
             count = len(_values(features.get(self._batched_by))[1])

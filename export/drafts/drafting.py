@@ -40,6 +40,7 @@ def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Pat
         towers={},
         output=OutputSection(root="bundles"),
     )
+    # Most fields are placeholders: they only make a recipe of which the model's code can be run.
     opened = open_checkpoint(location_of(checkpoint, base))
     table: Mapping[str, Sequence[object]] = {}
     examples_file = None

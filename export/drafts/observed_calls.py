@@ -198,6 +198,7 @@ def _outputs(returned: Returned) -> Iterator[tuple[str | int | None, tuple[int |
     else:
         results = [(None, returned.value)]
     for key, tensor in results:
+        # Integers and texts are no outputs that a tower could have.
         if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank:
             yield key, tuple(tensor.shape.as_list()[1:])
 
@@ -212,6 +213,7 @@ def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> 
         call.inputs[takes[1]] = InputSection(dtype=takes[2])
         call.assumed.discard(takes[1])
         return True
+    # The input was a dict of inputs: the key that the call looked up is one of them.
     level = _LEVEL.search(call.problem)
     if level is not None and level[1] and call.assumed:
         outer = next(reversed(call.inputs))

@@ -62,6 +62,7 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
       ExportError: Nothing is published; what is finished stays staged for the next run.
     """
     job = prepared.job
+    # A stated layout that nothing proves stops the job before anything is written.
     layouts = judge_recipe(
         job, prepared.checkpoint, prepared.inventory, prepared.traced.spec, prepared.entries
     )
@@ -151,6 +152,7 @@ class _BundleSteps:
           layouts: How the stated layouts of tables are known.
         """
         staged_version = self.context.staged
+        # A resumed run takes the time of the first one, so that both write the same manifest.
         created = staged_version.begun(self.job, self.prepared.inventory.fingerprint)
 
         provided_files = ProvidedFiles(self.context)
@@ -241,6 +243,9 @@ class _BundleSteps:
         sources = {name: table.source for name, table in tables.entries.items()}
         read_rows = checkpoint_rows(self.prepared.checkpoint, sources)
         trained_tables = table_effects.trained_tables(tables.entries, read_rows)
+        # The towers are compared on rows that were written, read as a service reads them: a mistake
+        # in either shows as a difference from the model. What the conversion of rows changes is
+        # measured apart, by rows as they were trained.
         served = FeatureReader(entries, readers, opened_vocabularies, opened_keys)
         trained = FeatureReader(entries, readers | trained_tables, opened_vocabularies, opened_keys)
         return _Features(served, trained, read_rows)
@@ -263,12 +268,15 @@ class _BundleSteps:
                 features.served,
                 table_effects.converted(tables.entries),
             )
+            # The model may accept fewer of the synthetic examples than were made.
             reference, expected = finite_results(reference)
             if examples.with_known_ids is not None and reference.examples.with_known_ids is None:
                 self.notes.append(
                     "the model rejects invented ids that its tables lack, so what becomes of "
                     "unknown ids is not verified: name real examples as verify.examples"
                 )
+            # A form that cannot run is left out with a note; one that differs from the model fails
+            # the export.
             values = feature_values(reference, reference.features)
             entries, notes = without_failing_forms(reference, self.directory, entries, values)
             self.notes += notes
@@ -324,6 +332,8 @@ class _BundleSteps:
 
     def _files(self, tables: _Tables, towers: _Towers) -> tuple[manifest.File, ...]:
         """Returns the files of the bundle with their checksums, in the order of the steps."""
+        # The journal has the checksums: no file is read again. Rows of tables have theirs in the
+        # entries of the tables.
         key_indexes = [entry.file for entry in tables.keys.values()]
         steps = [*self.context.staged.steps, *key_indexes, *_forms_of(towers.entries)]
         return tuple(file for step in steps for file in self.context.stage.files(step))
@@ -338,6 +348,7 @@ class _BundleSteps:
         """Checks the staged bundle; returns its manifest with what was verified."""
         rows: int | None = self.job.verify.rows
         if self.context.settings.full:
+            # All rows are compared.
             rows = None
         owners = steps.vector_owners
         # What was made of rows is made again if a check finds that they are wrong.

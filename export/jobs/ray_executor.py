@@ -57,6 +57,7 @@ class RayExecutor:
             remote = ray.remote(_attempt_there).options(
                 num_cpus=1, memory=self.memory_bytes or None, max_retries=ATTEMPTS_MAX - 1
             )
+            # Twice as many tasks as cores are submitted, so that none waits for this process.
             window = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
             waiting = iter(enumerate(tasks))
             running: dict[Any, int] = {}

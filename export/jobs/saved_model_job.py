@@ -128,7 +128,7 @@ def prepare_inline(
     root = opened.destination.root
     check_limits(job, traced.spec)
     for part in job.vocabularies.values():
-        # Its mistakes are reported before anything is written.
+        # Mistakes in its file are reported before anything is written.
         read_keys(base / part.file, part.dtype)
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
     graph = build_graph(job, base, traced, opened.entries, tables)
@@ -142,11 +142,15 @@ def prepare_inline(
         for name, key in weights.items()
         if checkpoint.entries[key].bytes <= SMALL_BYTES_MAX
     }
+    # Large variables are linked or copied by tasks, as tables are; the others go through memory.
     keys = {variable_key(attribute): key for attribute, key in graph.tables.items()} | weights
     large = {name: checkpoint.entries[key] for name, key in keys.items() if name not in small}
     link = job.output.tables == "inline-link"
     plan = plan_variables(opened.staging, large, settings.budget_bytes, link, settings.full)
-    staged_bytes = plan.written_file.stat().st_blocks * 512 if plan.written_file.exists() else 0
+    # What an earlier run has staged is written over. The file may have holes, so its blocks count.
+    staged_bytes = 0
+    if plan.written_file.exists():
+        staged_bytes = plan.written_file.stat().st_blocks * 512
     check_space(
         root,
         plan.end - staged_bytes,
@@ -196,6 +200,7 @@ def run_inline(
         stage = staged_version.stage
         directory = staged_version.stage.directory
         begun = staged_version.begun(job, prepared.inventory.fingerprint)
+        # Whether the SavedModel can be compared here is known before hours of copying.
         proofs.check_comparable(prepared.graph, prepared.variables, settings.unproved)
         with progress.step("graph"):
             _clear(directory)
@@ -221,6 +226,7 @@ def run_inline(
             for name, layout in judged.items()
             if layout.judgement is not None
         }
+        # A layout that the recorded outputs were to prove is not proved if nothing was run.
         if "expected" in judgements.values() and not proof["examples"]:
             raise VerificationFailed(
                 f"verify.expected cannot verify the stated layouts: {proof['note']}; free memory, "
@@ -334,6 +340,7 @@ def _move(
     tasks.
     """
     plan.written_file.parent.mkdir(exist_ok=True)
+    # An earlier run of another plan may have left links, or an index.
     for stale in set(plan.written_file.parent.iterdir()) - {plan.written_file}:
         stale.unlink()
     link_files(plan)

@@ -138,6 +138,7 @@ def staged(
       reuse: Whether objects that a store has are not sent again.
     """
     try:
+        # The staging directory is locked, so that no two runs write one version.
         with (
             staging.Staging(destination.root, model, version) as stage,
             destination.uploads(model, version, stage, reuse=reuse) as uploads,
@@ -145,6 +146,7 @@ def staged(
             try:
                 yield StagedVersion(stage, destination, uploads)
             except VerificationFailed as problem:
+                # What a check found wrong is made again; all else is kept.
                 for step in problem.steps:
                     stage.forget(step)
                 remedy = (

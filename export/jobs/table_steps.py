@@ -83,6 +83,7 @@ def plan_copy(
     """
     workers = worker_count(settings.workers)
     budget = settings.budget_bytes
+    # A bundle for a store is streamed through a local disk that may be much smaller.
     if destination.store is not None:
         writing = {
             name: replace(
@@ -101,6 +102,7 @@ def plan_copy(
     )
     destination.reject_links(plan)
     destination.reject_objects(plan)
+    # In a store, equal objects have equal names, so nothing needs to be compared before.
     if settings.reuse and destination.store is None:
         plan = compare_with_newest(plan, staging.parent)
     check_plan_fits(plan, destination.root)
@@ -153,12 +155,14 @@ def copy_tables(
     streamed = {table.spec.name for table in plan.tables if table.streamed}
     copying = Work(stage, settings, sources, moved, uploads, streamed)
     receipts = copying.run_checked(with_sums(plan.work, crcs), sources_of(plan))
+    # A checkpoint that was written to meanwhile may have given rows of two trainings.
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
     tables = {table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables}
     for table in plan.tables:
         entry = tables[table.spec.name]
         table.limits.check(table.spec.name, entry.error)
+        # Linked rows were not read; a note of the plan says so.
         if not table.linked:
             check_finite(
                 table.spec.name,
@@ -211,6 +215,7 @@ class Work:
         finished, unsent = self._resume(tasks, keys)
         receipts = list(finished.values())
         pending: list[TableTask | RestTask] = []
+        # A segment that is finished but was not sent before the run ended is sent now.
         for task in tasks:
             if task.step in finished:
                 self.moved(task.bytes)
@@ -254,6 +259,7 @@ class Work:
         try:
             check_sources(sources, receipts)
         except CheckpointError as problem:
+            # The checksum is of the whole variable: any of the tasks may have read the damage.
             for task in tasks:
                 self.stage.forget(task.step)
             raise CheckpointError(
@@ -277,6 +283,7 @@ class Work:
         Returns:
           The receipts of those tasks by their steps, and the steps whose files are to be sent.
         """
+        # The journal compares the checksums of the files, so they are read.
         with ThreadPoolExecutor(CHECKERS) as pool:
             entries = pool.map(lambda task: self.stage.finished(task.step, keys[task.step]), tasks)
             steps = {task.step: step for task, step in zip(tasks, entries, strict=True) if step}

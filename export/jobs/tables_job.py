@@ -110,6 +110,7 @@ def prepare_tables(
         table_names = [*(table.name for table in inventory.tables), *job.statements.layouts]
         trained = trained_rows_of_tables(job.trained_ids, table_names)
         inventory = recognise(checkpoint, job.statements, trained)
+    # A table that the user named must be exported; others may be left out with a note.
     left_out = _left_out(inventory, job)
     names = _exported_names(inventory, left_out, job.names)
     for name, _ in job.dtypes:
@@ -148,6 +149,7 @@ def export_tables(
     job = prepared.job
     plan = prepared.plan
     version = prepared.version
+    # Without a model, only ids that training read can prove a stated layout.
     layouts = judge_layouts(
         prepared.checkpoint,
         prepared.inventory,
@@ -162,6 +164,7 @@ def export_tables(
         created = staged_version.begun(job, prepared.inventory.fingerprint)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables, reused = copy_tables(plan, stage, settings, moved, staged_version.uploads)
+            # Rows of a dump are found by its keys, not by their numbers.
             keys = write_key_indexes(
                 prepared.checkpoint, [table.spec for table in plan.tables], stage
             )
@@ -231,6 +234,7 @@ def _possible_tables(inventory: Inventory, plan: ExportPlan, job: TablesJob) -> 
     """
     if job.names:
         return []
+    # Smaller variables are most likely biases and the like.
     smallest = min((table.bytes for table in plan.tables), default=0)
     large = sorted(
         (entry for entry in inventory.candidates if entry.bytes >= smallest),

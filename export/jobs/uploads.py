@@ -101,6 +101,7 @@ class Uploads:
         for name, payload in payloads.items():
             if _OBJECTS in payload:
                 sent_before[name] = _STORED_FILES.validate_python(payload[_OBJECTS])
+        # `rowcast-export clean` may have removed objects since.
         missing = self.version.missing(
             stored for files in sent_before.values() for stored in files.values()
         )
@@ -178,6 +179,7 @@ class Uploads:
             self._sent |= future.result()
             moved(file.bytes)
 
+        # Segments were sent while the tables were copied; what names them is sent last.
         named = {file.path: self._sent[file.path] for file in files}
         for table in whole.tables.values():
             for segment, _ in table.extents():

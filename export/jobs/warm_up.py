@@ -56,6 +56,7 @@ def locate_requests(job: ExportJob, base: Path, checkpoint: Checkpoint) -> Path 
         if not path.is_file():
             raise UsageError(f"{KEY}: file {path} does not exist")
         return path
+    # A SavedModel in use by TensorFlow Serving has its requests beside its variables.
     file = _file_of_saved_model(checkpoint.prefix)
     if file is None or not part.from_saved_model:
         return None
@@ -132,6 +133,7 @@ class WarmUpWriter:
                 try:
                     self._check(log, where)
                 except UsageError as problem:
+                    # The user did not name the file of a SavedModel, so the remedy must.
                     if part.requests is not None:
                         raise
                     raise UsageError(f"{problem}{_LEAVE_OUT}") from problem
@@ -146,6 +148,7 @@ class WarmUpWriter:
         tower, is_retrieval = self._tower_of(request.signature, where)
         self._check_call(request, tower, where, is_retrieval=is_retrieval)
         ignored = unread_tensors(self._unread)
+        # A retrieval takes its number of neighbors as one more tensor.
         if is_retrieval:
             ignored.append(NEIGHBORS)
         table = RecordTable("prediction-log", self._inputs_of(tower), ())
