@@ -1,4 +1,4 @@
-"""Requests and answers of the five calls: frozen values with numpy arrays, no types of a transport.
+"""Requests and results of the five calls: frozen values with numpy arrays, no types of a transport.
 
 Every request holds n examples in packed columns; a single one is n = 1. Ids are [m] int64 or [m]
 object (str).
@@ -30,19 +30,21 @@ COLUMN_FIELDS = ("context", "candidate_features", "features")
 """The fields of requests that hold columns by input."""
 K_DEFAULT = 10
 _NAME_CHARS_MAX = 128
-"""Longer names are not told apart where the time of a request is estimated."""
+"""Maximum length of a name that is part of the kind of a request. Clients choose names, so that
+longer ones would fill the memory of the estimates.
+"""
 _OFFSETS_SHOWN = 8
 """Offsets that an error shows."""
 SOURCES_MAX = 16
 """Sources of a recommendation."""
 NEIGHBOR_COST = 8
-"""What a neighbor costs to encode, in numbers: its id and attributes are Python values."""
+"""Cost of encoding a neighbor, in numbers: its id and attributes are Python values."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which model answers. Empty name: the only one. Neither version nor label: the current
-    version.
+    """Which model serves a request. Empty name: the only one. Neither version nor label: the
+    current version.
     """
 
     model: str = ""
@@ -98,10 +100,10 @@ class Request(ABC):
     def without(self, inputs: Collection[str]) -> Self:
         """Returns the request without what it sends of these inputs."""
         changes: dict[str, Any] = {}
-        for place in COLUMN_FIELDS:
-            columns = getattr(self, place, None) or {}
+        for column_field in COLUMN_FIELDS:
+            columns = getattr(self, column_field, None) or {}
             if not columns.keys().isdisjoint(inputs):
-                changes[place] = {
+                changes[column_field] = {
                     name: column for name, column in columns.items() if name not in inputs
                 }
         return replace(self, **changes)
@@ -121,8 +123,13 @@ class Request(ABC):
 
 @dataclass(frozen=True)
 class Result:
-    """What answers of all calls have: which version answered, and the share of the rows that shards
-    could give, or of the candidates that they searched, whichever is smaller.
+    """What results of all calls have.
+
+    Attributes:
+      model: The name of the model.
+      version: The version that computed the result.
+      coverage: The share of the rows that shards could give, or of the candidates that they
+        searched, whichever is smaller.
     """
 
     model: str
@@ -141,10 +148,10 @@ class Condition:
     `is_null` alone.
 
     Attributes:
-      allow: one of its values is among these; None: whatever it has.
-      deny: none of its values is among these; wins over `allow`.
-      ge, gt, le, lt: bounds of its number.
-      is_null: whether it has no value.
+      allow: Values of which it must have one; None: it may have any.
+      deny: Values of which it must have none; wins over `allow`.
+      ge, gt, le, lt: Bounds of its number.
+      is_null: Whether it must have no value, or one; None: either.
     """
 
     allow: Ids | None = None
@@ -157,7 +164,7 @@ class Condition:
 
     @property
     def tokens(self) -> list[Ids]:
-        """Returns the lists of values that it names."""
+        """Returns the lists of values that the condition names."""
         return [ids for ids in (self.allow, self.deny) if ids is not None]
 
 
@@ -208,15 +215,15 @@ class Filter:
     @property
     def terms(self) -> int:
         """Returns the number of its conditions, circles and nested filters, at all levels."""
-        nested = [1 + each.terms for each in self.nested]
+        nested = [1 + nested_filter.terms for nested_filter in self.nested]
         return len(self.conditions) + len(self.near) + sum(nested)
 
     @property
     def tokens(self) -> list[Ids]:
         """Returns the lists of values in all of its conditions."""
         lists = [ids for condition in self.conditions.values() for ids in condition.tokens]
-        for each in self.nested:
-            lists += each.tokens
+        for nested_filter in self.nested:
+            lists += nested_filter.tokens
         return lists
 
     @property
@@ -226,38 +233,39 @@ class Filter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selecting(Request):
+class SelectionRequest(Request):
     """What retrievals and recommendations have: which candidates may be returned, how many, and in
     which order.
     """
 
     k: int = 0
-    """0: 10."""
+    """Number of neighbors of each query; 0: `K_DEFAULT`."""
     pool_size: int = 0
-    """How many candidates are retrieved for each query before they are ranked or reordered; 0:
-    max(100, 10 k).
+    """Number of candidates that are retrieved for each query before they are ranked or reordered;
+    0: max(100, 10 k).
     """
     filter: Filter | None = None
+    """Filter that candidates must match; None: all may be returned."""
     exclude_ids: IdLists | None = None
-    """Candidates never returned."""
+    """Candidates that are never returned."""
     negative_ids: IdLists | None = None
     """Candidates that the neighbors must not be like; never returned either."""
     offset: int | None = None
-    """Neighbors of the list over the pool that are left out before the k; None: no pages."""
+    """Number of neighbors of the list over the pool that come before the k; None: no pages."""
     crowding: Mapping[str, int] | None = None
-    """How many neighbors may have the same value of an attribute, by attribute; candidates without
-    a value are not limited.
+    """Maximum number of neighbors with the same value of an attribute, by attribute; candidates
+    without a value are not limited.
     """
     diversity: float = 0.0
-    """0: by score alone, to 1."""
+    """Weight of the difference between neighbors, from 0, by score alone, to 1."""
     min_score: float | None = None
-    """Of the scores that are returned."""
+    """Minimum of the scores that are returned."""
     formula: str = ""
-    """Gives the score; empty: the bundle's own."""
+    """Formula of the score; empty: the bundle's own."""
     attributes: tuple[str, ...] = ()
     index: str = ""
     recall: float = 0.0
-    """The least, by the index' measured curve; 0: as exported."""
+    """Minimum recall, by the measured curve of the index; 0: as exported."""
     explain: bool = False
     context_ids: Ids | None = None
     """[n] contexts whose stored features are taken where `context` sends none."""
@@ -270,7 +278,9 @@ class Selecting(Request):
     @property
     def selection_cost(self) -> int:
         """What the filter and the exclusions cost: about one for some hundred of their values."""
-        values = 0 if self.filter is None else self.filter.size
+        values = 0
+        if self.filter is not None:
+            values = self.filter.size
         for lists in (self.exclude_ids, self.negative_ids):
             if lists is not None:
                 values += lists.ids.size
@@ -278,7 +288,7 @@ class Selecting(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetrievalRequest(Selecting):
+class RetrievalRequest(SelectionRequest):
     """The k nearest candidates of n queries, given by exactly one of a context (features, context
     ids, or both), vectors and ids.
     """
@@ -288,12 +298,12 @@ class RetrievalRequest(Selecting):
     """[n, dim] float32; a flat [n * dim] array is accepted too."""
     ids: Ids | None = None
     query_offsets: Offsets | None = None
-    """Of the vectors, or ids, that are one query each, merged by their best scores; None: each is a
-    query.
+    """Offsets of the vectors, or ids, that are one query each, merged by their best scores; None:
+    each vector or id is a query.
     """
     exact: bool = False
     not_found: NotFoundRule = NotFoundRule.ERROR
-    """Of `ids`."""
+    """What happens with `ids` that do not exist."""
 
     @property
     def holds_vectors(self) -> bool:
@@ -303,6 +313,7 @@ class RetrievalRequest(Selecting):
     def cost(self, sizes: Sizes) -> int:
         """About one for each query, and for some hundred values of its filter and exclusions."""
         if self.vectors is not None:
+            # A flat array is accepted too, so that its first axis need not be that of the queries.
             queries = ceil_div(self.vectors.size, sizes.dim)
         else:
             queries = _examples(self.context, self.ids, self.context_ids)
@@ -313,11 +324,11 @@ class Explanation(NamedTuple):
     """How the neighbors of one query were found.
 
     Attributes:
-      path: index, exact, or none where nothing could match.
-      matches: candidates that the filter, exclusions and the deny list leave.
-      selectivity: their share of the index.
-      scored: candidates whose exact score was computed.
-      shortfall: why there are fewer than k neighbors; empty: there are k.
+      path: The way of the search: index, exact, or none where nothing could match.
+      matches: The number of candidates that the filter, exclusions and the deny list leave.
+      selectivity: Their share of the index.
+      scored: The number of candidates whose exact score was computed.
+      shortfall: The reason why there are fewer than k neighbors; empty: there are k.
     """
 
     path: str
@@ -330,18 +341,19 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True)
 class RetrievalResult(Result):
-    """Answer to a Retrieval or a Recommendation: candidates of n queries, best first; query i owns
-    offsets[i]:offsets[i + 1].
+    """Result of a RetrievalRequest or a RecommendationRequest: candidates of n queries, best first;
+    query i owns offsets[i]:offsets[i + 1].
 
     Attributes:
-      scores: [m] of the ranking tower, if the candidates were ranked.
-      attributes: by name, [m] values: int, float, str, list[str] or None.
-      explanations: of each query, if requested.
-      searched: the number of candidates that were searched: those in the corpus, less those of
+      scores: [m] float32, the scores of the ranking tower, if the candidates were ranked.
+      attributes: [m] values by attribute: int, float, str, list[str] or None.
+      explanations: Explanations by query, if requested.
+      searched: The number of candidates that were searched: those in the corpus, less those of
         lost shards.
-      retrieval_scores: [m] of the search; None: the candidates were not ranked.
-      degraded_reason: why diversity, a source or the stage was left out, or some or all candidates
-        are unranked, in the order of the stage or of retrieval; empty: nothing was left out.
+      retrieval_scores: [m] float32, the scores of the search; None: the candidates were not ranked.
+      degraded_reason: The reason why diversity, a source or the stage was left out, or some or all
+        candidates are unranked, in the order of the stage or of retrieval; empty: nothing was left
+        out.
       not_found: The ids of each query that do not exist; None: the request sent no ids, or does not
         skip those.
       source_names: The names of the sources of a recommendation; (): the request has none.
@@ -376,17 +388,20 @@ class RankingRequest(Request):
     candidate_ids: Ids | None = None
     candidate_features: Columns = field(default_factory=dict)
     offsets: Offsets | None = None
-    """None: one context that owns all candidates."""
+    """Offsets of each context's candidates; None: one context owns all of them."""
     heads: tuple[str, ...] = ()
     k: int = 0
-    """0: all, in the order sent."""
+    """Number of candidates of each context that are returned, best first; 0: all, in the order in
+    which they were sent.
+    """
     tower: str = ""
     formula: str = ""
-    """Over the tower's outputs, gives the score; empty: the bundle's own."""
+    """Formula of the score, over the tower's outputs; empty: the bundle's own."""
     context_ids: Ids | None = None
     """[n] contexts whose stored features are taken where `context` sends none."""
     not_found: NotFoundRule = NotFoundRule.ERROR
-    """Of candidates whose features are taken from the candidate store."""
+    """What happens with candidates that do not exist, if their features are taken from the store.
+    """
 
     def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """One for each candidate."""
@@ -409,8 +424,8 @@ class FailedCandidate(NamedTuple):
 
 @dataclass(frozen=True)
 class RankingResult(Result):
-    """Answer to a Ranking. What lists candidates leaves out those that `failed`, or that do not
-    exist.
+    """Result of a RankingRequest. What lists candidates leaves out those that `failed`, or that do
+    not exist.
 
     Attributes:
       not_found: The ids of each context that do not exist; None: the request sent no ids, or does
@@ -483,15 +498,16 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecommendationRequest(Selecting):
+class RecommendationRequest(SelectionRequest):
     """The k best of the candidates that are retrieved, ranked, for n contexts."""
 
     context: Columns = field(default_factory=dict)
     tower: str = ""
     sources: tuple[Source, ...] = ()
-    """(): the candidates come from `index`."""
+    """Sources of the candidates; (): they come from `index`."""
     keep: int = 0
-    """How many candidates of each context the stage before the tower keeps; 0: as exported."""
+    """Number of candidates of each context that the stage before the tower keeps; 0: as exported.
+    """
     skip_stage: bool = False
     """Whether all candidates are ranked by the tower, without the stage before it."""
 
@@ -524,7 +540,7 @@ class EmbeddingRequest(Request):
 
 @dataclass(frozen=True)
 class EmbeddingResult(Result):
-    """Answer to an Embedding: [n, dim] float32."""
+    """Result of an EmbeddingRequest: [n, dim] float32."""
 
     vectors: Vectors
 
@@ -549,7 +565,7 @@ class LookupRequest(Request):
 
 @dataclass(frozen=True)
 class LookupResult(Result):
-    """Answer to a Lookup.
+    """Result of a LookupRequest.
 
     Attributes:
       vectors: [n, dim] float32.
@@ -575,15 +591,18 @@ def _examples(columns: Columns | None, *ids: Ids | None) -> int:
     """Returns how many examples ids, else packed columns hold at most, as far as is known without
     their features.
     """
-    for each in ids:
-        if each is not None:
-            return max(1, each.size)
+    for id_array in ids:
+        if id_array is not None:
+            return max(1, id_array.size)
     if not columns:
         return 1
-    sizes = [
-        values.size if offsets is None else offsets.size - 1
-        for values, offsets, _ in columns.values()
-    ]
+    sizes = []
+    for values, offsets, _ in columns.values():
+        if offsets is None:
+            sizes.append(values.size)
+        else:
+            sizes.append(offsets.size - 1)
+    # Columns with several values per example are larger than the number of examples, none smaller.
     return max(1, min(sizes))
 
 
@@ -591,12 +610,14 @@ def check_offsets(offsets: Offsets, n: int, total: int, field: str) -> None:
     """Rejects offsets that do not divide `total` values into n examples.
 
     Raises:
-      InvalidArgument: they are not n + 1, do not begin with 0, do not end with `total`, or fall.
+      InvalidArgument: The offsets are not n + 1, do not begin with 0, do not end with `total`, or
+        decrease.
     """
     if offsets.ndim != 1 or offsets.size != n + 1:
         expected = "one more than the queries or contexts of the request"
         value = f"{offsets.size} values for {n}"
         raise InvalidArgument.of_field(field, value, expected, "has")
+    # Most requests have one query or context, for which numpy takes longer than a list.
     if n == 1 and offsets.tolist() == [0, total]:
         return
     if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
@@ -609,14 +630,17 @@ def check_offsets(offsets: Offsets, n: int, total: int, field: str) -> None:
 @cache
 def _defaults_of(request: type[Request]) -> dict[str, Any]:
     """Returns the default of each field; of one that must be given, a value that nobody gives."""
-    return {each.name: each.default for each in fields(request)}
+    return {dataclass_field.name: dataclass_field.default for dataclass_field in fields(request)}
 
 
 def _count_values(columns: Mapping[str, Any]) -> int:
     """Returns how many values columns have; of a mapping to anything else, its size."""
     size = 0
     for column in columns.values():
-        size += column.values.size if type(column) is Column else 1
+        if type(column) is Column:
+            size += column.values.size
+        else:
+            size += 1
     return size
 
 

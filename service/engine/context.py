@@ -1,4 +1,4 @@
-"""What accompanies a request from its transport to its answer: who sent it, its deadline and its
+"""What accompanies a request from its transport to its response: who sent it, its deadline and its
 phases.
 """
 
@@ -18,17 +18,18 @@ class RequestContext:
 
     Attributes:
       call: The name of the call, one of `metrics.CALLS`.
-      deadline: on the clock of `time.monotonic()`.
-      principal: the authenticated client; None: authentication is off.
-      model: as the client named it, or the one that serves it; empty: nothing was read yet.
-      version: of the model that serves it; 0: none yet.
-      disconnected: returns once the client has hung up; None: the transport cancels the request
+      deadline: The deadline, on the clock of `time.monotonic()`.
+      principal: The authenticated client; None: authentication is off.
+      model: The model as the client named it, or the one that serves the request; empty: nothing
+        was read yet.
+      version: The version of the model that serves the request; 0: none was chosen yet.
+      disconnected: Returns once the client has hung up; None: the transport cancels the request
         itself.
-      phases: seconds by phase, in the order in which they began.
-      cancelled: nobody waits for the answer any more.
-      trace_parent: the header `traceparent` as sent.
-      held_bytes: bytes of the request and of its response that count in the byte budget.
-      received_at: when the last byte of the request had arrived, on the clock of
+      phases: The seconds of each phase, in the order in which they began.
+      cancelled: Whether nobody waits for the response any more.
+      trace_parent: The header `traceparent` of the request.
+      held_bytes: The bytes of the request and of its response that count in the byte budget.
+      received_at: The time when the last byte of the request had arrived, on the clock of
         `time.monotonic()`; 0: unknown.
     """
 

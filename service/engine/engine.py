@@ -1,6 +1,4 @@
-"""The one place that answers requests, whatever the transport: admission, a pinned model version,
-the scheduler.
-"""
+"""Executes requests of all transports: admission, a pinned model version, the scheduler."""
 
 from __future__ import annotations
 
@@ -73,18 +71,20 @@ COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
     LookupRequest: lookup.look_up,
 }
 _INLINE_S = 0.0005
-"""Longest batch that is computed on the event loop, where compute threads run beside it."""
+"""Maximum expected time of a batch on the event loop where compute threads run beside it, in
+seconds. Handing a batch over costs about as much; a longer one would delay all other connections.
+"""
 _INLINE_ALONE_S = 0.01
 """The same where there is one compute thread: handing a batch over gains little there."""
 _LOG_INTERVAL_S = 1.0
 """Minimum time between two log lines about overload."""
 _TOO_MANY = "too many requests are in progress (max_concurrent_requests)"
 _POLL_S = 0.01
-"""Pause between two looks at the requests in progress while draining."""
+"""Pause between two looks at the requests in progress while draining, in seconds."""
 
 
 class Engine:
-    """Answers the five calls; raises only `ServiceError`. Its methods run on one event loop."""
+    """Executes the five calls; raises only `ServiceError`. Its methods run on one event loop."""
 
     def __init__(
         self,
@@ -105,14 +105,16 @@ class Engine:
         self._settings = settings
         self._metrics = metrics
         self._compute_functions = compute
-        inline_s = _INLINE_S if threads > 1 else _INLINE_ALONE_S
+        inline_max_s = _INLINE_ALONE_S
+        if threads > 1:
+            inline_max_s = _INLINE_S
+        if settings.inline_max_us is not None:
+            inline_max_s = settings.inline_max_us / 1e6
         self._scheduler = Scheduler(
             self._compute,
             ComputePool(threads),
             metrics,
-            inline_max_s=inline_s
-            if settings.inline_max_us is None
-            else settings.inline_max_us / 1e6,
+            inline_max_s=inline_max_s,
             max_queued_candidates=settings.max_queued_candidates,
             retry_after_s=settings.retry_after_s,
         )
@@ -155,12 +157,12 @@ class Engine:
 
         Args:
           call: The call.
-          deadline: on the clock of `time.monotonic()`.
-          model: Its name; "": not known yet.
+          deadline: The deadline, on the clock of `time.monotonic()`.
+          model: The model's name; "": not known yet.
 
         Raises:
-          Overloaded: too many requests are in progress or queued, or the deadline would pass.
-          NotReady: the service is draining.
+          Overloaded: Too many requests are in progress or queued, or the deadline would pass.
+          NotReady: The service is draining.
         """
         problem = self.rejection(call, deadline, model)
         if problem is not None:
@@ -195,17 +197,18 @@ class Engine:
         self.inflight += 1
 
     def leave(self) -> None:
-        """Counts a request that was admitted as answered."""
+        """Counts a request that was admitted as finished."""
         self.inflight -= 1
         self.departures += 1
 
     async def execute(self, request: Any, context: RequestContext) -> Any:
-        """Answers a Retrieval, Ranking, Recommendation, Embedding or Lookup.
+        """Returns the result of a request of one of the five calls.
 
         Raises:
-          ServiceError: as listed in `service/errors.py`.
+          ServiceError: See `service/errors.py`.
         """
         context.check()
+        # A shard knows no calls of clients, whose requests need rows that other shards have.
         if type(request) not in self._compute_functions:
             raise Unimplemented(
                 f"this process is shard {self._settings.shard} and serves routers; "
@@ -218,7 +221,9 @@ class Engine:
         context.version = version.version
         if version.manifest.unread_inputs:
             request = request.without(version.manifest.unread_inputs)
-        key = batch_key(request, version)
+        key: Any = batch_key(request, version)
+        if key is not None:
+            key = version, key
         job = Job(
             request=request,
             context=context,
@@ -226,7 +231,7 @@ class Engine:
             kind=(version.model, request.kind),
             group=(version.model, context.call),
             cost=min(request.cost(version.sizes), self._cost_max),
-            key=None if key is None else (version, key),
+            key=key,
             future=asyncio.get_running_loop().create_future(),
         )
         try:
@@ -250,13 +255,17 @@ class Engine:
 
     def bundles(self) -> list[tuple[str, int, int]]:
         """Returns model, version and fingerprint of every loaded version."""
-        return [(each.model, each.version, each.fingerprint) for each in self._versions.loaded()]
+        return [
+            (version.model, version.version, version.fingerprint)
+            for version in self._versions.loaded()
+        ]
 
     def model(self, target: Target) -> dict[str, Any]:
         """Returns what a client needs to write requests for one version, as a JSON value.
 
         Raises:
-          ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss, Unimplemented.
+          ServiceError: An error of the calls: NotFound, NotReady, InvalidArgument, DataLoss or
+            Unimplemented.
         """
         self._check_serves_clients()
         with self._versions.acquire(target.model, target.version, target.label) as version:
@@ -264,18 +273,17 @@ class Engine:
             if details is None:  # takes a while for thousands of features
                 details = self._details[version] = signatures.describe(version)
             states = self._versions.models().get(version.model, ())
-            state = next((each for each in states if each.version == version.version), None)
-            return (
-                details
-                if state is None
-                else {**details, "current": state.current, "labels": state.labels}
-            )
+            for state in states:
+                if state.version == version.version:
+                    return {**details, "current": state.current, "labels": state.labels}
+            # It was retired meanwhile.
+            return details
 
     def examples(self, target: Target) -> dict[str, dict[str, Any]]:
         """Returns a JSON body of each call that a version serves, by the name of the call.
 
         Raises:
-          ServiceError: as `model`.
+          ServiceError: See `model`.
         """
         self._check_serves_clients()
         with self._versions.acquire(target.model, target.version, target.label) as version:
@@ -309,10 +317,10 @@ class Engine:
         return failed if self._versions.models() else "no bundle has been found under the root yet"
 
     def warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
-        """Answers synthetic requests with a version before it is served, in the calling thread.
+        """Computes synthetic requests with a version before it is served, in the calling thread.
 
         Raises:
-          LoadRejected: a request cannot be answered: the parts of the bundle do not fit each other.
+          LoadRejected: A request fails: the parts of the bundle do not fit each other.
         """
         try:
             warmup.run(version, self._settings, throttle)
@@ -355,8 +363,10 @@ class Engine:
         self._scheduler.close()
 
     def _rejected(self, call: str, model: str, problem: Overloaded | NotReady) -> None:
-        """Counts a rejected request; a flood is logged once a second."""
-        reason = problem.reason if isinstance(problem, Overloaded) else "draining"
+        """Counts a rejected request; a flood is logged once per second."""
+        reason = "draining"
+        if isinstance(problem, Overloaded):
+            reason = problem.reason
         self._metrics.call_rejected(call, model, reason)
         if reason != "draining" and time.monotonic() - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = time.monotonic()
@@ -374,8 +384,8 @@ class Engine:
         if len(batch) > 1:
             try:
                 merged = merge([job.request for job in batch], batch[0].lease.version)
-                answer = await self._execute(batch, merged.request, pool, ends=merged.ends)
-                return split(answer, merged.ends)
+                result = await self._execute(batch, merged.request, pool, ends=merged.ends)
+                return split(result, merged.ends)
             except NotTogether as problem:
                 fetched = problem.fetched
             except Exception as problem:  # noqa: BLE001 - the jobs that fail alone report it
@@ -385,8 +395,8 @@ class Engine:
                     call=call, requests=len(batch), problem=type(problem).__name__
                 )
                 log.info("batch_failed", extra=extra)
-                # Of all its requests: to repeat each would multiply the calls of a shard that is
-                # overloaded or gone.
+                # All requests of the batch fail: to repeat each would multiply the calls of a shard
+                # that is overloaded or gone (ADR 54).
                 if isinstance(problem, SHARD_FAILURES):
                     return [problem] * len(batch)
         return [await self._compute_one(job, pool, fetched) for job in batch]
@@ -434,20 +444,21 @@ class Engine:
             while True:
                 denied = version.denied
                 compute = self._compute_functions[type(request)]
-                answer = await compute(version, request, self._settings, execution)
+                result = await compute(version, request, self._settings, execution)
                 execution.check()
+                # A candidate of the result may have been withdrawn while it was computed.
                 if all(map(is_, version.denied, denied)):
-                    break  # else a candidate that it holds may have been withdrawn meanwhile
+                    break
             _check_coverage(execution.row_coverage, self._settings.shard_min_coverage)
             coverage = min(execution.row_coverage, execution.searched_share)
             if coverage < 1:
-                answer = replace(answer, coverage=coverage)
+                result = replace(result, coverage=coverage)
         finally:
             execution.end()
             self._metrics.phases_finished(call, version.model, execution.phases)
             for job in batch:
                 job.context.phases.update(execution.phases)
-        return answer
+        return result
 
 
 def _check_coverage(coverage: float, minimum: float) -> None:

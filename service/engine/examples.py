@@ -7,7 +7,7 @@ has neither, they are small numbers or short texts that its features take.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,17 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
     index = next(iter(model_version.indexes.values()), None)
     if index is not None:
         query = towers[index.entry.query_tower]
-        chosen_index = {"index": index.name} if len(model_version.indexes) > 1 else {}
+        # A name that is not needed would only make the example longer.
+        chosen_index = {}
+        if len(model_version.indexes) > 1:
+            chosen_index = {"index": index.name}
         context = _values(model_version, query.inputs)
         bodies["retrieve"] = {"k": _K, "context": context} | chosen_index
     if ranking:
         tower = towers[ranking[0]]
-        chosen_tower = {"tower": tower.name} if len(ranking) > 1 else {}
+        chosen_tower = {}
+        if len(ranking) > 1:
+            chosen_tower = {"tower": tower.name}
         context = _values(model_version, tower.by_role["context"])
         bodies["rank"] = {"context": context} | _candidates(model_version, tower) | chosen_tower
         scored = model_version.ranking_inputs(tower.name, "candidate")
@@ -63,15 +68,17 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
     if looked_up:
         named_as_sent = [name for name in looked_up if name in model_version.manifest.inputs]
         feature = next(iter([*named_as_sent, *looked_up]))
-        (sent,) = model_version.manifest.inputs_of([feature])
-        bodies["lookup"] = {"feature": feature, "ids": [_value(model_version, sent, 1)]}
+        (input_name,) = model_version.manifest.inputs_of([feature])
+        bodies["lookup"] = {"feature": feature, "ids": [_value(model_version, input_name, 1)]}
     return bodies
 
 
 def _inputs_to_send(model_version: ModelVersion, inputs: Iterable[str], corpus: str) -> list[str]:
     """Returns which inputs of candidates a corpus does not hold and have no default."""
     manifest = model_version.manifest
-    stored = manifest.corpora[corpus].features if corpus else ()
+    stored: Collection[str] = ()
+    if corpus:
+        stored = manifest.corpora[corpus].features
     return [name for name in inputs if name not in stored and manifest.default_of(name) is None]
 
 
@@ -93,10 +100,10 @@ def _candidates(model_version: ModelVersion, tower: LoadedTower) -> Json:
         corpus_name = corpus.name
         count = min(_K, corpus.entry.size)
         ids = corpus.store.ids(np.arange(count)).tolist()
-        candidates["candidate_ids"] = [_json_value(one) for one in ids]
-    sent = _inputs_to_send(model_version, inputs, corpus_name)
-    if sent or not corpus_name:
-        values = _values(model_version, sent or inputs)
+        candidates["candidate_ids"] = [_json_value(candidate_id) for candidate_id in ids]
+    sent_inputs = _inputs_to_send(model_version, inputs, corpus_name)
+    if sent_inputs or not corpus_name:
+        values = _values(model_version, sent_inputs or inputs)
         candidates["candidate_features"] = {name: [value] * count for name, value in values.items()}
     return candidates
 
@@ -124,16 +131,22 @@ def _input_value(model_version: ModelVersion, name: str) -> Any:
     manifest = model_version.manifest
     features = [manifest.features[reader] for reader in manifest.inputs[name]]
     length = manifest.length_of(name)
-    size = max(map(_size, features)) if length is None else length.values
+    if length is None:
+        size = max(map(_size, features))
+    else:
+        size = length.values
     value = _value(model_version, name, size)
-    is_list = length is not None or _takes_list(features[0])
-    return [value] * size if is_list else value
+    if length is not None or _takes_list(features[0]):
+        return [value] * size
+    return value
 
 
 def _size(feature: Feature) -> int:
     """Returns how many values a feature takes of each example; 1 if it takes any number."""
     if isinstance(feature, DenseFeature):
-        return math.prod(feature.shape) if feature.take == "values" else 1
+        if feature.take != "values":
+            return 1
+        return math.prod(feature.shape)
     return feature.places or 1
 
 
@@ -175,7 +188,9 @@ def _possible_values(model_version: ModelVersion, name: str) -> Iterator[Any]:
 
 def _json_value(value: Any) -> Any:
     """Returns a value as JSON has it: an integer that browsers would round as a text."""
-    return str(value) if isinstance(value, int) and abs(value) > _JSON_INTEGER_MAX else value
+    if isinstance(value, int) and abs(value) > _JSON_INTEGER_MAX:
+        return str(value)
+    return value
 
 
 def _first_keys(model_version: ModelVersion, vocabulary: str) -> list[Any]:
@@ -191,7 +206,9 @@ def _first_keys(model_version: ModelVersion, vocabulary: str) -> list[Any]:
 
 def _unknown(model_version: ModelVersion, name: str, value: Any, size: int) -> int | None:
     """Returns how many features of an input have no row for a value; None: one rejects it."""
-    dtype = object if isinstance(value, str) else type(value)
+    dtype: type = type(value)
+    if isinstance(value, str):
+        dtype = object
     column = Column(np.full(size, value, dtype), np.array([0, size], np.int64))
     unknown = 0
     for reader in model_version.manifest.inputs[name]:

@@ -25,7 +25,7 @@ from service.versions.version import LoadedTower
 
 
 class NotTogether(Exception):
-    """Requests of a batch may get something else than they would alone: each is computed alone.
+    """Requests of a batch may get another result than they would alone: each is computed alone.
 
     Attributes:
       fetched: What shards gave, for the computations that follow; None: nothing to keep.
@@ -51,15 +51,16 @@ class Execution:
     """One batch while it is computed. `begin` stands before every expensive step.
 
     Attributes:
-      call: the call of every request of the batch.
-      phases: seconds by phase, of the whole batch.
-      estimates: what computations of the process take, on average.
-      rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard
-        could give.
-      searched_share: of the candidates of an index, those that shards could search.
-      reserved_s: Time before the deadline that the present step must leave to the ones after it.
-      fetched_before: remote rows that a batch of these requests and others fetched; None: none did.
-      live_recall: samples queries; None: none are.
+      call: The call of every request of the batch.
+      phases: The seconds of each phase, of the whole batch.
+      estimates: The time that computations of the process take, on average.
+      rows_fetched, rows_lost: The number of rows of remote tables that the batch read, and of those
+        that no shard could give.
+      searched_share: The share of the candidates of an index that shards could search.
+      reserved_s: The time before the deadline that the present step must leave to later ones.
+      fetched_before: The remote rows that a batch of these requests and others fetched; None: there
+        was none.
+      live_recall: The sampler of queries; None: none are sampled.
     """
 
     def __init__(
@@ -77,12 +78,14 @@ class Execution:
         """Creates the execution of a batch; with a call alone, of a warm-up or a replay.
 
         Args:
-          contexts: of its requests; none: nothing ends it early.
-          metrics: None: nothing is recorded.
-          pool: whose idle threads may take part; None: the calling thread computes alone.
-          estimates: None: nothing is known yet.
+          call: The call.
+          contexts: The contexts of its requests; (): nothing ends the batch early.
+          metrics: The metrics of the process; None: nothing is recorded.
+          pool: The threads that may take part while they are idle; None: the calling thread
+            computes alone.
+          estimates: The estimates of the process; None: nothing is known yet.
           fetched_before, live_recall: See above.
-          score_drift: counts scores; None: they are not counted.
+          score_drift: Counts scores; None: they are not counted.
           ends: [r + 1], request i has the examples ends[i]:ends[i + 1]; None: there is one request.
         """
         self.call = call
@@ -110,6 +113,7 @@ class Execution:
         for context in self._contexts:
             if now < context.deadline and not context.cancelled:
                 return now
+        # Nobody waits for any of them: the first one says why.
         for context in self._contexts:
             context.check()
         return now
@@ -125,7 +129,7 @@ class Execution:
         """Checks, and ends the phase before this one.
 
         Raises:
-          Cancelled, DeadlineExceeded: as `check`.
+          Cancelled, DeadlineExceeded: See `check`.
         """
         now = self.check()
         if self._phase:
@@ -161,11 +165,13 @@ class Execution:
     @property
     def row_coverage(self) -> float:
         """The share of the rows that were read from shards which they could give."""
-        return 1 - self.rows_lost / self.rows_fetched if self.rows_lost else 1.0
+        if not self.rows_lost:
+            return 1.0
+        return 1 - self.rows_lost / self.rows_fetched
 
     @property
     def request_count(self) -> int:
-        """How many requests the batch has."""
+        """The number of requests of the batch."""
         return max(1, len(self._contexts))
 
     def parts(self, n: int) -> list[tuple[int, int]]:
@@ -192,16 +198,17 @@ class Execution:
 
     @property
     def idle_threads(self) -> int:
-        """How many further threads would take part in `parallel` now."""
-        return 0 if self._pool is None else self._pool.idle
+        """The number of further threads that would take part in `parallel` now."""
+        if self._pool is None:
+            return 0
+        return self._pool.idle
 
     def parallel(self, count: int, compute: Callable[[int], None]) -> None:
         """Runs compute(0) to compute(count - 1), on idle compute threads too; checks before each.
 
         Raises:
-          Exception: whatever one of them raises; none runs any more then.
+          Exception: The error that a computation raises; none runs any more then.
         """
-
         if count == 1 or self._pool is None:
             for number in range(count):
                 self.check()

@@ -38,7 +38,7 @@ from service.versions.lifecycle import VersionManager
 from service.versions.version import LoadedIndex
 
 if TYPE_CHECKING:  # search calls this module through its execution
-    from service.engine.retrieval.search import Found, SearchedPart
+    from service.engine.retrieval.search import Neighbors, SearchedPart
 
 log = logger(__name__)
 
@@ -253,7 +253,7 @@ class LiveRecall:
         vectors: NDArray[np.float32],
         k: int,
         parts: Sequence[SearchedPart],
-        neighbors: Found,
+        neighbors: Neighbors,
     ) -> None:
         """Queues those of some queries that `countdown` selects, if an approximate index found
         some of their neighbors.
@@ -330,7 +330,7 @@ class LiveRecall:
         k: int,
         parts: Sequence[SearchedPart],
         number: int,
-        neighbors: Found,
+        neighbors: Neighbors,
     ) -> None:
         """Queues one of some queries, unless its neighbors are exact; see `sample`."""
         if index.entry.kind == "brute_force":  # which scores all candidates
@@ -466,7 +466,7 @@ def _part(part: SearchedPart, number: int) -> _Part:
     )
 
 
-def _scores_of(neighbors: Found, number: int) -> NDArray[np.float32]:
+def _scores_of(neighbors: Neighbors, number: int) -> NDArray[np.float32]:
     """Returns the scores of the neighbors of one of the queries."""
     first, end = neighbors.offsets[number : number + 2].tolist()
     return np.array(neighbors.scores[first:end])

@@ -141,7 +141,7 @@ def count_queries(
 def complete(
     model_version: ModelVersion,
     inputs: Collection[str],
-    sent: Columns,
+    columns: Columns,
     ids: Ids | None,
     n: int,
     execution: Execution,
@@ -158,7 +158,7 @@ def complete(
       FeatureError: an example has another number of values than its input takes.
     """
     return fit(
-        model_version, _with_stored(model_version, inputs, sent, ids, n, execution), n, execution
+        model_version, _with_stored(model_version, inputs, columns, ids, n, execution), n, execution
     )
 
 
@@ -180,7 +180,7 @@ def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execut
 def _with_stored(
     model_version: ModelVersion,
     inputs: Collection[str],
-    sent: Columns,
+    columns: Columns,
     ids: Ids | None,
     n: int,
     execution: Execution,
@@ -189,26 +189,26 @@ def _with_stored(
     and errors as of `complete`.
     """
     if ids is None:
-        return sent
+        return columns
     if ids.size != n:
         value = f"{ids.size} ids for {n} contexts"
         raise InvalidArgument.of_field("context_ids", value, "one per context", "has")
-    store = choose_context_store(model_version, [name for name in inputs if name not in sent])
+    store = choose_context_store(model_version, [name for name in inputs if name not in columns])
     if store is None:
-        return sent
-    names = [name for name in inputs if name not in sent and name in store.entry.features]
+        return columns
+    names = [name for name in inputs if name not in columns and name in store.entry.features]
     execution.begin("lookup")
     positions = store.store.positions(ids, "context_ids")
-    known = positions >= 0
-    stored = store.store.features(positions[known], names)
-    if not known.all():
-        missing = int(np.count_nonzero(~known))
+    is_known = positions >= 0
+    stored = store.store.features(positions[is_known], names)
+    if not is_known.all():
+        missing = int(np.count_nonzero(~is_known))
         execution.count("missing_contexts", missing, model_version.model, store.name)
         stored = {
-            name: _with_default(model_version, store, name, stored[name], known, ids)
+            name: _with_default(model_version, store, name, stored[name], is_known, ids)
             for name in names
         }
-    return {**sent, **stored}
+    return {**columns, **stored}
 
 
 def _with_default(
@@ -216,7 +216,7 @@ def _with_default(
     store: LoadedStore,
     name: str,
     stored: Column,
-    known: NDArray[np.bool_],
+    is_known: NDArray[np.bool_],
     ids: Ids,
 ) -> Column:
     """Returns the column of all contexts: what is stored of the known ones, the default between
@@ -225,7 +225,7 @@ def _with_default(
     default = model_version.manifest.default_of(name)
     weight = np.ones(1, np.float32)
     if default is None:
-        id_text = show_id(ids[~known][0])
+        id_text = show_id(ids[~is_known][0])
         store_text = f"store {store.name!r} of {store.entry.size} contexts"
         message = (
             f"context_ids: context {id_text} is not in {store_text}, and its feature {name!r} has "
@@ -238,15 +238,15 @@ def _with_default(
         weight = np.asarray(default["weights"], np.float32)
         default = default["ids"]
     default = np.asarray(default).reshape(-1)
-    unknown = int(np.count_nonzero(~known))
-    offsets = checked_offsets(name, stored, known.size - unknown)
-    places = offsets[np.cumsum(known)[~known]].repeat(default.size)
-    lengths = np.full(known.size, default.size)
-    lengths[known] = np.diff(offsets)
-    values = np.insert(stored.values, places, np.tile(default, unknown))
+    unknown = int(np.count_nonzero(~is_known))
+    offsets = checked_offsets(name, stored, is_known.size - unknown)
+    insert_positions = offsets[np.cumsum(is_known)[~is_known]].repeat(default.size)
+    lengths = np.full(is_known.size, default.size)
+    lengths[is_known] = np.diff(offsets)
+    values = np.insert(stored.values, insert_positions, np.tile(default, unknown))
     weights = stored.weights
     if weights is not None:
-        weights = np.insert(weights, places, np.resize(weight, places.size))
+        weights = np.insert(weights, insert_positions, np.resize(weight, insert_positions.size))
     return Column(values, offsets_of(lengths), weights)
 
 
@@ -264,8 +264,8 @@ async def fetch(
       FeatureError: as `write`.
     """
     wanted = dict[str, list[Rows]]()
-    for places, columns, n in groups:
-        names = [name for place in places for name in place.names]
+    for blocks, columns, n in groups:
+        names = [name for block in blocks for name in block.names]
         for layout, rows in model_version.reader.wanted(names, columns, n).items():
             wanted.setdefault(layout, []).append(rows)
     distinct_rows = {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}
@@ -274,13 +274,13 @@ async def fetch(
 
 def write(
     model_version: ModelVersion,
-    places: Sequence[OutputBlock],
+    blocks: Sequence[OutputBlock],
     columns: Columns,
     n: int,
     execution: Execution,
     fetched: Fetched | None = None,
 ) -> None:
-    """Looks features up, each once, into the arrays of `places`; to be called in a phase.
+    """Looks features up, each once, into the arrays of `blocks`; to be called in a phase.
 
     Args:
       columns: what was sent, by input; an input without a column takes its default.
@@ -290,14 +290,14 @@ def write(
       FeatureError: a column does not fit its feature, or is missing without a default; names the
         input.
     """
-    for name, count in model_version.reader.write(places, columns, n, fetched).items():
+    for name, count in model_version.reader.write(blocks, columns, n, fetched).items():
         execution.count("oov_ids", count, model_version.model, name)
-    execution.looked_up(model_version.model, [place.names for place in places], n)
+    execution.looked_up(model_version.model, [block.names for block in blocks], n)
 
 
 async def rows_not_finite(
     model_version: ModelVersion,
-    places: Sequence[OutputBlock],
+    blocks: Sequence[OutputBlock],
     columns: Columns,
     n: int,
     execution: Execution,
@@ -307,19 +307,19 @@ async def rows_not_finite(
 
     Arguments and errors are those of `write`.
     """
-    names = [name for place in places for name in place.names]
+    names = [name for block in blocks for name in block.names]
     fetched = None
     if model_version.shards is not None:
-        fetched = await fetch(model_version, [(places, columns, n)], execution)
-    found = model_version.reader.rows_not_finite(names, columns, n, fetched)
-    for row in found:
+        fetched = await fetch(model_version, [(blocks, columns, n)], execution)
+    lost_rows = model_version.reader.rows_not_finite(names, columns, n, fetched)
+    for row in lost_rows:
         execution.count("non_finite_rows", 1, model_version.model, row.table)
-    return found
+    return lost_rows
 
 
 async def check_rows_finite(
     model_version: ModelVersion,
-    places: Sequence[OutputBlock],
+    blocks: Sequence[OutputBlock],
     columns: Columns,
     n: int,
     execution: Execution,
@@ -327,9 +327,9 @@ async def check_rows_finite(
     """Raises RowNotFinite if a call of `write` read a row with NaN or an infinity; see
     `rows_not_finite`.
     """
-    found = await rows_not_finite(model_version, places, columns, n, execution)
-    if found:
-        raise RowNotFinite(found[0].table, found[0].id)
+    lost_rows = await rows_not_finite(model_version, blocks, columns, n, execution)
+    if lost_rows:
+        raise RowNotFinite(lost_rows[0].table, lost_rows[0].id)
 
 
 async def _fetched(
@@ -388,12 +388,12 @@ async def look_up(
     check_rows(execution.largest(n), table.dim, "ids", settings)
     execution.begin("lookup")
     rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
-    found = rows >= 0
+    is_read = rows >= 0
     execution.looked_up(model_version.model, [(name,)], n)
-    execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
+    execution.count("oov_ids", n - int(np.count_nonzero(is_read)), model_version.model, name)
     skips_unknown = request.not_found is NotFoundRule.SKIP
-    if feature.unknown.rule == "refuse" and not skips_unknown and not found.all():
-        unknown = str(request.ids.values[~found][0])[:128]
+    if feature.unknown.rule == "refuse" and not skips_unknown and not is_read.all():
+        unknown = str(request.ids.values[~is_read][0])[:128]
         raise UnknownRejected(
             name,
             f"id {unknown!r}",
@@ -402,13 +402,13 @@ async def look_up(
         )
     not_found = None
     if skips_unknown:
-        not_found = request.ids.values[~found]
+        not_found = request.ids.values[~is_read]
     if feature.unknown.row is not None:
-        rows = np.where(found, rows, feature.unknown.row)
+        rows = np.where(is_read, rows, feature.unknown.row)
     vectors, lost = await _vectors(model_version, feature.table, rows, execution)
     if feature.unknown.rule == "refuse" and lost.any():
         raise RowUnavailable(name, request.ids.values[lost][0])
-    found &= ~lost
+    is_read &= ~lost
     is_finite = np.isfinite(vectors).all(axis=1)
     if not is_finite.all():
         count = int(np.count_nonzero(~is_finite))
@@ -422,7 +422,7 @@ async def look_up(
         model_version.version,
         feature.table,
         vectors,
-        found,
+        is_read,
         lost if lost.any() else None,
         not_found,
     )

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from service.engine.execution import Execution
 
 MARGIN = 2
-"""How many times the expected time must remain: that is an average, and the response is still to
-be written.
+"""Multiple of the expected time that must remain: that is an average, and the response is still to
+be written. A larger margin leaves steps out that would have been in time.
 """
 _DECAY = 0.5
-"""What is observed, as a share of the estimate, of a step that was dropped: an estimate that is too
-high does not last.
+"""Share of its estimate that a step is taken to need once it was dropped: an estimate that is too
+high does not last. A smaller share tries slow steps again sooner.
 """
 
 
@@ -37,7 +37,9 @@ class Pace:
         """How long the step is expected to take; 0.0: nothing is known yet."""
         seconds = self.execution.estimates.expected((*self.kind, "seconds"))
         units = self.execution.estimates.expected((*self.kind, "units"))
-        return self.units * seconds / units if seconds and units else 0.0
+        if not seconds or not units:
+            return 0.0
+        return self.units * seconds / units
 
     @contextmanager
     def measured(self, runs: bool = True) -> Iterator[None]:

@@ -21,7 +21,7 @@ from service.versions.version import LoadedTower
 
 _SCORES_PER_CONTEXT = 8
 """Scores of one context that are counted, evenly spread: they are much alike, so that those of many
-contexts tell more than all scores of a few.
+contexts show more than all scores of a few.
 """
 
 
@@ -64,10 +64,12 @@ class ScoreDrift:
         counts = np.bincount(bins, minlength=SCORE_BINS_MAX)
         with self._lock:
             before = self._counts.get(tower)
-            self._counts[tower] = counts if before is None else counts + before
+            if before is not None:
+                counts = counts + before
+            self._counts[tower] = counts
 
     def report(self) -> None:
-        """Sets the metrics; call it once a second."""
+        """Sets the metrics; call it once per second."""
         current = {
             (model, name): tower
             for model, version in self._versions.current().items()

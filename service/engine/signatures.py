@@ -113,7 +113,7 @@ def _calls(model_version: ModelVersion) -> Iterator[Json]:
         outputs: Sequence[str] = (),
         stores: bool = True,
     ) -> Json:
-        features = [_feature(manifest, each, stores) for each in inputs]
+        features = [_feature(manifest, name, stores) for name in inputs]
         return {
             "call": call,
             "tower": name,
@@ -149,14 +149,18 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     stored = stores and any(name in store.features for store in holding.values())
     if isinstance(feature, DenseFeature):
         bag = next(
-            (each for each in every if isinstance(each, DenseFeature) and each.take == "padded"),
+            (
+                feature
+                for feature in every
+                if isinstance(feature, DenseFeature) and feature.take == "padded"
+            ),
             None,
         )
         fields: Json = {"kind": feature.kind, "shape": feature.shape}
         if bag is not None:
             feature = bag
             fields = {"kind": "bag", "length": bag.shape[0]}
-        fields["weighted"] = any(each.weighted for each in every)
+        fields["weighted"] = any(reader.weighted for reader in every)
     elif feature.places is not None:  # a list of exactly as many values
         fields = {"kind": "dense", "shape": (feature.places,), "unknown": _unknown(feature)}
     else:
@@ -262,10 +266,10 @@ def _network(entry: Tower | TowerPart, running: set[str]) -> Json:
 def _tensors(entries: Sequence[TowerInput | TowerOutput]) -> list[Json]:
     return [
         {
-            **_pick(one, "name", "dtype"),
-            "shape": tuple(-1 if size is None else size for size in one.shape),
-            "readers": one.sources if isinstance(one, TowerInput) else (),
-            "tensor": one.tensor if isinstance(one, TowerInput) else "",
+            **_pick(entry, "name", "dtype"),
+            "shape": tuple(-1 if size is None else size for size in entry.shape),
+            "readers": entry.sources if isinstance(entry, TowerInput) else (),
+            "tensor": entry.tensor if isinstance(entry, TowerInput) else "",
         }
-        for one in entries
+        for entry in entries
     ]

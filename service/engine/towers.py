@@ -63,12 +63,12 @@ class Contexts:
     @classmethod
     def of(cls, layout: Layout, offsets: Offsets) -> Contexts:
         """Allocates the arrays."""
-        shapes = [(each, (offsets.size - 1, each.ends[-1])) for each in layout.frames]
+        shapes = [(frame, (offsets.size - 1, frame.ends[-1])) for frame in layout.frames]
         return cls(
             offsets,
             [
-                OutputBlock(np.empty(shape, each.dtype), each.names, each.ends)
-                for each, shape in shapes
+                OutputBlock(np.empty(shape, frame.dtype), frame.names, frame.ends)
+                for frame, shape in shapes
             ],
             {},
         )
@@ -76,14 +76,16 @@ class Contexts:
     def rows(self, start: int, stop: int) -> Contexts:
         """Returns the contexts of the candidates from `start` to `stop`, in the same arrays."""
         first, last = self.offsets.searchsorted([start + 1, stop]) - (1, 0)
-        frames = [each._replace(array=each.array[first:last]) for each in self.frames]
+        frames = [frame._replace(array=frame.array[first:last]) for frame in self.frames]
         outputs = {name: array[first:last] for name, array in self.outputs.items()}
         return Contexts(self.offsets[first : last + 1].clip(start, stop), frames, outputs)
 
     def columns(self, span: Span) -> Array:
         """Returns the columns of a frame that are copied."""
-        found: Array = self.frames[span.source[0]].array[:, span.first : span.first + span.ends[-1]]
-        return found
+        frame_columns: Array = self.frames[span.source[0]].array[
+            :, span.first : span.first + span.ends[-1]
+        ]
+        return frame_columns
 
     def repeated(self, array: Array) -> Array:
         """Returns the row of each candidate's context."""
@@ -111,21 +113,21 @@ class Inputs:
         self._shared: list[tuple[Array, Array]] = []
         flat: dict[tuple[int, ...], Array] = {}
         for part, inputs in enumerate(layout.parts):
-            for number, one in enumerate(() if layout.once[part] else inputs):
-                if one.made:
+            for number, tensor in enumerate(() if layout.once[part] else inputs):
+                if tensor.made:
                     continue
-                rows = flat[part, number] = np.empty((m, one.width), one.dtype)
-                is_flat = one.shape == (one.width,)
-                self.arrays[part][one.name] = rows if is_flat else rows.reshape(m, *one.shape)
-                for each in one.written:
+                rows = flat[part, number] = np.empty((m, tensor.width), tensor.dtype)
+                is_flat = tensor.shape == (tensor.width,)
+                self.arrays[part][tensor.name] = rows if is_flat else rows.reshape(m, *tensor.shape)
+                for span in tensor.written:
                     self.places.append(
-                        OutputBlock(rows[:, each.start : each.stop], each.names, each.ends)
+                        OutputBlock(rows[:, span.start : span.stop], span.names, span.ends)
                     )
-                for each in one.repeated:
-                    self._repeated.append((each, rows[:, each.start : each.stop]))
-                for each in one.shared:
-                    source = flat[each.source][:, each.first : each.first + each.ends[-1]]
-                    self._shared.append((source, rows[:, each.start : each.stop]))
+                for span in tensor.repeated:
+                    self._repeated.append((span, rows[:, span.start : span.stop]))
+                for span in tensor.shared:
+                    source = flat[span.source][:, span.first : span.first + span.ends[-1]]
+                    self._shared.append((source, rows[:, span.start : span.stop]))
 
     def fill(self, contexts: Contexts) -> None:
         """Copies features to the other columns that take them: those of a context, to all of its
@@ -195,14 +197,16 @@ def run_contexts(
     for number, part in enumerate(plan.parts):
         if plan.layout.once[number]:
             inputs = {}
-            for one in plan.layout.parts[number]:
+            for tensor in plan.layout.parts[number]:
                 columns = (
-                    [contexts.outputs[one.made]]
-                    if one.made
-                    else [*map(contexts.columns, one.repeated)]
+                    [contexts.outputs[tensor.made]]
+                    if tensor.made
+                    else [*map(contexts.columns, tensor.repeated)]
                 )
-                found = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-                inputs[one.name] = np.ascontiguousarray(found.reshape(n, *one.shape), one.dtype)
+                joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+                inputs[tensor.name] = np.ascontiguousarray(
+                    joined.reshape(n, *tensor.shape), tensor.dtype
+                )
             contexts.outputs.update(
                 _run(tower, part, inputs, n, plan.layout.row_bytes[number], execution)
             )
@@ -228,22 +232,22 @@ def run(
     outputs = dict[str, Array]()
 
     def output(name: str) -> Array:
-        found = outputs.get(name)
-        return contexts.repeated(contexts.outputs[name]) if found is None else found
+        array = outputs.get(name)
+        return contexts.repeated(contexts.outputs[name]) if array is None else array
 
     for number, part in enumerate(plan.parts):
         if not layout.once[number]:
             arrays = inputs.arrays[number]
-            for one in layout.parts[number]:
-                if one.made:
-                    arrays[one.name] = np.ascontiguousarray(
-                        output(one.made).reshape(m, *one.shape), one.dtype
+            for tensor in layout.parts[number]:
+                if tensor.made:
+                    arrays[tensor.name] = np.ascontiguousarray(
+                        output(tensor.made).reshape(m, *tensor.shape), tensor.dtype
                     )
             outputs |= _run(tower, part, arrays, m, layout.row_bytes[number], execution)
-    found = {name: output(name) for name in plan.outputs}
-    for name, array in found.items():
+    results = {name: output(name) for name in plan.outputs}
+    for name, array in results.items():
         check_finite(array, f"output {name!r} of tower {tower.name!r}")
-    return found
+    return results
 
 
 def _run(
@@ -262,15 +266,18 @@ def _run(
     blocks = []
     for first in range(0, n, block):
         execution.check()
-        some = (
+        block_inputs = (
             inputs
             if block == n
             else {name: array[first : first + block] for name, array in inputs.items()}
         )
-        blocks.append(part.network.run(some))
+        blocks.append(part.network.run(block_inputs))
     execution.count("tower_examples", n, tower.manifest.model, tower.name, part.entry.name)
     return (
         blocks[0]
         if block == n
-        else {name: np.concatenate([each[name] for each in blocks]) for name in blocks[0]}
+        else {
+            name: np.concatenate([block_outputs[name] for block_outputs in blocks])
+            for name in blocks[0]
+        }
     )

@@ -1,4 +1,4 @@
-"""Synthetic requests that a model version must answer before it is served, computed as real ones
+"""Synthetic requests that must succeed before a model version is served, computed as real ones
 are.
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.validation import NotFinite
 from service.errors import RowNotFinite
-from service.versions.version import ModelVersion
+from service.versions.version import LoadedTower, ModelVersion, ServedIndex
 
 _EXAMPLES = (1, 64)
 """Examples of each run of a tower: one alone, and enough to grow every buffer once."""
@@ -58,43 +59,57 @@ def run(
     size.
 
     Args:
-      throttle: called after each.
+      model_version: The version.
+      settings: The settings of the service.
+      throttle: Pauses the load; called after each computation.
     Raises:
-      ServiceError, BundleError: a request cannot be answered.
-      Exception: whatever a tower or an index raises.
+      ServiceError, BundleError: A request fails.
+      Exception: An error of a tower or an index.
     """
     execution = Execution("warm_up")
     for table in model_version.tables.values():
+        # The first page and the last one: a file that is too short fails here.
         table.gather(np.array([0, table.rows - 1], np.int64))
         throttle()
     for tower in model_version.towers.values():
-        plan = tower.plan(frozenset(output.name for output in tower.entry.outputs))
-        for n in _EXAMPLES:
-            inputs = towers.Inputs(plan.layout_alone, n)
-            for place in inputs.places:
-                place.array[...] = "" if place.array.dtype == object else 0
-            with contextlib.suppress(*_NOT_COMPUTED):
-                towers.run(tower, plan, inputs, execution)[tower.entry.result].reshape(n, -1)
-            throttle()
+        _run_tower(tower, execution, throttle)
     for store in model_version.contexts.values():
-        store.store.features(
-            store.store.positions(store.store.ids(np.zeros(1, np.int64))), store.entry.features
-        )
+        first_id = store.store.ids(np.zeros(1, np.int64))
+        store.store.features(store.store.positions(first_id), store.entry.features)
         throttle()
     for name, index in model_version.indexes.items():
-        first = index.corpus.store.ids(np.zeros(1, np.int64))
-        attributes = tuple(index.corpus.entry.attributes)
-        small = index.here is not None and index.here.vectors.nbytes <= _EXACT_BYTES_MAX
-        for exact in (False, True) if small else (False,):
-            search = RetrievalRequest(
-                Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact
-            )
+        for search in _searches(name, index):
             completed(retrieve.retrieve(model_version, search, settings, execution))
             throttle()
     for compute, request in _requests(model_version):
         with contextlib.suppress(*_NOT_COMPUTED):
             completed(compute(model_version, request, settings, execution))
         throttle()
+
+
+def _run_tower(tower: LoadedTower, execution: Execution, throttle: Callable[[], object]) -> None:
+    """Runs a tower on zeros, for one example and for several."""
+    plan = tower.plan(frozenset(output.name for output in tower.entry.outputs))
+    for n in _EXAMPLES:
+        inputs = towers.Inputs(plan.layout_alone, n)
+        for block in inputs.places:
+            zero: Any = 0
+            if block.array.dtype == object:
+                zero = ""
+            block.array[...] = zero
+        with contextlib.suppress(*_NOT_COMPUTED):
+            towers.run(tower, plan, inputs, execution)[tower.entry.result].reshape(n, -1)
+        throttle()
+
+
+def _searches(name: str, index: ServedIndex) -> Iterator[RetrievalRequest]:
+    """Yields searches for the candidate nearest to the first one of an index."""
+    first_id = index.corpus.store.ids(np.zeros(1, np.int64))
+    attributes = tuple(index.corpus.entry.attributes)
+    search = RetrievalRequest(Target(), k=1, ids=first_id, index=name, attributes=attributes)
+    yield search
+    if index.here is not None and index.here.vectors.nbytes <= _EXACT_BYTES_MAX:
+        yield replace(search, exact=True)
 
 
 def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
@@ -106,18 +121,21 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
             continue
         context = tower.by_role["context"]
         candidate = tower.by_role["candidate"]
-        sent = _columns(manifest, context)
+        context_columns = _columns(manifest, context)
         if candidate:
             yield (
                 rank.rank,
                 RankingRequest(
-                    Target(), sent, candidate_features=_columns(manifest, candidate), tower=name
+                    Target(),
+                    context_columns,
+                    candidate_features=_columns(manifest, candidate),
+                    tower=name,
                 ),
             )
         for index_name, index in model_version.indexes.items():
             scored = model_version.ranking_inputs(name, "candidate")
             not_stored = set(scored) - set(index.corpus.entry.features)
-            if any(manifest.default_of(each) is None for each in not_stored):
+            if any(manifest.default_of(name) is None for name in not_stored):
                 continue  # such candidates are ranked by features that clients send
             query = model_version.towers[index.entry.query_tower]
             ranked_by = model_version.ranking_inputs(name, "context")
@@ -132,22 +150,25 @@ def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
     """Returns one example of each input: id 0 (or "0"), or as many zeros as it has values."""
     columns: dict[str, Column] = {}
     for name in names:
-        readers = [manifest.features[each] for each in manifest.inputs[name]]
+        readers = [manifest.features[reader] for reader in manifest.inputs[name]]
         sizes = [
-            math.prod(each.shape)
-            for each in readers
-            if isinstance(each, DenseFeature) and each.take == "values"
+            math.prod(reader.shape)
+            for reader in readers
+            if isinstance(reader, DenseFeature) and reader.take == "values"
         ]
         sizes += [
-            each.places
-            for each in readers
-            if isinstance(each, EmbeddedFeature) and each.places is not None
+            reader.places
+            for reader in readers
+            if isinstance(reader, EmbeddedFeature) and reader.places is not None
         ]
         length = manifest.length_of(name)
         if length is not None:
             sizes.append(length.values)
-        size = sizes[0] if sizes else 1
-        texts = any(sent_dtype(each, name) == "string" for each in readers)
-        values: NDArray[Any] = np.full(size, "0", object) if texts else np.zeros(size, np.int64)
+        size = 1
+        if sizes:
+            size = sizes[0]
+        values: NDArray[Any] = np.zeros(size, np.int64)
+        if any(sent_dtype(reader, name) == "string" for reader in readers):
+            values = np.full(size, "0", object)
         columns[name] = Column(values, np.array([0, size], np.int64))
     return columns

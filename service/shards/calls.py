@@ -17,8 +17,8 @@ from service.config import ServiceSettings
 from service.engine.calls import Request, Result, Vectors, magnitude
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
-from service.engine.retrieval.filters import Compiled
-from service.engine.retrieval.search import Found
+from service.engine.retrieval.filters import CompiledFilter
+from service.engine.retrieval.search import Neighbors
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.engine.validation import NotFinite, check_bytes, show_version
 from service.errors import FieldViolation, InvalidArgument, NotFound
@@ -127,7 +127,7 @@ class SearchResult(Result):
       overflow: Whether a score is beyond float32.
     """
 
-    neighbors: Found
+    neighbors: Neighbors
     overflow: bool = False
 
     @property
@@ -250,7 +250,7 @@ async def search_part(
         neighbors = search.nearest(index, queries, options, execution)
     except NotFinite:
         # Only the router knows whether numbers of its client, or of a tower, are at fault.
-        nothing = Found(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
+        nothing = Neighbors(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
         return SearchResult(model_version.model, model_version.version, nothing, overflow=True)
     execution.computed(query_count)
 
@@ -294,8 +294,8 @@ def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
 
 
 def _allowed_here(
-    index: LoadedIndex, index_search: IndexSearch, compiled: Compiled | None
-) -> search.Allowed:
+    index: LoadedIndex, index_search: IndexSearch, compiled: CompiledFilter | None
+) -> search.AllowedCandidates:
     """Returns which of this shard's candidates each query may find, by position among them."""
     query_count = len(index_search.vectors)
     if len(index_search.excluded) not in (0, query_count):
@@ -312,7 +312,7 @@ def _allowed_here(
     if not excluded:
         no_positions: NDArray[Any] = np.empty(0, np.uint32)
         excluded = [no_positions] * query_count
-    return search.Allowed(denied, excluded, compiled)
+    return search.AllowedCandidates(denied, excluded, compiled)
 
 
 def _check_bundle(

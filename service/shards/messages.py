@@ -16,7 +16,7 @@ from service.codec.protobuf import explanation_message, packed, read_explanation
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.engine.retrieval.search import Found
+from service.engine.retrieval.search import Neighbors
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.engine.validation import NotFinite
 from service.errors import Internal, InvalidArgument
@@ -146,7 +146,7 @@ def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.Sea
 
 def read_found(
     message: shard_pb.SearchResponse, search: IndexSearch, held_positions: range, shard: ShardNumber
-) -> Found:
+) -> Neighbors:
     """Reads what a shard found.
 
     Args:
@@ -211,7 +211,7 @@ def read_found(
         )
 
     explanations = tuple([read_explanation(explanation) for explanation in message.explanations])
-    return Found(positions, scores, offsets_of(counts), explanations)
+    return Neighbors(positions, scores, offsets_of(counts), explanations)
 
 
 def _least_counts(search: IndexSearch, held_positions: range) -> NDArray[np.int64]:

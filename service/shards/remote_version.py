@@ -19,7 +19,7 @@ from bundle.tables.id_values import distinct
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine.retrieval.search import Found, concatenated
+from service.engine.retrieval.search import Neighbors, concatenated
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Internal, NotReady, ServiceError
 from service.shards import messages
@@ -140,7 +140,9 @@ class RemoteVersion:
         fetched = await self._read_all(reads_of, left_s)
         return fetched[index].take(positions)
 
-    async def search(self, index_search: IndexSearch, left_s: float) -> tuple[list[Found], float]:
+    async def search(
+        self, index_search: IndexSearch, left_s: float
+    ) -> tuple[list[Neighbors], float]:
         """Searches the partitions of every shard that has any. Implements RemoteParts.search."""
 
         def calls_of(division: Division) -> list[ShardCall]:
@@ -160,7 +162,7 @@ class RemoteVersion:
             return calls
 
         calls, responses = await self._call_all(calls_of, left_s)
-        parts_by_shard: dict[ShardNumber, list[Found]] = {}
+        parts_by_shard: dict[ShardNumber, list[Neighbors]] = {}
         problems: dict[ShardNumber, ServiceError] = {}
         for call, response in zip(calls, responses, strict=True):
             if isinstance(response, ServiceError):
@@ -281,7 +283,7 @@ class RemoteVersion:
         first, end = bounds[shard.number - 1 : shard.number + 1].tolist()
         request = messages.search_message(self._bundle(shard), search)
 
-        def read(response: shard_pb.SearchResponse) -> Found:
+        def read(response: shard_pb.SearchResponse) -> Neighbors:
             return messages.read_found(response, search, range(first, end), shard)
 
         return ShardCall(shard, "Search", request, read)

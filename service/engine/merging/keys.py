@@ -29,7 +29,7 @@ from service.engine.calls import (
     RankingRequest,
     RecommendationRequest,
     RetrievalRequest,
-    Selecting,
+    SelectionRequest,
     Source,
 )
 from service.versions.version import ModelVersion
@@ -153,7 +153,7 @@ def _source_key(source: Source, n: int) -> Hashable:
     return _SOURCE_OPTIONS(source), source.ids and _lists_key(source.ids, n)
 
 
-def _selection_key(request: Selecting, n: int) -> Hashable:
+def _selection_key(request: SelectionRequest, n: int) -> Hashable:
     """Returns what is equal for requests of the same filter and crowding, and of lists of the same
     form.
     """

@@ -23,7 +23,7 @@ from service.engine.calls import (
     RankingRequest,
     RecommendationRequest,
     RetrievalRequest,
-    Selecting,
+    SelectionRequest,
     Source,
 )
 from service.engine.merging.keys import (
@@ -36,7 +36,7 @@ from service.versions.version import ModelVersion
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedRequest:
     """Several requests as one.
 
     Attributes:
@@ -49,7 +49,7 @@ class Merged:
     ends: Offsets
 
 
-def merge(requests: Sequence[Any], version: ModelVersion) -> Merged:
+def merge(requests: Sequence[Any], version: ModelVersion) -> MergedRequest:
     """Returns one request for several whose keys are equal.
 
     Args:
@@ -59,7 +59,9 @@ def merge(requests: Sequence[Any], version: ModelVersion) -> Merged:
     return _MERGES[type(requests[0])](requests, version)
 
 
-def _merged_retrievals(requests: Sequence[RetrievalRequest], version: ModelVersion) -> Merged:
+def _merged_retrievals(
+    requests: Sequence[RetrievalRequest], version: ModelVersion
+) -> MergedRequest:
     counts = [query_count(request, version) for request in requests]
     first = requests[0]
     changes: dict[str, Any] = {}
@@ -77,12 +79,12 @@ def _merged_retrievals(requests: Sequence[RetrievalRequest], version: ModelVersi
     if first.query_offsets is not None:
         changes["query_offsets"] = _merged_offsets([request.query_offsets for request in requests])
     changes |= _merged_selections(requests)
-    return Merged(replace(first, **changes), offsets_of(counts))
+    return MergedRequest(replace(first, **changes), offsets_of(counts))
 
 
 def _merged_recommendations(
     requests: Sequence[RecommendationRequest], version: ModelVersion
-) -> Merged:
+) -> MergedRequest:
     counts = [example_count(request.context, request.context_ids, version) for request in requests]
     contexts = [request.context for request in requests]
     if requests[0].context_ids is None:
@@ -93,7 +95,7 @@ def _merged_recommendations(
     sources = tuple(map(_merged_source, by_number))
     changes = _merged_selections(requests)
     merged = replace(requests[0], context=context, sources=sources, **changes)
-    return Merged(merged, offsets_of(counts))
+    return MergedRequest(merged, offsets_of(counts))
 
 
 def _merged_source(sources: Sequence[Source]) -> Source:
@@ -103,7 +105,7 @@ def _merged_source(sources: Sequence[Source]) -> Source:
     return replace(sources[0], ids=_merged_lists([source.ids for source in sources]))
 
 
-def _merged_selections(requests: Sequence[Selecting]) -> dict[str, Any]:
+def _merged_selections(requests: Sequence[SelectionRequest]) -> dict[str, Any]:
     """Returns the fields of all requests that hold context ids, and lists of ids."""
     changes: dict[str, Any] = {}
     if requests[0].context_ids is not None:
@@ -115,7 +117,7 @@ def _merged_selections(requests: Sequence[Selecting]) -> dict[str, Any]:
     return changes
 
 
-def _merged_rankings(requests: Sequence[RankingRequest], version: ModelVersion) -> Merged:
+def _merged_rankings(requests: Sequence[RankingRequest], version: ModelVersion) -> MergedRequest:
     counts = [context_count(request) for request in requests]
     candidate_counts = [candidate_count(request, version) for request in requests]
     offsets = []
@@ -137,25 +139,27 @@ def _merged_rankings(requests: Sequence[RankingRequest], version: ModelVersion) 
         candidate_features=candidate_features,
         offsets=_merged_offsets(offsets),
     )
-    return Merged(merged, offsets_of(counts))
+    return MergedRequest(merged, offsets_of(counts))
 
 
-def _merged_embeddings(requests: Sequence[EmbeddingRequest], version: ModelVersion) -> Merged:
+def _merged_embeddings(
+    requests: Sequence[EmbeddingRequest], version: ModelVersion
+) -> MergedRequest:
     counts = [example_count(request.features, None, version) for request in requests]
     features = _counted_columns([request.features for request in requests], sum(counts))
-    return Merged(replace(requests[0], features=features), offsets_of(counts))
+    return MergedRequest(replace(requests[0], features=features), offsets_of(counts))
 
 
 def _merged_lookups(
     requests: Sequence[LookupRequest],
     version: ModelVersion,  # noqa: ARG001 - as all
-) -> Merged:
+) -> MergedRequest:
     values = [request.ids.values for request in requests]
     merged = replace(requests[0], ids=Column(np.concatenate(values)))
-    return Merged(merged, offsets_of([ids.size for ids in values]))
+    return MergedRequest(merged, offsets_of([ids.size for ids in values]))
 
 
-_MERGES: Mapping[type, Callable[[Any, ModelVersion], Merged]] = {
+_MERGES: Mapping[type, Callable[[Any, ModelVersion], MergedRequest]] = {
     RetrievalRequest: _merged_retrievals,
     RankingRequest: _merged_rankings,
     RecommendationRequest: _merged_recommendations,

@@ -51,18 +51,18 @@ class Ordering:
         return evaluated(self.formula, values, id_of)
 
 
-def ordering(tower: LoadedTower, text: str, others: Collection[str] = ()) -> Ordering:
+def ordering(tower: LoadedTower, text: str, other_names: Collection[str] = ()) -> Ordering:
     """Returns what candidates are ordered by: the request's formula, else the bundle's.
 
     Args:
-      others: what the request's formula may take beside outputs of the tower.
+      other_names: what the request's formula may take beside outputs of the tower.
     Raises:
       InvalidArgument: the text is no formula, or names none of these; names the nearest one.
     """
     if not text:
         return Ordering(tower, tower.formula)
     owner = f"tower {tower.name!r}"
-    return Ordering(tower, parsed(text, {*tower.heads, *others}, "an output", owner))
+    return Ordering(tower, parsed(text, {*tower.heads, *other_names}, "an output", owner))
 
 
 def parsed(text: str, names: Collection[str], what: str, owner: str) -> Formula:
@@ -96,9 +96,9 @@ def evaluated(
     try:
         return formula.evaluate(values)
     except FormulaUndefined as problem:
-        known = "" if id_of is None else f"; its id is {str(id_of(problem.position))[:128]!r}"
+        id_text = "" if id_of is None else f"; its id is {str(id_of(problem.position))[:128]!r}"
         expected = "a formula with a finite value for each candidate"
-        raise _invalid(formula.text, f"{problem}{known}", expected) from problem
+        raise _invalid(formula.text, f"{problem}{id_text}", expected) from problem
 
 
 def _invalid(text: str, problem: object, expected: str) -> InvalidArgument:

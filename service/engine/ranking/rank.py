@@ -94,22 +94,22 @@ class Candidates:
         stored too.
         """
         m = int(self.offsets[-1])
-        sent = self.sent
+        columns = self.sent
         if stop - start < m:
-            sent = {name: _rows(column, m, start, stop) for name, column in sent.items()}
+            columns = {name: _rows(column, m, start, stop) for name, column in columns.items()}
         if self.corpus is None or self.positions is None:
-            return sent
-        held = set(self.corpus.entry.features).difference(sent)
-        wanted = [name for name in names if name in held]
-        return {**sent, **self.corpus.store.features(self.positions[start:stop], wanted)}
+            return columns
+        stored_names = set(self.corpus.entry.features).difference(columns)
+        read_names = [name for name in names if name in stored_names]
+        return {**columns, **self.corpus.store.features(self.positions[start:stop], read_names)}
 
-    def only(self, kept: NDArray[np.int64]) -> Candidates:
+    def only(self, selected: NDArray[np.int64]) -> Candidates:
         """Returns some of the candidates, by their ascending positions among all."""
         counts = np.zeros(int(self.offsets[-1]), np.int64)
-        counts[kept] = 1
-        sent = {name: repeated(name, column, counts) for name, column in self.sent.items()}
-        positions = None if self.positions is None else self.positions[kept]
-        return Candidates(kept.searchsorted(self.offsets), sent, self.corpus, positions)
+        counts[selected] = 1
+        columns = {name: repeated(name, column, counts) for name, column in self.sent.items()}
+        positions = None if self.positions is None else self.positions[selected]
+        return Candidates(selected.searchsorted(self.offsets), columns, self.corpus, positions)
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,9 @@ async def score(
         n = offsets.size - 1
         frames = towers.Contexts.of(plan.layout, offsets).frames
         await lookup.check_rows_finite(model_version, frames, context, n, execution)
-        places = towers.Inputs(plan.layout, 0).places
+        blocks = towers.Inputs(plan.layout, 0).places
         columns = candidates.columns(plan.inputs["candidate"], 0, m)
-        rows = await lookup.rows_not_finite(model_version, places, columns, m, execution)
+        rows = await lookup.rows_not_finite(model_version, blocks, columns, m, execution)
         if rows:
             raise CandidatesNotFinite(rows) from problem
         raise
@@ -273,8 +273,8 @@ async def _scores(
         return inputs
 
     def run(start: int, stop: int, inputs: towers.Inputs) -> None:
-        own = contexts if inputs.m == m else contexts.rows(start, stop)
-        for name, array in towers.run(tower, plan, inputs, execution, own).items():
+        range_contexts = contexts if inputs.m == m else contexts.rows(start, stop)
+        for name, array in towers.run(tower, plan, inputs, execution, range_contexts).items():
             scores[name][start:stop] = array.reshape(inputs.m)
 
     count = min(execution.idle_threads + 1, m // _RANGE_MIN)
@@ -455,9 +455,9 @@ def _rows(column: Column, m: int, start: int, stop: int) -> Column:
     """Returns the examples from `start` to `stop` of a column of m."""
     values, offsets, weights = column
     if offsets is None:
-        each = values.size // m
-        first = start * each
-        last = stop * each
+        per_example = values.size // m
+        first = start * per_example
+        last = stop * per_example
     else:
         first = int(offsets[start])
         last = int(offsets[stop])

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.engine import lookup
 from service.engine.calls import Explanation, IdLists, Ids, NotFoundRule, Offsets, RetrievalRequest
-from service.engine.retrieval.search import Found, Queries
+from service.engine.retrieval.search import Neighbors, Queries
 from service.versions.version import LoadedStore
 
 Positions = NDArray[Any]
 
-NO_NEIGHBORS = Found(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
+NO_NEIGHBORS = Neighbors(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
 """What no query finds."""
 _NO_ID = Explanation("none", shortfall="none of the ids of the query exists")
 
@@ -85,7 +85,7 @@ def searchable(queries: Queries) -> tuple[Queries, NDArray[np.bool_]]:
     return Queries(queries.vectors, allowed, offsets_of(counts[has_vector])), has_vector
 
 
-def spread(neighbors: Found, has_vector: NDArray[np.bool_]) -> Found:
+def spread(neighbors: Neighbors, has_vector: NDArray[np.bool_]) -> Neighbors:
     """Returns the neighbors of all queries; those without a vector have none.
 
     Args:

@@ -15,12 +15,12 @@ from runtime.exact import normalised
 from service.engine.calls import Explanation, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
-from service.engine.retrieval.filters import Compiled, Matches, is_among
+from service.engine.retrieval.filters import CompiledFilter, Matches, is_among
 from service.engine.retrieval.merging import explained, merged
 from service.engine.retrieval.search import (
     CELLS_MAX,
-    Allowed,
-    Found,
+    AllowedCandidates,
+    Neighbors,
     Queries,
     SearchedPart,
     SearchOptions,
@@ -32,7 +32,7 @@ Positions = NDArray[np.int64]
 
 def nearest(
     index: ServedIndex, queries: Queries, options: SearchOptions, execution: Execution
-) -> tuple[Found, list[SearchedPart]]:
+) -> tuple[Neighbors, list[SearchedPart]]:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`.
 
     Returns:
@@ -48,12 +48,12 @@ def nearest(
 
 
 def with_changed(
-    base_neighbors: Found,
+    base_neighbors: Neighbors,
     index: ServedIndex,
     queries: Queries,
     options: SearchOptions,
     execution: Execution,
-) -> Found:
+) -> Neighbors:
     """Returns the k nearest of the bundle's candidates, and of those that were added or replaced
     since.
 
@@ -71,9 +71,9 @@ def with_changed(
 
 def _searched(
     index: ServedIndex,
-    base_neighbors: Found,
+    base_neighbors: Neighbors,
     queries: Queries,
-    changed_allowed: list[Allowed],
+    changed_allowed: list[AllowedCandidates],
     options: SearchOptions,
     execution: Execution,
 ) -> list[SearchedPart]:
@@ -97,7 +97,7 @@ def _searched(
 def _nearest(
     part: LoadedIndex,
     queries: Queries,
-    allowed: Allowed,
+    allowed: AllowedCandidates,
     floors: NDArray[np.float32] | None,
     options: SearchOptions,
     execution: Execution,
@@ -113,7 +113,7 @@ def _nearest(
     return SearchedPart(part, allowed, neighbors)
 
 
-def _floors(base_neighbors: Found, k: int) -> NDArray[np.float32]:
+def _floors(base_neighbors: Neighbors, k: int) -> NDArray[np.float32]:
     """Returns the lowest score of each query's k neighbors in the bundle: what scores less is not
     among the k nearest of all parts.
     """
@@ -129,7 +129,7 @@ def _floors(base_neighbors: Found, k: int) -> NDArray[np.float32]:
 def _reaching(
     part: LoadedIndex,
     vectors: Vectors,
-    allowed: Allowed,
+    allowed: AllowedCandidates,
     floors: NDArray[np.float32],
     options: SearchOptions,
 ) -> SearchedPart | None:
@@ -173,23 +173,23 @@ def _reaching(
         scores = scores[is_allowed]
     explanation = Explanation("exact", scored=scored)
     if len(vectors) == 1:
-        return SearchedPart(part, allowed, Found.of_one(positions, scores, explanation))
+        return SearchedPart(part, allowed, Neighbors.of_one(positions, scores, explanation))
     offsets = numbers.searchsorted(np.arange(len(vectors) + 1))
-    neighbors = Found(positions, scores, offsets, (explanation,) * len(vectors))
+    neighbors = Neighbors(positions, scores, offsets, (explanation,) * len(vectors))
     return SearchedPart(part, allowed, neighbors)
 
 
 def _merged(
     index: ServedIndex,
-    base_neighbors: Found,
+    base_neighbors: Neighbors,
     changed: Sequence[SearchedPart],
     options: SearchOptions,
-) -> Found:
+) -> Neighbors:
     """Returns the k nearest of what was found in the parts; as of `with_changed`."""
     parts = [base_neighbors]
     for part, first in zip(changed, index.part_ends.tolist(), strict=False):
         local, scores, offsets, of_queries = part.neighbors
-        parts.append(Found(local + first, scores, offsets, of_queries))
+        parts.append(Neighbors(local + first, scores, offsets, of_queries))
     neighbors = merged(parts, options.k)
     if not options.explain:
         return neighbors
@@ -227,12 +227,12 @@ def changed_vectors_at(index: ServedIndex, positions: Positions) -> Vectors:
     return vectors
 
 
-def allowed_in_base(index: ServedIndex, allowed: Allowed) -> Allowed:
+def allowed_in_base(index: ServedIndex, allowed: AllowedCandidates) -> AllowedCandidates:
     """Returns what queries may find of the bundle's candidates."""
     return _allowed_by_part(index, allowed)[0]
 
 
-def _allowed_by_part(index: ServedIndex, allowed: Allowed) -> list[Allowed]:
+def _allowed_by_part(index: ServedIndex, allowed: AllowedCandidates) -> list[AllowedCandidates]:
     """Returns what queries may find of the bundle's candidates, and in each changed part, counted
     from its first one. Only the first has the filter, which each part compiles for itself.
     """
@@ -247,14 +247,16 @@ def _allowed_by_part(index: ServedIndex, allowed: Allowed) -> list[Allowed]:
         of_queries = [index.by_part(positions) for positions in allowed.excluded]
         excluded_parts = list(zip(*of_queries, strict=True))
     parts = [
-        Allowed(denied_in_part, excluded, None, mask)
+        AllowedCandidates(denied_in_part, excluded, None, mask)
         for denied_in_part, excluded, mask in zip(denied_parts, excluded_parts, masks, strict=True)
     ]
     parts[0] = parts[0]._replace(filter=allowed.filter)
     return parts
 
 
-def _filter(part: LoadedIndex, options: SearchOptions, execution: Execution) -> Compiled | None:
+def _filter(
+    part: LoadedIndex, options: SearchOptions, execution: Execution
+) -> CompiledFilter | None:
     """Returns which candidates of a part match the filter of a request; None: all."""
     compiled = None
     if options.filter:
@@ -263,6 +265,6 @@ def _filter(part: LoadedIndex, options: SearchOptions, execution: Execution) -> 
         return compiled
     # Those that were replaced since are as many as the others, and are not even scored.
     if compiled is None:
-        return Compiled(b"", Matches(part.live, block=part.block), False)
+        return CompiledFilter(b"", Matches(part.live, block=part.block), False)
     matching = compiled.matches.positions
-    return Compiled(b"", Matches(matching[is_among(matching, part.live)]), False)
+    return CompiledFilter(b"", Matches(matching[is_among(matching, part.live)]), False)

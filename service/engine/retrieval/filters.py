@@ -62,7 +62,7 @@ class Matches:
         vectors = None if self.block is None else self.block.vectors
         arrays = (self.positions, self.mask, vectors)
         codes_bytes = 0 if self.codes is None else self.codes.bytes
-        return 512 + codes_bytes + sum(each.nbytes for each in arrays if each is not None)
+        return 512 + codes_bytes + sum(array.nbytes for array in arrays if array is not None)
 
     def masked(self, size: int) -> Matches:
         """Returns the same with a mask over `size` candidates."""
@@ -74,7 +74,7 @@ class Matches:
         return replace(self, block=VectorBlock(vectors, index.entry.distance))
 
 
-class Compiled(NamedTuple):
+class CompiledFilter(NamedTuple):
     """A filter with its key in the cache, what matches it, and whether the cache held it.
 
     Attributes:
@@ -86,42 +86,44 @@ class Compiled(NamedTuple):
     again: bool
 
 
-def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> Compiled:
+def compiled(
+    index: LoadedIndex, request_filter: Filter, check: Callable[[], object]
+) -> CompiledFilter:
     """Returns the candidates that match a filter, from the cache where it holds them.
 
     Args:
       index: The index whose candidates are meant.
-      sent: The filter.
+      request_filter: The filter.
       check: Raises if the request has no time left; called before each nested filter and
         circle, and between parts of many strings.
 
     Raises:
       InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
     """
-    text = repr(_spelled(sent, check))
+    text = repr(_spelled(request_filter, check))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    found: Matches | None = index.compiled.get(index, key)
-    if found is not None:  # it was checked before
-        return Compiled(key, found, True)
-    checked = _checked_filter(index.corpus, sent, "filter")
-    return Compiled(key, _matches(index.corpus, len(index.vectors), checked, check), False)
+    cached_matches: Matches | None = index.compiled.get(index, key)
+    if cached_matches is not None:  # it was checked before
+        return CompiledFilter(key, cached_matches, True)
+    checked = _checked_filter(index.corpus, request_filter, "filter")
+    return CompiledFilter(key, _matches(index.corpus, len(index.vectors), checked, check), False)
 
 
 def matching(
-    corpus: LoadedStore, sent: Filter, positions: Positions, check: Callable[[], object]
+    corpus: LoadedStore, request_filter: Filter, positions: Positions, check: Callable[[], object]
 ) -> Mask:
     """Returns which of some candidates match a filter, [m] bool; nothing is kept.
 
     Args:
       corpus: The candidates.
-      sent: The filter.
+      request_filter: The filter.
       positions: [m] int64, in any order.
       check: As of `compiled`.
 
     Raises:
       InvalidArgument: As `compiled`.
     """
-    checked = _checked_filter(corpus, sent, "filter")
+    checked = _checked_filter(corpus, request_filter, "filter")
     picked = PickedCandidates(corpus.store, positions)
     indexes = {name: ChangedAttributeIndex(picked, name) for name in corpus.filters}
     candidates = FilteredCorpus(corpus.name, corpus.entry, indexes)
@@ -130,23 +132,23 @@ def matching(
     return _mask(matches.positions, size)
 
 
-def check(corpus: FilteredCorpus, sent: Filter) -> None:
+def check(corpus: FilteredCorpus, request_filter: Filter) -> None:
     """Checks a filter that other processes compile.
 
     Raises:
       InvalidArgument: As `compiled`.
     """
-    _checked_filter(corpus, sent, "filter")
+    _checked_filter(corpus, request_filter, "filter")
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
     """Returns which positions are among some that ascend."""
     if not ascending.size:
         return np.zeros(positions.size, bool)
-    found: Mask = (
+    is_equal: Mask = (
         ascending[np.minimum(ascending.searchsorted(positions), ascending.size - 1)] == positions
     )
-    return found
+    return is_equal
 
 
 def not_among(ascending: NDArray[Any], size: int) -> NDArray[np.uint32]:
@@ -167,21 +169,22 @@ def not_among(ascending: NDArray[Any], size: int) -> NDArray[np.uint32]:
     return numbers + left_below.searchsorted(numbers, side="right").astype(np.uint32)
 
 
-def _checked_filter(corpus: FilteredCorpus, sent: Filter, where: str) -> Filter:
+def _checked_filter(corpus: FilteredCorpus, request_filter: Filter, where: str) -> Filter:
     """Returns a filter with the tokens of its conditions as the indexes of its attributes take
     them.
     """
-    for number, circle in enumerate(sent.near):
+    for number, circle in enumerate(request_filter.near):
         _check_circle(corpus, circle, f"{where}.near[{number}]")
     conditions = {
         name: _checked(corpus, name, condition, f"{where}.{name}")
-        for name, condition in sorted(sent.conditions.items())
+        for name, condition in sorted(request_filter.conditions.items())
     }
 
     def checked_group(group: str) -> tuple[Filter, ...]:
-        members = enumerate(getattr(sent, group))
+        members = enumerate(getattr(request_filter, group))
         checked = [
-            _checked_filter(corpus, each, f"{where}.{group}[{number}]") for number, each in members
+            _checked_filter(corpus, nested_filter, f"{where}.{group}[{number}]")
+            for number, nested_filter in members
         ]
         return tuple(checked)
 
@@ -190,7 +193,7 @@ def _checked_filter(corpus: FilteredCorpus, sent: Filter, where: str) -> Filter:
         all=checked_group("all"),
         any=checked_group("any"),
         none=checked_group("none"),
-        near=sent.near,
+        near=request_filter.near,
     )
 
 
@@ -229,10 +232,10 @@ def _kind(corpus: FilteredCorpus, name: str, where: str) -> str:
 def _checked(corpus: FilteredCorpus, name: str, condition: Condition, where: str) -> Condition:
     """Returns a condition with its tokens as the index of its attribute takes them."""
     kind = _kind(corpus, name, where)
-    given = {part: value for part, value in vars(condition).items() if value is not None}
-    if not given:
+    values_by_part = {part: value for part, value in vars(condition).items() if value is not None}
+    if not values_by_part:
         raise InvalidArgument.of_field(where, "no condition", _PARTS, "has")
-    for part, value in given.items():
+    for part, value in values_by_part.items():
         if part == "is_null":
             continue
         if part in BOUNDS:
@@ -247,8 +250,8 @@ def _checked(corpus: FilteredCorpus, name: str, condition: Condition, where: str
                 f"{where}.allow", "empty", "at least one value", hint="leave it out to allow all"
             )
         else:
-            given[part] = _tokens(kind, value, f"{where}.{part}")
-    return Condition(**given)
+            values_by_part[part] = _tokens(kind, value, f"{where}.{part}")
+    return Condition(**values_by_part)
 
 
 def _mismatch(where: str, name: str, kind: str, expected: str) -> InvalidArgument:
@@ -274,20 +277,23 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
     return ids.astype(object)  # none at all come as integers
 
 
-def _spelled(sent: Filter, check: Callable[[], object]) -> list[Any]:
+def _spelled(request_filter: Filter, check: Callable[[], object]) -> list[Any]:
     """Returns what is equal for filters of the same conditions on the same tokens and bounds.
 
     Filters that differ in the types of tokens differ here, too: one may be rejected.
     """
     conditions = []
-    for name, condition in sorted(sent.conditions.items()):
+    for name, condition in sorted(request_filter.conditions.items()):
         parts = vars(condition).items()
-        given = [(part, _spelled_value(value, check)) for part, value in parts if value is not None]
-        conditions.append((name, given))
+        spelled_parts = [
+            (part, _spelled_value(value, check)) for part, value in parts if value is not None
+        ]
+        conditions.append((name, spelled_parts))
     groups = [
-        [_spelled(nested, check) for nested in group] for group in (sent.all, sent.any, sent.none)
+        [_spelled(nested, check) for nested in group]
+        for group in (request_filter.all, request_filter.any, request_filter.none)
     ]
-    return [conditions, groups, sent.near]
+    return [conditions, groups, request_filter.near]
 
 
 def _spelled_value(value: Any, check: Callable[[], object]) -> Any:
@@ -309,20 +315,20 @@ def _spelled_value(value: Any, check: Callable[[], object]) -> Any:
 
 
 def _matches(
-    corpus: FilteredCorpus, size: int, sent: Filter, check: Callable[[], object]
+    corpus: FilteredCorpus, size: int, checked_filter: Filter, check: Callable[[], object]
 ) -> Matches:
     """Returns which of `size` candidates match a filter that was checked."""
-    parts = _condition_parts(corpus, sent)
-    if len(parts) == 1 and not sent.nested and not sent.near:
+    parts = _condition_parts(corpus, checked_filter)
+    if len(parts) == 1 and not checked_filter.nested and not checked_filter.near:
         positions, required = parts[0]
         # To sort few positions costs less than to search a mask.
         if required and positions.size * 4 < size:
             return Matches(distinct(positions))
-    mask = _filter_mask(corpus, sent, parts, size, check)
+    mask = _filter_mask(corpus, checked_filter, parts, size, check)
     return Matches(np.flatnonzero(mask).astype(np.uint32), mask)
 
 
-class _Part(NamedTuple):
+class _ConditionPart(NamedTuple):
     """Candidates that have what a part of a condition names, and whether it requires or forbids
     that.
     """
@@ -331,26 +337,26 @@ class _Part(NamedTuple):
     required: bool
 
 
-def _condition_parts(corpus: FilteredCorpus, sent: Filter) -> list[_Part]:
+def _condition_parts(corpus: FilteredCorpus, checked_filter: Filter) -> list[_ConditionPart]:
     parts = []
-    for name, condition in sent.conditions.items():
+    for name, condition in checked_filter.conditions.items():
         indexed = corpus.filters[name]
         if condition.allow is not None:
-            parts.append(_Part(indexed.rows_of(condition.allow), True))
+            parts.append(_ConditionPart(indexed.rows_of(condition.allow), True))
         if any(getattr(condition, bound) is not None for bound in BOUNDS):
             rows = indexed.rows_between(condition.ge, condition.gt, condition.le, condition.lt)
-            parts.append(_Part(rows, True))
+            parts.append(_ConditionPart(rows, True))
         if condition.deny is not None:
-            parts.append(_Part(indexed.rows_of(condition.deny), False))
+            parts.append(_ConditionPart(indexed.rows_of(condition.deny), False))
         if condition.is_null is not None:
-            parts.append(_Part(indexed.rows_between(), not condition.is_null))
+            parts.append(_ConditionPart(indexed.rows_between(), not condition.is_null))
     return parts
 
 
 def _filter_mask(
     corpus: FilteredCorpus,
-    sent: Filter,
-    parts: list[_Part],
+    checked_filter: Filter,
+    parts: list[_ConditionPart],
     size: int,
     check: Callable[[], object],
 ) -> Mask:
@@ -358,7 +364,7 @@ def _filter_mask(
 
     Args:
       corpus: The candidates.
-      sent: The filter, checked.
+      checked_filter: The filter, checked.
       parts: The parts of its own conditions.
       size: The number of candidates.
       check: As of `compiled`.
@@ -374,18 +380,18 @@ def _filter_mask(
             mask &= _mask(positions, size)
         else:
             mask[positions] = False
-    for each in sent.all:
-        mask &= mask_of(each)
-    for each in sent.none:
-        mask &= ~mask_of(each)
-    if sent.any:
+    for nested_filter in checked_filter.all:
+        mask &= mask_of(nested_filter)
+    for nested_filter in checked_filter.none:
+        mask &= ~mask_of(nested_filter)
+    if checked_filter.any:
         matching = np.zeros(size, bool)
-        for each in sent.any:
-            matching |= mask_of(each)
+        for nested_filter in checked_filter.any:
+            matching |= mask_of(nested_filter)
         mask &= matching
-    if sent.near:
+    if checked_filter.near:
         inside = np.zeros(size, bool)
-        for circle in sent.near:
+        for circle in checked_filter.near:
             check()
             inside[_circle_positions(corpus, circle, size)] = True
         mask &= inside
@@ -412,11 +418,11 @@ def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDAr
     east = circle.longitude + width
     longitude_index = corpus.filters[circle.longitude_attribute]
     if west >= -180 and east <= 180:
-        found, longitudes = longitude_index.numbers_between(west, east)
+        rows_in_longitude, longitudes = longitude_index.numbers_between(west, east)
     else:
-        found, longitudes = longitude_index.numbers_between()
+        rows_in_longitude, longitudes = longitude_index.numbers_between()
     longitude_of = np.full(size, np.nan)
-    longitude_of[found] = longitudes
+    longitude_of[rows_in_longitude] = longitudes
 
     north = np.radians(latitudes)
     east_by = np.radians(longitude_of[positions] - circle.longitude)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from service.engine.calls import Explanation
-from service.engine.retrieval.search import Found
+from service.engine.retrieval.search import Neighbors
 
 
-def merged(parts: Sequence[Found], k: int, offsets: Offsets | None = None) -> Found:
+def merged(parts: Sequence[Neighbors], k: int, offsets: Offsets | None = None) -> Neighbors:
     """Returns the k best of what the parts found for each of n queries, each candidate by its best
     score; of equals the smaller position first.
 
@@ -26,7 +26,7 @@ def merged(parts: Sequence[Found], k: int, offsets: Offsets | None = None) -> Fo
     vector_count = parts[0].offsets.size - 1
     if vector_count == 1:  # most requests have one, and it is sorted in half of the time
         order = np.lexsort((positions, -scores))[:k]
-        return Found.of_one(positions[order], scores[order])
+        return Neighbors.of_one(positions[order], scores[order])
 
     query_count = vector_count
     query_of_vector = np.arange(vector_count)
@@ -44,10 +44,10 @@ def merged(parts: Sequence[Found], k: int, offsets: Offsets | None = None) -> Fo
     counts = lengths_of(ends)
     if counts.min() >= k:  # most often
         order = order[(ends[:-1, np.newaxis] + np.arange(k)).ravel()]
-        return Found(positions[order], scores[order], np.arange(query_count + 1) * k)
+        return Neighbors(positions[order], scores[order], np.arange(query_count + 1) * k)
     ranks = np.arange(order.size) - ends[queries[order]]
     order = order[ranks < k]
-    return Found(positions[order], scores[order], offsets_of(np.minimum(counts, k)))
+    return Neighbors(positions[order], scores[order], offsets_of(np.minimum(counts, k)))
 
 
 def _best_first(
@@ -67,7 +67,7 @@ def _best_first(
     return order
 
 
-def explained(parts: Sequence[Found], queries: range, size: int) -> Explanation:
+def explained(parts: Sequence[Neighbors], queries: range, size: int) -> Explanation:
     """Returns how all parts together found the neighbors of one query.
 
     Args:

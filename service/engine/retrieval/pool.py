@@ -31,7 +31,7 @@ from service.engine.calls import Columns, Explanation, RecommendationRequest, Ve
 from service.engine.execution import Execution
 from service.engine.pace import MARGIN, Pace
 from service.engine.retrieval import filters, retrieve, sharded_search
-from service.engine.retrieval.search import Found, Queries
+from service.engine.retrieval.search import Neighbors, Queries
 from service.engine.retrieval.sources import PlannedSource, Sources
 from service.engine.validation import check_finite
 from service.errors import SHARD_FAILURES, DeadlineExceeded, RowNotFinite
@@ -53,7 +53,7 @@ class Pool(NamedTuple):
       has_vectors: Whether the vectors of all candidates can be read.
     """
 
-    neighbors: Found
+    neighbors: Neighbors
     sources: NDArray[np.int32]
     reasons: tuple[str, ...] = ()
     has_vectors: bool = True
@@ -77,7 +77,7 @@ class Pool(NamedTuple):
         return self._replace(neighbors=neighbors, sources=self.sources[candidates])
 
 
-class _Part(NamedTuple):
+class _SourceCandidates(NamedTuple):
     """The candidates of one source.
 
     Attributes:
@@ -158,15 +158,15 @@ class Retriever:
             explanations = tuple(
                 [self._explanations.get(number, not_searched) for number in numbers]
             )
-        neighbors = Found(positions, scores, offsets, explanations)
+        neighbors = Neighbors(positions, scores, offsets, explanations)
         return Pool(neighbors, sources, tuple(self._reasons), has_vectors)
 
-    async def _part(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _Part:
+    async def _part(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _SourceCandidates:
         """Returns the candidates of a source for some contexts; none if it is left out."""
         if len(self.sources.planned) == 1:
             return await self._candidates(source, numbers)
         nothing = np.empty(0, np.int64)
-        empty = _Part(source.number, nothing, nothing, np.empty(0, np.float32))
+        empty = _SourceCandidates(source.number, nothing, nothing, np.empty(0, np.float32))
         version = self.model_version
         kind = ("source", version.model, version.version, source.entry.magnitude)
         pace = Pace(self.execution, kind, int(numbers.size))
@@ -197,14 +197,16 @@ class Retriever:
         reason = "late" if isinstance(problem, DeadlineExceeded) else "failed"
         self.execution.count("sources_left_out", 1, self.model_version.model, reason)
 
-    async def _candidates(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _Part:
+    async def _candidates(
+        self, source: PlannedSource, numbers: NDArray[np.int64]
+    ) -> _SourceCandidates:
         if source.index is not None:
             return await self._nearest(source, source.index, numbers)
         return self._listed(source, numbers)
 
     async def _nearest(
         self, source: PlannedSource, index: ServedIndex, numbers: NDArray[np.int64]
-    ) -> _Part:
+    ) -> _SourceCandidates:
         """Returns the nearest candidates of an index."""
         request = self.request
         if self.sources.names:
@@ -226,7 +228,9 @@ class Retriever:
         if index is not self.sources.index:
             scores = np.full(scores.size, -np.inf, np.float32)
         contexts = numbers.repeat(lengths_of(neighbors.offsets))
-        return _Part(source.number, contexts, neighbors.positions.astype(np.int64), scores)
+        return _SourceCandidates(
+            source.number, contexts, neighbors.positions.astype(np.int64), scores
+        )
 
     async def _searched(self, index: ServedIndex) -> _Queries:
         """Returns what the contexts search for in an index; computed once."""
@@ -245,7 +249,7 @@ class Retriever:
         queries = self._queries[index.name] = _Queries(vectors, negatives)
         return queries
 
-    def _listed(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _Part:
+    def _listed(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _SourceCandidates:
         """Returns the candidates of a source that lists them, those that the request permits."""
         most = source.entry.pool_size
         if source.candidates is not None:
@@ -262,7 +266,9 @@ class Retriever:
             ends = contexts[permitted].searchsorted(contexts[permitted])
             permitted = permitted[np.arange(permitted.size) - ends < most]
         unknown_scores = np.full(permitted.size, -np.inf, np.float32)
-        return _Part(source.number, contexts[permitted], positions[permitted], unknown_scores)
+        return _SourceCandidates(
+            source.number, contexts[permitted], positions[permitted], unknown_scores
+        )
 
     def _of_ids(self, source: PlannedSource) -> Sequence[Positions]:
         """Returns where the ids of each context are in the corpus; counts those that are not."""
@@ -357,7 +363,7 @@ def _first_of_each(contexts: NDArray[np.int64], positions: Positions) -> NDArray
 
 
 def _merged(
-    parts: Sequence[_Part], contexts: int
+    parts: Sequence[_SourceCandidates], contexts: int
 ) -> tuple[Positions, NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     """Returns the candidates of all parts, each once: positions, sources, scores, and the [n + 1]
     offsets of each context's.

@@ -39,7 +39,7 @@ from service.engine.retrieval import reordering, retrieve, search, sources, stag
 from service.engine.retrieval.pool import Pool, Retriever
 from service.engine.retrieval.quotas import Quotas
 from service.engine.retrieval.sources import Sources
-from service.engine.retrieval.stages import Stage, Staged
+from service.engine.retrieval.stages import Stage, StagedPool
 from service.engine.validation import check_k, check_names, choose_ranking_tower
 from service.versions.version import LoadedStore, ModelVersion, TowerPlan
 
@@ -91,7 +91,7 @@ async def recommend(
     retriever = Retriever(model_version, planned, request, features, n, k, settings, execution)
     pool = await retriever.pool()
     execution.computed(n)
-    staged = Staged.of_retrieval(pool)
+    staged = StagedPool.of_retrieval(pool)
     if stage is not None:
         chooser = _Ranker(model_version, stage.order, stage.plan, corpus, features)
         staged = await _pass_stage(stage, chooser, request, pool, k, execution)
@@ -135,7 +135,7 @@ def _formula_names(planned: Sources) -> list[str]:
 def _answer(
     model_version: ModelVersion,
     planned: Sources,
-    staged: Staged,
+    staged: StagedPool,
     request: RecommendationRequest,
     chosen: NDArray[np.int64],
     offsets: Offsets,
@@ -178,7 +178,7 @@ def _answer(
 
 
 def _explained(
-    staged: Staged, offsets: Offsets, request: RecommendationRequest, k: int
+    staged: StagedPool, offsets: Offsets, request: RecommendationRequest, k: int
 ) -> tuple[Explanation, ...]:
     """Returns how the first index was searched, and why contexts have fewer than k
     recommendations.
@@ -207,7 +207,7 @@ async def _pass_stage(
     pool: Pool,
     k: int,
     execution: Execution,
-) -> Staged:
+) -> StagedPool:
     """Returns what a stage keeps of a pool; without the time for it, what was retrieved first.
 
     Args:
@@ -220,7 +220,7 @@ async def _pass_stage(
     """
     needed = stage.needed(pool)
     if not needed.size:
-        return Staged.of_retrieval(pool)
+        return StagedPool.of_retrieval(pool)
     pace = chooser.pace(int(needed.size), execution)
     left_s = execution.least_left_s
     expected_s = pace.expected_s
@@ -241,7 +241,7 @@ async def _pass_stage(
         return staged._replace(reasons=(reason,))
 
     reasons: tuple[str, ...] = ()
-    candidates = Staged.of_retrieval(pool.only(needed))
+    candidates = StagedPool.of_retrieval(pool.only(needed))
     try:
         scores, _ = await chooser.score(candidates, None, execution)
     except CandidatesNotFinite as problem:
@@ -298,7 +298,7 @@ async def _required(
 
 
 def _explain_stage(
-    answer: RetrievalResult, stage: Stage | None, staged: Staged, k: int
+    answer: RetrievalResult, stage: Stage | None, staged: StagedPool, k: int
 ) -> RetrievalResult:
     """Returns a response that says what the stage dropped where contexts have fewer than k
     recommendations.
@@ -319,10 +319,11 @@ def _explain_stage(
     return replace(answer, explanations=tuple(explanations))
 
 
-def _left_out(problem: CandidatesNotFinite, found: search.Found) -> str:
+def _left_out(problem: CandidatesNotFinite, neighbors: search.Neighbors) -> str:
     """Returns which candidates cannot be ranked."""
+    count = len(problem.messages)
     return (
-        f"{len(problem.messages)} of {found.positions.size} candidates are left out, because they "
+        f"{count} of {neighbors.positions.size} candidates are left out, because they "
         f"read rows that hold NaN or an infinity, such as one of table {problem.table!r}"
     )
 
@@ -345,7 +346,11 @@ class _Steps:
 
 
 def _plan_steps(
-    ranker: _Ranker, request: RecommendationRequest, staged: Staged, k: int, execution: Execution
+    ranker: _Ranker,
+    request: RecommendationRequest,
+    staged: StagedPool,
+    k: int,
+    execution: Execution,
 ) -> _Steps:
     pool = staged.pool
     if request.diversity and not pool.has_vectors:
@@ -370,8 +375,8 @@ def _plan_steps(
         diversifying.dropped()
         without = "; the list is not made diverse"
     if ranking_s * MARGIN <= left_s:
-        taken = f"ranking and diversity take about {(ranking_s + diversity_s) * 1000:.0f} ms"
-        return _Steps(None, 0.0, diversifying, remained + taken + without)
+        cost_text = f"ranking and diversity take about {(ranking_s + diversity_s) * 1000:.0f} ms"
+        return _Steps(None, 0.0, diversifying, remained + cost_text + without)
 
     share = max(0.0, left_s) / (ranking_s * MARGIN)
     counts = lengths_of(pool.neighbors.offsets)
@@ -397,7 +402,7 @@ class _Ranker:
     context: Columns
 
     async def score(
-        self, staged: Staged, ranked_max: int | None, execution: Execution
+        self, staged: StagedPool, ranked_max: int | None, execution: Execution
     ) -> tuple[Scores, NDArray[np.bool_] | None]:
         """Scores the first candidates of each context; the others keep the score that they are
         ordered by.
@@ -408,17 +413,17 @@ class _Ranker:
         Returns:
           [m] scores; [m] whether they are of the ranking, None if all are.
         """
-        found = staged.pool.neighbors
+        neighbors = staged.pool.neighbors
         if ranked_max is None:
-            return await self._rank(found, execution), None
-        counts = np.diff(found.offsets)
-        number = np.arange(found.positions.size) - np.repeat(found.offsets[:-1], counts)
+            return await self._rank(neighbors, execution), None
+        counts = np.diff(neighbors.offsets)
+        number = np.arange(neighbors.positions.size) - np.repeat(neighbors.offsets[:-1], counts)
         ranked = number < ranked_max
         scores = staged.scores.copy()
         if ranked_max:
-            best = found._replace(
-                positions=found.positions[ranked],
-                scores=found.scores[ranked],
+            best = neighbors._replace(
+                positions=neighbors.positions[ranked],
+                scores=neighbors.scores[ranked],
                 offsets=offsets_of(np.minimum(counts, ranked_max)),
             )
             try:
@@ -433,22 +438,24 @@ class _Ranker:
         kind = ("ranking", version.model, version.version, self.order.tower.name, self.plan.outputs)
         return Pace(execution, kind, candidates)
 
-    async def _rank(self, found: search.Found, execution: Execution) -> Scores:
+    async def _rank(self, neighbors: search.Neighbors, execution: Execution) -> Scores:
         """Returns [m] scores of candidates; measures what that took."""
-        m = int(found.positions.size)
+        m = int(neighbors.positions.size)
         execution.computed(0, m)
         values = {}
         formula = self.order.formula
         if self.plan.outputs:
-            candidates = Candidates(found.offsets, {}, self.corpus, found.positions)
+            candidates = Candidates(neighbors.offsets, {}, self.corpus, neighbors.positions)
             tower = self.order.tower
             version = self.model_version
             with self.pace(m, execution).measured():
                 values = await score(version, tower, self.plan, self.context, candidates, execution)
-        others = [] if formula is None else [name for name in formula.names if name not in values]
-        attributes = [name for name in others if name != "retrieval_score"]
-        numbers = self.corpus.store.numbers(found.positions, attributes) if attributes else {}
+        further_names = (
+            [] if formula is None else [name for name in formula.names if name not in values]
+        )
+        attributes = [name for name in further_names if name != "retrieval_score"]
+        numbers = self.corpus.store.numbers(neighbors.positions, attributes) if attributes else {}
         return self.order.scores(
-            {"retrieval_score": found.scores, **numbers, **values},
-            reordering.id_of(self.corpus, found),
+            {"retrieval_score": neighbors.scores, **numbers, **values},
+            reordering.id_of(self.corpus, neighbors),
         )

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from bundle.format.formula import Formula
 from bundle.tables.offsets import offsets_of
-from service.engine.calls import Offsets, Selecting
+from service.engine.calls import Offsets, SelectionRequest
 from service.engine.computation import Computation
 from service.engine.execution import Execution
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
 from service.engine.retrieval.quotas import Minima, Quotas
-from service.engine.retrieval.search import Found, joined
+from service.engine.retrieval.search import Neighbors, joined
 from service.engine.validation import check_attributes
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ServedIndex
@@ -33,7 +33,7 @@ _DISTINCT = ("string", "int64", "bool")
 _GROWTH = 4
 
 
-def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
+def check(request: SelectionRequest, corpus: LoadedStore, k: int) -> None:
     """Rejects a request whose options are out of range.
 
     Raises:
@@ -66,7 +66,7 @@ def _check_crowding(crowding: Mapping[str, int], corpus: LoadedStore) -> None:
             raise InvalidArgument.of_field(f"crowding.{name}", maximum, "at least 1")
 
 
-def _check_page(request: Selecting, offset: int, k: int) -> None:
+def _check_page(request: SelectionRequest, offset: int, k: int) -> None:
     if offset < 0:
         raise InvalidArgument.of_field("offset", offset, "at least 0")
     if not request.pool_size:
@@ -89,54 +89,58 @@ def numeric_attributes(corpus: LoadedStore) -> list[str]:
 
 async def reordered(
     index: ServedIndex,
-    found: Found,
-    request: Selecting,
+    neighbors: Neighbors,
+    request: SelectionRequest,
     formula: Formula | None,
     k: int,
     execution: Execution,
-) -> Found:
+) -> Neighbors:
     """Returns the k neighbors of each query in a retrieval, best first, with the scores that are
     returned.
     """
-    scores = found.scores
+    scores = neighbors.scores
     corpus = index.corpus
     if formula is not None:
         attributes = corpus.store.numbers(
-            found.positions, [name for name in formula.names if name != "score"]
+            neighbors.positions, [name for name in formula.names if name != "score"]
         )
-        scores = formulas.evaluated(formula, {"score": scores, **attributes}, id_of(corpus, found))
-    chosen, offsets = await best(corpus, index, found, scores, k, request, execution)
-    return found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
+        scores = formulas.evaluated(
+            formula, {"score": scores, **attributes}, id_of(corpus, neighbors)
+        )
+    chosen, offsets = await best(corpus, index, neighbors, scores, k, request, execution)
+    return neighbors._replace(
+        positions=neighbors.positions[chosen], scores=scores[chosen], offsets=offsets
+    )
 
 
-def id_of(corpus: LoadedStore, found: Found) -> Callable[[int], Any]:
+def id_of(corpus: LoadedStore, neighbors: Neighbors) -> Callable[[int], Any]:
     """Returns what gives the id of a candidate by its place among those found."""
-    return lambda place: corpus.store.ids(found.positions[place : place + 1])[0]
+    return lambda position: corpus.store.ids(neighbors.positions[position : position + 1])[0]
 
 
 async def widened(
-    found: Found,
-    find: Callable[[int, int], Computation[Found]],
+    neighbors: Neighbors,
+    find: Callable[[int, int], Computation[Neighbors]],
     corpus: LoadedStore,
     crowding: Mapping[str, int],
     fetched: int,
     k: int,
-) -> Found:
+) -> Neighbors:
     """Adds to a query's candidates, where crowding leaves fewer than k of them, the next nearest
     that it leaves.
 
     Args:
-      found: `fetched` for each of n queries, or all that match.
+      neighbors: `fetched` for each of n queries, or all that match.
       find: searches for one of the queries; takes its number and how many are wanted.
     """
-    ends = found.offsets.tolist()
+    ends = neighbors.offsets.tolist()
     maxima = list(crowding.values())
     possible = _possible(corpus, crowding)
-    parts: list[Found] = []
+    parts: list[Neighbors] = []
     for query, (first, last) in enumerate(pairwise(ends)):
-        positions = found.positions[first:last]
-        scores = found.scores[first:last]
-        explanation = found.explanations[query : query + 1]
+        positions = neighbors.positions[first:last]
+        scores = neighbors.scores[first:last]
+        explanation = neighbors.explanations[query : query + 1]
         count = fetched
         while True:
             free = uncrowded(_codes(corpus, positions, crowding), maxima, k)
@@ -149,20 +153,20 @@ async def widened(
             positions = more.positions
             scores = more.scores
             explanation = more.explanations
-        kept = np.zeros(positions.size, np.bool_)
-        kept[free] = True
-        kept[:fetched] = True
-        parts.append(Found.of_one(positions[kept], scores[kept], *explanation))
+        is_kept = np.zeros(positions.size, np.bool_)
+        is_kept[free] = True
+        is_kept[:fetched] = True
+        parts.append(Neighbors.of_one(positions[is_kept], scores[is_kept], *explanation))
     return joined(parts)
 
 
 async def best(
     corpus: LoadedStore,
     index: ServedIndex | None,
-    found: Found,
+    neighbors: Neighbors,
     scores: Scores,
     k: int,
-    request: Selecting,
+    request: SelectionRequest,
     execution: Execution,
     ranked: NDArray[np.bool_] | None = None,
     quotas: Quotas | None = None,
@@ -173,7 +177,7 @@ async def best(
     Args:
       corpus: The candidates.
       index: The index whose vectors diversity compares; None: the request has no diversity.
-      found: What was found.
+      neighbors: What was found.
       k: The number of candidates wanted of each query.
       request: The options.
       execution: The batch of the request.
@@ -184,9 +188,9 @@ async def best(
     Returns:
       [m'] places among what was found, and the [n + 1] offsets of each query's.
     """
-    ends = found.offsets.tolist()
+    ends = neighbors.offsets.tolist()
     crowding = request.crowding or {}
-    codes = _codes(corpus, found.positions, crowding)
+    codes = _codes(corpus, neighbors.positions, crowding)
     maxima = list(crowding.values())
     if quotas is not None:
         codes = np.hstack([codes, quotas.codes])
@@ -201,28 +205,36 @@ async def best(
     diversity = request.diversity if ranked is None else 0.0
     vectors = None
     if diversity and index is not None:
-        vectors = await sharded_search.vectors_at(index, found.positions, execution)
+        vectors = await sharded_search.vectors_at(index, neighbors.positions, execution)
 
     def pick(query: int) -> None:
-        own = slice(ends[query], ends[query + 1])
-        order = np.lexsort((np.where(by_score[own], -scores[own], 0), ~by_score[own]))
-        places = order + ends[query]
-        places = places[(scores[places] >= least) | ~by_score[places]]
+        query_range = slice(ends[query], ends[query + 1])
+        order = np.lexsort(
+            (np.where(by_score[query_range], -scores[query_range], 0), ~by_score[query_range])
+        )
+        selected = order + ends[query]
+        selected = selected[(scores[selected] >= least) | ~by_score[selected]]
         minima = None
         if quotas is not None:
-            minima = quotas.minima(places, last)
+            minima = quotas.minima(selected, last)
         if vectors is not None:
             picked = diverse(
-                scores[places], vectors[places], last, diversity, codes[places], maxima, minima
+                scores[selected],
+                vectors[selected],
+                last,
+                diversity,
+                codes[selected],
+                maxima,
+                minima,
             )
-            places = places[picked]
+            selected = selected[picked]
         elif maxima or minima is not None:
-            places = places[uncrowded(codes[places], maxima, last, minima)]
-        chosen[query] = places[first:last]
+            selected = selected[uncrowded(codes[selected], maxima, last, minima)]
+        chosen[query] = selected[first:last]
 
     execution.begin("compute")
     execution.parallel(len(chosen), pick)
-    return np.concatenate(chosen), offsets_of([places.size for places in chosen])
+    return np.concatenate(chosen), offsets_of([selected.size for selected in chosen])
 
 
 def _codes(corpus: LoadedStore, positions: Places, crowding: Mapping[str, int]) -> Places:
@@ -253,21 +265,21 @@ def uncrowded(
       k: How many are picked at most.
       minima: Keeps room for sources with a minimum; None: there are none.
     """
-    taken = [Counter[int]() for _ in maxima]
+    counters = [Counter[int]() for _ in maxima]
     picked = list[int]()
     passed_over = list[int]()
     rows = codes.tolist()
 
     def pick(candidate: int) -> None:
         values = rows[candidate]
-        limits = zip(taken, values, maxima, strict=True)
+        limits = zip(counters, values, maxima, strict=True)
         if any(value >= 0 and counts[value] >= most for counts, value, most in limits):
             return
         if minima is not None and not minima.permits(candidate, k - len(picked)):
             passed_over.append(candidate)
             return
         picked.append(candidate)
-        for counts, value in zip(taken, values, strict=True):
+        for counts, value in zip(counters, values, strict=True):
             counts[value] += 1
 
     for candidate in range(len(rows)):
@@ -313,22 +325,22 @@ def diverse(
         np.float32
     )
     similarity = np.full(scores.size, -1, np.float32)
-    taken = [Counter[int]() for _ in maxima]
+    counters = [Counter[int]() for _ in maxima]
     picked = list[int]()
     while len(picked) < min(k, scores.size):
         gains = relevance - np.float32(diversity) * similarity
         if minima is not None:
             gains = minima.permitted(gains, k - len(picked))
-        place = int(gains.argmax())
-        if relevance[place] == -np.inf:  # none is left
+        candidate = int(gains.argmax())
+        if relevance[candidate] == -np.inf:  # none is left
             break
-        picked.append(place)
+        picked.append(candidate)
         if minima is not None:
-            minima.count(place)
-        relevance[place] = -np.inf
-        np.maximum(similarity, directions @ directions[place], out=similarity)
-        for counts, column, most in zip(taken, codes.T, maxima, strict=True):
-            code = column[place]
+            minima.count(candidate)
+        relevance[candidate] = -np.inf
+        np.maximum(similarity, directions @ directions[candidate], out=similarity)
+        for counts, column, most in zip(counters, codes.T, maxima, strict=True):
+            code = column[candidate]
             counts[code] += 1
             if code >= 0 and counts[code] == most:
                 relevance[column == code] = -np.inf

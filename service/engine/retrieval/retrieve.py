@@ -25,7 +25,7 @@ from service.engine.calls import (
     Offsets,
     RetrievalRequest,
     RetrievalResult,
-    Selecting,
+    SelectionRequest,
     Vectors,
     check_offsets,
 )
@@ -41,8 +41,8 @@ from service.engine.retrieval import (
 )
 from service.engine.retrieval.by_example import Examples
 from service.engine.retrieval.search import (
-    Allowed,
-    Found,
+    AllowedCandidates,
+    Neighbors,
     Queries,
     SearchedPart,
     SearchOptions,
@@ -91,14 +91,16 @@ async def retrieve(
         formula = formulas.parsed(request.formula, names, "a name", f"index {name!r}")
     vectors, examples, n = await _queries(model_version, index, request, k, settings, execution)
     offsets = request.query_offsets
-    own = list[Positions]()
+    query_candidates = list[Positions]()
     not_found = None
     if examples is not None:
         offsets = examples.offsets
-        own = examples.by_query()
+        query_candidates = examples.by_query()
         not_found = examples.not_found
-    vectors, own = await avoid_negatives(index, vectors, request, own, n, offsets, execution)
-    queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
+    vectors, query_candidates = await avoid_negatives(
+        index, vectors, request, query_candidates, n, offsets, execution
+    )
+    queries = Queries(vectors, allowed(index, request, n, execution, query_candidates), offsets)
     find = _neighbors
     if not_found is not None:
         find = _neighbors_of_existing
@@ -120,7 +122,7 @@ async def _neighbors(
     k: int,
     settings: ServiceSettings,
     execution: Execution,
-) -> Found:
+) -> Neighbors:
     """Finds the k neighbors of each query that a retrieval returns, best first."""
     reorders = formula is not None or bool(request.crowding) or request.diversity > 0
     needs_pool = reorders or request.offset is not None
@@ -142,7 +144,7 @@ async def _neighbors_of_existing(
     k: int,
     settings: ServiceSettings,
     execution: Execution,
-) -> Found:
+) -> Neighbors:
     """Does what `_neighbors` does, for queries some of which have no vector and find nothing."""
     searchable, has_vector = by_example.searchable(queries)
     neighbors = by_example.NO_NEIGHBORS
@@ -154,11 +156,11 @@ async def _neighbors_of_existing(
 async def pool(
     index: ServedIndex,
     queries: Queries,
-    request: Selecting,
+    request: SelectionRequest,
     k: int,
     settings: ServiceSettings,
     execution: Execution,
-) -> Found:
+) -> Neighbors:
     """Finds what is ranked or reordered: `candidates` for each query, and more where crowding needs
     them; for pages no more, so that each page is of the same pool.
 
@@ -168,19 +170,23 @@ async def pool(
     n = len(queries.allowed.excluded)
     fetched = min(request.retrieved_count, index.corpus.entry.size)
     at_most(settings, "max_candidates", execution.largest(n) * fetched, "request")
-    found = await _find(index, queries, request, fetched, execution)
+    neighbors = await _find(index, queries, request, fetched, execution)
     if not request.crowding or request.offset is not None:
-        return found
+        return neighbors
 
-    async def find(query: int, count: int) -> Found:
+    async def find(query: int, count: int) -> Neighbors:
         return await _find(index, queries.only(query), request, count, execution)
 
-    return await reordering.widened(found, find, index.corpus, request.crowding, fetched, k)
+    return await reordering.widened(neighbors, find, index.corpus, request.crowding, fetched, k)
 
 
 async def _find(
-    index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution
-) -> Found:
+    index: ServedIndex,
+    queries: Queries,
+    request: SelectionRequest,
+    count: int,
+    execution: Execution,
+) -> Neighbors:
     exact = isinstance(request, RetrievalRequest) and request.exact
     options = SearchOptions(count, exact, request.recall, request.explain, request.filter)
     if index.here is None:
@@ -201,7 +207,7 @@ async def _find(
 
 def check_selection(
     corpus: LoadedStore,
-    request: Selecting,
+    request: SelectionRequest,
     settings: ServiceSettings,
     ids: Sequence[Ids | None],
     *columns: Column,
@@ -225,7 +231,7 @@ def check_selection(
 
 def check_response(
     corpus: LoadedStore,
-    request: Selecting,
+    request: SelectionRequest,
     n: int,
     k: int,
     settings: ServiceSettings,
@@ -259,8 +265,8 @@ def check_response(
 async def avoid_negatives(
     index: ServedIndex,
     vectors: Vectors,
-    request: Selecting,
-    own: list[Positions],
+    request: SelectionRequest,
+    query_candidates: list[Positions],
     n: int,
     offsets: Offsets | None,
     execution: Execution,
@@ -272,7 +278,7 @@ async def avoid_negatives(
 
     Args:
       vectors: [v, dim] of the queries.
-      own: The candidates that each query is; empty: queries are none.
+      query_candidates: The candidates that each query is; empty: queries are none.
       offsets: Those of the vectors, as of `search.Queries`.
 
     Returns:
@@ -281,13 +287,13 @@ async def avoid_negatives(
     Source: Rocchio, "Relevance feedback in information retrieval", 1971.
     """
     if request.negative_ids is None:
-        return vectors, own
+        return vectors, query_candidates
     negatives = positions_by_query(
         index.corpus, request.negative_ids, n, "negative_ids", "negative_offsets"
     )
     unwanted = negatives
-    if own:
-        unwanted = [np.concatenate(pair) for pair in zip(own, negatives, strict=True)]
+    if query_candidates:
+        unwanted = [np.concatenate(pair) for pair in zip(query_candidates, negatives, strict=True)]
     # Queries to which the same list was sent share its array. One read: shards are called.
     lists = {id(positions): positions for positions in negatives if positions.size}
     if not lists:
@@ -316,23 +322,23 @@ async def avoid_negatives(
 
 def allowed(
     index: ServedIndex,
-    request: Selecting,
+    request: SelectionRequest,
     n: int,
     execution: Execution,
-    own: Sequence[Positions] = (),
-) -> Allowed:
+    query_candidates: Sequence[Positions] = (),
+) -> AllowedCandidates:
     """Returns the candidates that each of n queries may find: those that match, less the excluded
     and the denied.
 
     Args:
-      own: the candidates that each query is; (): queries are none.
+      query_candidates: the candidates that each query is; (): queries are none.
     Raises:
       InvalidArgument: the filter does not suit the attributes, or the exclusions not the queries.
       UnknownCandidate: an excluded id is none.
     """
     wanted = request.filter or None
-    if wanted is None and request.exclude_ids is None and not own:
-        return Allowed(index.corpus.unavailable, [_NONE] * n)
+    if wanted is None and request.exclude_ids is None and not query_candidates:
+        return AllowedCandidates(index.corpus.unavailable, [_NONE] * n)
     execution.begin("search")
     compiled = None
     if wanted is not None and index.here is not None:
@@ -342,20 +348,20 @@ def allowed(
         # Shards compile it. What is wrong with a request is found here, so that whatever a shard
         # rejects is not the client's fault.
         filters.check(index.corpus, wanted)
-    denied, excluded = excluded_positions(index.corpus, request.exclude_ids, n, own)
-    return Allowed(denied, excluded, compiled)
+    denied, excluded = excluded_positions(index.corpus, request.exclude_ids, n, query_candidates)
+    return AllowedCandidates(denied, excluded, compiled)
 
 
 def answer(
     model_version: ModelVersion,
     corpus: LoadedStore,
-    found: Found,
-    request: Selecting,
+    neighbors: Neighbors,
+    request: SelectionRequest,
     k: int,
     searched_share: float = 1.0,
 ) -> RetrievalResult:
     """Returns candidates as clients see them: ids, scores and attributes."""
-    positions, scores, offsets, _ = found
+    positions, scores, offsets, _ = neighbors
     attributes: dict[str, list[Any]] = {}
     if request.attributes:
         attributes = corpus.store.attributes(positions, list(request.attributes))
@@ -366,13 +372,13 @@ def answer(
         scores,
         offsets,
         attributes,
-        search.explained(found, request, k) if request.explain else (),
+        search.explained(neighbors, request, k) if request.explain else (),
         round(searched_share * corpus.entry.size),
     )
 
 
 def excluded_positions(
-    corpus: LoadedStore, exclude: IdLists | None, n: int, own: Sequence[Positions]
+    corpus: LoadedStore, exclude: IdLists | None, n: int, query_candidates: Sequence[Positions]
 ) -> tuple[Positions, list[Positions]]:
     """Returns the positions that none of n queries may find, and further ones of each.
 
@@ -380,10 +386,10 @@ def excluded_positions(
       corpus: The candidates, some of which are denied, or were deleted while they are served.
       exclude: Ids of candidates, unknown ones among them, for all queries or for each.
       n: The number of queries.
-      own: The candidates that each query is; (): queries are none.
+      query_candidates: The candidates that each query is; (): queries are none.
     """
     denied = corpus.unavailable
-    lists = list(own)
+    lists = list(query_candidates)
     if exclude is not None:
         positions = positions_by_query(corpus, exclude, n, "exclude_ids", "exclude_offsets")
         if n > 1 and exclude.offsets is None:
@@ -395,7 +401,7 @@ def excluded_positions(
             lists = positions
     if not lists:
         return denied, [_NONE] * n
-    return denied, [_further(each, denied) for each in lists]
+    return denied, [_further(positions, denied) for positions in lists]
 
 
 def positions_by_query(
@@ -415,7 +421,10 @@ def positions_by_query(
     positions = corpus.store.positions(lists.ids, field)
     if n == 1 or lists.offsets is None:
         return [positions[positions >= 0]] * n
-    return [each[each >= 0] for each in np.split(positions, lists.offsets[1:-1])]
+    return [
+        query_positions[query_positions >= 0]
+        for query_positions in np.split(positions, lists.offsets[1:-1])
+    ]
 
 
 def _further(positions: Positions, denied: Positions) -> Positions:
@@ -455,11 +464,13 @@ async def _queries(
     """Returns the query vectors; of queries by id, the candidates that they are; and the number of
     queries. The size of the response is checked before anything is computed.
     """
-    given = [name for name in ("context", "vectors", "ids") if getattr(request, name) is not None]
+    query_fields = [
+        name for name in ("context", "vectors", "ids") if getattr(request, name) is not None
+    ]
     if request.context_ids is not None and request.context is None:
-        given.append("context_ids")
-    if len(given) != 1:
-        value = ", ".join(given) or "no query"
+        query_fields.append("context_ids")
+    if len(query_fields) != 1:
+        value = ", ".join(query_fields) or "no query"
         expected = "exactly one of context (or context ids), vectors, and ids"
         raise InvalidArgument.of_field("request", value, expected, "has")
 
@@ -479,13 +490,15 @@ async def _queries(
         return vectors, None, n
 
     name = index.entry.query_tower
-    sent = request.context or {}
+    context = request.context or {}
     tower = model_version.towers[name]
-    check_names(sent, tower.inputs, "context", "a feature", f"query tower {name!r}")
-    n = lookup.count_queries(model_version, sent, request.context_ids, settings, execution)
+    check_names(context, tower.inputs, "context", "a feature", f"query tower {name!r}")
+    n = lookup.count_queries(model_version, context, request.context_ids, settings, execution)
     _count_queries(request, request.query_offsets, n)
     check_response(index.corpus, request, n, k, settings, execution)
-    features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
+    features = lookup.complete(
+        model_version, tower.inputs, context, request.context_ids, n, execution
+    )
     return await towers.result(model_version, tower, features, n, execution), None, n
 
 

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
-from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
+from service.engine.calls import Explanation, Filter, Offsets, SelectionRequest, Vectors
 from service.engine.execution import Execution
-from service.engine.retrieval.filters import Compiled, Mask, Matches, is_among, not_among
+from service.engine.retrieval.filters import CompiledFilter, Mask, Matches, is_among, not_among
 from service.engine.retrieval.search_depth import (
     FETCHED_PER_POOL,
     Plan,
@@ -61,7 +61,7 @@ equally.
 """
 
 
-class Found(NamedTuple):
+class Neighbors(NamedTuple):
     """Positions of n queries' neighbors in the index, best first; query i owns offsets[i]:offsets[i
     + 1].
 
@@ -78,12 +78,12 @@ class Found(NamedTuple):
     @classmethod
     def of_one(
         cls, positions: Positions, scores: NDArray[np.float32], *explanations: Explanation
-    ) -> Found:
+    ) -> Neighbors:
         """Returns the neighbors of one query."""
         return cls(positions, scores, np.array([0, positions.size], np.int64), explanations)
 
 
-def joined(parts: Sequence[Found]) -> Found:
+def joined(parts: Sequence[Neighbors]) -> Neighbors:
     """Returns the neighbors of several queries, each of which is one part."""
     if len(parts) == 1:
         return parts[0]
@@ -91,16 +91,16 @@ def joined(parts: Sequence[Found]) -> Found:
     scores = np.concatenate([part.scores for part in parts])
     offsets = offsets_of([part.positions.size for part in parts])
     explanations = tuple(chain.from_iterable([part.explanations for part in parts]))
-    return Found(positions, scores, offsets, explanations)
+    return Neighbors(positions, scores, offsets, explanations)
 
 
-def concatenated(parts: Sequence[Found]) -> Found:
+def concatenated(parts: Sequence[Neighbors]) -> Neighbors:
     """Returns the neighbors of the queries of all parts, one part after the other."""
     if len(parts) == 1:
         return parts[0]
     lengths = np.concatenate([lengths_of(part.offsets) for part in parts])
     explanations = tuple(chain.from_iterable([part.explanations for part in parts]))
-    return Found(
+    return Neighbors(
         np.concatenate([part.positions for part in parts]),
         np.concatenate([part.scores for part in parts]),
         offsets_of(lengths),
@@ -119,11 +119,11 @@ class SearchedPart(NamedTuple):
     """
 
     loaded: LoadedIndex
-    allowed: Allowed
-    neighbors: Found
+    allowed: AllowedCandidates
+    neighbors: Neighbors
 
 
-class Allowed(NamedTuple):
+class AllowedCandidates(NamedTuple):
     """Which candidates the queries of a request may find.
 
     Attributes:
@@ -136,7 +136,7 @@ class Allowed(NamedTuple):
 
     denied: NDArray[np.uint32]
     excluded: Sequence[NDArray[np.uint32]]
-    filter: Compiled | None = None
+    filter: CompiledFilter | None = None
     denied_mask: Mask | None = None
 
 
@@ -151,7 +151,7 @@ class Queries(NamedTuple):
     """
 
     vectors: Vectors
-    allowed: Allowed
+    allowed: AllowedCandidates
     offsets: Offsets | None = None
 
     def only(self, query: int) -> Queries:
@@ -190,7 +190,7 @@ def nearest(
     options: SearchOptions,
     execution: Execution,
     floors: NDArray[np.float32] | None = None,
-) -> Found:
+) -> Neighbors:
     """Finds the k nearest allowed candidates of each query; fewer only where fewer are allowed.
 
     Args:
@@ -240,7 +240,7 @@ def nearest(
     return neighbors._replace(explanations=tuple(completed))
 
 
-def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ...]:
+def explained(neighbors: Neighbors, request: SelectionRequest, k: int) -> tuple[Explanation, ...]:
     """Returns the explanations of what is answered, with why queries have fewer than k
     neighbors.
     """
@@ -250,18 +250,20 @@ def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ..
     if request.crowding:
         later.append("crowding")
     explanations = []
-    for each, size in zip(found.explanations, lengths_of(found.offsets).tolist(), strict=True):
-        if each.shortfall:  # nothing was searched
-            explanations.append(each)
+    for explanation, size in zip(
+        neighbors.explanations, lengths_of(neighbors.offsets).tolist(), strict=True
+    ):
+        if explanation.shortfall:  # nothing was searched
+            explanations.append(explanation)
             continue
         if request.offset is not None:
             shortfall = f"the pool of {request.pool_size} candidates has no more neighbors"
-        elif size < min(k, each.matches):
+        elif size < min(k, explanation.matches):
             shortfall = f"{_only(size)} candidates pass {' and '.join(later)}"
         else:
-            matches = _only(each.matches)
+            matches = _only(explanation.matches)
             shortfall = f"{matches} candidates pass the filter, the exclusions and the deny list"
-        explanations.append(each._replace(shortfall="" if size >= k else shortfall))
+        explanations.append(explanation._replace(shortfall="" if size >= k else shortfall))
     return tuple(explanations)
 
 
@@ -304,14 +306,14 @@ class _Search:
         if self._is_worn and self._are_live_scored_alone():
             self._score_live_alone()
 
-    def rows(self) -> list[Found]:
+    def rows(self) -> list[Neighbors]:
         """Returns the neighbors of each vector.
 
         How those of a vector are found depends on it, on what it excludes and on the filter alone:
         not on the other vectors, nor on what was requested before.
         """
         count = len(self._vectors)
-        rows: list[Found | None] = [None] * count
+        rows: list[Neighbors | None] = [None] * count
         short = list(range(count))
         depth, scan = self._plan
         if depth is not None:
@@ -324,10 +326,10 @@ class _Search:
                     rows[number] = self._reordered(number, fetched)
 
             self._execution.parallel(count, search)
-            short = [at for at, row in enumerate(rows) if row is None]
+            short = [vector for vector, row in enumerate(rows) if row is None]
         if short and scan is not None and self._matches is not None:
             self._scan_codes(short, rows, scan, self._matches)
-            short = [at for at, row in enumerate(rows) if row is None]
+            short = [vector for vector, row in enumerate(rows) if row is None]
         if short:
             for at, row in zip(short, self._exactly(short), strict=True):
                 rows[at] = row
@@ -364,12 +366,12 @@ class _Search:
         """Keeps the filter, with the mask or the block that this search has made."""
         if self._compiled is None or self._matches is None or not self._compiled.key:
             return
-        cache, key, matches, again = self._index.compiled, *self._compiled
-        if not again or self._matches is not matches:
+        cache, key, matches, is_cached = self._index.compiled, *self._compiled
+        if not is_cached or self._matches is not matches:
             cache.put(self._index, key, self._matches, self._matches.bytes)
             self._execution.gauge("filter_cache_bytes", cache.bytes)
 
-    def merged(self, rows: list[Found], first: int) -> Found:
+    def merged(self, rows: list[Neighbors], first: int) -> Neighbors:
         """Returns the k best found for the vectors from `first` on, each by its best score over all
         of them.
         """
@@ -382,13 +384,13 @@ class _Search:
                 scores, exact_scores(self._index.vectors, query, union, self._distance), out=scores
             )
         best = np.lexsort((union, -scores))[: self._k]
-        explanations = [each for row in rows for each in row.explanations]
-        by_index = any(each.path == "index" for each in explanations)
+        explanations = [explanation for row in rows for explanation in row.explanations]
+        by_index = any(explanation.path == "index" for explanation in explanations)
         path = "index" if by_index else explanations[0].path
-        scored = sum(each.scored for each in explanations)
-        return Found.of_one(union[best], scores[best], Explanation(path, scored=scored))
+        scored = sum(explanation.scored for explanation in explanations)
+        return Neighbors.of_one(union[best], scores[best], Explanation(path, scored=scored))
 
-    def reaching(self, floors: NDArray[np.float32]) -> Found | None:
+    def reaching(self, floors: NDArray[np.float32]) -> Neighbors | None:
         """Returns the candidates that a tree finds and whose scores reach the floors of the
         vectors, in no order.
 
@@ -431,9 +433,9 @@ class _Search:
         offsets = numbers[is_reached].searchsorted(np.arange(count + 1))
         explanations = [Explanation("index", scored=scores.size) for _, scores in by_vector]
         reaching = positions[is_reached].astype(np.int64)
-        return Found(reaching, scores[is_reached], offsets, tuple(explanations))
+        return Neighbors(reaching, scores[is_reached], offsets, tuple(explanations))
 
-    def _fetched(self, at: int, depth: SearchDepth) -> NDArray[np.uint32] | None:
+    def _fetched(self, vector: int, depth: SearchDepth) -> NDArray[np.uint32] | None:
         """Has the index fetch candidates, and ever more of them until enough are allowed.
 
         The first pool is the same whatever is excluded, and it suffices unless more than a few of
@@ -444,14 +446,14 @@ class _Search:
         """
         tree = self._index.approximate
         assert tree is not None  # noqa: S101 - else the plan is an exact search
-        query = self._vectors[at]
-        excluded_count = self._excluded_count(at)
+        query = self._vectors[vector]
+        excluded_count = self._excluded_count(vector)
         mask = None if self._matches is None else self._matches.mask
         share = depth.share
         first = depth.pool
         if self._is_worn:
             # As where a filter matches as many: those that are denied are not among the others.
-            excluded_count = int(self._excluded[at].size)
+            excluded_count = int(self._excluded[vector].size)
             share *= self._live_share
             first = min(self._size, math.ceil(first / self._live_share))
         excluded_share = excluded_count / self._size
@@ -466,7 +468,7 @@ class _Search:
             # around them score about equally.
             removed = 0
             if excluded_count:
-                is_excluded = self._is_excluded(at, matching)
+                is_excluded = self._is_excluded(vector, matching)
                 removed = int(np.count_nonzero(is_excluded))
             ahead = 0
             if removed:
@@ -484,19 +486,19 @@ class _Search:
                 pool = max(pool, first + _PER_EXCLUDED * excluded_count)
         return None
 
-    def _reordered(self, number: int, positions: NDArray[np.uint32]) -> Found:
+    def _reordered(self, number: int, positions: NDArray[np.uint32]) -> Neighbors:
         """Returns the best of what the index fetched for a vector, by exact scores."""
         query = self._vectors[number]
         neighbors = rank_exactly(self._index.vectors, query, positions, self._k, self._distance)
-        return Found.of_one(*neighbors, Explanation("index", scored=positions.size))
+        return Neighbors.of_one(*neighbors, Explanation("index", scored=positions.size))
 
     def _scan_codes(
-        self, some: list[int], rows: list[Found | None], scan: ScanDepth, matches: Matches
+        self, vectors: list[int], rows: list[Neighbors | None], scan: ScanDepth, matches: Matches
     ) -> None:
         """Scans the codes of what matches, for some of the vectors.
 
         Args:
-          some: the vectors.
+          vectors: the vectors.
           rows: of all vectors; those found are written there.
           scan: the depth.
           matches: what is scanned.
@@ -506,21 +508,21 @@ class _Search:
             self._matches = replace(matches, codes=codes)
 
         def search(number: int) -> None:
-            at = some[number]
-            rows[at] = self._scanned(at, matches.positions, codes, scan)
+            vector = vectors[number]
+            rows[vector] = self._scanned(vector, matches.positions, codes, scan)
 
-        self._execution.parallel(len(some), search)
+        self._execution.parallel(len(vectors), search)
 
     def _scanned(
-        self, at: int, positions: NDArray[np.uint32], codes: PackedCodes, scan: ScanDepth
-    ) -> Found | None:
+        self, vector: int, positions: NDArray[np.uint32], codes: PackedCodes, scan: ScanDepth
+    ) -> Neighbors | None:
         """Reorders what seems nearest by the codes, and more of it until that reaches the recall.
 
         A few excluded candidates have no say in how many that are: to exclude one removes it from
         the list and changes nothing else.
 
         Args:
-          at: the vector.
+          vector: the vector.
           positions: of what matches.
           codes: of what matches.
           scan: the depth.
@@ -528,7 +530,7 @@ class _Search:
         Returns:
           The neighbors; None: to score all that match is cheaper.
         """
-        query = self._vectors[at]
+        query = self._vectors[vector]
         pool = scan.pool
         fetched = positions[:0]
         scores = np.empty(0, np.float32)
@@ -541,83 +543,87 @@ class _Search:
             added = fetched[scores.size : pool]
             added_scores = exact_scores(self._index.vectors, query, added, self._distance)
             scores = np.concatenate([scores, added_scores])
-            found = fetched[:pool]
-            kept = found
+            candidates = fetched[:pool]
+            allowed_candidates = candidates
             kept_scores = scores
-            if self._excluded_count(at):
-                allowed = ~self._is_excluded(at, found)
-                kept = found[allowed]
+            if self._excluded_count(vector):
+                allowed = ~self._is_excluded(vector, candidates)
+                allowed_candidates = candidates[allowed]
                 kept_scores = scores[allowed]
-            many_excluded = kept.size < pool - pool // _SPARE
+            many_excluded = allowed_candidates.size < pool - pool // _SPARE
             judged = kept_scores if many_excluded else scores
-            if kept.size >= self._k and scan.suffices(judged):
-                best = best_of(kept, kept_scores, self._k)
-                return Found.of_one(*best, Explanation("index", scored=kept.size))
+            if allowed_candidates.size >= self._k and scan.suffices(judged):
+                best = best_of(allowed_candidates, kept_scores, self._k)
+                return Neighbors.of_one(*best, Explanation("index", scored=allowed_candidates.size))
             pool *= 2
         return None
 
-    def _exactly(self, some: list[int]) -> list[Found]:
+    def _exactly(self, vectors: list[int]) -> list[Neighbors]:
         """Scores all that match, of some of the vectors."""
         if self._matches is None and self._is_worn:
             self._score_live_alone()
         matches = self._matches
         index = self._index
         if matches is None:
-            return self._in_blocks(some, None)
+            return self._in_blocks(vectors, None)
         positions = matches.positions
         if matches.block is None:
             block_bytes = positions.size * (4 * index.entry.dim + 16)
             fits = index.compiled.fits(block_bytes)
             if not fits and block_bytes > _GATHERED_BYTES_MAX:
-                return self._in_blocks(some, positions)
-            again = self._compiled is not None and self._compiled.again
-            if len(some) > 1 or (again and fits):
+                return self._in_blocks(vectors, positions)
+            is_cached = self._compiled is not None and self._compiled.again
+            if len(vectors) > 1 or (is_cached and fits):
                 matches = matches.gathered(index)
                 self._matches = matches if fits else self._matches
         block = matches.block
         denied = _count_among(self._denied, positions)
-        fetch = [self._k + denied + _count_among(self._excluded[at], positions) for at in some]
+        fetch = [
+            self._k + denied + _count_among(self._excluded[vector], positions) for vector in vectors
+        ]
         if block is None:
-            query = self._vectors[some[0]]
+            query = self._vectors[vectors[0]]
             best = rank_exactly(index.vectors, query, positions, fetch[0], self._distance)
-            return [self._row(some[0], *best, positions.size)]
+            return [self._row(vectors[0], *best, positions.size)]
         together = max(1, CELLS_MAX // max(1, positions.size))
-        parts = [slice(first, first + together) for first in range(0, len(some), together)]
-        found: list[list[tuple[Positions, Vectors]]] = [[] for _ in parts]
+        parts = [slice(first, first + together) for first in range(0, len(vectors), together)]
+        ranked_by_part: list[list[tuple[Positions, Vectors]]] = [[] for _ in parts]
 
         def score(number: int) -> None:
             part = parts[number]
             floors = None
             if self._floors is not None:
-                floors = self._floors[some[part]]
-            found[number] = block.search(self._vectors[some[part]], fetch[part], floors)
+                floors = self._floors[vectors[part]]
+            ranked_by_part[number] = block.search(self._vectors[vectors[part]], fetch[part], floors)
 
         self._execution.parallel(len(parts), score)
-        ranked = chain.from_iterable(found)
+        ranked = chain.from_iterable(ranked_by_part)
         return [
-            self._row(at, positions[places].astype(np.int64), scores, positions.size)
-            for at, (places, scores) in zip(some, ranked, strict=True)
+            self._row(vector, positions[block_rows].astype(np.int64), scores, positions.size)
+            for vector, (block_rows, scores) in zip(vectors, ranked, strict=True)
         ]
 
-    def _in_blocks(self, some: list[int], positions: NDArray[np.uint32] | None) -> list[Found]:
+    def _in_blocks(
+        self, vectors: list[int], positions: NDArray[np.uint32] | None
+    ) -> list[Neighbors]:
         """Scores vectors where they lie, all or those at some positions, in blocks of bounded
         memory, for one vector after the other.
         """
         index = self._index
         count = self._size if positions is None else positions.size
-        rows: list[Found] = []
-        for at in some:
+        rows: list[Neighbors] = []
+        for vector in vectors:
             # By itself: products of several vectors round otherwise, which may leave out another
             # one of candidates that score equally.
-            wanted = min(count, self._k + self._excluded_count(at))
+            wanted = min(count, self._k + self._excluded_count(vector))
             nearest, _ = index.exact.search(
-                self._sent[at : at + 1], max(1, wanted), positions, self._execution.parallel
+                self._sent[vector : vector + 1], max(1, wanted), positions, self._execution.parallel
             )
             fetched = nearest[0][nearest[0] >= 0]
             best = rank_exactly(
-                index.vectors, self._vectors[at], fetched, fetched.size, self._distance
+                index.vectors, self._vectors[vector], fetched, fetched.size, self._distance
             )
-            rows.append(self._row(at, *best, count))
+            rows.append(self._row(vector, *best, count))
         return rows
 
     def _live(self) -> NDArray[np.uint32]:
@@ -626,15 +632,15 @@ class _Search:
             return not_among(self._denied, self._size)
         return (~self._denied_mask).nonzero()[0].astype(np.uint32)
 
-    def _row(self, at: int, positions: Positions, scores: Vectors, scored: int) -> Found:
+    def _row(self, vector: int, positions: Positions, scores: Vectors, scored: int) -> Neighbors:
         """Returns the first k that are not excluded."""
-        if self._excluded_count(at):
-            keep = ~self._is_excluded(at, positions)
+        if self._excluded_count(vector):
+            keep = ~self._is_excluded(vector, positions)
             positions = positions[keep]
             scores = scores[keep]
         path = "exact" if positions.size else "none"
         explanation = Explanation(path, scored=scored)
-        return Found.of_one(positions[: self._k], scores[: self._k], explanation)
+        return Neighbors.of_one(positions[: self._k], scores[: self._k], explanation)
 
     def _excluded_count(self, query: int) -> int:
         return int(self._denied.size + self._excluded[query].size)
@@ -645,9 +651,9 @@ class _Search:
         is_denied: Mask = self._denied_mask[positions]
         return is_denied
 
-    def _is_excluded(self, at: int, positions: NDArray[Any]) -> Mask:
+    def _is_excluded(self, vector: int, positions: NDArray[Any]) -> Mask:
         is_excluded = self._is_denied(positions)
-        excluded = self._excluded[at]
+        excluded = self._excluded[vector]
         if excluded.size:
             is_excluded |= is_among(positions, excluded)
         return is_excluded
@@ -665,7 +671,7 @@ def _count_among(positions: NDArray[Any], ascending: NDArray[Any]) -> int:
 def _completed(
     index: LoadedIndex,
     explanation: Explanation,
-    allowed: Allowed,
+    allowed: AllowedCandidates,
     query: int,
     search_ms: float,
 ) -> Explanation:

@@ -17,7 +17,7 @@ from service.engine.calls import Filter, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import changed_search
 from service.engine.retrieval.merging import explained, merged
-from service.engine.retrieval.search import Found, Queries, SearchOptions
+from service.engine.retrieval.search import Neighbors, Queries, SearchOptions
 from service.engine.validation import check_finite
 from service.versions.version import RemoteParts, ServedIndex
 
@@ -68,7 +68,7 @@ async def vectors_at(index: ServedIndex, positions: Positions, execution: Execut
 
 async def nearest(
     index: ServedIndex, queries: Queries, options: SearchOptions, execution: Execution
-) -> Found:
+) -> Neighbors:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
     base_allowed = queries.allowed
     if index.is_changed:
@@ -94,7 +94,7 @@ async def nearest(
         explain=options.explain,
     )
     execution.begin("search")
-    parts: Sequence[Found]
+    parts: Sequence[Neighbors]
     parts, share = await _shards(index).search(wanted, execution.left_s)
     if share < 1:
         execution.count("partial_searches", query_count)
@@ -110,8 +110,8 @@ async def nearest(
         neighbors = neighbors._replace(explanations=tuple(explanations))
     if not index.is_changed:
         return neighbors
-    sent = queries._replace(vectors=wanted.vectors)
-    return changed_search.with_changed(neighbors, index, sent, options, execution)
+    contiguous_queries = queries._replace(vectors=wanted.vectors)
+    return changed_search.with_changed(neighbors, index, contiguous_queries, options, execution)
 
 
 def _shards(index: ServedIndex) -> RemoteParts:

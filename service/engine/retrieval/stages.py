@@ -55,7 +55,7 @@ class Stage:
         return (sizes > self.keep).repeat(sizes).nonzero()[0]
 
 
-class Staged(NamedTuple):
+class StagedPool(NamedTuple):
     """A pool of which a stage may have dropped candidates.
 
     Attributes:
@@ -74,12 +74,12 @@ class Staged(NamedTuple):
     reasons: tuple[str, ...] = ()
 
     @classmethod
-    def of_retrieval(cls, pool: Pool) -> Staged:
+    def of_retrieval(cls, pool: Pool) -> StagedPool:
         """Returns a whole pool, in the order of the retrieval."""
         dropped = np.zeros(pool.neighbors.offsets.size - 1, np.int64)
         return cls(pool, pool.neighbors.scores, ORDER_OF_RETRIEVAL, dropped)
 
-    def only(self, candidates: Places) -> Staged:
+    def only(self, candidates: Places) -> StagedPool:
         """Returns some of the candidates, by their ascending places."""
         return self._replace(pool=self.pool.only(candidates), scores=self.scores[candidates])
 
@@ -152,7 +152,7 @@ def scores_by_stage(pool: Pool, scored: Places, stage_scores: Scores) -> Scores:
 
 def kept(
     stage: Stage, pool: Pool, scored: Places, stage_scores: Scores, required: Places
-) -> Staged:
+) -> StagedPool:
     """Returns a pool without the candidates that a stage drops, best first.
 
     Args:
@@ -180,4 +180,4 @@ def kept(
     if scored.size:
         order_name = f"the order of stage {stage.name!r}"
     staged_pool = pool.taken(chosen, offsets_of(counts))
-    return Staged(staged_pool, scores[chosen], order_name, sizes - counts)
+    return StagedPool(staged_pool, scores[chosen], order_name, sizes - counts)

@@ -14,7 +14,7 @@ from service.codec import protobuf
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.calls import Circle, Condition, Filter
-from service.engine.retrieval.search import Found
+from service.engine.retrieval.search import Neighbors
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Internal, TooLarge
 from service.shards import messages
@@ -34,7 +34,7 @@ def read(
     wanted: Filter | None = FILTER,
     denied: Iterable[int] = (),
     excluded: tuple[list[int], ...] = (),
-) -> Found:
+) -> Neighbors:
     response = shard_pb.SearchResponse(
         positions=np.array(positions, "<u4").tobytes(),
         scores=np.array(scores, "<f4").tobytes(),

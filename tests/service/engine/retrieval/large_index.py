@@ -106,7 +106,7 @@ def load_index(
     )
 
 
-def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Found:
+def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Neighbors:
     """Returns the neighbors of each vector with explanations; `request`: options of a Retrieval."""
     execution = Execution("retrieve")
     sent = RetrievalRequest(Target(), vectors=vectors, **request)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bundle.format.indexes import DepthPoint
 from bundle.format.manifest import CostPoint
 from service.engine.calls import Condition, Filter, IdLists
-from service.engine.retrieval.search import Found
+from service.engine.retrieval.search import Neighbors
 from service.engine.retrieval.search_depth import SearchDepth, Setting
 from service.versions.version import LoadedIndex, LoadedStore
 from tests.bundles.search_costs import COSTS
@@ -231,7 +231,7 @@ def test_depth_between_measured_k_lies_between_what_was_measured(index: LoadedIn
     assert leaves == {10: 24, 20: 24, 80: 68, 320: 192, 1280: 300}
 
 
-def coarsely(index: LoadedIndex, vectors: NDArray[np.float32], k: int, **request: Any) -> Found:
+def coarsely(index: LoadedIndex, vectors: NDArray[np.float32], k: int, **request: Any) -> Neighbors:
     """Searches so few leaves that the list shows how deep the search went."""
     return find(index, vectors, k, recall=0.3, **request)
 
