@@ -16,7 +16,9 @@ from service.changes.growing_vectors import Vectors
 Positions = NDArray[np.int64]
 
 _WRITTEN_TOGETHER = 1024
-"""Candidates that are taken out of the store at a time, so that requests wait for none of it."""
+"""Number of candidates that are taken out of the store at a time. Each chunk holds the GIL: with
+more, requests would wait for it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +26,14 @@ class AbsorbedParts:
     """Candidates that a segment is to hold.
 
     Attributes:
-      store: The candidates as they were.
-      positions: Those that the segment is to hold, ascending, all behind those of the bundle.
-      ended: The positions before, [e] uint32, that were ended.
-      vectors: By index, of all positions behind those of the bundle, one part after the other.
-      sent_ids: Ids of candidates whose vectors were sent, by index.
-      expiry_s: When candidates expire, in Unix seconds, by id.
+      store: The candidates as they were when the segment was planned.
+      positions: [m] int64, the positions that the segment is to hold, ascending, all behind those
+        of the bundle.
+      ended: [e] uint32, the positions before them that were ended.
+      vectors: The vectors of all positions behind those of the bundle by index, one part after the
+        other.
+      sent_ids: The ids of candidates whose vectors were sent, by index.
+      expiry_s: The times when candidates expire, in Unix seconds, by id.
     """
 
     store: ChangedStore
@@ -47,10 +51,14 @@ class AbsorbedParts:
             positions = self.positions[start : start + _WRITTEN_TOGETHER]
             columns = self.store.arrays(positions, [*self.store.types])
             ids = self.store.ids(positions).tolist()
+
+            # A start begins with the segments, and reads no earlier record: what the records say of
+            # a candidate beside its columns must be in the segment, too.
             expires_s = [self.expiry_s.get(key) for key in ids]
             columns[EXPIRES] = pa.array(expires_s, pa.float64())
             for name, sent_ids in self.sent_ids.items():
                 columns[sent_column(name)] = pa.array([key in sent_ids for key in ids], pa.bool_())
+
             changed = positions - self.store.base_size
             vectors = {name: vectors_at(parts, changed) for name, parts in self.vectors.items()}
             yield pa.record_batch(columns), vectors

@@ -1,8 +1,8 @@
 """Absorbs changed candidates into segments, in the background: one process of a host at a time.
 
 A worker writes the candidates to files, and a process of its own makes a segment of them. The
-record in the log that names it is appended last. So whatever dies meanwhile leaves files that
-nothing names, which the next one removes.
+record in the log that names it is appended last. So a process that dies meanwhile leaves files that
+no record names, which the next one removes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from service.changes.segments import segment_parameters
 
 _LOCK_NAME = ".absorbing.lock"
 _ENDED_CHECK_S = 0.2
-"""Between two looks at whether the service stops."""
+"""Time between two checks of whether the service stops."""
 _PRELOAD_S = 1.5
-"""Time in which the other processes load a complete segment, before the log names it."""
+"""Time in which the other processes load a complete segment, before the log names it: they look for
+one every 0.5 s, and opening one takes a tenth of a second.
+"""
 _PROGRAM = "service.changes.segment_build"
 _SHOWN_CHARACTERS = 500
-"""Of the last messages of the program that failed."""
+"""Number of characters of the last messages of the program that failed."""
 
 
 class AbsorptionFailed(Exception):
@@ -47,7 +49,7 @@ class Absorber:
         """Begins.
 
         Args:
-          directory: Of the models' logs.
+          directory: The directory of the models' logs.
           stopping: Ends what is in progress.
         """
         self._directory = directory
@@ -57,45 +59,62 @@ class Absorber:
         """Absorbs changed candidates of a model, if they are due and no other process absorbs some.
 
         Args:
-          segments: Those of the model.
-          slots_max: As of `ModelSegments.planned`.
+          segments: The segments of the model.
+          slots_max: See `ModelSegments.planned`.
 
         Returns:
           Whether some were absorbed.
 
         Raises:
           AbsorptionFailed: The segment cannot be made.
-          BundleError, OSError: The log or the disk cannot be read or written.
+          BundleError: The log is damaged, or the segment cannot be used.
+          OSError: The log or the disk cannot be read or written.
         """
+        # Without the lock, and often: most of the time nothing is due.
         if not segments.is_due(slots_max):
             return False
         with alone(self._directory / _LOCK_NAME) as lock:
             if lock is None:
                 return False
+            # Only now: what an earlier process left is not being made by another one.
             segments.sweep()
             planned = segments.planned(slots_max)
             if planned is None:
+                # Another process has absorbed them since.
                 return False
             segment = self._make(segments, planned, lock)
+
+            # To open a segment holds the interpreter for up to 96 ms. The other processes do so
+            # before the record, and not when they read it, so that their requests do not wait.
             self._stopping.wait(_PRELOAD_S)
             if self._stopping.is_set():
                 return False
             return segments.absorb(planned, segment)
 
     def _make(self, segments: ModelSegments, planned: PlannedAbsorption, lock: int) -> SegmentName:
-        """Makes a segment; `lock`: a descriptor that the process that makes it holds, too."""
+        """Makes a segment.
+
+        Args:
+          segments: The segments of the model.
+          planned: The candidates.
+          lock: The descriptor of the lock, which the process that makes the segment holds, too.
+
+        Raises:
+          AbsorptionFailed: The process fails.
+          BundleError: The files that it has written are damaged.
+          OSError: The disk cannot be read or written.
+        """
         version = planned.version
         prefix = segment_prefix(version, planned.corpus)
+        # Never the name of an earlier attempt, whose files another process may have opened.
         name = f"{prefix}{planned.sequence}-{secrets.token_hex(4)}"
         temporary = segments.path / f"{TEMPORARY}{name}"
         write_candidates(temporary, planned.parts.batches(), planned.parts.ended)
         size = int(planned.parts.positions.size)
-        indexes = {
-            index: SegmentIndex(
-                dim=served.entry.dim, parameters=segment_parameters(served.entry, size)
-            )
-            for index, served in planned.indexes.items()
-        }
+        indexes = {}
+        for index, served in planned.indexes.items():
+            parameters = segment_parameters(served.entry, size)
+            indexes[index] = SegmentIndex(dim=served.entry.dim, parameters=parameters)
         manifest = SegmentManifest(
             model=version.model,
             version=version.version,
@@ -113,8 +132,13 @@ class Absorber:
         return SegmentName(name=name, checksum=publish(temporary, directory))
 
     def _run(self, directory: Path, task: SegmentTask, lock: int) -> None:
-        """Has a process make the segment, and waits for it."""
-        # -P: a module beside the service has no say in what is imported.
+        """Has a process make the segment, and waits for it.
+
+        Raises:
+          AbsorptionFailed: The process fails.
+        """
+        # With -P, a module beside the service has no say in what is imported. The process holds the
+        # lock as well: if this worker dies, no other one begins while it still writes.
         command = [sys.executable, "-P", "-m", _PROGRAM, str(directory)]
         process = subprocess.Popen(
             command,
@@ -129,6 +153,7 @@ class Absorber:
                 _, messages = process.communicate(content, _ENDED_CHECK_S)
                 break
             except subprocess.TimeoutExpired:
+                # The task is sent once; the next call goes on reading messages.
                 content = None
                 if self._stopping.is_set():
                     process.kill()

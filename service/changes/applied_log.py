@@ -24,9 +24,11 @@ from service.versions.loader import ShardsMissing
 from service.versions.version import ModelVersion
 
 _COPIED_BYTES = 8 << 20
-"""Of the records that are sent to a copy at a time."""
+"""Size of the records that are sent to a copy at a time."""
 _RETRY_S = 0.5
-"""Until a version that is behind tries again."""
+"""Time until a version that is behind tries again. With less, it calls shards that are gone in
+vain; with more, it serves an old state for longer.
+"""
 
 
 class AppliedLog:
@@ -37,7 +39,7 @@ class AppliedLog:
 
     Attributes:
       model: The name of the model.
-      lock: Held while the log is read or written and while versions change. Whoever combines
+      lock: Held while the log is read or written and while versions change. A caller that combines
         several calls holds it, too.
       summary: What the log says of ids, streams and segments.
       versions: The versions that follow the log.
@@ -65,7 +67,7 @@ class AppliedLog:
         self._log = ChangeLog(path, model)
         self._tail = LogTail(path)
         self._behind: dict[ChangedVersion, str] = {}
-        """Versions that miss changes of the log, and why."""
+        """The versions that miss changes of the log, and the reason."""
         self._retry_at = 0.0
 
     @property
@@ -75,7 +77,7 @@ class AppliedLog:
 
     @property
     def sequence(self) -> int:
-        """Of the last record that was read."""
+        """The sequence of the last record that was read."""
         return self._log.sequence
 
     @property
@@ -99,10 +101,13 @@ class AppliedLog:
           serve: Called with the version as it is with its changes.
 
         Raises:
-          LogDamaged, FormatError: The log cannot be read.
-          OSError: Likewise.
+          LogDamaged: The log is damaged.
+          FormatError: The log has records of another release.
+          OSError: The log cannot be read.
           ShardsMissing: A shard that a change needs does not respond.
         """
+        # Under one lock: a change that is appended meanwhile is applied before the version is
+        # served, or afterwards, but never missed.
         with self.lock:
             self._read()
             version = ChangedVersion(loaded, self._segments)
@@ -128,9 +133,12 @@ class AppliedLog:
         """Applies what other processes have appended, and serves it.
 
         Raises:
-          LogDamaged, FormatError: The log cannot be read any further.
-          OSError: Likewise.
+          LogDamaged: The log is damaged.
+          FormatError: The log has records of another release.
+          OSError: The log cannot be read.
         """
+        # Called a hundred times per second. Mostly the file has not grown, and requests that change
+        # the model have the lock for themselves.
         is_due = bool(self._behind) and time.monotonic() >= self._retry_at
         if not is_due and not self._log.has_news:
             return
@@ -159,14 +167,18 @@ class AppliedLog:
 
     @contextmanager
     def writing(self) -> Iterator[LogWriter]:
-        """Waits until no other process writes, applies what others have appended, and yields what
-        appends records. The caller holds the lock.
+        """Waits until no other process writes, applies the records that others have appended, and
+        yields a writer. The caller holds the lock.
 
         Raises:
           LogUnwritable: The directory or the lock cannot be written.
-          LogDamaged, FormatError, OSError: The log cannot be read.
+          LogDamaged: The log is damaged.
+          FormatError: The log has records of another release.
+          OSError: The log cannot be read.
         """
         with self._log.writing() as writer:
+            # A change is checked against a state that has all changes before it: no other process
+            # appends until this one has written.
             self._apply_records(writer.read())
             yield writer
 
@@ -188,6 +200,8 @@ class AppliedLog:
 
     def publish(self) -> None:
         """Has all versions served as they are now."""
+        # The state that a segment holds is not known here any more. A fresh version that applies
+        # the log begins with the segment.
         if any(version.is_lost for version in self.versions):
             self.restore()
             return
@@ -205,6 +219,7 @@ class AppliedLog:
         """Begins anew with what is in the log, such as after a change was applied and not written.
         The caller holds the lock.
         """
+        # Into a summary of its own: if the log cannot be read, the last state stays.
         summary = LogSummary()
         try:
             for records in self._parts_again():
@@ -238,10 +253,11 @@ class AppliedLog:
     def copy(self, records: Sequence[Record]) -> int:
         """Appends records of another log and serves them; returns the sequence of the last one.
 
-        Those that another worker has copied meanwhile are left out.
+        Records that another worker has copied meanwhile are left out.
 
         Raises:
-          BundleError, OSError: The log cannot be read or written.
+          BundleError: The log is damaged.
+          OSError: The log cannot be read or written.
         """
         with self.lock:
             if records:
@@ -260,10 +276,11 @@ class AppliedLog:
         self.publish()
 
     def _apply_records(self, records: Sequence[Record]) -> None:
-        """Applies what was read from the log."""
+        """Applies records that were read from the log."""
         runs = decode_runs(records)
         for run in runs:
             self.summary.add_run(run)
+            # Without versions, as before the first load, no record need be decoded one by one.
             if self.versions:
                 for sequence, change in run.changes:
                     self.apply(sequence, change)
@@ -274,6 +291,7 @@ class AppliedLog:
         """Applies a change to a version, unless that has it, misses earlier ones, or will miss this
         one.
         """
+        # Changes are applied in order: one behind a gap would give other positions and vectors.
         if version in self._behind or sequence <= version.sequence:
             return
         try:
@@ -282,11 +300,12 @@ class AppliedLog:
             self._fall_behind(version, problem)
 
     def _fall_behind(self, version: ChangedVersion, problem: ShardsFailed) -> None:
+        """Leaves a version with its last whole state until shards respond."""
         self._behind[version] = str(problem)
         self._retry_at = time.monotonic() + _RETRY_S
 
     def _catch_up(self) -> None:
-        """Applies to the versions that are behind what they miss."""
+        """Applies the changes that versions miss which are behind."""
         for version in list(self._behind):
             try:
                 self._replay(version)
@@ -297,16 +316,18 @@ class AppliedLog:
             del self._behind[version]
 
     def _replay(self, version: ChangedVersion) -> None:
-        """Applies to a version what it lacks of the records that were read of the log so far.
+        """Applies the records to a version that it lacks of those that were read so far.
 
         Raises:
-          ShardsFailed: A shard does not respond; the version lacks the rest still.
+          ShardsFailed: A shard does not respond; the version still lacks the records behind.
         """
         replay(version, self._parts_again(), self.summary)
 
     def _parts_again(self) -> Iterator[list[Record]]:
         """Yields the records that were read of the log so far, in parts."""
         last = self._log.sequence
+        # By a reader of its own, in parts: a log is not compacted, and may be large. Records behind
+        # `last` were appended by others since, and are applied when this process reads them.
         for records in ChangeLog(self.path, self.model).parts():
             part = [record for record in records if record.sequence <= last]
             if part:
@@ -314,10 +335,8 @@ class AppliedLog:
 
     def _forget_segments(self) -> None:
         """Forgets the loaded segments that no version uses."""
-        used = {
-            segment.name.name
-            for version in self.versions
-            for store in version.corpora.values()
-            for segment in store.segments
-        }
+        used: set[str] = set()
+        for version in self.versions:
+            for store in version.corpora.values():
+                used.update(segment.name.name for segment in store.segments)
         self._segments.forget_others(used)

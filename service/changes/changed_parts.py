@@ -1,4 +1,6 @@
-"""What shards hold of a version whose rows change: the changed rows lie on the router."""
+"""The rows and indexes that shards hold of a version whose rows change: the changed rows lie on the
+router.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,8 @@ class ChangedParts:
     async def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Fetched:
         """Fetches the rows that are not changed. Implements RemoteParts.rows."""
         is_changed = {layout: self._is_changed(layout, rows) for layout, rows in wanted.items()}
+
+        # Changed rows are not fetched: they are known here, also while their shard is lost.
         stored = {}
         for layout, rows in wanted.items():
             if not rows.size or not is_changed[layout].all():
@@ -54,6 +58,7 @@ class ChangedParts:
         fetched: Fetched = {}
         if stored:
             fetched = await self._shards.rows(stored, left_s)
+
         overlaid = {**fetched}
         for layout, rows in wanted.items():
             if is_changed[layout].any():
@@ -83,7 +88,14 @@ class ChangedParts:
         is_changed: NDArray[np.bool_],
         fetched: FetchedRows | None,
     ) -> FetchedRows:
-        """Returns rows of one layout, of which shards returned those that are not changed."""
+        """Returns rows of one layout.
+
+        Args:
+          layout: The name of the layout.
+          rows: [n], the rows.
+          is_changed: [n], whether each row is changed.
+          fetched: The rows that are not changed, from shards; None: there are none.
+        """
         tables = self._changed_by_layout[layout]
         dim = tables[0][1].dim
         vectors = np.empty((rows.size, dim), np.float32)
@@ -95,6 +107,7 @@ class ChangedParts:
             if fetched.lost is not None:
                 lost = np.zeros(rows.size, np.bool_)
                 lost[~is_changed] = fetched.lost
+        # The tables of a layout are numbered together, each from its first row on.
         for first, changed in tables:
             changed.replace(rows - first, vectors)
         return FetchedRows(rows, vectors, lost, lost_by_table)

@@ -23,11 +23,11 @@ Vectors = NDArray[np.float32]
 
 
 class RowCounts(NamedTuple):
-    """Where the changed rows of a table are read from.
+    """The numbers of changed rows of a table, by where they are read from.
 
     Attributes:
-      memory: How many, from the memory of this process.
-      file: How many, from a file that all processes map.
+      memory: The number of rows in the memory of this process.
+      file: The number of rows in a file that all processes map.
     """
 
     memory: int
@@ -47,7 +47,7 @@ class ChangedTables:
 
         Args:
           loaded: The version as it was loaded.
-          directory: On the disk where vectors lie that would take much memory.
+          directory: A directory on the disk, for vectors that would take much memory.
         """
         self._directory = directory
         self.rows: dict[str, ChangedRows] = {}
@@ -64,7 +64,7 @@ class ChangedTables:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many rows of each table are changed, and how many are new."""
+        """The numbers of changed rows and of new rows of each table."""
         counts = {f"table {name}": changed.count for name, changed in self.rows.items()}
         for name, new_keys in self.new_keys.items():
             counts[f"new rows of table {name}"] = new_keys.count
@@ -72,18 +72,19 @@ class ChangedTables:
 
     @property
     def row_counts(self) -> Mapping[str, RowCounts]:
-        """Where the changed rows of each table are read from."""
-        return {
-            name: RowCounts(changed.memory_count, changed.count - changed.memory_count)
-            for name, changed in self.rows.items()
-        }
+        """The numbers of changed rows of each table, by where they are read from."""
+        counts = {}
+        for name, changed in self.rows.items():
+            file_count = changed.count - changed.memory_count
+            counts[name] = RowCounts(changed.memory_count, file_count)
+        return counts
 
     def rows_of(self, ids: Ids, feature: str) -> Rows:
         """Returns the rows that ids stand for, -1 of unknown ones.
 
         Args:
-          ids: [m], as clients send them.
-          feature: By whose rule they become rows; "": they are rows.
+          ids: [m], the ids as clients send them.
+          feature: The feature by whose rule they become rows; "": they are rows.
 
         Raises:
           FeatureError: A value is no id of the feature.
@@ -93,6 +94,7 @@ class ChangedTables:
         name, entry = lookup.embedded_feature(self._loaded, feature)
         (read,) = inputs_of(name, entry)
         rows, _ = self._loaded.reader.rows(name, {read: Column(ids)}, ids.size)
+        # The reader knows the keys of the bundle; keys that came later are found here.
         new_keys = self.new_keys.get(entry.table)
         if new_keys is not None and self.takes_keys(feature):
             is_unknown = rows < 0
@@ -120,8 +122,8 @@ class ChangedTables:
 
         Args:
           table: The name of the table.
-          rows: [n], distinct.
-          vectors: [n, dim], as the table stores them.
+          rows: [n], the rows, distinct.
+          vectors: [n, dim], the vectors, rounded as the table stores them.
         """
         self.rows[table] = self.of(table).with_rows(rows, vectors)
 
@@ -130,8 +132,8 @@ class ChangedTables:
 
         Args:
           table: The name of the table.
-          keys: [n], distinct.
-          rows: [n], the row of each key, -1 of those that have none.
+          keys: [n], the keys, distinct.
+          rows: [n], the row of each key; -1: it has none.
 
         Returns:
           [n], the row of each key.
@@ -142,6 +144,7 @@ class ChangedTables:
         new_keys = self.new_keys.get(table)
         if new_keys is None:
             new_keys = NewKeys.none(self._loaded.manifest.tables[table].rows)
+        # In the order of the log, so that a key has the same row in all processes.
         all_rows = rows.copy()
         all_rows[is_new] = np.arange(np.count_nonzero(is_new)) + new_keys.end_row
         self.new_keys[table] = new_keys.with_keys(keys[is_new])

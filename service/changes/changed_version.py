@@ -44,7 +44,8 @@ from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 Ids = NDArray[Any]
 
 OTHER_VERSION = "the vectors belong to another version"
-"""Why a change is dropped: a tower, or a table, of another training gives a vector another meaning.
+"""The reason why a change is dropped: a tower, or a table, of another training gives a vector
+another meaning.
 """
 
 
@@ -53,7 +54,7 @@ class ChangeDropped(Exception):
 
 
 _REJECTED = (ChangeDropped, BundleError, ServiceError, NotFinite)
-"""How a change is rejected that does not apply to a version."""
+"""The errors that reject a change which does not apply to a version."""
 
 
 class ChangedVersion:
@@ -63,13 +64,13 @@ class ChangedVersion:
       loaded: The version as it was loaded.
       tables: The changes of its tables.
       served: The version with the changes that were applied before the last `publish`.
-      sequence: Of the last change that was applied, or dropped.
-      dropped: How many changes of the log do not apply to this version, by the reason.
+      sequence: The sequence of the last change that was applied, or dropped.
+      dropped: The number of changes of the log that do not apply to this version, by the reason.
       is_lost: Whether the state that segments hold is not known any more, so that the log is to be
         applied anew.
-      unusable: By corpus, why its last segments are not used: all its changed candidates are
-        searched exactly.
-      begun: By corpus, the sequence of the last change in the segments that it began with.
+      unusable: The reason why the last segments of a corpus are not used, by corpus: all its
+        changed candidates are searched exactly.
+      begun: The sequence of the last change in the segments that a corpus began with, by corpus.
     """
 
     def __init__(self, loaded: ModelVersion, segments: SegmentDirectory) -> None:
@@ -77,7 +78,7 @@ class ChangedVersion:
 
         Args:
           loaded: The version as it was loaded.
-          segments: Those of the model.
+          segments: The segments of the model.
         """
         self.loaded = loaded
         self.tables = ChangedTables(loaded, segments.path.parent)
@@ -102,6 +103,8 @@ class ChangedVersion:
         """
         if self._is_outdated:
             self.compact()
+            # Twice, if vectors are missing: they are computed with all other changes in effect, by
+            # the same code that serves requests.
             self.served = self._with_changes()
             if self._unembedded:
                 failed_count = self._unembedded.embed(self.served, self._corpus)
@@ -118,6 +121,9 @@ class ChangedVersion:
                 self._readers.forget_from(name, store.store.base_size)
 
     def _with_changes(self) -> ModelVersion:
+        """Returns the version with the changes now, but for vectors that are not computed yet. It
+        shares the memory of earlier states.
+        """
         loaded = self.loaded
         corpora: dict[str, LoadedStore] = {**loaded.corpora}
         contexts: dict[str, LoadedStore] = {**loaded.contexts}
@@ -131,6 +137,8 @@ class ChangedVersion:
             else:
                 contexts[name] = store
             indexes.update(store_indexes)
+
+        # Rows of tables that shards hold are laid over what the shards return.
         all_rows = self.tables.rows
         rows_here = {name: rows for name, rows in all_rows.items() if name in loaded.tables}
         shards = loaded.shards
@@ -151,7 +159,7 @@ class ChangedVersion:
         """Applies a change; counts it as dropped where it does not apply to this version.
 
         Args:
-          sequence: Of the change in the log.
+          sequence: The sequence of the change in the log.
           change: The change.
 
         Raises:
@@ -160,6 +168,8 @@ class ChangedVersion:
         try:
             self.change(change, sequence)
         except _REJECTED as problem:
+            # A change does not fit for good, and is dropped alike by all processes. A shard may
+            # respond again: the change must not be lost by then.
             if is_of_shards(self.loaded, problem):
                 raise ShardsFailed(str(problem)) from problem
             reason = "it does not fit"
@@ -173,8 +183,8 @@ class ChangedVersion:
         """Applies a run of changes as `apply` does one by one, at once where that gives the same.
 
         Raises:
-          ShardsFailed: A shard that a change needs does not respond; it and the ones behind it are
-            missing.
+          ShardsFailed: A shard that a change needs does not respond; this change and those behind
+            it are missing.
           FormatError: A change cannot be read.
         """
         if len(run.sequences) > 1 and self._is_joinable(run):
@@ -182,7 +192,8 @@ class ChangedVersion:
             try:
                 self.change(run.last_states, last, first)
             except _REJECTED:
-                pass  # one by one, each has its reason
+                # One of them does not fit. One by one, it is dropped, and the others are applied.
+                pass
             else:
                 self.set_sequence(last)
                 return
@@ -209,7 +220,7 @@ class ChangedVersion:
         )
 
     def set_sequence(self, sequence: int) -> None:
-        """Says which sequence the change has that was applied last."""
+        """Sets the sequence of the change that was applied last."""
         self.sequence = sequence
         self._is_outdated = True
 
@@ -218,12 +229,15 @@ class ChangedVersion:
 
         Args:
           change: The change.
-          sequence: That it has in the log, or will have.
-          first_sequence: Of the first one, if the change stands for several; None: it does not.
+          sequence: The sequence that it has in the log, or will have.
+          first_sequence: The sequence of the first change, if this one stands for several; None: it
+            does not.
 
         Raises:
           ChangeDropped: It does not apply to this version; nothing was changed.
-          BundleError, ServiceError, NotFinite: It does not fit the version; nothing was changed.
+          BundleError: It does not fit the version; nothing was changed.
+          ServiceError: It names something that does not exist; nothing was changed.
+          NotFinite: A vector cannot be computed; nothing was changed.
         """
         head = change.head
         if head.absorption is not None:
@@ -232,6 +246,7 @@ class ChangedVersion:
         if not change.size:
             return
         self._is_outdated = True
+        # A change of a row marks all stores: it embeds candidates of any of them anew.
         try:
             self._make(change, sequence)
         finally:
@@ -239,7 +254,7 @@ class ChangedVersion:
                 store.mark(sequence, first_sequence)
 
     def _make(self, change: Change, sequence: int) -> None:
-        """Makes a change that is no absorption; errors as of `change`."""
+        """Makes a change that is no absorption. Raises what `change` raises."""
         head = change.head
         if head.kind == "rows":
             self._change_rows(change, sequence)
@@ -298,7 +313,8 @@ class ChangedVersion:
           absorption: The segments.
 
         Raises:
-          BundleError, OSError: They cannot be used; nothing was changed.
+          BundleError: They are damaged, or of another corpus; nothing was changed.
+          OSError: They cannot be read; nothing was changed.
         """
         store = self.store("candidates", corpus)
         if store is None:
@@ -311,21 +327,30 @@ class ChangedVersion:
     def _absorb(self, corpus: str, version: int, absorption: Absorption) -> None:
         """Has segments hold changed candidates, unless they cannot be used."""
         store = self.store("candidates", corpus)
+        # Another version has other vectors, and its own segments.
         if store is None or not self.uses(corpus, version, absorption):
             return
-        self.publish()  # embeds what has changed before
+
+        # Embeds what has changed before: absorbed candidates leave the slots whose vectors are
+        # computed.
+        self.publish()
         try:
             segments = self._loaded_segments(store, absorption)
             ended = self._segments.ended(absorption)
         except UNUSABLE as problem:
+            # Of no harm: all changed candidates are searched exactly instead.
             self.unusable[corpus] = str(problem)
             return
         try:
             store.absorb(absorption.sequence, segments, ended)
-        except FormatError:  # such as after a start from the log, while the segment was made
+        except FormatError:
+            # The store does not know its state at that sequence, such as after a start from the
+            # log, while the segment was made.
             self.is_lost = True
             return
         self.unusable.pop(corpus, None)
+
+        # All changed candidates have new positions.
         self._readers.forget_from(corpus, store.store.base_size)
         self._is_outdated = True
 
@@ -333,7 +358,8 @@ class ChangedVersion:
         """Loads segments of a corpus before they are used.
 
         Raises:
-          BundleError, OSError: They cannot be used.
+          BundleError: They are damaged, or of another release.
+          OSError: They cannot be read.
         """
         store = self.store("candidates", corpus)
         if store is not None:
@@ -379,11 +405,12 @@ class ChangedVersion:
         Args:
           index: The index.
           columns: The features of n candidates.
-          n: Their number.
+          n: The number of candidates.
 
         Raises:
           BundleError: A column does not fit its feature.
-          ServiceError, NotFinite: The tower cannot compute with them.
+          ServiceError: The tower cannot compute with them.
+          NotFinite: A vector would hold NaN or an infinity.
         """
         return embedded(self.publish(), index, columns, n)
 
@@ -392,7 +419,7 @@ class ChangedVersion:
 
         Args:
           table: The name of the table.
-          rows: Its rows.
+          rows: The rows of the table.
           keys: Keys whose rows are not in its files, and that it has, or is about to get.
         """
         return self._readers.positions(table, rows, keys, self._corpus)
@@ -411,6 +438,8 @@ class ChangedVersion:
             logged = change.vectors(vector_column(name))
             if is_own and logged is not None:
                 vectors[name] = logged
+            # Another version embeds the candidate with its own tower, all of them together before
+            # they are served.
             elif name in head.embedded:
                 vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
             else:
@@ -421,6 +450,13 @@ class ChangedVersion:
             self._unembedded.add(head.target, store.store.ids(positions))
 
     def _change_rows(self, change: Change, sequence: int) -> None:
+        """Gives rows other vectors, and has the candidates that read them embedded anew.
+
+        Raises:
+          ChangeDropped: The vectors were sent for another version.
+          BundleError: An id or a vector does not fit the table; nothing was changed.
+          ServiceError: A shard does not respond; nothing was changed.
+        """
         head = change.head
         if head.version != self.loaded.version:
             raise ChangeDropped(OTHER_VERSION)
@@ -440,6 +476,7 @@ class ChangedVersion:
         # Shards are called before anything is changed: if one does not respond, nothing is.
         reader_vectors: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
         for corpus, positions in self.readers(head.target, rows, keys).items():
+            # A segment that the corpus began with has the vectors as they were after the change.
             if sequence > self.begun.get(corpus, 0):
                 store = self._corpus(corpus)
                 reader_vectors[corpus] = store.store.ids(positions), store.vectors(positions)

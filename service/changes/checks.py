@@ -1,4 +1,4 @@
-"""Checks a request against a version of the model, and makes of it what the log stores."""
+"""Checks a request against a version of the model, and makes a change for the log of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Vectors = NDArray[np.float32]
 def checked_change(
     version: ChangedVersion, request: ChangeRequest, settings: ServiceSettings, now_s: float
 ) -> Change:
-    """Returns what the log stores of a request.
+    """Returns the change that the log stores for a request.
 
     Args:
       version: The version that is changed.
@@ -48,14 +48,18 @@ def checked_change(
       now_s: The time, in Unix seconds.
 
     Raises:
-      InvalidArgument: Something of the request does not fit the version; names it.
+      InvalidArgument: Something of the request does not fit the version; the message names it.
       NotFound: There is no such table, corpus, store, index or feature.
       TooLarge: More is changed than the limits allow.
-      BundleError, NotFinite: A candidate's vector cannot be computed.
+      BundleError: A candidate's vector cannot be computed.
+      NotFinite: A candidate's vector would hold NaN or an infinity.
     """
     at_most(settings, "max_values", request.ids.size, "request")
     if request.kind == "rows":
         return _rows_change(version, request, settings, now_s)
+
+    # Checked here, and not when the log is read: a record in the log is applied by all processes,
+    # and nobody could reject it there.
     store, name = _store(version, request)
     ids = _ids(store, request.ids)
     _check_distinct(ids)
@@ -86,6 +90,7 @@ def checked_change(
 def _rows_change(
     version: ChangedVersion, request: ChangeRequest, settings: ServiceSettings, now_s: float
 ) -> Change:
+    """Returns the change of a request for rows; see `checked_change`."""
     if request.action != "upsert":
         raise InvalidArgument.of_field("action", repr(request.action), "'upsert' for rows")
     name = _table(version, request)
@@ -98,6 +103,7 @@ def _rows_change(
         ids = _integers(ids, "keys")
     _check_distinct(ids)
     vectors = _checked_vectors(request.vectors.get(""), ids.size, table.dim, "vectors")
+    # Rounded to see whether the dtype of the table can hold them; the log stores what was sent.
     try:
         rounded(vectors, table.dtype)
         rows = version.tables.rows_of(ids, request.feature)
@@ -112,6 +118,8 @@ def _rows_change(
         keys = ids[(rows < 0) | (rows >= table.rows)]
     else:
         _check_rows(version, name, ids, rows)
+
+    # Rows that are changed already need no further memory.
     changed = version.tables.of(name)
     count = changed.count + int(np.count_nonzero(~changed.contains(rows)))
     if count > settings.max_changed_rows:
@@ -121,6 +129,8 @@ def _rows_change(
         )
         expected = f"at most {settings.max_changed_rows} (max_changed_rows)"
         raise TooLarge(message, FieldViolation("table", f"{count} changed rows", expected))
+
+    # Candidates that read the rows are embedded anew, and are changed candidates then.
     for corpus, positions in version.readers(name, rows, keys).items():
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
@@ -197,6 +207,7 @@ def _missing(loaded: ModelVersion, what: str, name: str, names: Collection[str])
 
 
 def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: float) -> Change:
+    """Returns a change with the columns that all kinds have: sequences and expiry."""
     import pyarrow as pa
 
     count = request.ids.size

@@ -28,27 +28,28 @@ from service.observability.logging import logger
 log = logger(__name__)
 
 SEQUENCE_HEADER = "rowcast-change-sequence"
-"""Of a response with records: the sequence of the last change that the service has."""
+"""The header of a response with records: the sequence of the last change that the service has."""
 _TIMEOUT_S = 30.0
+"""Time for a connection, and for each read."""
 _POLL_S = 0.1
-"""Between two requests while nothing changes."""
+"""Time between two requests while nothing changes: a copy is behind by that much."""
 _TOO_MANY = 429
 _NOT_FOUND = 404
 _DATA_LOSS = 500
 _RETRY_S = 0.5
-"""Until the next request after a failure."""
+"""Time until the next request after a failure."""
 _SHOWN_MAX = 300
-"""Characters of a response that a problem quotes."""
+"""Maximum number of characters of a response that a problem quotes."""
 _DIRECT = urllib.request.ProxyHandler({})
 """Uses no proxy, whatever the environment names: services are near."""
 
 
 class Copied(NamedTuple):
-    """What the service that takes the changes returned.
+    """A response of the service that takes the changes.
 
     Attributes:
-      records: Behind those of the copy.
-      sequence: Of the last change that the service has.
+      records: The next records behind those of the copy.
+      sequence: The sequence of the last change that the service has.
     """
 
     records: list[Record]
@@ -64,7 +65,7 @@ class _Rejected(CopyFailed):
     """The service that takes the changes rejects a request.
 
     Attributes:
-      status: Of its response.
+      status: The HTTP status of its response.
     """
 
     def __init__(self, message: str, status: int) -> None:
@@ -113,8 +114,8 @@ class Source:
 
         Args:
           model: The name of the model.
-          sequence: Of the last record of the copy; 0: it has none.
-          checksum: Of that record.
+          sequence: The sequence of the last record of the copy; 0: it has none.
+          checksum: The checksum of that record. With it, the logs of two writers are never mixed.
 
         Raises:
           Busy: The service has too many requests now.
@@ -135,6 +136,7 @@ class Source:
         try:
             return self._get(model, f"segments/{segment}", query, bytes_max).content
         except _Rejected as problem:
+            # The service responds, so that the other changes need not wait for the segment.
             if problem.status in {_NOT_FOUND, _DATA_LOSS}:
                 raise NoSegment(str(problem)) from problem
             raise
@@ -150,9 +152,9 @@ class Source:
 
         Args:
           model: The name of the model.
-          path: Behind that of its changes.
+          path: The path behind that of its changes.
           query: The parameters.
-          bytes_max: Of the response; None: any number.
+          bytes_max: The maximum size of the response; None: any size.
 
         Raises:
           Busy: The service has too many requests now.
@@ -162,6 +164,7 @@ class Source:
         url = f"{base}/{path}?{urlencode(query)}"
         request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
         try:
+            # Read for each request: the file may be replaced while the service runs.
             if self._token is not None:
                 token = self._token.read_text().strip()
                 request.add_header("authorization", f"Bearer {token}")
@@ -240,6 +243,7 @@ class LogCopier:
                 if not has_more:
                     self._stopping.wait(_POLL_S)
             except Busy:
+                # No problem to report: the other service protects itself for a moment.
                 self._stopping.wait(_POLL_S)
             except (CopyFailed, BundleError, ServiceError, OSError) as problem:
                 self.problem = str(problem)
@@ -254,12 +258,14 @@ class LogCopier:
         last, checksum = self._copy.end()
         copied = self._source.fetch(self._model, last, checksum)
         self.lag = max(0, copied.sequence - last)
-        before, rest = _split(copied.records)
+        before, after = _split(copied.records)
         sequence = self._copy.copy(before)
-        if rest:
-            with self._segments.copied(rest):
-                sequence = self._copy.copy(rest)
+        if after:
+            with self._segments.copied(after):
+                sequence = self._copy.copy(after)
         self.lag = max(0, copied.sequence - sequence)
+
+        # Segments that could not be copied are tried again only while no change waits.
         if not self.lag:
             self._segments.mend()
             if not self.has_caught_up:
@@ -269,8 +275,8 @@ class LogCopier:
 
 
 def _split(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """Returns the records before the first one that puts segments into effect, and the rest: the
-    former do not wait for a segment.
+    """Returns the records before the first one that puts segments into effect, which do not wait
+    for a segment, and the records from that one on.
     """
     for number, record in enumerate(records):
         if decode_head(record.payload).absorption is not None:

@@ -25,7 +25,7 @@ from service.versions.version import ModelVersion, ServedIndex
 Ids = NDArray[Any]
 
 _EMBEDDED_TOGETHER = 1024
-"""Candidates whose vectors are computed at a time."""
+"""Number of candidates whose vectors are computed at a time, which limits the memory of inputs."""
 
 
 class ShardsFailed(Exception):
@@ -36,7 +36,11 @@ class CandidateReaders:
     """The candidates of a version whose vectors depend on rows of a table."""
 
     def __init__(self, loaded: ModelVersion) -> None:
-        """Begins without candidates; `loaded`: the version as it was loaded."""
+        """Begins without candidates.
+
+        Args:
+          loaded: The version as it was loaded.
+        """
         self._loaded = loaded
         self._readers: dict[tuple[str, str], RowReaders] = {}
         """The candidates of a corpus that read a table, by both names."""
@@ -52,7 +56,7 @@ class CandidateReaders:
 
         Args:
           table: The name of the table.
-          rows: Its rows.
+          rows: The rows of the table.
           keys: Keys whose rows are not in its files, and that it has, or is about to get.
           corpus_of: Returns the changes of a corpus by its name.
         """
@@ -73,16 +77,15 @@ class CandidateReaders:
     def _features_of(self, corpus: str, table: str) -> list[str]:
         """Returns the features by which candidate towers over a corpus read a table."""
         loaded = self._loaded
-        names = [
-            name
-            for index in loaded.indexes.values()
-            if index.entry.corpus == corpus
-            for name in loaded.towers[index.entry.candidate_tower].features
-            if _reads(loaded.manifest, name, table)
-        ]
-        return list(dict.fromkeys(names))
+        names: dict[str, None] = {}
+        for index in loaded.indexes.values():
+            if index.entry.corpus == corpus:
+                features = loaded.towers[index.entry.candidate_tower].features
+                names |= dict.fromkeys(features)
+        return [name for name in names if _reads(loaded.manifest, name, table)]
 
     def _of(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
+        # Made for the first change of a row of the table: it finds the rows of all candidates.
         key = (corpus, table)
         if key not in self._readers:
             loaded = self._loaded
@@ -97,7 +100,7 @@ class Unembedded:
     def __init__(self) -> None:
         """Begins without candidates."""
         self._ids: dict[str, list[Ids]] = {}
-        """By corpus; an id may be there several times, and its candidate may be gone."""
+        """The ids by corpus; an id may occur several times, and its candidate may be gone."""
 
     def __bool__(self) -> bool:
         return bool(self._ids)
@@ -107,21 +110,23 @@ class Unembedded:
         self._ids.setdefault(corpus, []).append(ids)
 
     def embed(self, served: ModelVersion, corpus_of: Callable[[str], ChangedCorpus]) -> int:
-        """Computes the vectors of all of them, which have vectors then.
+        """Computes the vectors of all candidates.
 
         Args:
           served: The version with its changes, but for these vectors.
           corpus_of: Returns the changes of a corpus by its name.
 
         Returns:
-          How many vectors cannot be computed.
+          The number of vectors that cannot be computed.
 
         Raises:
-          ShardsFailed: A shard does not respond; all are to be computed still.
+          ShardsFailed: A shard does not respond; the next call computes all of them.
         """
         failed_count = 0
         for corpus, parts in self._ids.items():
             store = corpus_of(corpus)
+            # Once each, whatever the number of changes, and only where the candidate is still
+            # there.
             positions = distinct(store.store.positions(np.concatenate(parts)))
             positions = positions[positions >= 0]
             for start in range(0, positions.size, _EMBEDDED_TOGETHER):
@@ -132,7 +137,11 @@ class Unembedded:
 
 
 def _embed_part(served: ModelVersion, store: ChangedCorpus, positions: Positions) -> int:
-    """Computes the vectors of some candidates; returns how many cannot be computed."""
+    """Computes the vectors of some candidates; returns how many cannot be computed.
+
+    Raises:
+      ShardsFailed: A shard does not respond.
+    """
     columns = store.store.features(positions, store.base.entry.features)
     try:
         vectors = {
@@ -143,7 +152,8 @@ def _embed_part(served: ModelVersion, store: ChangedCorpus, positions: Positions
     except (BundleError, ServiceError, NotFinite) as problem:
         if is_of_shards(served, problem):
             raise ShardsFailed(str(problem)) from problem
-        if positions.size > 1:  # the others have vectors
+        # One candidate fails all that are computed together. One by one, the others have vectors.
+        if positions.size > 1:
             parts = np.split(positions, positions.size)
             return sum(_embed_part(served, store, part) for part in parts)
         return 1
@@ -159,11 +169,12 @@ def embedded(
       version: The version with its changes.
       index: The index.
       columns: The features of n candidates.
-      n: Their number.
+      n: The number of candidates.
 
     Raises:
       BundleError: A column does not fit its feature.
-      ServiceError, NotFinite: The tower cannot compute with them.
+      ServiceError: The tower cannot compute with them.
+      NotFinite: A vector would hold NaN or an infinity.
     """
     tower = version.towers[index.entry.candidate_tower]
     execution = Execution("change")

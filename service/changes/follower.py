@@ -36,15 +36,17 @@ from service.versions.version import ModelVersion
 log = logger(__name__)
 
 LOG_NAME = "changes.log"
-"""In the directory of a model; no version can have this name."""
+"""The log in the directory of a model; no version can have this name."""
 _FOLLOW_S = 0.01
-"""Between two looks at the logs: a call of the kernel for each model."""
+"""Time between two looks at the logs, each a call of the kernel for each model: a worker serves a
+change of another one some hundredths of a second later.
+"""
 _EXPIRE_S = 0.5
-"""Between two searches for candidates that have expired."""
+"""Time between two searches for candidates that have expired."""
 _ABSORB_S = 0.5
-"""Between two searches for changed candidates and rows to absorb."""
+"""Time between two searches for changed candidates and rows to absorb."""
 _ABSORB_AGAIN_S = 60.0
-"""After a file could not be written or read, such as on a full disk."""
+"""Time until the next attempt after a file could not be written or read, such as on a full disk."""
 
 
 class Changes:
@@ -66,7 +68,7 @@ class Changes:
         """Begins without models.
 
         Args:
-          settings: Where the logs are, and the limits.
+          settings: The directory of the logs, and the limits.
           manager: Serves the versions.
           metrics: Counts the changes.
           report: Called when the copy of a log has caught up.
@@ -129,15 +131,16 @@ class Changes:
 
         Args:
           name: The name of the model.
-          sequence: Of the last record of the copy; 0: it has none.
-          checksum: The crc32c of its payload.
+          sequence: The sequence of the last record of the copy; 0: it has none.
+          checksum: The crc32c of the payload of that record.
 
         Raises:
           InvalidArgument: The copy is of another log.
           ServiceError: There is no such model, or its log cannot be read.
         """
-        model = self._known(name)
+        model = self._changes_of(name)
         last, last_checksum = model.log.end()
+        # Almost always, since copies send a request ten times per second: no record is read.
         if (sequence, checksum) == (last, last_checksum):
             return [], last
         try:
@@ -160,18 +163,19 @@ class Changes:
           name: The name of the model.
           segment: The name of the segment.
           file: The name of the file in the segment.
-          offset: Where the part begins.
-          bytes_max: Of the part, which is shorter where the file ends.
+          offset: The position of the first byte in the file.
+          bytes_max: The size of the part, which is shorter where the file ends.
 
         Raises:
-          NotFound: There is no such segment, or it has no such file. Those that a later segment
-            replaces are removed.
+          NotFound: There is no such segment, or it has no such file. A segment that a later one
+            replaces is removed.
           ServiceError: There is no such model, or the file cannot be read.
         """
-        model = self._known(name)
+        model = self._changes_of(name)
         name = repr(file[:128])
         message = f"model {name[:128]!r} has no file {name} of segment {segment[:128]!r}"
         missing = NotFound(message, FieldViolation("file", name, "a file of a segment"))
+        # The name comes from a URL: checked before it becomes part of a path.
         if not is_name(segment):
             raise missing
         try:
@@ -189,9 +193,11 @@ class Changes:
           serve: Called with it, and with the version as it is with its changes.
 
         Raises:
-          LogDamaged, FormatError: The log cannot be read.
-          OSError: Likewise.
+          LogDamaged: The log is damaged.
+          FormatError: The log has records of another release.
+          OSError: The log cannot be read.
         """
+        # A shard serves its rows and candidates as they were exported.
         if self._settings.shard is not None:
             serve(loaded)
             return
@@ -220,6 +226,7 @@ class Changes:
                 f"this service follows the changes of {self._source.url}, which alone takes "
                 "changes; send the change there"
             )
+        # Leased, so that the version that the change is checked against is not closed meanwhile.
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._of(version.model)
             result = model.submissions.submit(request, version.version)
@@ -231,13 +238,15 @@ class Changes:
         return result
 
     def status(self, model: str) -> dict[str, Any]:
-        """Returns what operators are shown of the changes of a model.
+        """Returns the status of the changes of a model that operators see.
 
         Raises:
-          NotFound, NotReady: The service has no version of the model, and had none.
+          NotFound: There is no such model.
+          NotReady: The service has no version of the model yet, and had none.
         """
-        changes = self._known(model)
-        with suppress(BundleError, OSError):  # the thread that follows the log reports them
+        changes = self._changes_of(model)
+        # The thread that follows the log reports its problems, which are part of the status.
+        with suppress(BundleError, OSError):
             changes.log.follow()
         status = {"model": model, **changes.status()}
         copier = self._copiers.get(model)
@@ -251,15 +260,16 @@ class Changes:
         """Returns what was changed of a model so far, by any process of the service.
 
         Args:
-          model: Its name; empty: the only one.
+          model: The name of the model; empty: the only one.
 
         Raises:
-          NotFound, NotReady: The service has no version of the model, and had none.
-          DataLoss, NotReady: The log cannot be read.
+          NotFound: There is no such model.
+          NotReady: The service has no version of the model yet, or the log cannot be read now.
+          DataLoss: The log is damaged.
           Unimplemented: The service is a shard.
         """
         self._check_takes_changes()
-        changes = self._known(model)
+        changes = self._changes_of(model)
         try:
             return changes.applied()
         except BundleError as problem:
@@ -275,6 +285,7 @@ class Changes:
     def follow(self) -> None:
         """Applies what other processes have appended to the logs; deletes what has expired."""
         self._forget_retired()
+        # Expired candidates are deleted by the log: no clock decides in two processes.
         is_due = time.monotonic() >= self._expire_at
         if is_due:
             self._expire_at = time.monotonic() + _EXPIRE_S
@@ -290,6 +301,8 @@ class Changes:
             if copier is not None:
                 problem = problem or copier.problem
                 self._metrics.set("change_lag", copier.lag, name)
+
+            # A problem stays for many rounds, and is logged when it begins and when it ends.
             if problem != model.log.problem:
                 model.log.problem = problem
                 if problem:
@@ -305,16 +318,18 @@ class Changes:
         other processes have made.
 
         Args:
-          slots_max: Positions of changed candidates of a corpus that are searched exactly; None:
-            the setting `absorb_changed_at`.
+          slots_max: The number of positions of changed candidates of a corpus that are searched
+            exactly; None: the setting `absorb_changed_at`.
 
         Returns:
-          How many models absorbed some; none, if logs and segments are copied from another service.
+          The number of models that absorbed some; 0 if logs and segments are copied from another
+          service.
         """
         if slots_max is None:
             slots_max = self._settings.absorb_changed_at
         count = 0
-        if self._source is not None:  # which makes the segments
+        # The service that is followed makes the segments, and this one copies them.
+        if self._source is not None:
             return count
         for name, model in list(self._models.items()):
             problem = ""
@@ -340,12 +355,13 @@ class Changes:
                 "router of this shard"
             )
 
-    def _known(self, model: str) -> ModelChanges:
+    def _changes_of(self, model: str) -> ModelChanges:
         """Returns the changes of a model that the service has, or had."""
         with self._lock:
             changes = self._models.get(model)
         if changes is not None:
             return changes
+        # An empty name stands for the only model.
         with self._manager.acquire(model) as version:
             return self._of(version.model)
 
@@ -363,6 +379,7 @@ class Changes:
             self._report_rows(name, model)
 
     def _of(self, name: str) -> ModelChanges:
+        """Returns the changes of a model that exists, which begin with the first call."""
         with self._lock:
             if name not in self._models:
                 model = ModelChanges(name, self.path_of(name), self._settings, self._manager)
@@ -376,9 +393,11 @@ class Changes:
             return self._models[name]
 
     def _forget_retired(self) -> None:
+        """Stops applying the log to versions that are not served any more."""
         with self._lock:
             attached = list(self._attached)
-        # Read afterwards: what was attached had been added before, and is missing only if it went.
+        # Read afterwards: an attached version had been added before, and is missing only if it
+        # went.
         loaded = set(self._manager.loaded())
         retired = [version for version in attached if version not in loaded]
         with self._lock:
@@ -394,7 +413,7 @@ class Changes:
         return model.log.sequence, copier.unusable
 
     def _unusable_of(self, name: str, model: ModelChanges) -> Mapping[tuple[int, str], str]:
-        """Returns why segments are not used, by version and corpus. Those that are still to be
+        """Returns why segments are not used, by version and corpus. Segments that are still to be
         copied are left out.
         """
         copier = self._copiers.get(name)
@@ -423,7 +442,8 @@ class Changes:
         counts = model.rows.counts
         tables = self._reported_tables.setdefault(name, set())
         tables.update(counts)
-        for table in list(tables):  # those of versions that are gone, too, which have none now
+        # Tables of versions that are gone, too: their last figures would stay for ever.
+        for table in list(tables):
             memory, file = counts.get(table, RowCounts(0, 0))
             self._metrics.set("changed_rows", memory, name, table, "memory")
             self._metrics.set("changed_rows", file, name, table, "file")

@@ -7,13 +7,19 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.float32]
 _FIRST_CAPACITY = 1024
+"""Number of vectors that the first buffer has room for; each later one has room for twice as many.
+"""
 
 
 class GrowingVectors:
     """Vectors of one length. One thread appends; views of what was there stay as they are."""
 
     def __init__(self, dim: int) -> None:
-        """Begins without vectors; `dim`: numbers of each."""
+        """Begins without vectors.
+
+        Args:
+          dim: The length of each vector.
+        """
         self._buffer: Vectors = np.empty((_FIRST_CAPACITY, dim), np.float32)
         self.size = 0
 
@@ -26,14 +32,15 @@ class GrowingVectors:
         """Overwrites vectors that nobody has been given a view of.
 
         Args:
-          numbers: [m], which ones.
-          vectors: [m, dim].
+          numbers: [m] int64, their positions.
+          vectors: [m, dim], the vectors.
         """
         self._buffer[numbers] = vectors
 
     def append(self, vectors: Vectors) -> None:
         """Appends [m, dim] vectors."""
         end = self.size + len(vectors)
+        # A new buffer, not a resized one: views of the old one keep it.
         if end > len(self._buffer):
             capacity = max(end, 2 * len(self._buffer))
             grown: Vectors = np.empty((capacity, self._buffer.shape[1]), np.float32)

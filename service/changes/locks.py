@@ -16,6 +16,7 @@ def alone(path: Path) -> Iterator[int | None]:
     Raises:
       OSError: The file of the lock cannot be written.
     """
+    # The kernel releases the lock when its holder dies: nothing has to be cleaned up.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:

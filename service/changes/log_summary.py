@@ -1,4 +1,4 @@
-"""What the log of a model says of the model as a whole, whichever version is served."""
+"""Sums up what the log of a model says about the model as a whole, whichever version is served."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class LogSummary:
     log.
 
     Attributes:
-      streams: By name of a stream, the offset behind what was applied of it.
-      absorptions: The last one by version and corpus.
-      expiring: Ids of candidates that have, or had, an expiry, by corpus. No bundle contains them.
+      streams: The offset behind the last change of each stream that was applied.
+      absorptions: The last absorption by version and corpus.
+      expiring: The ids of candidates that have, or had, an expiry, by corpus. No bundle contains
+        them.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,8 @@ class LogSummary:
         self.absorptions: dict[tuple[int, str], Absorption] = {}
         self.expiring: dict[str, set[Key]] = {}
         self._sequences: dict[tuple[str, str], dict[Key, int]] = {}
-        """The last one that a sender gave a state of an id, by kind and target of the change."""
+        """The last sequence that a sender gave a state of an id, by kind and target of the change.
+        """
 
     def add_run(self, run: Run) -> None:
         """Adds what a run of changes says, whose columns are read only if they say something."""
@@ -49,7 +51,8 @@ class LogSummary:
         self._add_columns(change)
 
     def outdated(self, change: Change) -> NDArray[np.bool_]:
-        """Returns of which ids of a change the log has the same state, or a later one, [m]."""
+        """Returns whether the log has the same state of each id, or a later one, [m]."""
+        # An id without an earlier sequence is compared with one below its own.
         sequences = change.numbers(SEQUENCE)
         last_sequences = self._sequences.get((change.head.kind, change.head.target))
         if sequences is None or not last_sequences:
@@ -65,6 +68,7 @@ class LogSummary:
             return False
         if request.offset <= applied_offset:
             return True
+        # It begins before the end of what was applied: another sender was faster with a part of it.
         return request.from_offset is not None and request.from_offset < applied_offset
 
     def _add_head(self, head: Head, offset: int) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from service.changes.applied_log import AppliedLog
+from service.changes.changed_version import ChangedVersion
 from service.changes.model_segments import ModelSegments
 from service.changes.requests import AppliedChanges
 from service.changes.row_absorption import RowAbsorption
@@ -68,8 +69,9 @@ class ModelChanges:
         """Returns what was changed so far, by any process.
 
         Raises:
-          LogDamaged, FormatError: The log cannot be read any further.
-          OSError: Likewise.
+          LogDamaged: The log is damaged.
+          FormatError: The log has records of another release.
+          OSError: The log cannot be read.
         """
         applied = self.log
         with applied.lock:
@@ -77,7 +79,7 @@ class ModelChanges:
             return AppliedChanges(applied.model, applied.sequence, dict(applied.summary.streams))
 
     def status(self) -> dict[str, Any]:
-        """Returns what operators are shown."""
+        """Returns the status that operators see."""
         applied = self.log
         with applied.lock:
             return {
@@ -85,17 +87,16 @@ class ModelChanges:
                 "sequence": applied.sequence,
                 "problem": applied.problem or applied.behind,
                 "streams": dict(applied.summary.streams),
-                "versions": [
-                    {
-                        "version": version.loaded.version,
-                        "sequence": version.sequence,
-                        "changed": version.counts(),
-                        "rows": {
-                            table: counts._asdict()
-                            for table, counts in version.tables.row_counts.items()
-                        },
-                        "dropped": dict(version.dropped),
-                    }
-                    for version in applied.versions
-                ],
+                "versions": [_version_status(version) for version in applied.versions],
             }
+
+
+def _version_status(version: ChangedVersion) -> dict[str, Any]:
+    row_counts = version.tables.row_counts
+    return {
+        "version": version.loaded.version,
+        "sequence": version.sequence,
+        "changed": version.counts(),
+        "rows": {table: counts._asdict() for table, counts in row_counts.items()},
+        "dropped": dict(version.dropped),
+    }

@@ -1,5 +1,5 @@
-"""The segments of one model: which candidates are to be absorbed next, what the log names, and what
-is on the disk.
+"""The segments of one model: the candidates that are to be absorbed next, the segments that the log
+names, and those that are on the disk.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PlannedAbsorption(NamedTuple):
     Attributes:
       version: The version as it was loaded.
       corpus: The name of the corpus.
-      sequence: Of the last change that the segment contains.
+      sequence: The sequence of the last change that the segment contains.
       base: The corpus as the bundle has it.
-      indexes: Those over it.
+      indexes: The indexes over the corpus by name.
       kept_segments: The segments before, which stay.
       parts: The candidates.
     """
@@ -59,7 +59,7 @@ class ModelSegments:
 
         Args:
           log: The log, which names the segments that are in effect.
-          directory: Where they are.
+          directory: The directory of the segments.
           versions_path: The directory of the versions of the model.
         """
         self._log = log
@@ -85,41 +85,51 @@ class ModelSegments:
     def unusable_segments(self) -> list[SegmentName]:
         """The last segments of the corpora whose segments are not used."""
         with self._log.lock:
-            absorptions = self._log.summary.absorptions
-            return [segment for key in self.unusable for segment in absorptions[key].segments]
+            segments: list[SegmentName] = []
+            for key in self.unusable:
+                segments += self._log.summary.absorptions[key].segments
+            return segments
 
     @property
     def changed_candidates(self) -> tuple[int, int]:
-        """How many positions of changed candidates lie in segments, and how many are searched
-        exactly, over all versions.
+        """The number of positions of changed candidates that lie in segments, and of those that are
+        searched exactly, over all versions.
         """
+        in_segments = 0
+        in_slots = 0
         with self._log.lock:
-            stores = [store for version in self._log.versions for store in version.corpora.values()]
-            in_segments = sum(part.store.size for store in stores for part in store.segments)
-            return in_segments, sum(store.slot_count for store in stores)
+            for version in self._log.versions:
+                for store in version.corpora.values():
+                    in_segments += sum(segment.store.size for segment in store.segments)
+                    in_slots += store.slot_count
+        return in_segments, in_slots
 
     def is_due(self, slots_max: int) -> bool:
-        """Returns whether there is something to absorb; as of `planned`."""
+        """Returns whether there is something to absorb. See `planned`."""
         with self._log.lock:
-            return any(
-                _kept_count(store, slots_max) is not None
-                for version in self._log.whole_versions
-                for store in version.corpora.values()
-            )
+            for version in self._log.whole_versions:
+                for store in version.corpora.values():
+                    if _kept_count(store, slots_max) is not None:
+                        return True
+        return False
 
     def planned(self, slots_max: int) -> PlannedAbsorption | None:
         """Returns what is to be absorbed next; None: nothing is due.
 
         Args:
-          slots_max: Positions of changed candidates of a corpus, ended ones included, that are
-            searched exactly.
+          slots_max: The maximum number of positions of changed candidates of a corpus, ended ones
+            included, that are searched exactly.
 
         Raises:
-          LogDamaged, FormatError, OSError: The log cannot be read.
+          LogDamaged: The log is damaged.
+          FormatError: The log has records of another release.
+          OSError: The log cannot be read.
         """
         with self._log.lock:
+            # Another process may have absorbed candidates since.
             self._log.follow()
             for version in self._log.whole_versions:
+                # Embeds what has changed: a segment holds vectors, and none that are to come.
                 version.publish()
                 for corpus, store in version.corpora.items():
                     kept_count = _kept_count(store, slots_max)
@@ -140,14 +150,15 @@ class ModelSegments:
         """Has every process use a segment from now on, by a record in the log.
 
         Args:
-          planned: What the segment holds.
+          planned: The candidates that the segment holds.
           segment: The segment, which is complete.
 
         Returns:
           Whether the version is still served; if not, nothing was written.
 
         Raises:
-          BundleError, OSError: The segment cannot be used, or the log cannot be written.
+          BundleError: The segment cannot be used, or the log is damaged.
+          OSError: The segment cannot be read, or the log cannot be written.
         """
         loaded = planned.version
         # Before the log is locked: opening it takes longer than all that follows.
@@ -173,26 +184,30 @@ class ModelSegments:
                 continue
             with self._log.lock:
                 store = self._store_of_new(name)
+            # Without the lock: to open a segment takes longer than requests may wait for it. One
+            # that cannot be used is reported when the log names it.
             if store is not None:
-                with suppress(*UNUSABLE):  # whoever needs it reports why
+                with suppress(*UNUSABLE):
                     segment = self._directory.name(name)
                     self._directory.load(segment, store.base, store.indexes)
 
     def sweep(self) -> None:
-        """Removes segments that the log names no more, of versions that are gone, and what was
-        never finished. Whoever still uses them has them open. Only one process may sweep at a time.
+        """Removes segments that the log names no more, segments of versions that are gone, and
+        segments that were never finished. Processes that still use them have their files open. Only
+        one process may sweep at a time.
 
         Raises:
-          LogDamaged, FormatError, OSError: The log cannot be read; nothing was removed.
+          LogDamaged: The log is damaged; nothing was removed.
+          FormatError: The log has records of another release; nothing was removed.
+          OSError: The log cannot be read; nothing was removed.
         """
+        used: set[str] = set()
         with self._log.lock:
-            self._log.follow()  # another process may have named some since
-            used = {
-                segment.name
-                for (version, _), absorption in self._log.summary.absorptions.items()
-                if self._has_version(version)
-                for segment in absorption.segments
-            }
+            # Another process may have named some since.
+            self._log.follow()
+            for (version, _), absorption in self._log.summary.absorptions.items():
+                if self._has_version(version):
+                    used.update(segment.name for segment in absorption.segments)
         for name in self._directory.names():
             if name not in used:
                 shutil.rmtree(self.path / name, ignore_errors=True)
@@ -200,21 +215,21 @@ class ModelSegments:
     def lacking(self, records: Sequence[Record]) -> list[SegmentName]:
         """Returns the segments that records of another log put into effect and that are not here.
 
-        Those of versions that are not here are left out, and those that a later one of the records
-        replaces.
+        Segments of versions that are not here are left out, and segments that a later one of the
+        records replaces.
         """
         last: dict[tuple[int, str], Absorption] = {}
         for record in records:
             head = decode_head(record.payload)
             if head.absorption is not None and record.sequence > self._log.sequence:
                 last[head.version, head.target] = head.absorption
-        return [
-            segment
-            for (number, corpus), absorption in last.items()
-            if self._is_wanted(number, corpus, absorption)
-            for segment in absorption.segments
-            if not (self.path / segment.name).exists()
-        ]
+        lacking: list[SegmentName] = []
+        for (number, corpus), absorption in last.items():
+            if not self._is_wanted(number, corpus, absorption):
+                continue
+            segments = absorption.segments
+            lacking += [part for part in segments if not (self.path / part.name).exists()]
+        return lacking
 
     def begin_anew(self) -> None:
         """Has the versions whose segments were not used begin with them, if they are whole now."""
@@ -222,6 +237,7 @@ class ModelSegments:
             unusable = [
                 (version, corpus) for version in self._log.versions for corpus in version.unusable
             ]
+        # Loaded without the lock, like all segments. The log is applied anew only if that helps.
         is_usable = False
         for version, corpus in unusable:
             with suppress(*UNUSABLE):
@@ -238,7 +254,7 @@ class ModelSegments:
 
     def _store_of_new(self, name: str) -> ChangedCorpus | None:
         """Returns the corpus of which a segment is newer than those that it has; None: there is
-        none.
+        none. The name says it: the files are not looked at.
         """
         for version in self._log.versions:
             for corpus, store in version.corpora.items():
@@ -270,24 +286,30 @@ def segment_prefix(loaded: ModelVersion, corpus: str) -> str:
 
 
 def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
-    """Returns how many segments stay if the candidates behind them are absorbed now; None: nothing
-    is to be absorbed.
+    """Returns the number of segments that stay if the candidates behind them are absorbed now;
+    None: nothing is to be absorbed.
 
     Each segment that stays has at least twice as many candidates as all behind it, so that there
     are few, and a candidate is written again only as often as they double.
     """
+    # Segments of which most candidates ended are made anew, too.
     counts = store.segment_counts
     is_worn = [2 * live_count < size for size, live_count in counts]
-    worn_count = sum(
-        size - live_count for (size, live_count), worn in zip(counts, is_worn, strict=True) if worn
-    )
-    if max(store.slot_count, worn_count) < slots_max:
+    ended_count = 0
+    for (size, live_count), worn in zip(counts, is_worn, strict=True):
+        if worn:
+            ended_count += size - live_count
+    if max(store.slot_count, ended_count) < slots_max:
         return None
+
+    # From the last segment back, as long as one is not twice as large as what follows it.
     behind = store.added_count - sum(live_count for _, live_count in counts)
     kept_count = len(counts)
     while kept_count and counts[kept_count - 1][1] < 2 * behind:
         kept_count -= 1
         behind += counts[kept_count][1]
+
+    # A new segment comes last: a worn one is made anew together with all behind it.
     if any(is_worn):
         kept_count = min(kept_count, is_worn.index(True))
     return kept_count

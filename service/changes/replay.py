@@ -16,18 +16,18 @@ from service.changes.segments import UNUSABLE
 
 
 def replay(version: ChangedVersion, parts: Iterable[Sequence[Record]], summary: LogSummary) -> None:
-    """Applies to a version all that it lacks of a log, but for what its bundle contains.
+    """Applies the changes of a log that a version lacks, but for those that its bundle contains.
 
-    Candidates of corpora that have segments begin with the last ones, if these can be used.
+    Corpora that have segments begin with the last ones, if these can be used.
 
     Args:
       version: The version, before any change, or one that misses the last ones.
       parts: The records of the log from the first one on, in parts that follow each other.
-      summary: What all of them say.
+      summary: The summary of all records.
 
     Raises:
       FormatError: A record holds no change that this release reads.
-      ShardsFailed: A shard does not respond; the version lacks the rest still.
+      ShardsFailed: A shard does not respond; the version still lacks the records behind.
     """
     is_fresh = not version.sequence
     if is_fresh:
@@ -37,11 +37,14 @@ def replay(version: ChangedVersion, parts: Iterable[Sequence[Record]], summary: 
             lacking = run.behind(version.sequence)
             if lacking is not None:
                 _apply(version, lacking, summary, is_fresh)
+        # Records that do not concern the version count as applied. Replaced candidates are
+        # forgotten between the parts: a start holds no more than the last states.
         version.set_sequence(records[-1].sequence)
         version.compact()
 
 
 def _begin_with_segments(version: ChangedVersion, summary: LogSummary) -> None:
+    """Begins with the last segments of each corpus: only later changes of it are applied then."""
     for (number, corpus), absorption in summary.absorptions.items():
         if not version.uses(corpus, number, absorption):
             continue
@@ -52,16 +55,26 @@ def _begin_with_segments(version: ChangedVersion, summary: LogSummary) -> None:
 
 
 def _apply(version: ChangedVersion, run: Run, summary: LogSummary, is_fresh: bool) -> None:
-    """Applies a run of which a version lacks all; `is_fresh`: it began with the last segments."""
+    """Applies a run of which a version lacks all changes.
+
+    Args:
+      version: The version.
+      run: The run.
+      summary: The summary of the log.
+      is_fresh: Whether the version began with the last segments.
+    """
     head = run.head
     lacking: Run | None = run
     if head.kind == "candidates":
         in_segments = version.begun.get(head.target, 0)
+        # A fresh version has the last segments already, or cannot use them.
         if head.absorption is not None:
             if not is_fresh and head.absorption.sequence > in_segments:
                 version.apply_run(run)
             return
         lacking = run.behind(in_segments)
+
+    # An export with the log contains changes of candidates and contexts, but none of rows.
     if lacking is not None and head.kind != "rows":
         included = version.loaded.manifest.changes_included or 0
         in_bundle = lacking.up_to(included)
@@ -73,7 +86,9 @@ def _apply(version: ChangedVersion, run: Run, summary: LogSummary, is_fresh: boo
 
 
 def _apply_expiring(version: ChangedVersion, run: Run, summary: LogSummary) -> None:
-    """Applies what a bundle that contains a run leaves out of it: candidates that expire."""
+    """Applies the changes of a run that a bundle which contains it leaves out: candidates that
+    expire.
+    """
     expiring = summary.expiring.get(run.head.target, set())
     if run.head.kind != "candidates" or not expiring:
         return

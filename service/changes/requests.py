@@ -24,14 +24,15 @@ class ChangeRequest:
       kind: What is changed.
       action: What is done to it.
       target: The name of the table, the corpus or the store; "": the only one.
-      ids: Of the m rows, candidates or contexts.
-      feature: Of rows: the feature by whose rule ids become rows; "": the ids are rows.
-      features: Of upserts: a column of m examples by input.
+      ids: The ids of the m rows, candidates or contexts.
+      feature: The feature by whose rule ids become rows, in a change of rows; "": the ids are rows.
+      features: A column of m examples by input, in an upsert.
       attributes: [m] values by attribute, None where there is none.
-      vectors: [m, dim] float32 by index; of rows by "".
-      sequences: What the sender numbers the ids' states, [m]; None: it does not.
-      expires_s: When candidates expire, [m] Unix seconds, NaN: never; None: none of them expires.
-      stream: Where the change was read from; "": not from a stream.
+      vectors: [m, dim] float32 by index; the vectors of rows by "".
+      sequences: The sender's numbers of the ids' states, [m]; None: it has none.
+      expires_s: The times when candidates expire, [m] Unix seconds, NaN: never; None: none of them
+        expires.
+      stream: The stream that the change was read from; "": it is from none.
       offset: The position in the stream behind the change.
       from_offset: The position in the stream before the change; None: the sender does not say.
     """
@@ -53,21 +54,23 @@ class ChangeRequest:
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """What became of a request. It is on the disk, and the process that responds serves it.
+    """The result of a request. The change is on the disk, and the process that responds serves it.
 
     Attributes:
       model: The name of the model.
       version: The version that the change was checked against.
-      sequence: Of the change in the log of the model; 0: nothing was changed.
-      changed: How many ids were changed.
-      outdated: Ids that were left alone: a state of theirs with this sequence or a later one was
-        applied before. The first of them, if they are many.
-      unknown: Ids to delete, or to give attributes to, that are not there; likewise.
-      outdated_count: How many ids are outdated.
-      unknown_count: How many ids are unknown.
+      sequence: The sequence of the change in the log of the model; 0: nothing was changed.
+      changed: The number of ids that were changed.
+      outdated: The ids that were left alone: a state of theirs with this sequence or a later one
+        was applied before. The first ones, if they are many.
+      unknown: The ids to delete, or to give attributes to, that do not exist. The first ones, if
+        they are many.
+      outdated_count: The number of outdated ids.
+      unknown_count: The number of unknown ids.
       is_repeated: Whether the stream was applied up to the request's offset, or beyond its
         `from_offset`, before, so that all of the request was left alone.
-      stream_offset: Up to which the stream of the request is applied; 0: the request is of none.
+      stream_offset: The offset up to which the stream of the request is applied; 0: the request is
+        of none.
     """
 
     model: str
@@ -84,12 +87,12 @@ class ChangeResult:
 
 @dataclass(frozen=True)
 class AppliedChanges:
-    """What was changed of a model so far.
+    """The changes of a model so far.
 
     Attributes:
       model: The name of the model.
-      sequence: Of the last change in its log; 0: there is none.
-      streams: By name of a stream, the offset behind what was applied of it.
+      sequence: The sequence of the last change in its log; 0: there is none.
+      streams: The offset behind the last change of each stream that was applied.
     """
 
     model: str

@@ -17,19 +17,23 @@ class RowAbsorption:
     """
 
     def __init__(self, log: AppliedLog) -> None:
-        """Begins; `log`: the log, beside which the files are."""
+        """Begins.
+
+        Args:
+          log: The log, beside which the files are.
+        """
         self._log = log
         self._files = RowFiles(log.path)
 
     @property
     def counts(self) -> dict[str, RowCounts]:
-        """Where the changed rows of each table are read from, over all versions."""
+        """The numbers of changed rows of each table, over all versions."""
         counts: dict[str, RowCounts] = {}
         with self._log.lock:
             for version in self._log.versions:
-                for table, of_version in version.tables.row_counts.items():
+                for table, added in version.tables.row_counts.items():
                     memory, file = counts.get(table, RowCounts(0, 0))
-                    counts[table] = RowCounts(memory + of_version.memory, file + of_version.file)
+                    counts[table] = RowCounts(memory + added.memory, file + added.file)
         return counts
 
     def absorb(self) -> None:
@@ -38,7 +42,7 @@ class RowAbsorption:
 
         Raises:
           BundleError: A file is damaged. The rows stay in memory.
-          OSError: A file cannot be read or written. Likewise.
+          OSError: A file cannot be read or written. The rows stay in memory.
         """
         with self._log.lock:
             versions = list(self._log.versions)
@@ -47,11 +51,13 @@ class RowAbsorption:
                 self._absorb_table(version, table)
 
     def _absorb_table(self, version: ChangedVersion, name: str) -> None:
+        """Has a file hold the changed rows of a table: the one of another process, or a new one."""
         changed = version.tables.of(name)
         if not is_due(changed):
             return
         number = version.loaded.version
         table = version.loaded.manifest.tables[name]
+        # Another process may have written a file of most of these rows already.
         problem: BundleError | None = None
         try:
             file = self._files.newer(number, name, table, changed)
@@ -65,6 +71,7 @@ class RowAbsorption:
             file = self._files.newer(number, name, table, changed)
             if file is not None:
                 self._read_from(version, name, changed, file)
+        # The rows are in memory, and the file is replaced, but the damage is reported.
         if problem is not None:
             raise problem
 
@@ -72,8 +79,11 @@ class RowAbsorption:
         self, version: ChangedVersion, table: str, changed: ChangedRows, file: RowFile
     ) -> bool:
         """Reads changed rows from a file; returns whether they are not in memory any more."""
+        # A process reads a file only if it has changed all of its rows itself: one with a row that
+        # is not changed here, or not yet, would serve a state that the log does not have.
         if not changed.contains(file.rows).all():
             return False
+        # Compared with the memory without the lock, and exchanged under it, which takes little.
         exchange = changed.exchange(file)
         with self._log.lock:
             if version not in self._log.versions or not version.exchange_file(table, exchange):

@@ -1,14 +1,12 @@
 """The files of changed rows of one model, beside its log: each has most of the changed rows of a
 table of a version, and all processes map it.
 
-What a file has equals to the bit what the log says, so that no process need agree with others on
+The rows in a file are those of the log to the bit, so that no process need agree with others on
 when it reads rows of the file in place of its own memory.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -16,13 +14,16 @@ from bundle.errors import FormatError
 from bundle.format.manifest import Table
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.row_file import RowFile, write_row_file
+from service.changes.locks import alone
 
 MEMORY_BYTES = 16 << 20
-"""Vectors of one table that a process holds in memory: 65,536 rows of 64 values. A row of a file is
-read in 0.1 microseconds, too, so that less would save nothing but memory.
+"""Maximum size of the vectors of one table that a process holds in memory: 65,536 rows of 64
+values. A row of a file is read in 0.1 microseconds, too, so that less would save nothing but
+memory.
 """
 _WRITTEN_SHARE = 8
-"""A file is written anew when an eighth of it has changed: each change is written 8 times at most.
+"""The part of a file, an eighth, that changes before it is written anew: each change is written 8
+times at most.
 """
 
 
@@ -55,9 +56,11 @@ class RowFiles:
           None: there is no file but that of `changed`.
 
         Raises:
-          FormatError, DigestMismatch: It is damaged, or of another table.
+          FormatError: It is of another table, or no such file.
+          DigestMismatch: It is damaged.
           OSError: It cannot be read.
         """
+        # Files are replaced by renames: another inode is another file.
         path = self.path(version, name)
         try:
             inode = path.stat().st_ino
@@ -91,26 +94,23 @@ class RowFiles:
           OSError: The disk is full or broken, or the directory cannot be written.
         """
         path = self.path(version, name)
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with alone(path.with_name(f"{path.name}.lock")) as lock:
+            if lock is None:
                 return False
+            # Of a process that died: none but this one writes now.
             for unfinished in path.parent.glob(f".{path.name}-*"):
-                unfinished.unlink()  # of a process that died: none but this one writes
+                unfinished.unlink()
             write_row_file(path, name, table.dtype, changed.rows, table.dim, changed.vectors_of)
             return True
-        finally:
-            os.close(descriptor)
 
     def remove_others(self, versions: Collection[int]) -> None:
         """Removes the files of versions that are older than all that are served. A process that
         maps such a file keeps what it has mapped.
 
         Args:
-          versions: The numbers of those that are served.
+          versions: The numbers of the versions that are served.
         """
+        # Newer versions may be those that another worker has loaded, and this one has not yet.
         prefix = f"{self._log.name}.rows-"
         for path in self._log.parent.glob(f"{prefix}*"):
             number = path.name.removeprefix(prefix).partition("-")[0]

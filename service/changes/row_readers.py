@@ -1,4 +1,4 @@
-"""Which candidates read which rows of a table: their vectors change with the rows."""
+"""Finds the candidates that read some rows of a table: their vectors change with the rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ Rows = NDArray[np.int64]
 Keys = NDArray[np.int64]
 Positions = NDArray[np.int64]
 _CHUNK = 65_536
-"""Candidates whose ids become rows at a time."""
+"""Number of candidates whose ids become rows at a time, which limits the memory of columns."""
 _UNSORTED_MAX = 10_000
-"""Pairs of row and position that are searched one after the other before they are sorted."""
+"""Number of pairs of row and position that are searched one after the other before all pairs are
+sorted: to sort for each change would take longer.
+"""
 
 
 class RowReaders:
@@ -38,7 +40,7 @@ class RowReaders:
         """Begins without candidates, which `positions` adds.
 
         Args:
-          manifest: Of the version.
+          manifest: The manifest of the version.
           reader: Makes rows of ids, without changes.
           features: The features, which read one table.
           stored: The inputs that the corpus holds; the others have defaults.
@@ -57,18 +59,21 @@ class RowReaders:
         """Returns the live candidates that read one of some rows, by their ascending positions.
 
         Args:
-          store: The candidates now; those that were not seen before are added first.
-          rows: Of the table, [m] int64. Negative ones, and those behind its files, are left alone.
+          store: The candidates now; new ones are added first.
+          rows: [m] int64, rows of the table. Negative ones, and those behind its files, are left
+            alone.
           keys: The keys of rows behind its files.
         """
         self._add(store)
-        wanted = distinct(np.concatenate([~keys, rows[rows >= 0]]))
-        first = self._rows.searchsorted(wanted)
-        end = self._rows.searchsorted(wanted, side="right")
+        read_rows = distinct(np.concatenate([~keys, rows[rows >= 0]]))
+        first = self._rows.searchsorted(read_rows)
+        end = self._rows.searchsorted(read_rows, side="right")
         spans = [self._positions[start:stop] for start, stop in zip(first, end, strict=True)]
         for new_rows, new_positions in zip(self._new_rows, self._new_positions, strict=True):
-            spans.append(new_positions[np.isin(new_rows, wanted)])
+            spans.append(new_positions[np.isin(new_rows, read_rows)])
+        # With an empty array, since there may be no span.
         positions = distinct(np.concatenate([*spans, np.empty(0, np.int64)]))
+        # Candidates that ended are not removed from the pairs, but left out here.
         is_ended = np.isin(positions, store.ended)
         return positions[~is_ended]
 
@@ -83,6 +88,7 @@ class RowReaders:
         self._size = position
 
     def _add(self, store: ChangedStore) -> None:
+        """Adds the candidates of a store that came since the last call."""
         for start in range(self._size, store.size, _CHUNK):
             positions = np.arange(start, min(start + _CHUNK, store.size))
             for rows, readers in self._pairs(store, positions):
@@ -108,10 +114,14 @@ class RowReaders:
         for name in self._features:
             rows, offsets = self._reader.rows(name, columns, positions.size)
             lengths = np.diff(offsets)
+
+            # Keys without a row, which they may get later.
             keys = self._reader.new_keys(name, columns, positions.size)
             if keys is not None:
                 is_unknown = (rows < 0) & (keys >= 0)
                 yield ~keys[is_unknown], positions.repeat(lengths)[is_unknown]
+
+            # Rows that stand for unknown ids, empty lists and missing entries are read, too.
             feature = self._manifest.features[name]
             assert isinstance(feature, EmbeddedFeature)  # noqa: S101 - it reads a table
             if feature.unknown.row is not None:

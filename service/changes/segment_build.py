@@ -18,17 +18,18 @@ from runtime.scann_build import build_files
 from runtime.vectors import VectorFile
 
 _LOWEST_PRIORITY = 19
+"""The priority of the process by which `nice` lets everything else go first."""
 _THREADS = 1
-"""That train: the other cores are for requests."""
+"""Number of threads that train an index: the other cores are for requests."""
 
 
 class SegmentTask(StrictModel):
-    """What is to be made.
+    """The segment that is to be made.
 
     Attributes:
-      manifest: Of the segment, without files and filters.
-      attributes: By which requests may filter.
-      distances: By index.
+      manifest: The manifest of the segment, without files and filters.
+      attributes: The attributes by which requests may filter.
+      distances: The distance of each index.
     """
 
     manifest: SegmentManifest
@@ -39,11 +40,16 @@ class SegmentTask(StrictModel):
 def build(directory: Path, task: SegmentTask) -> None:
     """Makes a segment, but for its name.
 
+    Args:
+      directory: The directory with the candidates.
+      task: The segment.
+
     Raises:
       BundleError: ScaNN cannot build an index.
       OSError: The disk is full or broken.
     """
     for name, index in task.manifest.indexes.items():
+        # Without parameters, the vectors are searched exactly and need no index.
         if index.parameters:
             vectors = VectorFile(directory / vectors_file(name), index.dim)
             scann = directory / scann_directory(name)

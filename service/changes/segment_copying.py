@@ -26,11 +26,13 @@ from service.observability.logging import fields, logger
 log = logger(__name__)
 
 LOCK_SUFFIX = ".lock"
-"""Behind the name of the directory of segments."""
+"""The end of the name of the lock, behind the name of the directory of segments."""
 _LOCK_WAIT_S = 0.1
-"""Between two looks at whether another worker has copied a segment."""
+"""Time between two attempts to get the lock, or a part of a file while the service is busy."""
 _AGAIN_S = 60.0
-"""Until it is tried again to copy a segment that is not used."""
+"""Time until the next attempt to copy a segment that is not used. Until then its candidates are
+searched exactly; each attempt may send a whole segment.
+"""
 
 
 class CopyFailed(Exception):
@@ -92,7 +94,8 @@ class SegmentCopier:
     """Copies the segments of one model. One thread uses it.
 
     Attributes:
-      unusable: Why segments are not used although it was tried to copy them, by version and corpus.
+      unusable: The reasons why segments are not used although an attempt was made to copy them, by
+        version and corpus.
     """
 
     def __init__(
@@ -102,8 +105,8 @@ class SegmentCopier:
 
         Args:
           model: The name of the model.
-          source: Has the segments.
-          segments: Those of the model here.
+          source: The service that has the segments.
+          segments: The segments of the model here.
           stopping: Ends what is in progress.
         """
         self.unusable: Mapping[tuple[int, str], str] = {}
@@ -122,17 +125,20 @@ class SegmentCopier:
         Raises:
           Busy: The service has too many requests now.
           CopyFailed: The service cannot be reached, or rejects the requests.
-          BundleError, OSError: The log cannot be read.
+          BundleError: The log is damaged.
+          OSError: The log cannot be read.
         """
         if not self._segments.lacking(records):
             yield
             return
         with self._turn():
             self._segments.sweep()
+            # Read again: another worker may have copied some while this one waited.
             for segment in self._segments.lacking(records):
                 # `mend` tries again once the log is copied, and says why.
                 with suppress(NoSegment, BundleError, OSError):
                     self._copy_segment(segment)
+            # Loaded before the records are appended, so that no request waits for it.
             self._segments.preload()
             yield
 
@@ -140,7 +146,8 @@ class SegmentCopier:
         """Copies segments that are missing or damaged here, and has them used.
 
         Raises:
-          BundleError, OSError: The log cannot be read.
+          BundleError: The log is damaged.
+          OSError: The log cannot be read.
         """
         if not self._segments.unusable:
             self.unusable = {}
@@ -148,7 +155,8 @@ class SegmentCopier:
         if time.monotonic() < self._mend_at:
             return
         with self._alone() as lock:
-            if lock is None:  # the next step tries again
+            # Another worker copies. The next step tries again.
+            if lock is None:
                 return
             problem = ""
             for segment in self._segments.unusable_segments:
@@ -171,6 +179,15 @@ class SegmentCopier:
         return ""
 
     def _copy_segment(self, segment: SegmentName) -> None:
+        """Copies a segment aside, and publishes it once every byte is verified.
+
+        Raises:
+          NoSegment: The service does not have it.
+          Busy: The service has too many requests now.
+          CopyFailed: The service cannot be reached, or this one stops.
+          BundleError: The copy differs from its manifest.
+          OSError: The disk is full or broken.
+        """
         name = segment.name
         directory = self._segments.path / name
         temporary = directory.with_name(f"{TEMPORARY}{name}")
@@ -183,10 +200,12 @@ class SegmentCopier:
                     self._stopping.wait(_LOCK_WAIT_S)
             raise CopyFailed("the service stops")
 
-        shutil.rmtree(temporary, ignore_errors=True)  # what a process that died has left
+        # A process that died may have left something.
+        shutil.rmtree(temporary, ignore_errors=True)
         try:
             copy_segment(temporary, name, segment.checksum, read)
-            shutil.rmtree(directory, ignore_errors=True)  # what is damaged
+            # A segment that is there is damaged: `mend` copies no other one.
+            shutil.rmtree(directory, ignore_errors=True)
             publish(temporary, directory)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

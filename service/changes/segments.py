@@ -32,9 +32,9 @@ from service.versions.version import (
 )
 
 UNUSABLE = (BundleError, OSError)
-"""What makes a segment unusable for a process."""
+"""The errors that make a segment unusable for a process."""
 _TREE_MIN = 2048
-"""Vectors below which their exact scores take less time than a tree."""
+"""Number of vectors below which their exact scores take less time than a tree (ADR 63)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +42,10 @@ class LoadedSegment:
     """A segment of a corpus, ready to be searched.
 
     Attributes:
-      name: As the log names it.
-      segment: Its files.
+      name: The name and checksum in the log.
+      segment: The files.
       store: The candidates, in the order of their positions.
-      indexes: By name.
+      indexes: The indexes by name.
     """
 
     name: SegmentName
@@ -60,7 +60,11 @@ class SegmentDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        """Begins without loaded segments; `path` need not exist."""
+        """Begins without loaded segments.
+
+        Args:
+          path: The directory, which need not exist.
+        """
         self.path = path
         self._loaded: dict[str, LoadedSegment] = {}
 
@@ -75,21 +79,26 @@ class SegmentDirectory:
           indexes: The indexes over it.
 
         Raises:
-          BundleError, OSError: It is missing, damaged, or of another release.
+          BundleError: It is damaged, or of another release.
+          OSError: It is missing, or cannot be read.
         """
+        # Not under the lock of the model: requests would wait for it. Two threads that load the
+        # same segment each load it; the last one stays.
         loaded = self._loaded.get(wanted.name)
         if loaded is None:
             segment = open_segment(self.path / wanted.name, wanted.checksum)
             if not segment.manifest.size:
                 return None
-            loaded = self._loaded[wanted.name] = _loaded(wanted, segment, base, indexes)
+            loaded = _loaded(wanted, segment, base, indexes)
+            self._loaded[wanted.name] = loaded
         return loaded
 
     def ended(self, absorption: Absorption) -> NDArray[np.uint32]:
         """Returns the positions before the last segment that were ended when it was made.
 
         Raises:
-          BundleError, OSError: As `load`.
+          BundleError: The last segment is damaged, or of another release.
+          OSError: The last segment is missing, or cannot be read.
         """
         last = absorption.segments[-1]
         loaded = self._loaded.get(last.name)
@@ -113,17 +122,30 @@ class SegmentDirectory:
     def forget_others(self, used: set[str]) -> None:
         """Forgets the loaded segments that have none of some names."""
         for name in set(self._loaded) - used:
+            # Compiled filters would keep the index in memory.
             for index in self._loaded.pop(name).indexes.values():
                 index.compiled.forget(index)
 
     def names(self) -> list[str]:
-        """Returns the names of all segments, and of what is not complete."""
+        """Returns the names of all segments, those that are not complete included."""
         return segments.names(self.path)
 
 
 def _loaded(
     name: SegmentName, segment: Segment, base: LoadedStore, indexes: Mapping[str, ServedIndex]
 ) -> LoadedSegment:
+    """Opens the files of a segment.
+
+    Args:
+      name: The name in the log.
+      segment: The files.
+      base: The store of the corpus as the bundle has it.
+      indexes: The indexes over it.
+
+    Raises:
+      BundleError: It does not fit the version, or is damaged.
+      OSError: A file cannot be read.
+    """
     manifest = segment.manifest
     directory = segment.directory
     if set(manifest.indexes) != set(indexes) or set(manifest.filters) != set(base.filters):
@@ -135,21 +157,28 @@ def _loaded(
         for attribute, index in entry.filters.items()
     }
     corpus = FilteredCorpus(base.name, entry, filters)
-    return LoadedSegment(
-        name,
-        segment,
-        store,
-        {
-            key: _loaded_index(segment, index, corpus, base.entry.size)
-            for key, index in indexes.items()
-        },
-    )
+    loaded_indexes = {
+        index_name: _loaded_index(segment, index, corpus, base.entry.size)
+        for index_name, index in indexes.items()
+    }
+    return LoadedSegment(name, segment, store, loaded_indexes)
 
 
 def _loaded_index(
     segment: Segment, served: ServedIndex, corpus: FilteredCorpus, base_size: int
 ) -> LoadedIndex:
-    """Loads an index of a segment; `base_size`: the number of candidates of the bundle."""
+    """Loads an index of a segment.
+
+    Args:
+      segment: The segment.
+      served: The index in the bundle.
+      corpus: The candidates of the segment, with their filters.
+      base_size: The number of candidates of the bundle.
+
+    Raises:
+      BundleError: Its vectors have another length than those of the bundle, or it is damaged.
+      OSError: A file cannot be read.
+    """
     name = served.name
     written = segment.manifest.indexes[name]
     if written.dim != served.entry.dim:
@@ -188,8 +217,8 @@ def without_ended(index: LoadedIndex, live: NDArray[np.uint32]) -> LoadedIndex:
 
 
 def segment_parameters(entry: Index, size: int) -> dict[str, int]:
-    """Returns what ScaNN is trained with over the vectors of a segment; {}: they are searched
-    exactly, since they are few, or since those of the bundle are.
+    """Returns the parameters that ScaNN is trained with over the vectors of a segment; {}: they are
+    searched exactly, since they are few, or since those of the bundle are.
 
     Args:
       entry: The index in the bundle.
@@ -197,6 +226,7 @@ def segment_parameters(entry: Index, size: int) -> dict[str, int]:
     """
     if entry.kind != "tree_ah" or size < _TREE_MIN:
         return {}
+    # As many leaves as vectors in each: a search compares about as many of both.
     return {
         "num_leaves": round(math.sqrt(size)),
         "leaves_to_search": 1,
@@ -215,13 +245,14 @@ def segment_entry(entry: Index, base_size: int, parameters: Mapping[str, int], s
     Args:
       entry: The index in the bundle.
       base_size: The number of its vectors.
-      parameters: What ScaNN was trained with.
+      parameters: The parameters that ScaNN was trained with.
       size: The number of vectors of the segment.
     """
     base_leaves: int = entry.parameters["num_leaves"]
     leaves = parameters["num_leaves"]
 
     def scaled(leaves_to_search: int) -> int:
+        # The number of vectors that a search of the bundle scans.
         scanned = leaves_to_search / base_leaves * base_size
         return max(1, min(leaves, math.ceil(leaves * scanned / size)))
 
@@ -233,12 +264,10 @@ def segment_entry(entry: Index, base_size: int, parameters: Mapping[str, int], s
     def scaled_depth(depth: DepthPoint) -> DepthPoint:
         return depth.model_copy(update={"leaves_to_search": scaled(depth.leaves_to_search)})
 
+    leaves_to_search = scaled(entry.parameters["leaves_to_search"])
     return entry.model_copy(
         update={
-            "parameters": {
-                **parameters,
-                "leaves_to_search": scaled(entry.parameters["leaves_to_search"]),
-            },
+            "parameters": {**parameters, "leaves_to_search": leaves_to_search},
             "curve": tuple(map(scaled_point, entry.curve)),
             "depths": tuple(map(scaled_depth, entry.depths)),
             "partitions": 1,

@@ -1,9 +1,9 @@
-"""The changes of one store of a loaded version, and what is served of it: the candidates of the
-bundle and, behind them, those that were added or replaced since.
+"""The changes of one store of a loaded version, and its served state: the candidates of the bundle
+and, behind them, those that were added or replaced since.
 
 Changed candidates are searched exactly, beside the index of the bundle, until they are absorbed
-into segments, which have indexes of their own. What was replaced or deleted keeps its position, and
-is found no more.
+into segments, which have indexes of their own. A candidate that was replaced or deleted keeps its
+position, which no search returns.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Ids = NDArray[Any]
 Positions = NDArray[np.int64]
 
 _COMPACTED_MIN = 65_536
-"""Positions of replaced candidates that are kept in any case: segments are made long before, unless
-the log cannot be written or the directory of segments is read-only.
+"""Minimum number of positions of ended candidates that are compacted: segments are made long
+before, unless the log cannot be written or the directory of segments is read-only.
 """
 
 
@@ -49,8 +49,8 @@ class ChangedCorpus:
 
     Attributes:
       base: The store of the bundle.
-      indexes: Those over it, by name.
-      segments: Those that hold changed candidates, in the order of their positions.
+      indexes: The indexes over it, by name.
+      segments: The segments that hold changed candidates, in the order of their positions.
     """
 
     def __init__(self, base: LoadedStore, indexes: Mapping[str, ServedIndex]) -> None:
@@ -62,18 +62,22 @@ class ChangedCorpus:
         assert isinstance(store, CandidateStore)  # noqa: S101 - as it was loaded
         self._base_store = store
         self._changes = StoreChanges(store, base.entry)
-        self._marked: list[int] = [0]
-        """Sequences of changes, ascending; `_moments` has the state after each."""
-        self._moments: list[Moment | None] = [self._changes.moment]
-        """None: several changes were made at once, and the state after the first is not known."""
         self._vectors = {name: GrowingVectors(index.entry.dim) for name, index in indexes.items()}
         self._denied = base.denied.begin(self.store)
+
+        # A segment is made of the state after some change, while later changes go on: the state
+        # must be known when the log names the segment.
+        self._marked: list[int] = [0]
+        """The sequences of changes, ascending; `_moments` has the state after each."""
+        self._moments: list[Moment | None] = [self._changes.moment]
+        """None: several changes were made at once, and the state after the first is not known."""
+
         self._sent: dict[str, set[int | str]] = {name: set() for name in indexes}
-        """Ids of candidates whose vectors were sent, by index."""
+        """The ids of candidates whose vectors were sent, by index."""
         self._expiry_s: dict[int | str, float] = {}
-        """When candidates expire, in Unix seconds, by id."""
+        """The times when candidates expire, in Unix seconds, by id."""
         self._expiries: list[tuple[float, int | str]] = []
-        """A heap of the same, which keeps what is outdated."""
+        """A heap of the same times, in which outdated ones stay."""
 
     @property
     def store(self) -> ChangedStore:
@@ -88,18 +92,19 @@ class ChangedCorpus:
 
     @property
     def added_count(self) -> int:
-        """How many candidates lie behind those of the bundle and are still there."""
+        """The number of candidates behind those of the bundle that have not ended."""
         store = self.store
         ended = store.ended.searchsorted(store.base_size)
         return int(store.count - (store.base_size - ended))
 
     def mark(self, sequence: int, first_sequence: int | None = None) -> None:
-        """Says which sequence the last change has.
+        """Sets the sequence of the last change.
 
         Args:
           sequence: The sequence.
-          first_sequence: Of the first one, if several changes were made at once.
+          first_sequence: The sequence of the first change, if several were made at once.
         """
+        # A change of another store.
         moment = self._changes.moment
         if moment == self._moments[-1]:
             return
@@ -111,12 +116,12 @@ class ChangedCorpus:
 
     @property
     def slot_count(self) -> int:
-        """How many positions lie behind those of the segments, ended ones included."""
+        """The number of positions behind those of the segments, ended ones included."""
         return self._changes.moment.slot_count
 
     @property
     def segment_counts(self) -> list[tuple[int, int]]:
-        """How many positions each segment has, and how many candidates are still there."""
+        """The number of positions of each segment, and of those that have not ended."""
         return self._changes.segment_counts
 
     def begin_with(
@@ -125,8 +130,8 @@ class ChangedCorpus:
         """Begins with what segments hold, without any change before.
 
         Args:
-          sequence: Of the last change that they contain.
-          segments: In the order of their positions.
+          sequence: The sequence of the last change that they contain.
+          segments: The segments, in the order of their positions.
           ended: The positions that were ended then, ascending.
         """
         stores = [segment.store for segment in segments]
@@ -145,13 +150,14 @@ class ChangedCorpus:
         positions, in the same order.
 
         Args:
-          sequence: Of the last change that they contain.
-          segments: In the order of their positions.
+          sequence: The sequence of the last change that they contain.
+          segments: The segments, in the order of their positions.
           ended: The positions that were ended then, ascending.
 
         Raises:
           FormatError: They do not hold what the store held then; nothing was changed.
         """
+        # The last state that has no later change.
         number = bisect_right(self._marked, sequence) - 1
         moment = None
         if number >= 0:
@@ -173,6 +179,7 @@ class ChangedCorpus:
         store = self.store
         ended_count = store.ended.size - int(store.ended.searchsorted(store.slots_start))
         live_count = self.slot_count - ended_count
+        # Most slots must have ended, so that a candidate is copied only as often as they double.
         if ended_count < max(_COMPACTED_MIN, live_count):
             return False
         ended = store.ended[: store.ended.searchsorted(store.slots_start)]
@@ -183,6 +190,7 @@ class ChangedCorpus:
         self, segments: Sequence[LoadedSegment], ended: NDArray[np.uint32], moment: Moment
     ) -> None:
         """Has segments hold what changed up to a moment; see `StoreChanges.rebased`."""
+        # Into new arrays: states that are served go on reading the old ones.
         slots_start = self.store.slots_start
         stores = [segment.store for segment in segments]
         changes, behind = self._changes.rebased(stores, ended, moment)
@@ -195,12 +203,19 @@ class ChangedCorpus:
         self._begin_moments(self._marked[-1])
 
     def _begin_moments(self, sequence: int) -> None:
+        """Forgets earlier states, whose positions mean other candidates now."""
         self._marked = [sequence]
         self._moments = [self._changes.moment]
         self._denied = self.base.denied.begin(self.store)
 
     def _read_states(self, segment: LoadedSegment, first: int, ended: NDArray[np.uint32]) -> None:
-        """Reads when the candidates of a segment expire, and whose vectors were sent."""
+        """Reads when the candidates of a segment expire, and whose vectors were sent.
+
+        Args:
+          segment: The segment.
+          first: The position of its first candidate.
+          ended: The positions that ended, ascending.
+        """
         positions = np.arange(segment.store.size)
         start, stop = ended.searchsorted([first, first + positions.size])
         positions = np.delete(positions, ended[start:stop].astype(np.int64) - first)
@@ -220,16 +235,16 @@ class ChangedCorpus:
         stay. Later changes do not alter it.
 
         Args:
-          first_segment: How many segments stay.
+          first_segment: The number of segments that stay.
         """
         store = self.store
         first = store.base_size
         for segment in self.segments[:first_segment]:
             first += segment.store.size
         boundary = store.ended.searchsorted(first)
-        positions = np.delete(
-            np.arange(first, store.size), store.ended[boundary:].astype(np.int64) - first
-        )
+        ended_behind = store.ended[boundary:].astype(np.int64) - first
+        positions = np.delete(np.arange(first, store.size), ended_behind)
+        # Sets and dicts are copied: changes go on while the segment is written.
         return AbsorbedParts(
             store,
             positions,
@@ -248,7 +263,7 @@ class ChangedCorpus:
         """Returns the vectors of candidates by index, [m, dim] each.
 
         Args:
-          positions: [m] int64.
+          positions: [m] int64, the positions.
 
         Raises:
           ServiceError: A shard that holds some of them does not respond.
@@ -266,9 +281,10 @@ class ChangedCorpus:
 
         Args:
           columns: A `pyarrow.RecordBatch` of the columns of the store, m rows.
-          vectors: [m, dim] of each index.
+          vectors: [m, dim], the vectors of each index.
           embedded: The indexes whose vectors a candidate tower has computed.
-          expires_s: When they expire, [m] Unix seconds, NaN: never; None: none of them does.
+          expires_s: The times when they expire, [m] Unix seconds, NaN: never; None: none of them
+            does.
 
         Returns:
           The new positions, [m].
@@ -276,9 +292,12 @@ class ChangedCorpus:
         Raises:
           FormatError: A column does not fit the store; nothing was changed.
         """
+        # First, since it may fail; all that follows cannot.
         positions = self._changes.upsert(columns)
         for name, growing in self._vectors.items():
             growing.append(vectors[name])
+
+        # Vectors that were sent stay when a row that the candidate reads changes.
         ids = self.store.ids(positions)
         for name, sent_ids in self._sent.items():
             if name in embedded:
@@ -296,8 +315,9 @@ class ChangedCorpus:
         """Gives candidates other vectors.
 
         Args:
-          positions: Of live candidates in slots, distinct, whose vectors were never served.
-          vectors: [m, dim] by index. Those that were sent stay.
+          positions: [m] int64, positions of live candidates in slots, distinct, whose vectors were
+            never served.
+          vectors: [m, dim] by index. Vectors that were sent stay.
         """
         ids = self.store.ids(positions)
         slots = positions - self.store.slots_start
@@ -323,18 +343,21 @@ class ChangedCorpus:
         """Changes attributes of candidates, which keep their features, vectors and expiry.
 
         Args:
-          ids: Distinct.
-          attributes: A `pyarrow.Array` of m values each.
-          vectors: The vectors of those that are there, by index, as `vectors` returns them; None:
-            they are read.
+          ids: [m], the ids, distinct.
+          attributes: A `pyarrow.Array` of m values by attribute.
+          vectors: The vectors of the candidates that exist, by index, as `vectors` returns them;
+            None: they are read.
 
         Returns:
           Which of the ids are there, [m].
 
         Raises:
           FormatError: An attribute does not fit the store; nothing was changed.
-          ServiceError: A shard that holds some of their vectors does not respond; likewise.
+          ServiceError: A shard that holds some of their vectors does not respond; nothing was
+            changed.
         """
+        # Before anything is changed: shards may have to be called. A candidate with other
+        # attributes gets a new position, and its vectors have to lie there.
         if vectors is None:
             known_positions = self.store.positions(ids)
             vectors = self.vectors(known_positions[known_positions >= 0])
@@ -350,15 +373,18 @@ class ChangedCorpus:
         ids = []
         while self._expiries and self._expiries[0][0] <= now_s:
             time_s, key = heapq.heappop(self._expiries)
+            # Another time, or none, was set later: this entry is outdated.
             if self._expiry_s.get(key) == time_s:
                 ids.append(key)
-        for key in ids:  # until the log says that they are deleted
+        # They are returned again until the log says that they are deleted: it may not be writable
+        # now.
+        for key in ids:
             heapq.heappush(self._expiries, (self._expiry_s[key], key))
         return ids
 
     def served(self) -> tuple[LoadedStore, dict[str, ServedIndex]]:
-        """Returns what is served now: the store, and the indexes over it by name. Later changes do
-        not alter it.
+        """Returns the state that is served now: the store, and the indexes over it by name. Later
+        changes do not alter it.
         """
         base = self.base
         store = self.store
@@ -368,6 +394,7 @@ class ChangedCorpus:
         )
         segments = self._served_segments()
         live = self._live(store.slots_start, store.size)
+        # Without candidates in slots, searches have one part less to merge.
         if not live.size:
             indexes = {
                 name: replace(index, corpus=corpus, segments=segments[name])
@@ -399,8 +426,11 @@ class ChangedCorpus:
         return segments
 
     def _live(self, first: int, end: int) -> NDArray[np.uint32]:
-        """Returns which of the candidates from `first` to `end` are still there, counted from the
-        first.
+        """Returns the candidates from `first` to `end` that have not ended, counted from `first`.
+
+        Args:
+          first: The first position.
+          end: The position behind the last one.
         """
         ended = self.store.ended
         inside = slice(*ended.searchsorted([first, end]))
@@ -414,7 +444,11 @@ class ChangedCorpus:
             heapq.heappush(self._expiries, (time_s, key))
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
-        """Returns the vectors of an index at some positions, [m, dim]; errors as of `vectors`."""
+        """Returns the vectors of an index at some positions, [m, dim].
+
+        Raises:
+          ServiceError: A shard that holds some of them does not respond.
+        """
         index = self.indexes[name]
         base_size = self.store.base_size
         is_changed = positions >= base_size

@@ -25,16 +25,16 @@ from service.engine.validation import NotFinite
 from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, TooLarge
 
 _LISTED_MAX = 100
-"""Ids of each kind that a result lists."""
+"""Maximum number of ids of each kind that a result lists."""
 
 
 class _Submission(NamedTuple):
     """A request that waits to be written.
 
     Attributes:
-      request: What to change.
+      request: The request.
       version: The number of the version that it is checked against.
-      result: What its sender waits for.
+      result: The result, for which its sender waits.
     """
 
     request: ChangeRequest
@@ -47,8 +47,8 @@ class _Applied(NamedTuple):
 
     Attributes:
       change: The change.
-      result: What becomes of its submission, but for the sequence.
-      submission: Where it is from.
+      result: The result of its submission, but for the sequence.
+      submission: The submission that it comes from.
     """
 
     change: Change
@@ -89,6 +89,8 @@ class Submissions:
         submission = _Submission(request, version, Future())
         with self._waiting_lock:
             self._waiting.append(submission)
+        # A thread that waits here often finds that another one has written its request: one write
+        # to the disk is enough for all that have come by then.
         with self._log.lock:
             if not submission.result.done():
                 with self._waiting_lock:
@@ -107,11 +109,11 @@ class Submissions:
           ServiceError: The log cannot be written.
         """
         with self._log.lock:
-            expired = [
-                (version.loaded.version, corpus, ids)
-                for version in self._log.versions
-                for corpus, ids in version.expired(now_s).items()
-            ]
+            # Listed first: a deletion changes the versions.
+            expired: list[tuple[int, str, list[int | str]]] = []
+            for version in self._log.versions:
+                for corpus, ids in version.expired(now_s).items():
+                    expired.append((version.loaded.version, corpus, ids))
             for number, corpus, ids in expired:
                 keys: NDArray[Any] = np.array(ids, object)
                 if not isinstance(ids[0], str):
@@ -123,11 +125,14 @@ class Submissions:
         applied: list[_Applied] = []
         try:
             with self._log.writing() as writer:
+                # Applied before they are written: each is checked against a state that has those
+                # before it, and one that fails is not in the log at all.
                 for submission in submissions:
                     sequence = self._log.sequence + len(applied) + 1
                     applied += self._applied(submission, sequence)
                 self._append(writer, applied)
         except Exception as problem:  # noqa: BLE001 - each sender gets it
+            # Some were applied and not written: the state must be that of the log again.
             if applied:
                 self._log.restore()
             error = _error_of(problem)
@@ -135,6 +140,8 @@ class Submissions:
                 if not submission.result.done():
                     submission.result.set_exception(error)
             return
+
+        # Acknowledged only now: on the disk, and served by this process.
         self._log.publish()
         for _, result, submission in applied:
             problem_of_version = self._log.problem_of(submission.version)
@@ -195,22 +202,25 @@ class Submissions:
                 f"shards respond: {problem}; no change was made"
             )
         change = checked_change(version, request, self._settings, time.time())
+
+        # Ids whose later state is applied already, or that do not exist, are left out.
         is_outdated = summary.outdated(change)
         is_unknown = _is_unknown(version, request, change) & ~is_outdated
         is_applicable = ~(is_outdated | is_unknown)
         result = ChangeResult(
-            self._log.model,
-            number,
-            0,
-            int(np.count_nonzero(is_applicable)),
-            tuple(change.ids[is_outdated].tolist()[:_LISTED_MAX]),
-            tuple(change.ids[is_unknown].tolist()[:_LISTED_MAX]),
-            int(np.count_nonzero(is_outdated)),
-            int(np.count_nonzero(is_unknown)),
+            model=self._log.model,
+            version=number,
+            sequence=0,
+            changed=int(np.count_nonzero(is_applicable)),
+            outdated=tuple(change.ids[is_outdated].tolist()[:_LISTED_MAX]),
+            unknown=tuple(change.ids[is_unknown].tolist()[:_LISTED_MAX]),
+            outdated_count=int(np.count_nonzero(is_outdated)),
+            unknown_count=int(np.count_nonzero(is_unknown)),
             stream_offset=request.offset,
         )
         if not is_applicable.all():
             change = change.only(is_applicable)
+        # Of a stream, an empty change is written, too: it has the offset.
         if not change.size and not request.stream:
             return None, result
         if len(encode(change)) > RECORD_BYTES_MAX:
@@ -232,7 +242,7 @@ def _is_unknown(
 
 
 def _rejection(problem: Exception) -> Exception:
-    """Returns what the sender of a change gets that does not fit the version."""
+    """Returns the error for the sender of a change that does not fit the version."""
     if isinstance(problem, ShardsFailed):
         return NotReady(f"{problem}; no change was made")
     if isinstance(problem, NotFinite):
@@ -248,7 +258,7 @@ def _rejection(problem: Exception) -> Exception:
 
 
 def _error_of(problem: Exception) -> Exception:
-    """Returns what senders get where the log cannot be read or written."""
+    """Returns the error for senders if the log cannot be read or written."""
     if isinstance(problem, LogUnwritable):
         return NotReady(str(problem))
     if isinstance(problem, BundleError):
