@@ -31,35 +31,44 @@ def lost_share(shards: int, replicas: int, failed: int) -> float:
       failed: Number of nodes that fail.
     """
     nodes = shards * replicas
-    ways = sum(
-        (1 if each % 2 else -1)
-        * comb(shards, each)
-        * comb(nodes - each * replicas, failed - each * replicas)
-        for each in range(1, failed // replicas + 1)
-    )
-    return ways / comb(nodes, failed)
+    # Inclusion and exclusion over the shards that are lost: the sets of failed nodes that hold all
+    # replicas of at least one shard.
+    failures = 0
+    for lost in range(1, failed // replicas + 1):
+        further_failed = failed - lost * replicas
+        sets = comb(shards, lost) * comb(nodes - lost * replicas, further_failed)
+        sign = 1 if lost % 2 else -1
+        failures += sign * sets
+    return failures / comb(nodes, failed)
 
 
 def rows_of(
     table_bytes: float, nodes: int, memory_bytes: float, cores: int, rows: int
 ) -> list[list[str]]:
     """Returns a row of the table for each way to divide the nodes, the fewest shards first."""
-    found = []
-    for shards in (each for each in range(1, nodes + 1) if nodes % each == 0):
+    choices = []
+    for shards in range(1, nodes + 1):
+        # Every shard has the same number of replicas.
+        if nodes % shards:
+            continue
         replicas = nodes // shards
-        held = table_bytes / shards
+        shard_bytes = table_bytes / shards
+        # A request calls every shard, whatever the number of its rows.
         shard_ms = shards * SHARD_CALL_MS + rows * SHARD_ROW_US / 1e3
         router_ms = shards * ROUTER_CALL_MS + rows * ROUTER_ROW_US / 1e3
-        cells = [f"{shards} x {replicas}", f"{held / 1e9:,.0f} GB", f"{held / memory_bytes:.0%}"]
-        cells += [
+        requests_per_s = nodes * cores * 1e3 / shard_ms
+        refill_min = shard_bytes / PULL_BYTES_S / 60
+        cells = [
+            f"{shards} x {replicas}",
+            f"{shard_bytes / 1e9:,.0f} GB",
+            f"{shard_bytes / memory_bytes:.0%}",
             f"{router_ms:.1f} ms",
-            f"{nodes * cores * 1e3 / shard_ms:,.0f}",
-            f"{held / PULL_BYTES_S / 60:.0f} min",
+            f"{requests_per_s:,.0f}",
+            f"{refill_min:.0f} min",
         ]
-        found.append(
-            [*cells, *(f"{lost_share(shards, replicas, failed):.1%}" for failed in (1, 2, 3))]
-        )
-    return found
+        cells += [f"{lost_share(shards, replicas, failed):.1%}" for failed in (1, 2, 3)]
+        choices.append(cells)
+    return choices
 
 
 def main() -> None:
@@ -73,7 +82,9 @@ def main() -> None:
         ("memory-bytes", 768e9),
         ("cores", 32),
     ):
-        parser.add_argument(f"--{name}", type=float if default > 1e6 else int, default=default)
+        # Bytes may be written as 10e12.
+        kind = float if default > 1e6 else int
+        parser.add_argument(f"--{name}", type=kind, default=default)
     parser.add_argument(
         "--rows", type=int, default=5_200, help="rows that a request reads, over all tables"
     )

@@ -1,4 +1,4 @@
-"""Values of n examples by input: what a model is called with, and what a caller sends of each."""
+"""Values of n examples by input: in the form of a model's inputs, and as a caller sends them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, positions: Any) -> Any:
-        """Returns the examples at `positions` [m]; of one position its values."""
+        """Returns the examples at `positions` [m], or the values of one example."""
         starts = self.offsets[:-1][positions]
         ends = self.offsets[1:][positions]
-        return (
-            self.values[starts:ends] if np.isscalar(starts) else slices(self.values, starts, ends)
-        )
+        if np.isscalar(starts):
+            return self.values[starts:ends]
+        return slices(self.values, starts, ends)
 
 
 Column = NDArray[Any] | Ragged
@@ -38,13 +38,15 @@ Columns = Mapping[str, Column]
 
 def slices(values: NDArray[Any], starts: Ints, ends: Ints) -> Ragged:
     """Packs values[start:end] of each start and end."""
-    offsets = offsets_of(ends - starts)
-    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], ends - starts)
-    return Ragged(values[np.repeat(starts, ends - starts) + within], offsets)
+    lengths = ends - starts
+    offsets = offsets_of(lengths)
+    # The position of each value within its slice: 0, 1, ... for every slice.
+    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    return Ragged(values[np.repeat(starts, lengths) + within], offsets)
 
 
 def offsets_of(lengths: NDArray[Any]) -> Ints:
-    """Returns [n + 1] where each example's values begin and end."""
+    """Returns the offsets [n + 1] at which each example's values begin and end."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -59,24 +61,28 @@ def size(columns: Columns) -> int:
 
 
 def sent(columns: Columns, position: int) -> dict[str, Any]:
-    """Returns what a caller sends for one example, as JSON holds it."""
+    """Returns the inputs of one example as JSON values."""
     return {name: column[position].tolist() for name, column in columns.items()}
 
 
 def values(column: Column) -> list[Any]:
-    """Returns what a caller sends of every example, as JSON holds it."""
+    """Returns one input of every example as JSON values."""
     if isinstance(column, Ragged):
         return [column[position].tolist() for position in range(len(column))]
     return list(column.tolist())
 
 
 def tensors(columns: Columns) -> dict[str, Any]:
-    """Returns the tensors that a model is called with; imports TensorFlow."""
+    """Returns the columns as the tensors of a model's inputs."""
+    # Imported here: examples of JAX and PyTorch use this module without TensorFlow.
     import tensorflow as tf
 
-    return {
-        name: tf.RaggedTensor.from_row_splits(column.values, column.offsets, validate=False)
-        if isinstance(column, Ragged)
-        else tf.constant(column)
-        for name, column in columns.items()
-    }
+    inputs = {}
+    for name, column in columns.items():
+        if isinstance(column, Ragged):
+            inputs[name] = tf.RaggedTensor.from_row_splits(
+                column.values, column.offsets, validate=False
+            )
+        else:
+            inputs[name] = tf.constant(column)
+    return inputs

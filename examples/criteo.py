@@ -17,7 +17,8 @@ VOCABULARY_SIZES = (
     10, 2_208,
     11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935, 12_972, 108, 36,
 )  # fmt: skip
-"""Of Criteo's terabyte. Source: TensorFlow Model Garden, official/recommendation/ranking/README.md.
+"""Number of ids of each category in Criteo's terabyte. Source: TensorFlow Model Garden,
+official/recommendation/ranking/README.md.
 """
 MULTI_HOT_SIZES = (
     3,
@@ -47,9 +48,13 @@ MULTI_HOT_SIZES = (
     1,
     1,
 )
-"""Ids of each category in the multi-hot Criteo of MLPerf's DLRM DCN v2 benchmark."""
+"""Number of ids of each category per example in the multi-hot Criteo of MLPerf's DLRM DCN v2
+benchmark.
+"""
 CONTEXT = 16
-"""The first categories, with the numbers, tell who sees the page; the others tell what is shown."""
+"""Number of categories that, with the numbers, describe who sees the page. The further categories
+describe the candidate that is shown.
+"""
 
 
 def names(count: int = len(VOCABULARY_SIZES)) -> tuple[str, ...]:
@@ -58,77 +63,84 @@ def names(count: int = len(VOCABULARY_SIZES)) -> tuple[str, ...]:
 
 
 class Clicks:
-    """Draws impressions and whether they were clicked; the same seed draws the same ones."""
+    """Draws impressions and whether they were clicked. The same seed draws the same impressions."""
 
     def __init__(self, rows: Sequence[int], ids: Sequence[int], seed: int) -> None:
         """Prepares the draw.
 
         Args:
-          rows: of the table of each category.
-          ids: the most ids of each category in an example; 1: exactly one.
-          seed: of the generator.
+          rows: The number of rows of each category's table.
+          ids: The maximum number of ids of each category in an example; 1: exactly one id.
+          seed: The seed of the generator.
         """
         self._rows = rows
-        self._most = ids
+        self._ids_max = ids
         self._random = np.random.default_rng(seed)
 
     def contexts(self, n: int) -> dict[str, Column]:
-        """Draws who sees the page."""
-        numbers = np.floor(np.exp(self._random.normal(1.0, 1.5, (n, NUMBERS)))).astype(np.float32)
+        """Draws contexts: the features of who sees the page."""
+        logarithms = self._random.normal(1.0, 1.5, (n, NUMBERS))
+        numbers = np.floor(np.exp(logarithms)).astype(np.float32)
         return {"numbers": numbers, **self._categories(range(CONTEXT), n)}
 
-    def shown(self, n: int) -> dict[str, Column]:
-        """Draws what is shown."""
+    def candidates(self, n: int) -> dict[str, Column]:
+        """Draws candidates: the features of what is shown."""
         return self._categories(range(CONTEXT, len(self._rows)), n)
 
     def impressions(self, n: int) -> tuple[Columns, dict[str, NDArray[np.float32]]]:
         """Draws features and clicks."""
-        features = {**self.contexts(n), **self.shown(n)}
-        chances = 1 / (1 + np.exp(-self._logits(features)))
-        return features, {"click": (self._random.random(n) < chances).astype(np.float32)}
+        features = {**self.contexts(n), **self.candidates(n)}
+        probabilities = 1 / (1 + np.exp(-self._logits(features)))
+        clicks = (self._random.random(n) < probabilities).astype(np.float32)
+        return features, {"click": clicks}
 
-    def _categories(self, which: range, n: int) -> dict[str, Column]:
-        found: dict[str, Column] = {}
-        for place in which:
-            most = self._most[place]
-            lengths = np.ones(n, np.int64) if most == 1 else self._random.integers(0, most + 1, n)
+    def _categories(self, categories: range, n: int) -> dict[str, Column]:
+        columns: dict[str, Column] = {}
+        for category in categories:
+            ids_max = self._ids_max[category]
+            lengths = np.ones(n, np.int64)
+            if ids_max > 1:
+                lengths = self._random.integers(0, ids_max + 1, n)
             # Few ids are seen often and most hardly ever, as in the logs.
-            ids = (self._rows[place] * self._random.random(int(lengths.sum())) ** 4).astype(
-                np.int64
-            )
-            found[names()[place]] = ids if most == 1 else Ragged(ids, offsets_of(lengths))
-        return found
+            shares = self._random.random(int(lengths.sum())) ** 4
+            ids = (self._rows[category] * shares).astype(np.int64)
+            name = names()[category]
+            columns[name] = ids if ids_max == 1 else Ragged(ids, offsets_of(lengths))
+        return columns
 
     def _logits(self, features: Columns) -> NDArray[np.float64]:
-        """Every id has an effect; half of the categories also change what the next one's does."""
-        effects = [effect(features[name], place) for place, name in enumerate(names())]
+        """Every id has an effect; half of the categories also change the effect of the next one."""
+        effects = [effect(features[name], category) for category, name in enumerate(names())]
         numbers = np.log1p(features["numbers"])
         crossed = sum(
             first * second for first, second in zip(effects[::2], effects[1::2], strict=True)
         )
-        total: NDArray[np.float64] = (
-            0.5 * sum(effects) + crossed - 0.3 * numbers[:, 0] + 0.3 * numbers[:, 5] - 1.0
-        )
-        return total
+        linear = 0.5 * sum(effects) - 0.3 * numbers[:, 0] + 0.3 * numbers[:, 5] - 1.0
+        logits: NDArray[np.float64] = linear + crossed
+        return logits
 
 
 def effect(ids: Column, salt: int) -> NDArray[np.float64]:
-    """Returns [n] a number between -1 and 1 that hangs on nothing but the ids: the mean over
-    several.
+    """Returns [n] numbers between -1 and 1 that depend on the ids and the salt alone; the mean
+    where an example has several ids.
     """
     values = ids.values if isinstance(ids, Ragged) else ids
+    # Multiplicative hashing by 2^64 divided by the golden ratio. The upper 53 bits are a fraction.
     mixed = (values.astype(np.uint64) + np.uint64(1 + salt)) * np.uint64(0x9E3779B97F4A7C15)
     effects = (mixed >> np.uint64(11)).astype(np.float64) / 2**52 - 1
     if not isinstance(ids, Ragged):
         return effects
+
     sums = np.concatenate([[0.0], np.cumsum(effects)])
-    return (sums[ids.offsets[1:]] - sums[ids.offsets[:-1]]) / np.maximum(np.diff(ids.offsets), 1)
+    totals = sums[ids.offsets[1:]] - sums[ids.offsets[:-1]]
+    # An example without ids has the effect 0.
+    return totals / np.maximum(np.diff(ids.offsets), 1)
 
 
-def scaled(first: int, others: int) -> tuple[int, ...]:
-    """Returns the vocabulary sizes; the first is at most `first`, none of the others is above
-    `others`.
+def scaled(first: int, further: int) -> tuple[int, ...]:
+    """Returns the vocabulary sizes: the first is at most `first`, the others are at most
+    `further`.
     """
-    return tuple(
-        min(rows, others if place else first) for place, rows in enumerate(VOCABULARY_SIZES)
-    )
+    sizes = [min(rows, further) for rows in VOCABULARY_SIZES]
+    sizes[0] = min(VOCABULARY_SIZES[0], first)
+    return tuple(sizes)

@@ -1,4 +1,4 @@
-"""Every example from training to answers: trained, exported, served without TensorFlow, called,
+"""Every example from training to responses: trained, exported, served without TensorFlow, called,
 compared.
 
 make demo-models, or python -m examples.demo_models [--only NAME ...] [--scale small|article]
@@ -30,10 +30,10 @@ class Example:
     """One way to train and export an example.
 
     Attributes:
-      package: its folder under examples/.
-      training: options of `python -m examples.<package>.train`.
-      requirements: packages of training that rowcast's environment lacks. Training then has an
-        environment of its own, and the example is shown only if it is named.
+      package: The folder of the example under examples/.
+      training: The options of `python -m examples.<package>.train`.
+      requirements: The packages of the training that rowcast's environment lacks. The training
+        then has an environment of its own, and the example runs only if it is named.
     """
 
     package: str
@@ -74,23 +74,28 @@ VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 
 class ExampleFailed(Exception):
-    """An example could not be shown; the message names the log."""
+    """A step of an example failed; the message names the log."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What one example reached; `cells` are those of COLUMNS."""
+class ExampleResult:
+    """The result of one example.
+
+    Attributes:
+      cells: The cells of the table, in the order of COLUMNS.
+      within: Whether every output keeps the parity rule.
+    """
 
     cells: tuple[str, ...]
     within: bool
-    """Whether every answer keeps the parity rule."""
 
 
-def show(name: str, scale: str, console: Console) -> Shown:
+def show(name: str, scale: str, console: Console) -> ExampleResult:
     """Trains, exports, serves and calls one example.
 
     Raises:
-      ExampleFailed, ServiceFailed: a step failed.
+      ExampleFailed: A step failed.
+      ServiceFailed: The service did not become ready.
     """
     example = EXAMPLES[name]
     folder = trained.BUILD / name
@@ -98,36 +103,26 @@ def show(name: str, scale: str, console: Console) -> Shown:
     log = folder / "log.txt"
     log.write_bytes(b"")
     python = training_python(example, log)
+
     start = time.monotonic()
-    _run(
-        [
-            python,
-            "-m",
-            f"examples.{example.package}.train",
-            "--out",
-            str(folder),
-            "--scale",
-            scale,
-            *example.training,
-        ],
-        log,
-    )
-    after_training = time.monotonic()
+    options = ["--out", str(folder), "--scale", scale, *example.training]
+    _run([python, "-m", f"examples.{example.package}.train", *options], log)
+    trained_at = time.monotonic()
     _run([served.program("rowcast-export"), "run", str(folder / "recipe.toml")], log)
-    after_export = time.monotonic()
-    shown = serve_and_ask(name, folder)
+    exported_at = time.monotonic()
+    result = serve_and_compare(name, folder)
+    called_at = time.monotonic()
     console.print(
-        f"{name}: trained in {after_training - start:.0f} s, exported in "
-        f"{after_export - after_training:.0f} s, "
-        f"served and called in {time.monotonic() - after_export:.0f} s; "
+        f"{name}: trained in {trained_at - start:.0f} s, exported in "
+        f"{exported_at - trained_at:.0f} s, served and called in {called_at - exported_at:.0f} s; "
         f"{trained.shown_path(folder)}",
         highlight=False,
     )
-    return shown
+    return result
 
 
 def training_python(example: Example, log: Path) -> str:
-    """Returns the Python of the example's training; installs what it needs."""
+    """Returns the Python of the example's training; installs the packages that it needs."""
     if not example.requirements:
         return sys.executable
     environment = trained.BUILD.parent / "environments" / example.package
@@ -139,7 +134,7 @@ def training_python(example: Example, log: Path) -> str:
 
 
 def _run(command: Sequence[str], log: Path) -> None:
-    """Runs a command; what it prints goes to the log."""
+    """Runs a command, whose output goes to the log."""
     with log.open("ab") as file:
         code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
     if code != 0:
@@ -152,43 +147,50 @@ def newest(root: Path) -> tuple[str, int, dict[str, Any]]:
     return file.parents[1].name, int(file.parent.name), json.loads(file.read_bytes())
 
 
-def serve_and_ask(name: str, folder: Path) -> Shown:
+def serve_and_compare(name: str, folder: Path) -> ExampleResult:
     """Serves the newest bundle of a folder, sends all requests over both transports and compares
-    the answers.
+    the responses.
     """
     model, version, manifest = newest(folder / "bundles")
     bodies, expected = trained.read_requests(folder)
     with served.serving(folder / "bundles", model, version, folder / "serve.log") as service:
         http = replay.compare(bodies, replay.over_http(service.http, model, bodies), expected)
         grpc = replay.compare(bodies, replay.over_grpc(service.grpc, model, bodies), expected)
-        took_ms = replay.milliseconds(service.grpc, model, bodies)
+        median_ms = replay.milliseconds(service.grpc, model, bodies)
         if served.tensorflow_mapped(service.process):
             raise ExampleFailed(
                 f"{name}: TensorFlow is mapped in the service, which should run without it"
             )
+
+    tables = manifest["tables"].values()
+    table_bytes = sum(
+        table["rows"] * table["dim"] * VALUE_BYTES[table["dtype"]] for table in tables
+    )
+    # A tower may have several forms: the service prefers the compiled one.
     forms = [form for tower in manifest["towers"].values() for form in tower["forms"]]
     compiled = [form["path"] for form in forms if form["kind"] == "litert"]
+    compiled_bytes = sum(file["bytes"] for file in manifest["files"] if file["path"] in compiled)
+    runtime = "SavedModel"
+    if len(compiled) == len(manifest["towers"]):
+        runtime = "LiteRT"
     cells = (
         name,
         str(len(manifest["features"])),
         str(len(manifest["tables"])),
-        _size(
-            sum(
-                table["rows"] * table["dim"] * VALUE_BYTES[table["dtype"]]
-                for table in manifest["tables"].values()
-            )
-        ),
-        _size(sum(file["bytes"] for file in manifest["files"] if file["path"] in compiled)),
-        "LiteRT" if len(compiled) == len(manifest["towers"]) else "SavedModel",
+        _size(table_bytes),
+        _size(compiled_bytes),
+        runtime,
         f"{http.largest:.1e}",
         f"{grpc.largest:.1e}",
-        f"{took_ms:.2f}",
+        f"{median_ms:.2f}",
     )
-    return Shown(cells, max(http.of_limit, grpc.of_limit) <= 1)
+    return ExampleResult(cells, max(http.of_limit, grpc.of_limit) <= 1)
 
 
 def _size(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+    if size < 100_000:
+        return f"{size / 1e3:.1f} kB"
+    return f"{size / 1e6:.1f} MB"
 
 
 def main() -> int:
@@ -208,18 +210,18 @@ def main() -> int:
     console = Console(width=max(132, Console().width))
     count = requests.COUNT[arguments.scale]
     table = Table(
-        title=f"the service's answers to {count} requests, beside the original model's",
+        title=f"the service's responses to {count} requests, beside the original model's outputs",
         box=box.SIMPLE_HEAD,
     )
     for column in COLUMNS:
-        table.add_column(
-            column, justify="left" if column in ("model", "runs in") else "right", no_wrap=True
-        )
+        justify = "left" if column in ("model", "runs in") else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
+
     failed = []
-    everywhere = [name for name, example in EXAMPLES.items() if not example.requirements]
-    for name in arguments.only or everywhere:
+    without_requirements = [name for name, example in EXAMPLES.items() if not example.requirements]
+    for name in arguments.only or without_requirements:
         try:
-            shown = show(name, arguments.scale, console)
+            result = show(name, arguments.scale, console)
         except (
             ExampleFailed,
             served.ServiceFailed,
@@ -230,8 +232,8 @@ def main() -> int:
             console.print(f"[red]{name} failed:[/] {problem}", highlight=False)
             failed.append(name)
             continue
-        table.add_row(*shown.cells, style=None if shown.within else "red")
-        if not shown.within:
+        table.add_row(*result.cells, style=None if result.within else "red")
+        if not result.within:
             failed.append(name)
     console.print(table)
     console.print(

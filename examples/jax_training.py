@@ -1,4 +1,4 @@
-"""What the trainings in JAX share: batches, the loop, and the checkpoint."""
+"""Batches, the training loop and the checkpoint of the examples in JAX."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from examples.columns import Columns, size, take
 
 
 def shuffled(columns: Columns, batch: int, epochs: int = 1) -> Iterator[dict[str, Any]]:
-    """Yields batches of examples in random order; what is left over of an epoch is not trained
-    on.
+    """Yields batches of examples in random order. The examples beyond the last whole batch of an
+    epoch are left out.
     """
     random = np.random.default_rng(1)
     for _ in range(epochs):
@@ -35,10 +35,10 @@ def fit(
     """Trains parameters, and prints how the loss fell.
 
     Args:
-      parameters: a tree of arrays.
-      optimizer: of the parameters.
-      loss_of: (parameters, batch) -> the mean loss.
-      batches: what to train on.
+      parameters: A tree of arrays.
+      optimizer: The optimizer of the parameters.
+      loss_of: A function from parameters and a batch to the mean loss.
+      batches: The batches to train on.
 
     Returns:
       The trained parameters, and the optimizer's state as it would be saved with them.
@@ -65,5 +65,6 @@ def fit(
 
 def save(out: Path, state: Any) -> None:
     """Writes the checkpoint."""
+    # Orbax takes absolute paths alone.
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save((out / "checkpoint").resolve(), state)

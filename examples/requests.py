@@ -1,4 +1,4 @@
-"""Requests as clients send them, and what the original model answers to them."""
+"""Requests as clients send them, and the outputs of the original model for them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from examples.columns import Columns, sent, size, take, tensors, values
 
 COUNT = {"tiny": 40, "small": 1_000, "article": 1_000}
-"""Requests of an example, by scale."""
+"""Number of requests of an example, by scale."""
 K = 10
-"""Neighbors of a retrieval."""
+"""Number of neighbors of a retrieval."""
 PAIRS = 4_096
-"""Contexts with candidates that the original model is called with at a time."""
+"""Number of pairs of context and candidate in one call of the original model."""
 
 Body = dict[str, Any]
-Answers = dict[str, NDArray[np.float32]]
+Outputs = dict[str, NDArray[np.float32]]
 
 
 def rankings(
@@ -27,23 +27,25 @@ def rankings(
     """Returns a ranking request for each context.
 
     Args:
-      contexts: n of them.
-      candidates: equally many for each context, one context after the other. With the one column
-        `candidate_ids` they are given by id.
-      options: further fields of the requests, in turn.
+      contexts: The columns of n contexts.
+      candidates: The columns of the candidates: equally many for each context, one context after
+        the other. With the one column `candidate_ids`, requests name candidates by id.
+      options: Further fields of the requests, which take turns.
     """
     n = size(contexts)
-    each = size(candidates) // size(contexts)
+    pairs_per_context = size(candidates) // size(contexts)
     bodies = []
     for context in range(n):
-        own = take(candidates, np.arange(context * each, (context + 1) * each))
-        features = {name: values(column) for name, column in own.items()}
-        given = features if "candidate_ids" in features else {"candidate_features": features}
+        first = context * pairs_per_context
+        columns = take(candidates, np.arange(first, first + pairs_per_context))
+        fields: dict[str, Any] = {name: values(column) for name, column in columns.items()}
+        if "candidate_ids" not in fields:
+            fields = {"candidate_features": fields}
         bodies.append(
             {
                 "call": "rank",
                 "context": sent(contexts, context),
-                **given,
+                **fields,
                 **options[context % len(options)],
             }
         )
@@ -55,17 +57,17 @@ def retrievals(
     candidates: Columns,
     queries: NDArray[Any],
     vectors: NDArray[Any],
-    own: NDArray[Any],
-) -> tuple[list[Body], Answers]:
-    """Returns retrievals and embeddings in turn, and what the original model returns: the scores of
-    exact search, and vectors.
+    rows: NDArray[Any],
+) -> tuple[list[Body], Outputs]:
+    """Returns retrievals and embeddings in turn, and the outputs of the original model: the scores
+    of exact search, and vectors.
 
     Args:
-      contexts: what the query tower takes, as a caller sends it.
-      candidates: one for each context: what the candidate tower takes.
-      queries: [n, dim] the model's vectors of the contexts.
-      vectors: [m, dim] its vectors of all candidates.
-      own: [n] rows in `vectors` of `candidates`.
+      contexts: The inputs of the query tower, as a caller sends them.
+      candidates: The inputs of the candidate tower: one candidate for each context.
+      queries: [n, dim] The model's vectors of the contexts.
+      vectors: [m, dim] The model's vectors of all candidates.
+      rows: [n] The rows in `vectors` of `candidates`.
     """
     bodies: list[Body] = []
     for position in range(len(queries)):
@@ -81,23 +83,24 @@ def retrievals(
     expected = {
         "neighbors": -np.sort(-scores, axis=1)[:, :K].astype(np.float32),
         "query": queries[1::4],
-        "candidate": vectors[own[3::4]],
+        "candidate": vectors[rows[3::4]],
     }
     return bodies, expected
 
 
 def pairs(contexts: Columns, candidates: Columns) -> Columns:
-    """Returns each candidate with its context, as the original model takes them."""
-    each = size(candidates) // size(contexts)
-    return {**take(contexts, np.repeat(np.arange(size(contexts)), each)), **candidates}
+    """Returns each candidate with its context, in the form of the original model's inputs."""
+    pairs_per_context = size(candidates) // size(contexts)
+    return {**take(contexts, np.repeat(np.arange(size(contexts)), pairs_per_context)), **candidates}
 
 
-def answers(call: Callable[[Any], Any], columns: Columns, names: Sequence[str]) -> Answers:
+def model_outputs(call: Callable[[Any], Any], columns: Columns, names: Sequence[str]) -> Outputs:
     """Calls the original model; returns the named outputs of every example."""
+    # In parts, since the activations of a large model for all examples may not fit into memory.
     parts: dict[str, list[Any]] = {name: [] for name in names}
     for first in range(0, size(columns), PAIRS):
         positions = np.arange(first, min(first + PAIRS, size(columns)))
-        found = call(tensors(take(columns, positions)))
+        outputs = call(tensors(take(columns, positions)))
         for name in names:
-            parts[name].append(found[name].numpy())
+            parts[name].append(outputs[name].numpy())
     return {name: np.concatenate(values).astype(np.float32) for name, values in parts.items()}

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 READY_S = 120
+"""Time in which a service must become ready."""
 STOP_S = 30
+"""Time in which a service must end after SIGTERM."""
 
 
 class ServiceFailed(Exception):
@@ -25,7 +27,14 @@ class ServiceFailed(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A running service, its addresses, and the file of its ports."""
+    """A running service.
+
+    Attributes:
+      process: Its process.
+      http: The URL of its HTTP endpoint.
+      grpc: The URL of its gRPC endpoint.
+      ports: The file to which it writes its ports.
+    """
 
     process: subprocess.Popen[bytes]
     http: str
@@ -42,23 +51,34 @@ def program(name: str) -> str:
 def serving(
     root: Path, model: str, version: int | None, log: Path, *options: str
 ) -> Iterator[Service]:
-    """Runs `rowcast-serve` on free ports until the `with` ends; entered when `version` of `model`
-    is served; None: any.
+    """Runs `rowcast-serve` on free ports until the `with` ends.
+
+    Args:
+      root: The directory of the bundles.
+      model: The model that must be served.
+      version: The version that must be served before the `with` begins; None: any version.
+      log: The file to which the service writes its log.
+      options: Further options of `rowcast-serve`.
 
     Raises:
-      ServiceFailed: it ended by itself, or was not ready in time.
+      ServiceFailed: The service ended by itself, or was not ready in time.
     """
     ports = log.with_name("ports.json")
     ports.unlink(missing_ok=True)
-    given = ["--root", str(root), "--require", model, "--ports-file", str(ports), *options]
-    given += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
+    arguments = ["--root", str(root), "--require", model, "--ports-file", str(ports), *options]
+    arguments += ["--http-port", "0", "--grpc-port", "0", "--admin-port", "0"]
     with log.open("wb") as stderr:
-        process = subprocess.Popen([program("rowcast-serve"), *given], stdout=stderr, stderr=stderr)
+        process = subprocess.Popen(
+            [program("rowcast-serve"), *arguments], stdout=stderr, stderr=stderr
+        )
     try:
-        page = "/readyz" if version is None else f"/v1/models/{model}/versions/{version}"
-        http, grpc = _ready(process, ports, page, log)
+        path = "/readyz"
+        if version is not None:
+            path = f"/v1/models/{model}/versions/{version}"
+        http, grpc = _ready(process, ports, path, log)
         yield Service(process, http, grpc, ports)
-        if process.poll() not in (None, -signal.SIGKILL):  # which a caller may send
+        # A caller may have sent SIGKILL.
+        if process.poll() not in (None, -signal.SIGKILL):
             raise ServiceFailed(f"the service ended with {process.returncode}; read {log}")
     finally:
         process.terminate()
@@ -69,7 +89,8 @@ def serving(
             process.wait()
 
 
-def _ready(process: subprocess.Popen[bytes], ports: Path, page: str, log: Path) -> tuple[str, str]:
+def _ready(process: subprocess.Popen[bytes], ports: Path, path: str, log: Path) -> tuple[str, str]:
+    """Waits until a path responds; returns the URLs of HTTP and gRPC."""
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
         if process.poll() is not None:
@@ -77,38 +98,38 @@ def _ready(process: subprocess.Popen[bytes], ports: Path, page: str, log: Path) 
         if ports.exists():
             bound = json.loads(ports.read_text())
             http = f"http://127.0.0.1:{bound['http']}"
-            if _found(f"{http}/readyz") and _found(http + page):
+            if _responds(f"{http}/readyz") and _responds(http + path):
                 return http, f"grpc://127.0.0.1:{bound['grpc']}"
         time.sleep(0.05)
     raise ServiceFailed(f"the service was not ready after {READY_S} s; read {log}")
 
 
-def _found(url: str) -> bool:
+def _responds(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
 
 
 def tensorflow_mapped(process: subprocess.Popen[bytes]) -> bool | None:
-    """Returns whether TensorFlow's library is in the service's memory; None where the system does
-    not say.
+    """Returns whether TensorFlow's library is in the service's memory; None where the system has no
+    /proc.
     """
     directories = _processes(process)
     if not directories:
         return None
-    return any("libtensorflow" in (each / "maps").read_text() for each in directories)
+    return any("libtensorflow" in (directory / "maps").read_text() for directory in directories)
 
 
 def resident_bytes(process: subprocess.Popen[bytes]) -> int | None:
-    """Returns the memory that the service holds, its mapped files included; None where the system
-    does not say.
+    """Returns the resident memory of the service in bytes, its mapped files included; None where
+    the system has no /proc.
     """
     directories = _processes(process)
     if not directories:
         return None
-    pages = sum(int((each / "statm").read_text().split()[1]) for each in directories)
+    pages = sum(int((directory / "statm").read_text().split()[1]) for directory in directories)
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -118,5 +139,7 @@ def _processes(process: subprocess.Popen[bytes]) -> list[Path]:
     """
     supervisor = Path(f"/proc/{process.pid}")
     lists = [path.read_text() for path in supervisor.glob("task/*/children")]
-    children = [Path(f"/proc/{pid}") for text in lists for pid in text.split()]
-    return [supervisor, *children] if lists else []
+    pids = " ".join(lists).split()
+    if not lists:
+        return []
+    return [supervisor, *(Path(f"/proc/{pid}") for pid in pids)]

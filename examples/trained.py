@@ -1,5 +1,5 @@
-"""What a training leaves in its folder: checkpoint, model file, recipe, requests and the original
-model's answers.
+"""The folder that a training writes: checkpoint, model file, recipe, requests and the original
+model's outputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from examples.columns import Columns, sent, size
-from examples.requests import Answers, Body
+from examples.requests import Body, Outputs
 
 Scale = Literal["tiny", "small", "article"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "article")
@@ -26,59 +26,66 @@ REQUESTS_FILE = "requests.jsonl"
 EXPECTED_FILE = "expected.npz"
 EXAMPLES_FILE = "examples.jsonl"
 REPLAYED = 256
-"""Examples written for the export to replay."""
+"""Number of examples that are written for the export to replay."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a bundle, and what it must answer.
+class ReferenceRequests:
+    """Requests to a bundle, and the outputs of the original model for them.
 
     Attributes:
-      bodies: requests; `call` in each says which.
-      expected: of rankings `score` and heads by name, [candidates of all of them]; of embeddings
-        the tower's name, [n, dim]; of retrievals `neighbors`, [n, k] scores, best first.
-      examples: inputs as a caller sends them, for the export to replay.
+      bodies: The requests; `call` is the name of the call.
+      expected: The expected outputs by name. Rankings have `score` and the heads, [candidates of
+        all rankings]; embeddings have the name of the tower, [n, dim]; retrievals have `neighbors`,
+        [n, k] scores, best first.
+      examples: Inputs as a caller sends them, for the export to replay.
     """
 
     bodies: Sequence[Body]
-    expected: Answers
+    expected: Outputs
     examples: Columns
 
 
-def write(out: Path, source: Path, sizes: Any, model: Any, optimizers: Any, asked: Asked) -> None:
+def write(
+    out: Path, source: Path, sizes: Any, model: Any, optimizers: Any, reference: ReferenceRequests
+) -> None:
     """Writes the folder of a model that two optimizers trained.
 
     Args:
-      out, source, sizes, asked: as of `write_files`.
-      model: goes into the checkpoint.
-      optimizers: with `tables` and `dense`, which go there, too.
+      out: The folder; see `write_files`.
+      source: The folder of the example; see `write_files`.
+      sizes: The sizes of the model; see `write_files`.
+      model: The model, for the checkpoint.
+      optimizers: The optimizers `tables` and `dense`, for the checkpoint.
+      reference: The requests and expected outputs.
     """
-    write_files(out, source, sizes, asked)
+    write_files(out, source, sizes, reference)
     save(out, model=model, optimizer=optimizers.tables, dense_optimizer=optimizers.dense)
 
 
-def write_files(out: Path, source: Path, sizes: Any, asked: Asked) -> None:
-    """Writes all that an export reads but the checkpoint, and what is asked of its bundle.
+def write_files(out: Path, source: Path, sizes: Any, reference: ReferenceRequests) -> None:
+    """Writes all files of an export but the checkpoint, and the requests to its bundle.
 
     Args:
-      out: the folder; an earlier training's checkpoint in it is removed.
-      source: the example's own folder, whose model.py and recipe.toml are copied.
-      sizes: a dataclass; model.py finds it in sizes.json beside itself.
-      asked: requests and answers.
+      out: The folder. The checkpoint of an earlier training in it is removed.
+      source: The folder of the example, whose model.py and recipe.toml are copied.
+      sizes: The sizes of the model, a dataclass. model.py reads them from sizes.json beside itself.
+      reference: The requests and expected outputs.
     """
     shutil.rmtree(out / "checkpoint", ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     for name in ("model.py", "recipe.toml"):
         shutil.copyfile(source / name, out / name)
     (out / SIZES_FILE).write_text(json.dumps(asdict(sizes), indent=2) + "\n")
-    _write_lines(out / REQUESTS_FILE, asked.bodies)
-    replayed = range(min(REPLAYED, size(asked.examples)))
-    _write_lines(out / EXAMPLES_FILE, [sent(asked.examples, position) for position in replayed])
-    np.savez(out / EXPECTED_FILE, **asked.expected)  # type: ignore[arg-type]
+    _write_lines(out / REQUESTS_FILE, reference.bodies)
+    replayed = range(min(REPLAYED, size(reference.examples)))
+    _write_lines(out / EXAMPLES_FILE, [sent(reference.examples, position) for position in replayed])
+    np.savez(out / EXPECTED_FILE, **reference.expected)  # type: ignore[arg-type]
 
 
 def save(out: Path, **objects: Any) -> None:
-    """Writes the checkpoint: model and optimizers, each under the name that it is given by."""
+    """Writes the checkpoint: model and optimizers, each under the name of its argument."""
+    # Imported here: examples of JAX and PyTorch use this module without TensorFlow.
     import tensorflow as tf
 
     manager = tf.train.CheckpointManager(
@@ -87,13 +94,13 @@ def save(out: Path, **objects: Any) -> None:
     print(f"checkpoint: {manager.save()}")
 
 
-def _write_lines(path: Path, pages: Sequence[Any]) -> None:
+def _write_lines(path: Path, values: Sequence[Any]) -> None:
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(page, separators=(",", ":")) + "\n" for page in pages)
+        file.writelines(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
 
 
-def read_requests(folder: Path) -> tuple[list[Body], Answers]:
-    """Reads the requests of a folder and what is expected of them."""
+def read_requests(folder: Path) -> tuple[list[Body], Outputs]:
+    """Reads the requests of a folder and their expected outputs."""
     with (folder / REQUESTS_FILE).open(encoding="utf-8") as lines:
         bodies = [json.loads(line) for line in lines]
     with np.load(folder / EXPECTED_FILE) as arrays:
@@ -122,5 +129,7 @@ def command_line(name: str, train: Callable[..., None], variants: Sequence[str] 
 
 
 def shown_path(path: Path) -> str:
-    """Returns a path as seen from where the program was started, if that is shorter."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    """Returns a path relative to the current directory, if it lies in it."""
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

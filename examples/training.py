@@ -1,4 +1,4 @@
-"""One training loop for the examples that need no other, and what it reached."""
+"""The training loop of most examples in TensorFlow, and the quality that it reached."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from examples.criteo import Clicks
 
 @dataclass(frozen=True)
 class Optimizers:
-    """What trains a model: Adagrad its tables, Adam all else; slot variables go into the
-    checkpoint.
+    """The optimizers of a model. Their slot variables go into the checkpoint.
+
+    Attributes:
+      tables: Adagrad, for the embedding tables.
+      dense: Adam, for all other variables.
     """
 
     tables: Any
@@ -28,23 +31,30 @@ class Optimizers:
     def apply(
         self, gradients: Sequence[Any], variables: Sequence[Any], tables: Iterable[Any]
     ) -> None:
-        """Applies the gradients of one step; `tables` are those of the variables that are embedding
-        tables.
+        """Applies the gradients of one step.
+
+        Args:
+          gradients: The gradients, one per variable.
+          variables: All variables of the model.
+          tables: The variables that are embedding tables.
         """
-        of_tables = {id(table) for table in tables}
-        pairs = list(zip(gradients, variables, strict=True))
-        self.tables.apply_gradients([pair for pair in pairs if id(pair[1]) in of_tables])
-        self.dense.apply_gradients([pair for pair in pairs if id(pair[1]) not in of_tables])
+        # Variables have no hash, so sets of them need their identities.
+        table_ids = {id(table) for table in tables}
+        table_pairs = []
+        dense_pairs = []
+        for gradient, variable in zip(gradients, variables, strict=True):
+            pairs = table_pairs if id(variable) in table_ids else dense_pairs
+            pairs.append((gradient, variable))
+        self.tables.apply_gradients(table_pairs)
+        self.dense.apply_gradients(dense_pairs)
 
 
 def optimizers(table_rate: float = 0.1, dense_rate: float = 0.002) -> Optimizers:
-    """Returns new ones; Adagrad begins with small accumulators, since the gradients of
-    a row are.
-    """
+    """Returns new optimizers with these learning rates."""
     legacy = tf.keras.optimizers.legacy
-    return Optimizers(
-        legacy.Adagrad(table_rate, initial_accumulator_value=1e-6), legacy.Adam(dense_rate)
-    )
+    # Gradients of a row are small: larger accumulators would slow its first steps down.
+    adagrad = legacy.Adagrad(table_rate, initial_accumulator_value=1e-6)
+    return Optimizers(adagrad, legacy.Adam(dense_rate))
 
 
 def fit(
@@ -56,10 +66,10 @@ def fit(
     """Trains a model whose tables are those of its `embedding`, a TFRS layer.
 
     Args:
-      model: called by `loss_of`.
-      optimizers: of its variables.
-      loss_of: takes features and labels as tensors, returns a scalar.
-      batches: features and labels.
+      model: The model that `loss_of` calls.
+      optimizers: The optimizers of its variables.
+      loss_of: A function from features and labels, as tensors, to a scalar.
+      batches: Batches of features and labels.
     """
 
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
@@ -67,9 +77,8 @@ def fit(
         with tf.GradientTape() as tape:
             loss = loss_of(features, labels)
         variables = model.trainable_variables
-        optimizers.apply(
-            tape.gradient(loss, variables), variables, model.embedding.embedding_tables.values()
-        )
+        gradients = tape.gradient(loss, variables)
+        optimizers.apply(gradients, variables, model.embedding.embedding_tables.values())
         return loss
 
     start = time.monotonic()
@@ -85,7 +94,9 @@ def fit(
 
 
 def fit_clicks(model: Any, optimizers: Optimizers, data: Clicks, n: int, batch: int) -> None:
-    """Trains a model that returns `click`, once over n impressions, and tells its AUC on others."""
+    """Trains a model that returns `click`, once over n impressions, and prints its AUC on further
+    impressions.
+    """
     features, clicks = data.impressions(n)
     cross_entropy = tf.keras.losses.BinaryCrossentropy()
 
@@ -94,13 +105,13 @@ def fit_clicks(model: Any, optimizers: Optimizers, data: Clicks, n: int, batch: 
 
     fit(model, optimizers, loss_of, shuffled(features, clicks, batch))
     held_out, clicked = data.impressions(n // 10)
-    reached = requests.answers(model, held_out, ["click"])["click"]
-    print(f"AUC of {n // 10} held out: {area_under_curve(clicked['click'], reached):.3f}")
+    scores = requests.model_outputs(model, held_out, ["click"])["click"]
+    print(f"AUC of {n // 10} held out: {area_under_curve(clicked['click'], scores):.3f}")
 
 
 def shuffled(features: Columns, labels: Columns, batch: int, epochs: int = 1, seed: int = 1) -> Any:
-    """Yields batches of examples in random order; what is left over of an epoch is not
-    trained on.
+    """Yields batches of examples in random order. The examples beyond the last whole batch of an
+    epoch are left out.
     """
     random = np.random.default_rng(seed)
     for _ in range(epochs):
@@ -115,9 +126,13 @@ def area_under_curve(labels: NDArray[Any], scores: NDArray[Any]) -> float:
 
     Source: Mann and Whitney's U over the numbers of positives and negatives.
     """
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    positives = labels > 0.5
-    m = int(positives.sum())
-    n = int((~positives).sum())
-    return float((ranks[positives].sum() - m * (m + 1) / 2) / (m * n))
+    _, groups, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    # Equal scores share the mean of their ranks, which start at 1.
+    mean_ranks = np.cumsum(counts) - (counts - 1) / 2
+    ranks = mean_ranks[groups]
+
+    is_positive = labels > 0.5
+    positives = int(is_positive.sum())
+    negatives = int((~is_positive).sum())
+    u = ranks[is_positive].sum() - positives * (positives + 1) / 2
+    return float(u / (positives * negatives))

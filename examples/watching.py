@@ -1,4 +1,4 @@
-"""What viewers watched, in the shape of MovieLens, as columns for a model's call and as a client
+"""Movies that viewers watched, in the shape of MovieLens: as inputs of a model, and as a client
 would send them.
 """
 
@@ -21,47 +21,60 @@ SHAPES = {
     "small": SHAPE,
     "article": Shape(users=138_493, movies=26_744, ratings=20_000_263, clusters=64),
 }
-"""As ml-latest-small and, of the article's size, as MovieLens 20M, which the TFRS articles train
-on.
+"""Sizes of the data: `small` is that of ml-latest-small, `article` that of MovieLens 20M, which the
+TFRS articles train on.
 """
 HELD_OUT = 5
-"""Of each viewer, the newest interactions."""
+"""Number of each viewer's newest interactions that are held out."""
 
 
 class Watching:
-    """Generated viewers, movies and what was watched when; rows in columns, ids in requests."""
+    """Generated viewers, movies and interactions: rows in columns, ids in requests.
+
+    Attributes:
+      users: The number of rows of the users' table.
+      movies: The number of rows of the movies' table.
+      genres: The number of rows of the genres' table.
+      interactions: All interactions, as positions.
+      trained: The interactions to train on. Before each, the viewer has watched another movie.
+      held_out: The newest interactions of each viewer.
+    """
 
     def __init__(self, scale: str, history: int, seed: int = 7) -> None:
-        """Makes the data.
+        """Generates the data.
 
         Args:
-          scale: a key of SHAPES.
-          history: the most movies of a context's history, the newest first.
-          seed: of the generator.
+          scale: A key of SHAPES.
+          history: The maximum length of a context's history, whose newest movie is the first.
+          seed: The seed of the generator.
         """
-        self._made = data.make(seed, SHAPES[scale])
-        self._encoded = encode(self._made)
-        self._most = history
+        self._movielens = data.make(seed, SHAPES[scale])
+        self._encoded = encode(self._movielens)
+        self._history_max = history
         self._random = np.random.default_rng(seed)
         self.users = len(self._encoded.user_ids) + FIRST_USER_ROW
         self.movies = len(self._encoded.movie_ids)
         self.genres = len(self._encoded.genres)
         starts = self._encoded.starts[:-1]
         ends = self._encoded.starts[1:]
-        places = np.arange(len(self._encoded.users))
-        held_out = places >= np.repeat(ends - HELD_OUT, ends - starts)
-        first = np.isin(places, starts)  # nothing was watched before it
-        self.interactions = places
-        """All of them, also those with nothing watched before."""
-        self.trained = np.flatnonzero(~held_out & ~first)
-        """Those to train on; each has one before it."""
+        positions = np.arange(len(self._encoded.users))
+        held_out = positions >= np.repeat(ends - HELD_OUT, ends - starts)
+        # Without an earlier movie, the history is empty.
+        is_first = np.isin(positions, starts)
+        self.interactions = positions
+        self.trained = np.flatnonzero(~held_out & ~is_first)
         self.held_out = np.flatnonzero(held_out)
 
     def contexts(self, interactions: Ints) -> dict[str, Column]:
-        """Returns who was about to watch: user_id, history, hour, in rows."""
+        """Returns the contexts of interactions, before each movie was watched: user_id, history and
+        hour, in rows.
+        """
         encoded = self._encoded
         users = encoded.users[interactions]
-        starts = np.maximum(encoded.starts[users - FIRST_USER_ROW], interactions - self._most)
+        starts = np.maximum(
+            encoded.starts[users - FIRST_USER_ROW], interactions - self._history_max
+        )
+        # Slices ascend, so the newest first are slices of the reversed interactions.
         last = len(encoded.movies)
         newest_first = slices(encoded.movies[::-1], last - interactions, last - starts)
         return {"user_id": users, "history": newest_first, "hour": encoded.hours[interactions]}
@@ -70,7 +83,7 @@ class Watching:
         """Returns the movies that were watched, as rows."""
         return self._encoded.movies[interactions]
 
-    def others(self, n: int) -> Ints:
+    def draw_movies(self, n: int) -> Ints:
         """Draws movies as often as they are watched, as rows."""
         return self._encoded.movies[self._random.integers(0, len(self._encoded.movies), n)]
 
@@ -78,8 +91,8 @@ class Watching:
         """Draws interactions."""
         return self._random.choice(interactions, n)
 
-    def of_movies(self, rows: Ints) -> dict[str, Column]:
-        """Returns what is known of movies: movie_id, genres, in rows, and year."""
+    def movie_features(self, rows: Ints) -> dict[str, Column]:
+        """Returns the features of movies: movie_id and genres, in rows, and year."""
         encoded = self._encoded
         return {"movie_id": rows, "genres": encoded.movie_genres[rows], "year": encoded.years[rows]}
 
@@ -87,16 +100,16 @@ class Watching:
         self, interactions: Ints, negatives: int
     ) -> tuple[Columns, dict[str, NDArray[np.float32]]]:
         """Returns each interaction's context with the movie that was watched, and with `negatives`
-        others.
+        further movies.
         """
-        each = np.repeat(interactions, 1 + negatives)
-        movies = self.others(len(each))
+        repeated = np.repeat(interactions, 1 + negatives)
+        movies = self.draw_movies(len(repeated))
         movies[:: 1 + negatives] = self.watched(interactions)
-        labels = (np.arange(len(each)) % (1 + negatives) == 0).astype(np.float32)
-        return {**self.contexts(each), **self.of_movies(movies)}, {"watched": labels}
+        labels = (np.arange(len(repeated)) % (1 + negatives) == 0).astype(np.float32)
+        return {**self.contexts(repeated), **self.movie_features(movies)}, {"watched": labels}
 
     def ids(self, columns: Columns) -> dict[str, Column]:
-        """Returns columns as a caller sends them: MovieLens' own ids and the names of genres."""
+        """Returns columns as a caller sends them: with MovieLens' ids and the names of genres."""
         encoded = self._encoded
         keys = {"user_id": encoded.user_ids, "genres": np.array(encoded.genres, object)}
         keys |= dict.fromkeys(("movie_id", "history"), encoded.movie_ids)
@@ -112,11 +125,11 @@ class Watching:
         return named
 
     def write_catalogue(self, out: Path) -> None:
-        """Writes a vocabulary for each table, one key a line in the order of its rows, and the
-        movies as a corpus.
+        """Writes a vocabulary for each table, with one key per line in the order of the rows, and
+        the movies as a corpus.
         """
         encoded = self._encoded
-        movies = self._made.movies
+        movies = self._movielens.movies
         for name, keys in (
             ("users", encoded.user_ids),
             ("movies", encoded.movie_ids),

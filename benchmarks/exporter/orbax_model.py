@@ -73,7 +73,7 @@ def write_model(folder: Path, size: int) -> None:
     (folder / "sizes.json").write_text(json.dumps(asdict(sizes)))
 
     data = criteo.Clicks(sizes.rows, [1] * len(rows), seed=5)
-    examples = {**data.contexts(EXAMPLES), **data.shown(EXAMPLES)}
+    examples = {**data.contexts(EXAMPLES), **data.candidates(EXAMPLES)}
     lines = [json.dumps(sent(examples, position)) for position in range(EXAMPLES)]
     (folder / "examples.jsonl").write_text("\n".join(lines) + "\n")
 

@@ -1,7 +1,7 @@
-"""Retrieval and ranking trained together: one model, one checkpoint, tables for each and one that
-both read.
+"""Retrieval and ranking trained together: one model, one checkpoint, tables for each stage, and a
+table that both stages read.
 
-Ranking is served elsewhere than retrieval is, and wants none of its tables there.
+Another service than that of the retrieval serves the ranking, and needs none of its tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TFRS speaks Keras 2; read when TensorFlow is imported.
+# TFRS needs Keras 2. TensorFlow reads the variable when it is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
@@ -21,7 +21,16 @@ import tensorflow_recommenders as tfrs
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      users: The number of rows of the users' table.
+      movies: The number of rows of the movies' table.
+      genres: The number of rows of the genres' table.
+      retrieval_dim: The width of the tables of the retrieval.
+      ranking_dim: The width of the tables of the ranking.
+      hidden: The widths of the hidden layers.
+    """
 
     users: int
     movies: int
@@ -32,8 +41,8 @@ class Sizes:
 
 
 def feature_config(sizes: Sizes) -> dict[str, Any]:
-    """Returns the features: inputs read one of retrieval's tables and one of ranking's; that of
-    genres is for both.
+    """Returns the features: an input reads a table of the retrieval and one of the ranking; both
+    stages read the table of genres.
     """
     embedding = tf.tpu.experimental.embedding
 
@@ -47,14 +56,14 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
         config |= {f"{part}_history": movies, f"{part}_movie_id": movies}
         config[f"{part}_user_id"] = table(f"{part}_users", sizes.users, dim)
     config["ranking_hour"] = table("ranking_hours", 24, sizes.ranking_dim)
-    return {name: embedding.FeatureConfig(table=one, name=name) for name, one in config.items()}
+    return {name: embedding.FeatureConfig(table=table, name=name) for name, table in config.items()}
 
 
 class CoTrained(tf.keras.Model):  # type: ignore[misc]
-    """Both, trained on the same interactions, over one call of one embedding layer."""
+    """Both stages, trained on the same interactions, over one call of one embedding layer."""
 
     def __init__(self, sizes: Sizes, optimizer: Any = None) -> None:
-        """Makes the layers; `optimizer` is that of the tables."""
+        """Creates the layers; `optimizer` trains the tables."""
         super().__init__()
         config = feature_config(sizes)
         self.features = {
@@ -70,34 +79,34 @@ class CoTrained(tf.keras.Model):  # type: ignore[misc]
         """Computes query and candidate [b, retrieval_dim], and watched [b] float32 between 0 and 1.
 
         Args:
-          features: user_id, hour, movie_id [b]; history, genres ragged [b, None] (rows, int64).
+          features: The inputs by name, rows of tables, int64: user_id, hour and movie_id, [b];
+            history and genres, ragged [b, None].
         """
-        found = self.embedding({name: features[source] for name, source in self.features.items()})
+        embedded = self.embedding(
+            {name: features[source] for name, source in self.features.items()}
+        )
         query = self.query_tower(
-            tf.concat([found["retrieval_user_id"], found["retrieval_history"]], 1)
+            tf.concat([embedded["retrieval_user_id"], embedded["retrieval_history"]], 1)
         )
         candidate = self.candidate_tower(
-            tf.concat([found["retrieval_movie_id"], found["genres"]], 1)
+            tf.concat([embedded["retrieval_movie_id"], embedded["genres"]], 1)
         )
-        sides = [found[name] for name in self.features if not name.startswith("retrieval_")]
-        both = tf.concat([*sides, found["ranking_history"] * found["ranking_movie_id"]], 1)
+        sides = [embedded[name] for name in self.features if not name.startswith("retrieval_")]
+        joined = tf.concat([*sides, embedded["ranking_history"] * embedded["ranking_movie_id"]], 1)
         return {
-            "query": query + found["retrieval_history"],
-            "candidate": candidate + found["retrieval_movie_id"],
-            "watched": tf.reshape(tf.sigmoid(self.top_stack(self.cross(both))), [-1]),
+            "query": query + embedded["retrieval_history"],
+            "candidate": candidate + embedded["retrieval_movie_id"],
+            "watched": tf.reshape(tf.sigmoid(self.top_stack(self.cross(joined))), [-1]),
         }
 
 
 def build_model() -> CoTrained:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    model = CoTrained(Sizes(**page))
-    one = tf.zeros([1], tf.int64)
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
+    model = CoTrained(sizes)
+    single_id = tf.zeros([1], tf.int64)
     several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
-    model(
-        {
-            name: several if name in ("history", "genres") else one
-            for name in set(model.features.values())
-        }
-    )
+    # Keras creates the variables of layers at the first call.
+    inputs = dict.fromkeys(model.features.values(), single_id)
+    model(inputs | {"history": several, "genres": several})
     return model

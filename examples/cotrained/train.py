@@ -1,4 +1,4 @@
-"""Trains retrieval and ranking together, writes what an export needs: python -m
+"""Trains retrieval and ranking together, writes the files of an export: python -m
 examples.cotrained.train [--out DIR]
 """
 
@@ -19,7 +19,7 @@ WIDTHS: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "small": (64, 16, (64, 32)),
     "article": (128, 32, (256, 128)),
 }
-"""retrieval_dim, ranking_dim, hidden."""
+"""Values of retrieval_dim, ranking_dim and hidden, by scale."""
 INTERACTIONS = {"tiny": 300, "small": 60_000, "article": 2_000_000}
 BATCH = {"tiny": 1_200, "small": 1_000, "article": 1_000}
 NEGATIVES = 3
@@ -39,9 +39,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     cross_entropy = tf.keras.losses.BinaryCrossentropy()
 
     def loss_of(columns: Any, labels: Any) -> Any:
-        found = model(columns)
-        likely = tf.sigmoid(tf.reduce_sum(found["query"] * found["candidate"], 1) - 1.0)
-        return cross_entropy(labels["watched"], found["watched"]) + cross_entropy(
+        outputs = model(columns)
+        likely = tf.sigmoid(tf.reduce_sum(outputs["query"] * outputs["candidate"], 1) - 1.0)
+        return cross_entropy(labels["watched"], outputs["watched"]) + cross_entropy(
             labels["watched"], likely
         )
 
@@ -51,23 +51,23 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     inputs = {name: column for name, column in features.items() if name != "year"}
     training.fit(model, optimizers, loss_of, training.shuffled(inputs, labels, BATCH[scale]))
     held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
-    reached = requests.answers(model, held_out, ["watched"])["watched"]
+    reached = requests.model_outputs(model, held_out, ["watched"])["watched"]
     print(
         "AUC of what was watched, held out: "
         f"{training.area_under_curve(watched['watched'], reached):.3f}"
     )
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))
-    movies = watching.of_movies(watching.others(CANDIDATES * requests.COUNT[scale]))
+    movies = watching.movie_features(watching.draw_movies(CANDIDATES * requests.COUNT[scale]))
     movies.pop("year")
     pairs = requests.pairs(contexts, movies)
-    expected = {"score": requests.answers(model, pairs, ["watched"])["watched"]}
-    asked = trained.Asked(
+    expected = {"score": requests.model_outputs(model, pairs, ["watched"])["watched"]}
+    reference = trained.ReferenceRequests(
         requests.rankings(watching.ids(contexts), watching.ids(movies)),
         expected,
         watching.ids(pairs),
     )
-    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, reference)
     watching.write_catalogue(out)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TFRS speaks Keras 2; read when TensorFlow is imported.
+# TFRS needs Keras 2. TensorFlow reads the variable when it is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
@@ -23,27 +23,34 @@ NUMBERS = 13
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each category's table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      rows: The number of rows of each category's table.
+      ids: The maximum number of ids of each category in an example; 1: exactly one id.
+      dim: The width of the tables' rows.
+      bottom: The widths of the hidden layers of the bottom network; a layer of `dim` follows.
+      crosses: The number of cross layers.
+      rank: The rank of the matrices in the cross layers; None: full matrices.
+      top: The widths of the hidden layers of the top network.
+    """
 
     rows: tuple[int, ...]
     ids: tuple[int, ...]
-    """The most ids of each category in an example; 1: exactly one."""
     dim: int
     bottom: tuple[int, ...]
-    """Hidden layers; the last one, of `dim`, follows."""
     crosses: int
     rank: int | None
-    """Of the crosses' matrices; None: full."""
     top: tuple[int, ...]
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Names of the categories: c1, c2, ..."""
+        """The names of the categories: c1, c2, ..."""
         return tuple(f"c{number}" for number in range(1, len(self.rows) + 1))
 
 
 def feature_config(sizes: Sizes) -> dict[str, Any]:
-    """Returns one table for each category; several ids of one are averaged."""
+    """Returns one table for each category; several ids of a category are averaged."""
     embedding = tf.tpu.experimental.embedding
     config = {}
     for name, rows in zip(sizes.categories, sizes.rows, strict=True):
@@ -61,12 +68,12 @@ class FullCrosses(tf.keras.layers.Layer):  # type: ignore[misc]
     """x_{l+1} = x_0 * (W x_l + b) + x_l, each W of full rank."""
 
     def __init__(self, crosses: int) -> None:
-        """Makes the layers."""
+        """Creates the layers."""
         super().__init__()
         self.crosses = [tfrs.layers.feature_interaction.Cross() for _ in range(crosses)]
 
     def call(self, features: Any) -> Any:
-        """Crosses [b, width] with itself, again and again."""
+        """Crosses features, [b, width], with themselves, once per layer."""
         crossed = features
         for cross in self.crosses:
             crossed = cross(features, crossed)
@@ -77,43 +84,45 @@ class DCN(tf.keras.Model):  # type: ignore[misc]
     """Scores impressions of 13 numbers and as many categories as there are tables."""
 
     def __init__(self, sizes: Sizes, optimizer: Any = None) -> None:
-        """Makes the layers; `optimizer` is that of the tables."""
+        """Creates the layers; `optimizer` trains the tables."""
         super().__init__()
         self.sizes = sizes
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
         self.bottom_stack = tfrs.layers.blocks.MLP(
             [*sizes.bottom, sizes.dim], final_activation="relu"
         )
-        self.feature_interaction = (
-            FullCrosses(sizes.crosses)
-            if sizes.rank is None
-            else tfrs.layers.feature_interaction.MultiLayerDCN(sizes.rank, sizes.crosses)
-        )
+        if sizes.rank is None:
+            self.feature_interaction = FullCrosses(sizes.crosses)
+        else:
+            self.feature_interaction = tfrs.layers.feature_interaction.MultiLayerDCN(
+                sizes.rank, sizes.crosses
+            )
         self.top_stack = tfrs.layers.blocks.MLP([*sizes.top, 1])
 
     def call(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Computes the chance of a click; [b] float32.
+        """Computes the probability of a click; [b] float32.
 
         Args:
-          features: numbers [b, 13] float32, counts as they are in the log; c1, c2, ... int64 rows,
-            [b], or ragged [b, None] where a category has several.
+          features: The inputs by name: numbers, [b, 13] float32, counts as in the log; c1, c2, ...,
+            int64 rows, [b], or ragged [b, None] where a category has several ids.
         """
+        # Counts spread over orders of magnitude.
         numbers = self.bottom_stack(tf.math.log1p(tf.maximum(features["numbers"], 0.0)))
-        found = self.embedding({name: features[name] for name in self.sizes.categories})
-        embedded = tf.concat([*(found[name] for name in self.sizes.categories), numbers], 1)
+        categories = self.sizes.categories
+        vectors = self.embedding({name: features[name] for name in categories})
+        embedded = tf.concat([*(vectors[name] for name in categories), numbers], 1)
         logits = self.top_stack(tf.concat([numbers, self.feature_interaction(embedded)], 1))
         return {"click": tf.reshape(tf.sigmoid(logits), [-1])}
 
 
 def build_model() -> DCN:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    sizes = Sizes(**page)
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
     model = DCN(sizes)
+    # Keras creates the variables of layers at the first call.
     several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
-    ids = {
-        name: tf.zeros([1], tf.int64) if most == 1 else several
-        for name, most in zip(sizes.categories, sizes.ids, strict=True)
-    }
+    ids = {}
+    for name, ids_max in zip(sizes.categories, sizes.ids, strict=True):
+        ids[name] = tf.zeros([1], tf.int64) if ids_max == 1 else several
     model({"numbers": tf.zeros([1, NUMBERS]), **ids})
     return model

@@ -1,4 +1,4 @@
-"""Trains DCN v2 on clicks in Criteo's shape and writes what an export needs.
+"""Trains DCN v2 on clicks in Criteo's shape and writes the files of an export.
 
 python -m examples.dcn_v2.train [--out DIR] [--variant full|low_rank]
 """
@@ -48,11 +48,11 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "full") -> N
     data = criteo.Clicks(sizes.rows, sizes.ids, seed=4)
     training.fit_clicks(model, optimizers, data, n, BATCH)
     contexts = data.contexts(requests.COUNT[scale])
-    shown = data.shown(CANDIDATES * requests.COUNT[scale])
-    pairs = requests.pairs(contexts, shown)
-    expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
-    asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)
-    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
+    candidates = data.candidates(CANDIDATES * requests.COUNT[scale])
+    pairs = requests.pairs(contexts, candidates)
+    expected = {"score": requests.model_outputs(model, pairs, ["click"])["click"]}
+    reference = trained.ReferenceRequests(requests.rankings(contexts, candidates), expected, pairs)
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, reference)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TFRS speaks Keras 2; read when TensorFlow is imported.
+# TFRS needs Keras 2. TensorFlow reads the variable when it is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
@@ -23,17 +23,23 @@ NUMBERS = 13
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each category's table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      rows: The number of rows of each category's table.
+      dim: The width of the tables' rows.
+      bottom: The widths of the hidden layers of the bottom network; a layer of `dim` follows.
+      top: The widths of the hidden layers of the top network.
+    """
 
     rows: tuple[int, ...]
     dim: int
     bottom: tuple[int, ...]
-    """Hidden layers; the last one, of `dim`, follows."""
     top: tuple[int, ...]
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Names of the categories: c1, c2, ..."""
+        """The names of the categories: c1, c2, ..."""
         return tuple(f"c{number}" for number in range(1, len(self.rows) + 1))
 
 
@@ -56,7 +62,7 @@ class DLRM(tf.keras.Model):  # type: ignore[misc]
     """Scores impressions of 13 numbers and as many categories as there are tables."""
 
     def __init__(self, sizes: Sizes, optimizer: Any = None) -> None:
-        """Makes the layers; `optimizer` is that of the tables."""
+        """Creates the layers; `optimizer` trains the tables."""
         super().__init__()
         self.categories = sizes.categories
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
@@ -67,16 +73,16 @@ class DLRM(tf.keras.Model):  # type: ignore[misc]
         self.top_stack = tfrs.layers.blocks.MLP([*sizes.top, 1])
 
     def call(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Computes the chance of a click; [b] float32.
+        """Computes the probability of a click; [b] float32.
 
         Args:
           features: numbers [b, 13] float32, counts as they are in the log; c1, c2, ... [b] int64
             rows.
         """
         numbers = self.bottom_stack(tf.math.log1p(tf.maximum(features["numbers"], 0.0)))
-        found = self.embedding({name: features[name] for name in self.categories})
+        embedded = self.embedding({name: features[name] for name in self.categories})
         interactions = self.feature_interaction(
-            [*(found[name] for name in self.categories), numbers]
+            [*(embedded[name] for name in self.categories), numbers]
         )
         logits = self.top_stack(tf.concat([numbers, interactions], 1))
         return {"click": tf.reshape(tf.sigmoid(logits), [-1])}
@@ -84,12 +90,9 @@ class DLRM(tf.keras.Model):  # type: ignore[misc]
 
 def build_model() -> DLRM:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    model = DLRM(Sizes(**page))
-    model(
-        {
-            "numbers": tf.zeros([1, NUMBERS]),
-            **{name: tf.zeros([1], tf.int64) for name in model.categories},
-        }
-    )
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
+    model = DLRM(sizes)
+    # Keras creates the variables of layers at the first call.
+    ids = dict.fromkeys(model.categories, tf.zeros([1], tf.int64))
+    model({"numbers": tf.zeros([1, NUMBERS]), **ids})
     return model

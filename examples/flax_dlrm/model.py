@@ -21,17 +21,23 @@ NUMBERS = 13
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each category's table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      rows: The number of rows of each category's table.
+      dim: The width of the tables' rows.
+      bottom: The widths of the hidden layers of the bottom network; a layer of `dim` follows.
+      top: The widths of the hidden layers of the top network.
+    """
 
     rows: tuple[int, ...]
     dim: int
     bottom: tuple[int, ...]
-    """Hidden layers; the last one, of `dim`, follows."""
     top: tuple[int, ...]
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """Names of the categories: c1, c2, ..."""
+        """The names of the categories: c1, c2, ..."""
         return tuple(f"c{number}" for number in range(1, len(self.rows) + 1))
 
 
@@ -42,7 +48,7 @@ class DLRM(nn.Module):  # type: ignore[misc]
 
     @nn.compact  # type: ignore[untyped-decorator]
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """Computes the chance of a click: [b].
+        """Computes the probability of a click: [b].
 
         Args:
           inputs: numbers [b, 13], counts as they are in the log; c1, c2, ... [b]: rows, int32.
@@ -79,10 +85,11 @@ def example(sizes: Sizes) -> dict[str, Any]:
 
 def build_model() -> tuple[Any, dict[str, Callable[[Any, Any], Any]]]:
     """Returns the shapes of the parameters, and the function that the recipe's tower calls."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    sizes = Sizes(**{name: _tuple(value) for name, value in page.items()})
+    values = json.loads(Path(__file__).with_name("sizes.json").read_text())
+    sizes = Sizes(**{name: _tuple(value) for name, value in values.items()})
     model = DLRM(sizes)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), example(sizes))  # allocates nothing
+    # Only shapes are computed: the parameters come from the checkpoint.
+    shapes = jax.eval_shape(model.init, jax.random.key(0), example(sizes))
 
     def click(parameters: Any, inputs: Any) -> Any:
         return model.apply(parameters, inputs)
@@ -92,4 +99,6 @@ def build_model() -> tuple[Any, dict[str, Callable[[Any, Any], Any]]]:
 
 def _tuple(value: Any) -> Any:
     """Returns a list of a JSON file as a tuple, which a module of Flax can hold."""
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value

@@ -1,4 +1,4 @@
-"""Trains DLRM in JAX on clicks in Criteo's shape, and writes what an export needs.
+"""Trains DLRM in JAX on clicks in Criteo's shape, and writes the files of an export.
 
 python -m examples.flax_dlrm.train [--out DIR]
 """
@@ -41,15 +41,17 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
         return np.asarray(apply(state["params"], arrays(columns)))
 
     held_out, labels = data.impressions(EXAMPLES[scale] // 10)
-    found = call(held_out)
+    scores = call(held_out)
     clicked = labels["click"] > 0
-    print(f"held out: {found[clicked].mean():.3f} clicked, {found[~clicked].mean():.3f} not")
+    print(f"held out: {scores[clicked].mean():.3f} clicked, {scores[~clicked].mean():.3f} not")
 
     contexts = data.contexts(requests.COUNT[scale])
-    shown = data.shown(CANDIDATES * requests.COUNT[scale])
-    pairs = requests.pairs(contexts, shown)
-    asked = trained.Asked(requests.rankings(contexts, shown), {"score": call(pairs)}, pairs)
-    trained.write_files(out, Path(__file__).parent, sizes, asked)
+    candidates = data.candidates(CANDIDATES * requests.COUNT[scale])
+    pairs = requests.pairs(contexts, candidates)
+    reference = trained.ReferenceRequests(
+        requests.rankings(contexts, candidates), {"score": call(pairs)}, pairs
+    )
+    trained.write_files(out, Path(__file__).parent, sizes, reference)
     jax_training.save(out, state)
 
 

@@ -13,12 +13,19 @@ import jax
 import jax.numpy as jnp
 
 HISTORY = 5
-"""How many of the movies that a viewer watched last the model takes."""
+"""Length of a history: the movies that a viewer watched last."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      users: The number of rows of the users' table.
+      movies: The number of rows of the movies' table.
+      dim: The width of the tables' rows.
+      hidden: The width of the hidden layer.
+    """
 
     users: int
     movies: int
@@ -27,7 +34,7 @@ class Sizes:
 
 
 class TwoTower(nn.Module):  # type: ignore[misc]
-    """Vectors of viewers and of movies; their dot product says how well they go together."""
+    """Vectors of viewers and of movies; a larger dot product means a better match."""
 
     sizes: Sizes
 
@@ -49,8 +56,8 @@ class TwoTower(nn.Module):  # type: ignore[misc]
           inputs: user_id and hour [b], history [b, HISTORY]: rows, int32.
         """
         watched = self.movies(inputs["history"]).mean(axis=1)
-        known = [self.users(inputs["user_id"]), watched, self.hours(inputs["hour"])]
-        hidden = nn.gelu(self.query_hidden(jnp.concatenate(known, axis=-1)))
+        parts = [self.users(inputs["user_id"]), watched, self.hours(inputs["hour"])]
+        hidden = nn.gelu(self.query_hidden(jnp.concatenate(parts, axis=-1)))
         return self.query_vector(hidden) + watched
 
     def candidate(self, inputs: Mapping[str, Any]) -> Any:
@@ -79,9 +86,10 @@ def example() -> dict[str, Any]:
 
 def build_model() -> tuple[Any, dict[str, Callable[[Any, Any], Any]]]:
     """Returns the shapes of the parameters, and the functions that the recipe's towers call."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    model = TwoTower(Sizes(**page))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), example())  # allocates nothing
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
+    model = TwoTower(sizes)
+    # Only shapes are computed: the parameters come from the checkpoint.
+    shapes = jax.eval_shape(model.init, jax.random.key(0), example())
 
     def query(parameters: Any, inputs: Any) -> Any:
         return model.apply(parameters, inputs, method="query")

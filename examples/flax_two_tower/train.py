@@ -1,4 +1,4 @@
-"""Trains a two-tower model in JAX, and writes what an export needs.
+"""Trains a two-tower model in JAX, and writes the files of an export.
 
 python -m examples.flax_two_tower.train [--out DIR]
 """
@@ -40,11 +40,11 @@ def fit(model: TwoTower, columns: Columns, scale: trained.Scale) -> dict[str, An
     parameters = jax.jit(model.init)(jax.random.key(3), example())
 
     def loss_of(parameters: Any, batch: Any) -> Any:
-        # Every viewer tells the own movie from all others of the batch.
+        # For every viewer, the loss separates the watched movie from all others of the batch.
         query, candidate = model.apply(parameters, batch)
         scores = query @ candidate.T
-        own = jnp.arange(len(scores))
-        return optax.softmax_cross_entropy_with_integer_labels(scores, own).mean()
+        labels = jnp.arange(len(scores))
+        return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
     batches = jax_training.shuffled(arrays(columns), BATCH[scale], EPOCHS[scale])
     return jax_training.fit(parameters, optax.adam(0.003), loss_of, batches)

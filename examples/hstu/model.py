@@ -19,12 +19,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of the movies' table, and the sizes of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      movies: The number of rows of the movies' table.
+      dim: The width of the tables' rows.
+      length: The length of a history; shorter ones are padded at their end.
+      blocks: The number of attention blocks.
+    """
 
     movies: int
     dim: int
     length: int
-    """Movies of a history; shorter ones are padded at their end."""
     blocks: int
 
 
@@ -58,7 +64,7 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class Hstu(nn.Module):  # type: ignore[misc]
-    """Vectors of histories and of movies; their dot product says how well they go together."""
+    """Vectors of histories and of movies; a larger dot product means a better match."""
 
     sizes: Sizes
 

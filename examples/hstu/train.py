@@ -1,4 +1,4 @@
-"""Trains HSTU in JAX on histories, and writes what an export needs.
+"""Trains HSTU in JAX on histories, and writes the files of an export.
 
 python -m examples.hstu.train [--out DIR]
 """
@@ -23,7 +23,7 @@ from examples.watching import Watching
 LENGTH = 10
 """As recipe.toml states it."""
 WIDTHS = {"tiny": (4, 1), "small": (32, 2), "article": (64, 4)}
-"""dim, blocks."""
+"""Values of dim and blocks, by scale."""
 EPOCHS = {"tiny": 1, "small": 4, "article": 1}
 BATCH = {"tiny": 200, "small": 500, "article": 4_000}
 NO_MOVIE = 0
@@ -43,15 +43,17 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 
     vectors = call("candidate", {"movie_id": 1 + np.arange(watching.movies)})
     scores = call("query", inputs(watching, watching.held_out)) @ vectors.T
-    own = np.take_along_axis(scores, watching.watched(watching.held_out)[:, np.newaxis], 1)
-    recall = np.mean((scores > own).sum(1) < 100)
+    watched_scores = np.take_along_axis(
+        scores, watching.watched(watching.held_out)[:, np.newaxis], 1
+    )
+    recall = np.mean((scores > watched_scores).sum(1) < 100)
     print(f"recall@100 of what was watched, held out: {recall:.3f}")
 
     chosen = watching.interactions[np.isin(watching.interactions, watching.trained)]
     interactions = watching.draw(chosen, requests.COUNT[scale])
     queries = call("query", inputs(watching, interactions))
-    asked = ask(watching, interactions, queries, vectors)
-    trained.write_files(out, Path(__file__).parent, sizes, asked)
+    reference = reference_requests(watching, interactions, queries, vectors)
+    trained.write_files(out, Path(__file__).parent, sizes, reference)
     watching.write_catalogue(out)
     jax_training.save(out, state)
 
@@ -64,16 +66,16 @@ def inputs(watching: Watching, interactions: Ints) -> dict[str, Column]:
     return {**history, "movie_id": 1 + watching.watched(interactions)}
 
 
-def ask(
+def reference_requests(
     watching: Watching, interactions: Ints, queries: NDArray[Any], vectors: NDArray[Any]
-) -> trained.Asked:
+) -> trained.ReferenceRequests:
     """Returns requests with the ids of movies, and what the model returns by exact search."""
-    own = watching.watched(interactions)
-    named = watching.ids({**watching.contexts(interactions), "movie_id": own})
+    watched = watching.watched(interactions)
+    named = watching.ids({**watching.contexts(interactions), "movie_id": watched})
     contexts = _padded(named["history"], 0)
     movies = {"movie_id": named["movie_id"]}
-    bodies, expected = requests.retrievals(contexts, movies, queries, vectors, own)
-    return trained.Asked(bodies, expected, {**contexts, **movies})
+    bodies, expected = requests.retrievals(contexts, movies, queries, vectors, watched)
+    return trained.ReferenceRequests(bodies, expected, {**contexts, **movies})
 
 
 def _padded(newest_first: Column, first: int) -> dict[str, Column]:
@@ -89,7 +91,7 @@ def _padded(newest_first: Column, first: int) -> dict[str, Column]:
     positions = np.arange(LENGTH)
     padded = np.full((len(lengths), LENGTH), NO_MOVIE, np.int64)
     padded[positions < lengths[:, np.newaxis]] = first + np.concatenate(
-        [newest_first[place][::-1] for place in range(len(lengths))]
+        [newest_first[position][::-1] for position in range(len(lengths))]
     )
     return {"history": padded, "length": lengths}
 
@@ -98,11 +100,11 @@ def fit(model: Hstu, columns: Columns, scale: trained.Scale) -> dict[str, Any]:
     """Returns trained parameters, and the optimizer's state as it would be saved with them."""
 
     def loss_of(parameters: Any, batch: Any) -> Any:
-        # Every viewer tells the own movie from all others of the batch.
+        # For every viewer, the loss separates the watched movie from all others of the batch.
         query, candidate = model.apply(parameters, batch)
         scores = query @ candidate.T
-        own = jnp.arange(len(scores))
-        return optax.softmax_cross_entropy_with_integer_labels(scores, own).mean()
+        labels = jnp.arange(len(scores))
+        return optax.softmax_cross_entropy_with_integer_labels(scores, labels).mean()
 
     parameters = jax.jit(model.init)(jax.random.key(3), example(model.sizes))
     batches = jax_training.shuffled(arrays(columns), BATCH[scale], EPOCHS[scale])

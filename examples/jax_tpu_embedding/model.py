@@ -27,7 +27,15 @@ HOUR_DIM = 4
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      users: The number of rows of the users' table.
+      movies: The number of rows of the movies' table.
+      genres: The number of rows of the genres' table.
+      dim: The width of the tables' rows.
+      hidden: The width of the hidden layer.
+    """
 
     users: int
     movies: int
@@ -49,9 +57,9 @@ class Ranker(nn.Module):  # type: ignore[misc]
           inputs: the activation of each feature [b, dim]; year [b].
         """
         decades = (inputs["year"][:, None] - 1990.0) / 10.0
-        known = [inputs[name] for name in FEATURES]
+        parts = [inputs[name] for name in FEATURES]
         alike = (inputs["user_id"] + inputs["history"]) * inputs["movie_id"]
-        hidden = nn.relu(nn.Dense(self.hidden)(jnp.concatenate([*known, alike, decades], axis=-1)))
+        hidden = nn.relu(nn.Dense(self.hidden)(jnp.concatenate([*parts, alike, decades], axis=-1)))
         hidden = nn.relu(nn.Dense(self.hidden // 2)(hidden))
         return nn.sigmoid(nn.Dense(1)(hidden))[:, 0]
 

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 DEVICES = 2
+"""Number of TPU devices for which the tables are laid out."""
 CORES_PER_DEVICE = 4
+"""Number of SparseCores of a device."""
 CORES = DEVICES * CORES_PER_DEVICE
 MULTIPLE = 8
 """Rows of a table on a SparseCore, and values in a row, are padded to a multiple of this."""
@@ -29,10 +31,12 @@ class StackedTable:
     """A table in its stack.
 
     Attributes:
-      name, rows, dim: of the table.
-      padded_rows: rows that the stack has for it.
-      offset: its first row on each SparseCore.
-      rotation: the SparseCore of its row 0.
+      name: The name of the table.
+      rows: The number of its rows.
+      dim: The width of its rows.
+      padded_rows: The number of rows that the stack has for the table.
+      offset: The position of its first row on each SparseCore.
+      rotation: The SparseCore of its row 0.
     """
 
     name: str
@@ -56,20 +60,22 @@ class Stack:
 
     @property
     def rows(self) -> int:
-        """Rows of all tables, with their padding."""
+        """The number of rows of all tables, with their padding."""
         return sum(table.padded_rows for table in self.tables)
 
     @property
     def dim(self) -> int:
-        """Values in a row, with the padding."""
-        return _padded(self.tables[0].dim, MULTIPLE)  # the same for all of them
+        """The number of values in a row, with the padding."""
+        # All tables of a stack have the same padded width.
+        return _padded(self.tables[0].dim, MULTIPLE)
 
     def laid_out(
         self, tables: Mapping[str, NDArray[np.float32]], padding: float = 0.0
     ) -> NDArray[np.float32]:
-        """Returns the rows of tables core by core: [rows, dim]."""
+        """Returns the rows of all tables, [rows, dim], one SparseCore after the other."""
         cores = np.full((CORES, self.rows // CORES, self.dim), padding, np.float32)
         for table in self.tables:
+            # Consecutive rows lie on consecutive SparseCores (mod sharding).
             rows = np.arange(table.rows)
             core = (rows + table.rotation) % CORES
             cores[core, table.offset + rows // CORES, : table.dim] = tables[table.name]
@@ -77,12 +83,13 @@ class Stack:
 
 
 def stacks_of(specs: Mapping[str, Mapping[str, Any]]) -> list[Stack]:
-    """Returns the stacks of tables, given by their specifications."""
-    alike: dict[tuple[int, str], list[str]] = {}
+    """Returns the stacks of the tables with these specifications."""
+    # Tables of one padded width and one combiner are one stack.
+    names_by_kind: dict[tuple[int, str], list[str]] = {}
     for name in sorted(specs):
         kind = (_padded(specs[name]["embedding_dim"], MULTIPLE), specs[name]["combiner"])
-        alike.setdefault(kind, []).append(name)
-    return [_stack([specs[name] for name in names]) for names in alike.values()]
+        names_by_kind.setdefault(kind, []).append(name)
+    return [_stack([specs[name] for name in names]) for names in names_by_kind.values()]
 
 
 def _stack(specs: Sequence[Mapping[str, Any]]) -> Stack:
@@ -105,8 +112,8 @@ def _stack(specs: Sequence[Mapping[str, Any]]) -> Stack:
 
 
 def layout(stacks: Sequence[Stack]) -> str:
-    """Returns the EmbeddingSpecProto of stacks, as text: what
-    `embedding.create_proto_from_feature_specs` of jax-tpu-embedding returns.
+    """Returns the EmbeddingSpecProto of stacks as text, as
+    `embedding.create_proto_from_feature_specs` of jax-tpu-embedding returns it.
     """
     lines = []
     for stack in stacks:

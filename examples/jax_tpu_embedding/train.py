@@ -1,4 +1,4 @@
-"""Trains the dense part and the tables in JAX on a CPU, and writes what an export needs.
+"""Trains the dense part and the tables in JAX on a CPU, and writes the files of an export.
 
 python -m examples.jax_tpu_embedding.train [--out DIR]
 """
@@ -32,13 +32,13 @@ from examples.watching import Watching
 
 HISTORY = 10
 WIDTHS = {"tiny": (4, 8), "small": (32, 64), "article": (64, 256)}
-"""dim, hidden."""
+"""Widths of the tables and of the hidden layer, by scale."""
 INTERACTIONS = {"tiny": 300, "small": 60_000, "article": 1_000_000}
 BATCH = {"tiny": 400, "small": 2_000, "article": 4_000}
 NEGATIVES = 3
 CANDIDATES = 20
 ACCUMULATOR = 1e-6
-"""What Adagrad's accumulators begin with."""
+"""Initial value of Adagrad's accumulators."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -63,53 +63,56 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
         return np.asarray(jax.jit(scores)(parameters, arrays(columns)))
 
     held_out, _ = watching.pairs(watching.held_out, NEGATIVES)
-    found = call(held_out).reshape(-1, 1 + NEGATIVES)
-    above = np.mean(found[:, :1] > found[:, 1:])
+    # The watched movie is the first of each row.
+    held_out_scores = call(held_out).reshape(-1, 1 + NEGATIVES)
+    above = np.mean(held_out_scores[:, :1] > held_out_scores[:, 1:])
     print(f"held out: {above:.3f} of the other movies have a lower score than the one watched")
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))
-    movies = watching.of_movies(watching.others(CANDIDATES * requests.COUNT[scale]))
+    movies = watching.movie_features(watching.draw_movies(CANDIDATES * requests.COUNT[scale]))
     pairs = requests.pairs(contexts, movies)
-    asked = trained.Asked(
+    reference = trained.ReferenceRequests(
         requests.rankings(watching.ids(contexts), watching.ids(movies)),
         {"score": call(pairs)},
         watching.ids(pairs),
     )
-    trained.write_files(out, Path(__file__).parent, sizes, asked)
+    trained.write_files(out, Path(__file__).parent, sizes, reference)
     watching.write_catalogue(out)
     save(out, sizes, parameters, accumulators)
 
 
 def arrays(columns: Columns) -> Arrays:
-    """Returns columns as arrays of a fixed width: several ids with how many there are."""
-    found: Arrays = {}
+    """Returns columns as arrays of a fixed width, with the number of ids of each example."""
+    arrays: Arrays = {}
     for name, column in columns.items():
         if isinstance(column, Ragged):
             lengths = np.diff(column.offsets)
-            kept = np.arange(lengths.max(initial=1)) < lengths[:, np.newaxis]
-            ids = np.zeros(kept.shape, np.int32)
-            ids[kept] = column.values
-            found |= {name: ids, f"{name}_lengths": lengths.astype(np.int32)}
+            is_id = np.arange(lengths.max(initial=1)) < lengths[:, np.newaxis]
+            ids = np.zeros(is_id.shape, np.int32)
+            ids[is_id] = column.values
+            arrays |= {name: ids, f"{name}_lengths": lengths.astype(np.int32)}
         else:
-            found[name] = column.astype(np.float32 if column.dtype.kind == "f" else np.int32)
-    return found
+            dtype = np.float32 if column.dtype.kind == "f" else np.int32
+            arrays[name] = column.astype(dtype)
+    return arrays
 
 
 def activations(tables: Mapping[str, Any], batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what SparseCores compute: the rows of each feature, combined."""
-    found = {}
+    """Returns the activations that SparseCores compute: the combined rows of each feature."""
+    activations = {}
     for name, table in FEATURES.items():
         rows = tables[table][batch[name]]
-        if rows.ndim == 2:  # one id
-            found[name] = rows
+        # A feature with one id per example needs no combiner.
+        if rows.ndim == 2:
+            activations[name] = rows
             continue
         lengths = batch[f"{name}_lengths"][:, None]
-        kept = jnp.arange(rows.shape[1]) < lengths
-        total = (rows * kept[..., None]).sum(axis=1)
+        is_id = jnp.arange(rows.shape[1]) < lengths
+        total = (rows * is_id[..., None]).sum(axis=1)
         count = jnp.maximum(lengths, 1).astype(jnp.float32)
         divisor = {"sum": 1.0, "mean": count, "sqrtn": jnp.sqrt(count)}[COMBINERS[table]]
-        found[name] = total / divisor
-    return found
+        activations[name] = total / divisor
+    return activations
 
 
 def scores(parameters: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
@@ -123,8 +126,8 @@ def fit(
     sizes: Sizes, columns: Columns, watched: NDArray[np.float32], batch_size: int
 ) -> tuple[Any, Any]:
     """Returns trained parameters, and Adagrad's accumulators of the tables."""
-    of_tables = optax.adagrad(0.1, initial_accumulator_value=ACCUMULATOR)
-    of_dense = optax.adam(0.002)
+    table_optimizer = optax.adagrad(0.1, initial_accumulator_value=ACCUMULATOR)
+    dense_optimizer = optax.adam(0.002)
     random = np.random.default_rng(1)
     tables = {}
     for name, spec in table_specs(sizes).items():
@@ -132,28 +135,30 @@ def fit(
         tables[name] = jnp.asarray(random.normal(0, 0.1, shape), jnp.float32)
     dense = jax.jit(Ranker(sizes.hidden).init)(jax.random.key(3), example(sizes))
     parameters = {"tables": tables, "dense": dense}
-    states = {"tables": of_tables.init(tables), "dense": of_dense.init(dense)}
+    states = {"tables": table_optimizer.init(tables), "dense": dense_optimizer.init(dense)}
 
     def loss_of(parameters: Any, batch: Any, labels: Any) -> Any:
-        likely = jnp.clip(scores(parameters, batch), 1e-6, 1 - 1e-6)
-        return -jnp.mean(labels * jnp.log(likely) + (1 - labels) * jnp.log1p(-likely))
+        # Cross entropy, of probabilities that are neither 0 nor 1.
+        probabilities = jnp.clip(scores(parameters, batch), 1e-6, 1 - 1e-6)
+        logs = labels * jnp.log(probabilities) + (1 - labels) * jnp.log1p(-probabilities)
+        return -jnp.mean(logs)
 
     @jax.jit
     def step(parameters: Any, states: Any, batch: Any, labels: Any) -> Any:
         loss, gradients = jax.value_and_grad(loss_of)(parameters, batch, labels)
         updates = {}
-        after = {}
-        for name, optimizer in (("tables", of_tables), ("dense", of_dense)):
-            updates[name], after[name] = optimizer.update(gradients[name], states[name])
-        return optax.apply_updates(parameters, updates), after, loss
+        new_states = {}
+        for name, optimizer in (("tables", table_optimizer), ("dense", dense_optimizer)):
+            updates[name], new_states[name] = optimizer.update(gradients[name], states[name])
+        return optax.apply_updates(parameters, updates), new_states, loss
 
     start = time.monotonic()
     losses = []
     order = random.permutation(size(columns))
-    whole: Mapping[str, Column] = arrays(columns)
+    all_arrays: Mapping[str, Column] = arrays(columns)
     for first in range(0, len(order) - batch_size + 1, batch_size):
         positions = order[first : first + batch_size]
-        batch = take(whole, positions)
+        batch = take(all_arrays, positions)
         parameters, states, loss = step(parameters, states, batch, watched[positions])
         losses.append(float(loss))
     seconds = time.monotonic() - start
@@ -169,12 +174,12 @@ def save(out: Path, sizes: Sizes, parameters: Any, accumulators: Any) -> None:
     and the layout of the stacks.
     """
     stacks = stacks_of(table_specs(sizes))
-    held = jax.tree.map(np.asarray, parameters["tables"])
+    tables = jax.tree.map(np.asarray, parameters["tables"])
     slots = jax.tree.map(np.asarray, accumulators)
     embedding = {}
     for stack in stacks:
         accumulator = stack.laid_out(slots, padding=ACCUMULATOR)
-        embedding[stack.name] = EmbeddingVariables(stack.laid_out(held), (accumulator,))
+        embedding[stack.name] = EmbeddingVariables(stack.laid_out(tables), (accumulator,))
     state = {"params": parameters["dense"], "step": 1}
     with ocp.CheckpointManager((out / "checkpoint").resolve()) as manager:
         items = {

@@ -16,7 +16,14 @@ from keras import ops
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      users: The number of rows of the users' table.
+      movies: The number of rows of the movies' table.
+      dim: The width of the tables' rows.
+      hidden: The width of the hidden layer.
+    """
 
     users: int
     movies: int
@@ -25,10 +32,10 @@ class Sizes:
 
 
 class TwoTower(keras.Model):  # type: ignore[misc]
-    """Vectors of viewers and of movies; their dot product says how well they go together."""
+    """Vectors of viewers and of movies; a larger dot product means a better match."""
 
     def __init__(self, sizes: Sizes) -> None:
-        """Makes the layers."""
+        """Creates the layers."""
         super().__init__(name="two_tower")
         self.users = keras.layers.Embedding(sizes.users, sizes.dim, name="users")
         self.movies = keras.layers.Embedding(sizes.movies, sizes.dim, name="movies")
@@ -43,8 +50,8 @@ class TwoTower(keras.Model):  # type: ignore[misc]
           inputs: user_id and hour [b], history [b, n]: rows, int32.
         """
         watched = ops.mean(self.movies(inputs["history"]), axis=1)
-        known = [self.users(inputs["user_id"]), watched, self.hours(inputs["hour"])]
-        return self.query_layers(ops.concatenate(known, axis=-1)) + watched
+        parts = [self.users(inputs["user_id"]), watched, self.hours(inputs["hour"])]
+        return self.query_layers(ops.concatenate(parts, axis=-1)) + watched
 
     def candidate(self, inputs: Mapping[str, Any]) -> Any:
         """Computes the vectors of movies: [b, dim].
@@ -69,5 +76,5 @@ def dense(sizes: Sizes, name: str) -> Any:
 
 def build_model() -> TwoTower:
     """Returns the model, whose variables its first call makes."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    return TwoTower(Sizes(**page))
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
+    return TwoTower(sizes)

@@ -1,4 +1,4 @@
-"""Trains a two-tower model of Keras 3 in JAX, and writes what an export needs.
+"""Trains a two-tower model of Keras 3 in JAX, and writes the files of an export.
 
 python -m examples.keras3_jax.train [--out DIR]
 """
@@ -56,9 +56,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 
 
 def own_movie(_labels: Any, scores: Any) -> Any:
-    """Returns the loss by which every viewer tells the own movie from all others of the batch."""
-    own = ops.arange(ops.shape(scores)[0])
-    return keras.losses.sparse_categorical_crossentropy(own, scores, from_logits=True)
+    """Returns the loss that separates each viewer's movie from all others of the batch."""
+    labels = ops.arange(ops.shape(scores)[0])
+    return keras.losses.sparse_categorical_crossentropy(labels, scores, from_logits=True)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from examples.movielens.data import Ints
-from examples.movielens.evaluate import Ask, K
+from examples.movielens.evaluate import K, Question
 
 AT_ONCE = 50
-"""Questions in one call: fifty with two hundred candidates each are well within a service's limits.
-"""
+"""Number of viewers in one call: 50 with 200 candidates each are well within a service's limits."""
 
 
-def features(question: Ask) -> dict[str, Any]:
-    """Returns what a caller sends for one viewer."""
+def features(question: Question) -> dict[str, Any]:
+    """Returns the context that a caller sends for one viewer."""
     return {
         "user_id": question.user_id,
         "history": question.history.tolist(),
@@ -26,25 +25,33 @@ def features(question: Ask) -> dict[str, Any]:
 
 
 def ranked_ids(
-    call: Any, questions: Sequence[Ask], k: int = K, *, seen: bool = False, **options: Any
+    call: Any, questions: Sequence[Question], k: int = K, *, seen: bool = False, **options: Any
 ) -> list[Ints]:
-    """Sends `client.retrieve` or `client.recommend` for all viewers; returns the ids of each one's
-    `k` best movies.
+    """Calls `client.retrieve` or `client.recommend` for all viewers.
 
     Args:
-      seen: movies that the viewer has seen are returned, too.
+      call: The method of the client.
+      questions: The viewers.
+      k: The number of movies for each viewer.
+      seen: Whether movies that the viewer has seen may be returned, too.
+      options: Further arguments of the method.
+
+    Returns:
+      For each viewer, the ids of the k best movies.
     """
     ids: list[Ints] = []
     for first in range(0, len(questions), AT_ONCE):
         part = questions[first : first + AT_ONCE]
-        exclude_ids = None if seen else [question.seen for question in part]
+        exclude_ids = None
+        if not seen:
+            exclude_ids = [question.seen for question in part]
         contexts = [features(question) for question in part]
-        found = call(contexts, k=k, exclude_ids=exclude_ids, timeout_s=60, **options)
-        ids += [np.asarray(neighbors.ids, np.int64) for neighbors in found]
+        lists = call(contexts, k=k, exclude_ids=exclude_ids, timeout_s=60, **options)
+        ids += [np.asarray(neighbors.ids, np.int64) for neighbors in lists]
     return ids
 
 
-def median_ms(call: Callable[[Ask], Any], questions: Sequence[Ask]) -> float:
+def median_ms(call: Callable[[Question], Any], questions: Sequence[Question]) -> float:
     """Returns the median time of one call, one viewer after the other."""
     times = []
     for question in questions:

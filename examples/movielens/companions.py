@@ -1,5 +1,5 @@
-"""Which movies are watched after which, counted: what a ranker can use of a pair, and two towers
-cannot.
+"""Counts of movies that are watched after each other: a ranker can use them, since it sees a pair,
+and two towers cannot.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from examples.movielens.examples import Encoded
 from examples.movielens.model import COMPANIONS
 
 WINDOW = 19
-"""The most interactions from a movie to one that counts as watched after it: what a history and its
-future span.
+"""Maximum number of interactions between a movie and one that counts as watched after it: the span
+of a history and its future.
 """
 PRIOR = 10.0
-"""Added to how often a movie was watched, so that rare pairs are not taken for close ones."""
+"""Added to the number of times that a movie was watched, so that rare pairs are not close."""
 
 
 @dataclass(frozen=True)
 class Companions:
-    """The COMPANIONS movies after which each movie was watched most, relative to how often both
-    were.
+    """For each movie, the COMPANIONS movies after which it was watched most, relative to how often
+    both were watched.
 
     Attributes:
-      movies: rows, of each movie; the closest first.
-      closeness: [movies, COMPANIONS] float32, 0 behind the last one.
+      movies: The rows of the companions of each movie, the closest first.
+      closeness: [movies, COMPANIONS] float32, 0 behind the last companion.
     """
 
     movies: Ragged
@@ -37,10 +37,16 @@ class Companions:
 
 
 def count(encoded: Encoded, rows: Ints) -> Companions:
-    """Counts the companions of every movie in the interactions `rows`; of each viewer a prefix."""
+    """Counts the companions of every movie.
+
+    Args:
+      encoded: The data set.
+      rows: The interactions that count: a prefix of each viewer's interactions.
+    """
     size = len(encoded.movie_ids)
     users = encoded.users[rows]
     movies = encoded.movies[rows]
+    # A pair is one number, so that equal pairs can be counted. Pairs of two viewers do not count.
     pairs = [movies[lag:] * size + movies[:-lag] for lag in range(1, WINDOW + 1)]
     same = [users[lag:] == users[:-lag] for lag in range(1, WINDOW + 1)]
     keys, counts = np.unique(np.concatenate(pairs)[np.concatenate(same)], return_counts=True)
@@ -51,10 +57,13 @@ def count(encoded: Encoded, rows: Ints) -> Companions:
     movie = movie[order]
     companion = companion[order]
     closeness = closeness[order]
-    place = np.arange(len(movie)) - np.searchsorted(movie, movie)
-    kept = place < COMPANIONS
+    rank = np.arange(len(movie)) - np.searchsorted(movie, movie)
+    is_companion = rank < COMPANIONS
     dense = np.zeros((size, COMPANIONS), np.float32)
-    dense[movie[kept], place[kept]] = closeness[kept]
+    dense[movie[is_companion], rank[is_companion]] = closeness[is_companion]
     return Companions(
-        Ragged(companion[kept], offsets_of(np.bincount(movie[kept], minlength=size))), dense
+        Ragged(
+            companion[is_companion], offsets_of(np.bincount(movie[is_companion], minlength=size))
+        ),
+        dense,
     )

@@ -1,9 +1,9 @@
-"""MovieLens ml-latest-small: from a directory, else from GroupLens' own site, else made up in the
-same shape.
+"""MovieLens ml-latest-small: from a directory, else from GroupLens' site, else generated in its
+shape.
 
-The data set is GroupLens' (F. Maxwell Harper and Joseph A. Konstan, 2015, The MovieLens Datasets:
-History and Context); its licence travels with it, so it is read where it lies or downloaded, and
-never kept in this repository.
+The data set belongs to GroupLens (F. Maxwell Harper and Joseph A. Konstan, 2015, The MovieLens
+Datasets: History and Context). Its licence travels with it, so it is read from its directory or
+downloaded, and never part of this repository.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ Ints = NDArray[np.int64]
 
 SITE = "https://files.grouplens.org/datasets/movielens/ml-latest-small.zip"
 HELD_OUT = 10
-"""Interactions of each user in the test split, and as many before them in the validation split."""
+"""Number of each user's interactions in the test split, and before them in the validation split."""
 ARCHIVE_BYTES_MAX = 64 << 20
+"""Maximum size of the archive that is downloaded; ml-latest-small has 1 MB."""
 
 
 class DataError(Exception):
-    """The data cannot be read; the message names the file and the cure."""
+    """The data cannot be read; the message names the file and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Movies:
     """The catalogue, in ascending order of movie id.
 
     Attributes:
-      ids: [m] int64, sparse.
-      titles: [m] without the year.
-      years: [m] int64; 0 where the title names none.
-      genres: [m] tuples of genre names.
+      ids: [m] int64, the ids, with gaps.
+      titles: [m] The titles without the year.
+      years: [m] int64, the years; 0 where the title names none.
+      genres: [m] The names of the genres of each movie.
     """
 
     ids: Ints
@@ -56,8 +57,9 @@ class Ratings:
     """Interactions, ordered by user, then time, then movie id.
 
     Attributes:
-      users, movies: [r] int64 ids.
-      timestamps: [r] int64 seconds since 1970, UTC.
+      users: [r] int64, the ids of the viewers.
+      movies: [r] int64, the ids of the movies.
+      timestamps: [r] int64, the times in seconds since 1970, UTC.
     """
 
     users: Ints
@@ -67,7 +69,7 @@ class Ratings:
 
 @dataclass(frozen=True)
 class MovieLens:
-    """One data set and, in words, where it came from."""
+    """One data set, and a description of its source."""
 
     movies: Movies
     ratings: Ratings
@@ -95,7 +97,7 @@ def split(ratings: Ratings, held_out: int = HELD_OUT) -> Split:
     A user with fewer than 2 * `held_out` interactions fills test first, then validation; nothing is
     dropped.
     """
-    from_end = places_from_end(ratings.users)
+    from_end = positions_from_end(ratings.users)
     return Split(
         train=np.flatnonzero(from_end > 2 * held_out),
         validation=np.flatnonzero((from_end > held_out) & (from_end <= 2 * held_out)),
@@ -103,9 +105,9 @@ def split(ratings: Ratings, held_out: int = HELD_OUT) -> Split:
     )
 
 
-def places_from_end(users: Ints) -> Ints:
-    """Returns for each interaction of sorted `users` its place among the user's, 1 for the last
-    one.
+def positions_from_end(users: Ints) -> Ints:
+    """Returns the position of each interaction of sorted `users` from the user's last one, which
+    is 1.
     """
     return np.searchsorted(users, users, side="right") - np.arange(len(users))
 
@@ -113,38 +115,40 @@ def places_from_end(users: Ints) -> Ints:
 def parse_title(text: str) -> tuple[str, int]:
     """Splits `Toy Story (1995)` into title and year; the year is 0 where there is none."""
     match = re.fullmatch(r"(.*?)\s*\((\d{4})\)", text.strip())
-    return (match[1], int(match[2])) if match else (text.strip(), 0)
+    if match is None:
+        return text.strip(), 0
+    return match[1], int(match[2])
 
 
 def read(directory: Path) -> MovieLens:
     """Reads movies.csv and ratings.csv.
 
     Raises:
-      DataError: a file is missing or is not MovieLens' own; names it.
+      DataError: A file is missing or is not MovieLens'; the message names it.
     """
     catalogue = _rows(directory / "movies.csv", ("movieId", "title", "genres"))
     events = _rows(directory / "ratings.csv", ("userId", "movieId", "timestamp"))
     try:
         catalogue.sort(key=lambda row: int(row[0]))
-        named = [parse_title(title) for _, title, _ in catalogue]
+        titles_and_years = [parse_title(title) for _, title, _ in catalogue]
         movies = Movies(
             ids=np.array([int(row[0]) for row in catalogue], np.int64),
-            titles=tuple(title for title, _ in named),
-            years=np.array([year for _, year in named], np.int64),
+            titles=tuple(title for title, _ in titles_and_years),
+            years=np.array([year for _, year in titles_and_years], np.int64),
             genres=tuple(tuple(row[2].split("|")) for row in catalogue),
         )
         columns = np.array(events, dtype=np.int64)
     except ValueError as problem:
         raise DataError(f"{directory} holds no MovieLens data: {problem}") from problem
-    strangers = np.setdiff1d(columns[:, 1], movies.ids)
-    if len(strangers):
+    unknown_ids = np.setdiff1d(columns[:, 1], movies.ids)
+    if len(unknown_ids):
         raise DataError(
-            f"{directory / 'ratings.csv'} names movie {strangers[0]}, which movies.csv does not "
+            f"{directory / 'ratings.csv'} names movie {unknown_ids[0]}, which movies.csv does not "
             "have"
         )
-    return MovieLens(
-        movies, ordered(columns[:, 0], columns[:, 1], columns[:, 2]), f"MovieLens from {directory}"
-    )
+    users, rated_movies, timestamps = columns.T
+    ratings = ordered(users, rated_movies, timestamps)
+    return MovieLens(movies, ratings, f"MovieLens from {directory}")
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -174,17 +178,17 @@ def download(into: Path, url: str = SITE, timeout_s: float = 15.0) -> Path:
     Returns:
       The directory that holds movies.csv and ratings.csv.
     Raises:
-      DataError: the site cannot be reached in `timeout_s`, or what it sent is no such archive.
+      DataError: The site cannot be reached in `timeout_s`, or the archive is not MovieLens'.
     """
     directory = into / "ml-latest-small"
-    wanted = ("movies.csv", "ratings.csv", "README.txt")
-    if all((directory / name).exists() for name in wanted):
+    names = ("movies.csv", "ratings.csv", "README.txt")
+    if all((directory / name).exists() for name in names):
         return directory
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
-            archive = answer.read(ARCHIVE_BYTES_MAX)
-        with zipfile.ZipFile(io.BytesIO(archive)) as pack:
-            contents = {name: pack.read(f"ml-latest-small/{name}") for name in wanted}
+        with urllib.request.urlopen(url, timeout=timeout_s) as response:
+            content = response.read(ARCHIVE_BYTES_MAX)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            contents = {name: archive.read(f"ml-latest-small/{name}") for name in names}
     except (OSError, urllib.error.URLError, zipfile.BadZipFile, KeyError) as problem:
         raise DataError(f"{url} cannot be had: {problem}") from problem
     directory.mkdir(parents=True, exist_ok=True)
@@ -194,12 +198,12 @@ def download(into: Path, url: str = SITE, timeout_s: float = 15.0) -> Path:
 
 
 def make(seed: int = 7, shape: generated.Shape = generated.SHAPE_WITH_SEQUELS) -> MovieLens:
-    """Makes a data set of MovieLens' shape with planted taste clusters and sequels; the same for
-    the same arguments.
+    """Generates a data set of MovieLens' shape with planted taste clusters and sequels; the same
+    for the same arguments.
     """
-    made = generated.generate(shape, np.random.default_rng(seed))
-    movies = Movies(made.movie_ids, made.titles, made.years, made.genres)
-    ratings = ordered(made.users, made.movies, made.timestamps)
+    dataset = generated.generate(shape, np.random.default_rng(seed))
+    movies = Movies(dataset.movie_ids, dataset.titles, dataset.years, dataset.genres)
+    ratings = ordered(dataset.users, dataset.movies, dataset.timestamps)
     return MovieLens(
         movies,
         ratings,
@@ -208,16 +212,16 @@ def make(seed: int = 7, shape: generated.Shape = generated.SHAPE_WITH_SEQUELS) -
 
 
 def find(directory: Path | None, build: Path) -> MovieLens:
-    """Returns MovieLens from `directory`, else from GroupLens' site, else made up; `source` says
-    which.
+    """Returns MovieLens from `directory`, else from GroupLens' site, else generated data; its
+    `source` says which.
 
     Raises:
-      DataError: `directory` was given and cannot be read.
+      DataError: `directory` is not None and cannot be read.
     """
     if directory is not None:
         return read(directory)
     try:
         return replace(read(download(build)), source=f"MovieLens from {SITE}")
     except DataError as problem:
-        made = make()
-        return replace(made, source=f"{made.source}, because {problem}")
+        movielens = make()
+        return replace(movielens, source=f"{movielens.source}, because {problem}")

@@ -1,5 +1,5 @@
-"""Measures answers against what viewers watched next: hit-rate@10 and NDCG@10 with 95 % bootstrap
-intervals.
+"""Measures recommendations against the movies that viewers watched next: hit-rate@10 and NDCG@10
+with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -10,26 +10,34 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.columns import Ragged
 from examples.movielens.data import Ints
-from examples.movielens.examples import Encoded, Requests
+from examples.movielens.examples import FIRST_USER_ROW, Encoded, Requests
 
 Floats = NDArray[np.float64]
 K = 10
+"""Number of movies of a list that are measured."""
 RESAMPLES = 2_000
-"""Of the viewers, for an interval."""
+"""Number of times that the viewers are resampled for an interval."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One viewer's question, in the ids that a caller sends."""
+class Question:
+    """One viewer for whom movies are recommended, in the ids that a caller sends.
+
+    Attributes:
+      user_id: The viewer.
+      history: The movies that the viewer watched last, the newest last.
+      hour: The hour of the day.
+      seen: The movies that the viewer has seen, which must not be recommended.
+      wanted: The movies that the viewer watched next.
+    """
 
     user_id: int
     history: Ints
     hour: int
     seen: Ints
-    """Never to be returned."""
     wanted: Ints
-    """What the viewer watched next."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good one way of answering is, for each viewer.
+    """The quality of one method for each viewer.
 
     Attributes:
-      hits: [viewers] 1 where the K movies hold one that was wanted, else 0. gains: [viewers]
-        NDCG@K.
+      name: The name of the method.
+      hits: [viewers] 1 where one of the K movies was wanted, else 0.
+      gains: [viewers] The NDCG@K.
     """
 
     name: str
@@ -69,66 +78,69 @@ class Quality:
         return bootstrap(self.gains)
 
 
-def asks(encoded: Encoded, requests: Requests) -> list[Ask]:
+def questions_of(encoded: Encoded, requests: Requests) -> list[Question]:
     """Returns requests in ids instead of rows."""
     ids = encoded.movie_ids
 
-    def each(values: Ints, offsets: Ints) -> list[Ints]:
-        return np.split(ids[values], offsets[1:-1])
+    def lists_of(rows: Ragged) -> list[Ints]:
+        return np.split(ids[rows.values], rows.offsets[1:-1])
 
+    columns = zip(
+        encoded.user_ids[requests.users - FIRST_USER_ROW],
+        requests.hours,
+        lists_of(requests.histories),
+        lists_of(requests.seen),
+        lists_of(requests.wanted),
+        strict=True,
+    )
     return [
-        Ask(int(user), history, int(hour), seen, wanted)
-        for user, hour, history, seen, wanted in zip(
-            encoded.user_ids[requests.users - 1],
-            requests.hours,
-            each(requests.histories.values, requests.histories.offsets),
-            each(requests.seen.values, requests.seen.offsets),
-            each(requests.wanted.values, requests.wanted.offsets),
-            strict=True,
-        )
+        Question(int(user), history, int(hour), seen, wanted)
+        for user, hour, history, seen, wanted in columns
     ]
 
 
-def popularity(encoded: Encoded, rows: Ints, questions: Sequence[Ask]) -> list[Ints]:
-    """Answers with what most viewers watched in `rows` and the asking one has not seen; ties by
-    movie id.
+def popularity(encoded: Encoded, rows: Ints, questions: Sequence[Question]) -> list[Ints]:
+    """Recommends the movies that most viewers watched in `rows` and that the viewer has not seen,
+    ties by movie id.
     """
     counts = np.bincount(encoded.movies[rows], minlength=len(encoded.movie_ids))
     ranked = encoded.movie_ids[np.argsort(-counts, kind="stable")]
     return [ranked[~np.isin(ranked, question.seen)][:K] for question in questions]
 
 
-def measure(name: str, questions: Sequence[Ask], answers: Sequence[Ints]) -> Quality:
-    """Compares answers with what was wanted.
+def measure(name: str, questions: Sequence[Question], id_lists: Sequence[Ints]) -> Quality:
+    """Compares recommended lists with the wanted movies.
 
     Raises:
-      ValueError: an answer holds a movie twice, or one that the viewer has seen; or questions lack
-        answers.
+      ValueError: A list has a movie twice, or a movie that the viewer has seen; or a question has
+        no list.
     """
     hits = []
     gains = []
-    for question, answer in zip(questions, answers, strict=True):
-        top = np.asarray(answer)[:K]
+    for question, ids in zip(questions, id_lists, strict=True):
+        top = np.asarray(ids)[:K]
         if len(np.unique(top)) < len(top) or np.isin(top, question.seen).any():
             raise ValueError(
-                f"{name}: the answer for user {question.user_id} repeats a movie or holds one "
+                f"{name}: the list for user {question.user_id} repeats a movie or holds one "
                 "already seen"
             )
-        found = np.isin(top, question.wanted)
-        hits.append(float(found.any()))
-        gains.append(_gain(found) / _gain(np.ones(min(K, len(question.wanted)), np.bool_)))
+        is_hit = np.isin(top, question.wanted)
+        # The best list begins with all wanted movies.
+        best = np.ones(min(K, len(question.wanted)), np.bool_)
+        hits.append(float(is_hit.any()))
+        gains.append(_gain(is_hit) / _gain(best))
     return Quality(name, np.array(hits), np.array(gains))
 
 
-def _gain(found: NDArray[np.bool_]) -> float:
-    """Discounted cumulative gain: each hit counts 1 / log2(1 + its place)."""
-    return float(np.sum(found / np.log2(np.arange(2, len(found) + 2))))
+def _gain(hits: NDArray[np.bool_]) -> float:
+    """Returns the discounted cumulative gain: a hit counts 1 / log2(1 + its position from 1)."""
+    return float(np.sum(hits / np.log2(np.arange(2, len(hits) + 2))))
 
 
 def bootstrap(values: Floats) -> Interval:
     """Returns a mean with its 95 % percentile interval over resampled viewers.
 
-    Of the differences of two ways to answer, [viewers], it is the paired interval.
+    For the differences of two methods, [viewers], it is the paired interval.
     """
     drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     low, high = np.quantile(values[drawn].mean(1), [0.025, 0.975])

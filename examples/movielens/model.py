@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# TFRS speaks Keras 2; read when TensorFlow is imported.
+# TFRS needs Keras 2. TensorFlow reads the variable when it is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
@@ -22,11 +22,11 @@ import tensorflow_recommenders as tfrs
 HISTORY_SCALE = 4.0
 """The mean of 10 to 20 rows that have little in common is about 4 times shorter than a row."""
 FEATURES = ("user_id", "history", "hour", "movie_id", "genres")
-"""What the embedding layer looks up; `year` goes to the candidate tower as it is."""
+"""The features that the embedding layer looks up. `year` goes to the candidate tower as it is."""
 WATCHED = 10
-"""Movies of the history that the ranker compares with a candidate."""
+"""Number of movies of the history that the ranker compares with a candidate."""
 COMPANIONS = 50
-"""Movies that a candidate brings along: those after which viewers most often watched it."""
+"""Maximum number of a candidate's companions: movies after which viewers most often watched it."""
 SIZES_FILE = "sizes.json"
 DIRECTORY = Path(__file__).resolve().parents[2] / "build" / "demo"
 
@@ -57,10 +57,10 @@ class Sizes:
 
 
 def read_sizes(directory: Path) -> Sizes:
-    """Reads what `Sizes.write` wrote.
+    """Reads the sizes that `Sizes.write` wrote.
 
     Raises:
-      FileNotFoundError: nothing was trained there yet; says what to run.
+      FileNotFoundError: No model was trained there yet; the message says which command to run.
     """
     path = directory / SIZES_FILE
     if not path.exists():
@@ -72,9 +72,7 @@ def read_sizes(directory: Path) -> Sizes:
 
 
 def feature_config(sizes: Sizes) -> dict[str, Any]:
-    """Returns five features over four tables; watched movies and the candidate read the
-    same one.
-    """
+    """Returns five features over four tables: watched movies and the candidate share a table."""
     embedding = tf.tpu.experimental.embedding
 
     def table(name: str, rows: int, dim: int, combiner: str, deviation: float) -> Any:
@@ -97,11 +95,12 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
     """
 
     def __init__(self, sizes: Sizes, optimizer: Any = None, dropout: float = 0.0) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-          optimizer: of the tables; None where the model is not trained.
-          dropout: share of the activations left out while training.
+          sizes: The sizes of tables and layers.
+          optimizer: The optimizer of the tables; None: the model is not trained.
+          dropout: The share of the activations that training leaves out.
         """
         super().__init__()
         self.sizes = sizes
@@ -135,13 +134,15 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         """Computes both vectors and the score of b pairs.
 
         Args:
-          features: user_id [b], history ragged [b, None], hour [b], movie_id [b], genres ragged [b,
-            None] (rows of their tables, int64), year [b] float32, 0 where it is not known;
-            companions ragged [b, None] rows of movies, at most COMPANIONS, and closeness [b,
-            COMPANIONS] float32, 0 behind the last of them.
+          features: The inputs by name. Rows of tables, int64: user_id [b], hour [b], movie_id [b],
+            history and genres, ragged [b, None]. year [b] float32, 0 where it is unknown.
+            companions, ragged [b, None], rows of at most COMPANIONS movies, and their closeness,
+            [b, COMPANIONS] float32, 0 behind the last companion.
+          training: Whether dropout applies.
+
         Returns:
-          query, candidate: [b, movie_dim] float32, whose dot product is the retrieval score. score:
-            [b] float32.
+          query and candidate, [b, movie_dim] float32, whose dot product is the retrieval score; and
+          score, [b] float32.
         """
         context, movie = self.activations(features, training)
         query = self.query(context)
@@ -153,58 +154,61 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
         }
 
     def activations(self, features: Mapping[str, Any], training: bool = False) -> tuple[Any, Any]:
-        """Looks all features up at once; returns the context's activations [n, .] and the movies'
-        [b, .].
+        """Looks up all features at once; returns the activations of the contexts, [n, .], and of
+        the movies, [b, .].
         """
-        found = self.embedding({name: features[name] for name in FEATURES})
+        embedded = self.embedding({name: features[name] for name in FEATURES})
         year = features["year"]
-        age = tf.expand_dims(tf.where(year > 0.0, (year - 1990.0) / 20.0, tf.zeros_like(year)), -1)
-        context = tf.concat([found["user_id"], found["history"], found["hour"]], -1)
-        movie = tf.concat([found["movie_id"], found["genres"], age], -1)
+        scaled_year = tf.where(year > 0.0, (year - 1990.0) / 20.0, tf.zeros_like(year))
+        age = tf.expand_dims(scaled_year, -1)
+        context = tf.concat([embedded["user_id"], embedded["history"], embedded["hour"]], -1)
+        movie = tf.concat([embedded["movie_id"], embedded["genres"], age], -1)
         return self.dropout(context, training=training), self.dropout(movie, training=training)
 
     def query(self, context: Any) -> Any:
-        """The query tower: [n, .] activations -> [n, movie_dim]."""
+        """Computes the query tower: activations [n, .] -> vectors [n, movie_dim]."""
+        # The mean row of the watched movies lies behind the user's row in the activations.
         first = self.sizes.user_dim
         watched = context[:, first : first + self.sizes.movie_dim]
-        return HISTORY_SCALE * watched + self.query_out(
-            tf.concat([context, self.query_hidden(context)], -1)
-        )
+        hidden = tf.concat([context, self.query_hidden(context)], -1)
+        return HISTORY_SCALE * watched + self.query_out(hidden)
 
     def candidate(self, movie: Any) -> Any:
-        """The candidate tower: [b, .] activations -> [b, movie_dim]."""
-        own = movie[:, : self.sizes.movie_dim]
-        return own + self.candidate_out(tf.concat([movie, self.candidate_hidden(movie)], -1))
+        """Computes the candidate tower: activations [b, .] -> vectors [b, movie_dim]."""
+        movie_id = movie[:, : self.sizes.movie_dim]
+        return movie_id + self.candidate_out(tf.concat([movie, self.candidate_hidden(movie)], -1))
 
     def pair(self, features: Mapping[str, Any]) -> Any:
-        """Compares each watched movie with the candidate's companions: [b, WATCHED] closeness, 0
-        where it is none.
-
-        Movies are equal where their numbers are; the 0 of a missing movie is no movie's number.
+        """Compares each watched movie with the candidate's companions; returns their closeness, [b,
+        WATCHED], 0 where the movie is no companion.
         """
-        numbers = [
-            tf.gather(self.movie_numbers, features[name]).to_tensor(shape=[None, size, 1])
-            for name, size in (("history", WATCHED), ("companions", COMPANIONS))
-        ]
-        same = tf.equal(numbers[0], tf.transpose(numbers[1], [0, 2, 1]))
+
+        def numbers_of(name: str, size: int) -> Any:
+            rows = tf.gather(self.movie_numbers, features[name])
+            return rows.to_tensor(shape=[None, size, 1])
+
+        # Movies are equal where their numbers are. Padding has the number 0, which no movie has.
+        watched = numbers_of("history", WATCHED)
+        companions = numbers_of("companions", COMPANIONS)
+        same = tf.equal(watched, tf.transpose(companions, [0, 2, 1]))
         return tf.reduce_sum(tf.where(same, tf.expand_dims(features["closeness"], 1), 0.0), -1)
 
     def score(self, query: Any, candidate: Any, pair: Any) -> Any:
-        """The ranker: the retrieval score of [n] pairs, corrected by crosses of it with what `pair`
-        returns; [n].
+        """Computes the ranker's scores of n pairs, [n]: the retrieval score, corrected by crosses
+        of it with the closeness that `pair` returns.
         """
         product = tf.reduce_sum(query * candidate, -1, keepdims=True)
-        most = tf.reduce_max(pair, -1, keepdims=True)
+        closest = tf.reduce_max(pair, -1, keepdims=True)
         mean = tf.reduce_mean(pair, -1, keepdims=True)
-        inputs = tf.concat([product, pair, most, mean], -1)
+        inputs = tf.concat([product, pair, closest, mean], -1)
         crossed = inputs
         for cross in self.crosses:
             crossed = cross(inputs, crossed)
         return tf.squeeze(product + self.rank_out(self.rank_hidden(crossed)), -1)
 
     def build_layers(self) -> None:
-        """Creates every variable; looks nothing up, so that the tables may be of any size or not
-        there at all.
+        """Creates every variable without a lookup, so that the tables may have any size, or be
+        missing.
         """
         self.embedding.build(None)
         sizes = self.sizes
@@ -215,6 +219,7 @@ class MovieModel(tf.keras.Model):  # type: ignore[misc]
 
 
 def _one_to_n(shape: Any, dtype: Any = None, **_: Any) -> Any:
+    # From 1 on, so that 0 stands for no movie.
     return tf.reshape(tf.range(1.0, shape[0] + 1.0, dtype=dtype), shape)
 
 

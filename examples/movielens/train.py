@@ -26,9 +26,9 @@ from examples.movielens.model import DIRECTORY
 from examples.movielens.settings import Settings
 
 REPLAYED = 256
-"""Examples written for the export to replay."""
+"""Number of examples that are written for the export to replay."""
 POPULAR = 100
-"""Movies in the list of popular ones."""
+"""Length of the list of popular movies."""
 GRID: dict[str, tuple[float, ...]] = {
     "table_rate": (0.05, 0.1, 0.15),
     "dropout": (0.2, 0.3, 0.4),
@@ -39,23 +39,24 @@ GRID: dict[str, tuple[float, ...]] = {
     "rank_depth": (100, 200),
     "rank_epochs": (10, 20, 40),
 }
-"""What --select tries, one setting after the other, each with the best of those before it.
+"""The values that --select tries, one setting after the other, each with the best values of the
+settings before.
 
 More epochs do not fit the minute that the training may take; 8 were 0.002 of NDCG better.
 """
 
 
-def train(found: data.MovieLens, out: Path, settings: Settings) -> training.Trained:
+def train(movielens: data.MovieLens, out: Path, settings: Settings) -> training.Trained:
     """Trains on all but the test split, and writes checkpoint, sizes, vocabularies, corpus and
     examples to `out`.
     """
-    encoded = encode(found)
-    parts = data.split(found.ratings)
+    encoded = encode(movielens)
+    parts = data.split(movielens.ratings)
     rows = np.union1d(parts.train, parts.validation)
-    trained = training.fit(encoded, rows, settings, _tell(settings))
+    trained = training.fit(encoded, rows, settings, _printed_progress(settings))
     out.mkdir(parents=True, exist_ok=True)
-    asked = requests(encoded, parts.test, settings.history)
-    write_inputs(encoded, found.movies, asked, companions.count(encoded, rows), out)
+    test_requests = requests(encoded, parts.test, settings.history)
+    write_inputs(encoded, movielens.movies, test_requests, companions.count(encoded, rows), out)
     write_popular(encoded, rows, out)
     training.sizes_of(encoded, settings).write(out)
     checkpoint = tf.train.Checkpoint(
@@ -70,24 +71,21 @@ def train(found: data.MovieLens, out: Path, settings: Settings) -> training.Trai
     return trained
 
 
-def _tell(settings: Settings) -> training.Progress:
+def _printed_progress(settings: Settings) -> training.Progress:
     start = time.monotonic()
 
-    def tell(epoch: int, loss: float) -> None:
-        print(
-            f"epoch {epoch} of {settings.epochs}: loss {loss:.3f}, {time.monotonic() - start:.0f} "
-            "s",
-            flush=True,
-        )
+    def show(epoch: int, loss: float) -> None:
+        seconds = time.monotonic() - start
+        print(f"epoch {epoch} of {settings.epochs}: loss {loss:.3f}, {seconds:.0f} s", flush=True)
 
-    return tell
+    return show
 
 
 def write_inputs(
-    encoded: Encoded, movies: data.Movies, asked: Requests, close: Companions, out: Path
+    encoded: Encoded, movies: data.Movies, test_requests: Requests, close: Companions, out: Path
 ) -> None:
-    """Writes what the recipe names beside the checkpoint: vocabularies, the movies, and examples to
-    replay.
+    """Writes the files that the recipe names beside the checkpoint: vocabularies, the movies, and
+    examples to replay.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -111,7 +109,7 @@ def write_inputs(
     }
     parquet.write_table(pa.table(columns), out / "movies.parquet")
     with (out / "examples.jsonl").open("w", encoding="utf-8") as file:
-        for question in evaluate.asks(encoded, asked)[:REPLAYED]:
+        for question in evaluate.questions_of(encoded, test_requests)[:REPLAYED]:
             movie = int(np.searchsorted(movies.ids, question.wanted[0]))
             example = {
                 "user_id": question.user_id,
@@ -141,45 +139,54 @@ def quality(
     seen: data.Ints,
     settings: Settings,
 ) -> tuple[evaluate.Quality, ...]:
-    """Measures popularity, retrieval, and retrieval with ranking by exact answers in TensorFlow."""
-    asked = requests(encoded, held_out, settings.history)
-    questions = evaluate.asks(encoded, asked)
+    """Measures popularity, retrieval, and retrieval with ranking, all computed exactly in
+    TensorFlow.
+    """
+    held_out_requests = requests(encoded, held_out, settings.history)
+    questions = evaluate.questions_of(encoded, held_out_requests)
     close = companions.count(encoded, seen)
-    found, scores = training.answer(trained.model, encoded, asked, close, settings.rank_depth)
-    ranked = np.take_along_axis(found, np.argsort(-scores, axis=1, kind="stable"), 1)
-    answers = {
+    retrieved, scores = training.recommend(
+        trained.model, encoded, held_out_requests, close, settings.rank_depth
+    )
+    ranked = np.take_along_axis(retrieved, np.argsort(-scores, axis=1, kind="stable"), 1)
+    lists = {
         "popularity": evaluate.popularity(encoded, seen, questions),
-        "retrieval": list(encoded.movie_ids[found]),
+        "retrieval": list(encoded.movie_ids[retrieved]),
         "retrieval + ranking": list(encoded.movie_ids[ranked]),
     }
-    return tuple(evaluate.measure(name, questions, rows) for name, rows in answers.items())
+    return tuple(evaluate.measure(name, questions, ids) for name, ids in lists.items())
 
 
-def select(found: data.MovieLens, settings: Settings) -> Settings:
-    """Redoes the choice of the settings: trains on the training split, compares NDCG@10 on the
+def select(movielens: data.MovieLens, settings: Settings) -> Settings:
+    """Chooses the settings again: trains on the training split, and compares NDCG@10 on the
     validation split.
 
-    The test split is not looked at. What counts is the mean of retrieval alone and retrieval with
-    ranking.
+    The measure is the mean of retrieval alone and retrieval with ranking. The test split is not
+    looked at.
     """
-    encoded = encode(found)
-    parts = data.split(found.ratings)
+    encoded = encode(movielens)
+    parts = data.split(movielens.ratings)
 
-    def worth(tried: Settings) -> float:
-        trained = training.fit(encoded, parts.train, tried, lambda *_: None)
-        _, retrieval, ranking = quality(trained, encoded, parts.validation, parts.train, tried)
-        print(f"{tried}: NDCG {retrieval.ndcg.value:.4f} / {ranking.ndcg.value:.4f}", flush=True)
+    def mean_ndcg(settings: Settings) -> float:
+        trained = training.fit(encoded, parts.train, settings, lambda *_: None)
+        _, retrieval, ranking = quality(trained, encoded, parts.validation, parts.train, settings)
+        print(f"{settings}: NDCG {retrieval.ndcg.value:.4f} / {ranking.ndcg.value:.4f}", flush=True)
         return (retrieval.ndcg.value + ranking.ndcg.value) / 2
 
-    reached = worth(settings)
     best = settings
+    best_ndcg = mean_ndcg(settings)
     for name, values in GRID.items():
-        for tried in [
-            replace(best, **{name: value}) for value in values if value != getattr(best, name)
-        ]:  # type: ignore[arg-type]
-            if (this := worth(tried)) > reached:
-                reached = this
-                best = tried
+        # All values of a setting vary the best settings from before it.
+        candidates = [
+            replace(best, **{name: value})  # type: ignore[arg-type]
+            for value in values
+            if value != getattr(best, name)
+        ]
+        for candidate in candidates:
+            ndcg = mean_ndcg(candidate)
+            if ndcg > best_ndcg:
+                best = candidate
+                best_ndcg = ndcg
     return best
 
 
@@ -201,12 +208,12 @@ def main() -> None:
         "--select", action="store_true", help="choose the settings again, on the validation split"
     )
     arguments = parser.parse_args()
-    found = data.find(arguments.data, DIRECTORY.parent)
-    print(f"data: {found.source}")
+    movielens = data.find(arguments.data, DIRECTORY.parent)
+    print(f"data: {movielens.source}")
     if arguments.select:
-        print(f"chosen: {select(found, Settings())}")
+        print(f"chosen: {select(movielens, Settings())}")
         return
-    train(found, arguments.out, Settings())
+    train(movielens, arguments.out, Settings())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The training loop, and the trained model's answers while it is still in TensorFlow."""
+"""The training loop, and the trained model's recommendations while it is still in TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,18 +28,24 @@ from examples.movielens.settings import Settings
 
 Progress = Callable[[int, float], None]
 VIEWERS = 64
-"""Whose candidates are ranked in one step of the ranker's training."""
+"""Number of viewers whose candidates are ranked in one step of the ranker's training."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model with all that a checkpoint of it holds."""
+    """A trained model with all objects of its checkpoint.
+
+    Attributes:
+      model: The model.
+      optimizer: The optimizer of the tables.
+      dense_optimizer: The optimizer of the towers' layers.
+      rank_optimizer: The optimizer of the ranker's layers.
+      step: The number of steps of the towers' training.
+    """
 
     model: MovieModel
     optimizer: Any
-    """Of the tables."""
     dense_optimizer: Any
-    """Of the towers' layers."""
     rank_optimizer: Any
     step: Any
 
@@ -58,15 +64,15 @@ def sizes_of(encoded: Encoded, settings: Settings) -> Sizes:
 def fit(encoded: Encoded, rows: Ints, settings: Settings, progress: Progress) -> Trained:
     """Trains towers, ranker, and towers again.
 
-    The ranker learns from each viewer's newest interactions, on candidates that towers retrieve
-    which have not seen
-    these: so it is when serving. The towers then go on with all interactions.
+    The ranker learns from each viewer's newest interactions. Its candidates come from towers that
+    have not seen these interactions, as they will not when serving. Then the towers are trained
+    further, on all interactions.
 
     Args:
-      encoded: the data set.
-      rows: positions in Ratings that may be trained on; of each viewer a prefix.
-      settings: how.
-      progress: called with each epoch's number, from 1, and mean loss.
+      encoded: The data set.
+      rows: The positions in Ratings that may be trained on: a prefix of each viewer's ratings.
+      settings: The settings of the training.
+      progress: Called with the number of each epoch, from 1, and its mean loss.
     """
     tf.keras.utils.set_random_seed(settings.seed)
     optimizers = tf.keras.optimizers.legacy
@@ -118,29 +124,32 @@ def _fit_towers(
 
     for epoch in epochs:
         losses = [train_step(*_tensors(batch, encoded, sampler)) for batch in sampler.epoch()]
-        progress(
-            epoch, float(np.mean([float(loss) for loss in losses])) if losses else float("nan")
-        )
+        # Few ratings may not fill a batch.
+        mean_loss = float("nan")
+        if losses:
+            mean_loss = float(np.mean([float(loss) for loss in losses]))
+        progress(epoch, mean_loss)
 
 
 def _fit_ranker(
     trained: Trained, encoded: Encoded, earlier: Ints, newest: Ints, settings: Settings
 ) -> None:
-    """Trains the ranker to find `newest` among what the towers retrieve (hard negatives) and some
-    random movies.
+    """Trains the ranker to find the newest interactions among the movies that the towers retrieve
+    (hard negatives) and some random movies.
     """
     model = trained.model
     random = np.random.default_rng(settings.seed)
-    asked = requests(encoded, newest, settings.history)
-    query, candidate = (each.numpy() for each in _vectors(model, encoded, asked))
-    offered = _retrieved(query, candidate, asked, settings.rank_depth)
-    offered = np.concatenate(
-        [offered, random.integers(0, len(candidate), (len(offered), settings.rank_random))], 1
-    )
-    watched = np.stack([np.isin(row, asked.wanted[at]) for at, row in enumerate(offered)]).astype(
-        np.float32
-    )
-    closeness = _pairs(model, asked.histories, offered, count(encoded, earlier))
+    ranker_requests = requests(encoded, newest, settings.history)
+    query, candidate = (vectors.numpy() for vectors in _vectors(model, encoded, ranker_requests))
+    offered = _retrieved(query, candidate, ranker_requests, settings.rank_depth)
+    random_movies = random.integers(0, len(candidate), (len(offered), settings.rank_random))
+    offered = np.concatenate([offered, random_movies], 1)
+    is_watched = [
+        np.isin(movies, ranker_requests.wanted[number]) for number, movies in enumerate(offered)
+    ]
+    watched = np.stack(is_watched).astype(np.float32)
+    closeness = _pairs(model, ranker_requests.histories, offered, count(encoded, earlier))
+    # A viewer none of whose newest movies was offered has no positive to learn from.
     learnt = np.flatnonzero(watched.any(1))
     layers = [*model.crosses, model.rank_hidden, model.rank_out]
     variables = [variable for layer in layers for variable in layer.trainable_variables]
@@ -148,14 +157,12 @@ def _fit_ranker(
     @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
     def train_step(query: Any, candidate: Any, pair: Any, watched: Any) -> None:
         queries = tf.repeat(query, tf.shape(watched)[1], 0)
+        candidates = tf.reshape(candidate, tf.shape(queries))
         with tf.GradientTape() as tape:
-            scores = model.score(
-                queries, tf.reshape(candidate, tf.shape(queries)), tf.reshape(pair, [-1, WATCHED])
-            )
+            scores = model.score(queries, candidates, tf.reshape(pair, [-1, WATCHED]))
             loss = ranking_loss(tf.reshape(scores, tf.shape(watched)), watched)
-        trained.rank_optimizer.apply_gradients(
-            zip(tape.gradient(loss, variables), variables, strict=True)
-        )
+        gradients = tape.gradient(loss, variables)
+        trained.rank_optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     for _ in range(settings.rank_epochs):
         for part in np.array_split(random.permutation(learnt), max(1, len(learnt) // VIEWERS)):
@@ -165,15 +172,15 @@ def _fit_ranker(
 def _tensors(
     batch: Batch, encoded: Encoded, sampler: Sampler
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    features = context_features(batch.users, batch.histories, batch.hours) | movie_features(
-        encoded, batch.movies
-    )
-    rest = {
+    """Returns the features of a batch, and the tensors of the retrieval loss."""
+    contexts = context_features(batch.users, batch.histories, batch.hours)
+    movies = movie_features(encoded, batch.movies)
+    loss_inputs = {
         "allowed": tf.constant(batch.allowed),
         "weights": tf.constant(batch.weights),
         "log_expected": tf.constant(np.log(sampler.expected[batch.movies])),
     }
-    return features, rest
+    return contexts | movies, loss_inputs
 
 
 def context_features(users: Ints, histories: Ragged, hours: Ints) -> dict[str, Any]:
@@ -197,19 +204,18 @@ def movie_features(encoded: Encoded, movies: Ints) -> dict[str, Any]:
 def _pairs(
     model: MovieModel, histories: Ragged, candidates: Ints, companions: Companions
 ) -> NDArray[np.float32]:
-    """Returns [n, depth, WATCHED] how close the movies of n histories are to their candidates."""
-    return np.stack(
-        [
-            model.pair(
-                {
-                    "history": _ragged(histories[at : at + 1]),
-                    "companions": _ragged(companions.movies[rows]),
-                    "closeness": companions.closeness[rows],
-                }
-            ).numpy()
-            for at, rows in enumerate(candidates)
-        ]
-    )
+    """Returns the closeness of the movies of n histories to their candidates, [n, depth,
+    WATCHED].
+    """
+    closeness = []
+    for number, rows in enumerate(candidates):
+        features = {
+            "history": _ragged(histories[number : number + 1]),
+            "companions": _ragged(companions.movies[rows]),
+            "closeness": companions.closeness[rows],
+        }
+        closeness.append(model.pair(features).numpy())
+    return np.stack(closeness)
 
 
 def _ragged(packed: Ragged) -> Any:
@@ -218,36 +224,41 @@ def _ragged(packed: Ragged) -> Any:
     )
 
 
-def answer(
-    model: MovieModel, encoded: Encoded, asked: Requests, companions: Companions, depth: int
+def recommend(
+    model: MovieModel, encoded: Encoded, requests: Requests, companions: Companions, depth: int
 ) -> tuple[Ints, NDArray[np.float32]]:
-    """Answers requests exactly, as a service would: what was seen is excluded.
+    """Retrieves and scores movies exactly, as a service would: movies that were seen are excluded.
 
     Returns:
-      [n, depth] movie rows, best first by retrieval, and [n, depth] what the ranker scores them.
+      The rows of the movies, [n, depth], best first by retrieval; and the ranker's scores of them,
+      [n, depth].
     """
-    query, candidate = _vectors(model, encoded, asked)
-    found = _retrieved(query.numpy(), candidate.numpy(), asked, depth)
-    close = _pairs(model, asked.histories, found, companions)
+    query, candidate = _vectors(model, encoded, requests)
+    retrieved = _retrieved(query.numpy(), candidate.numpy(), requests, depth)
+    close = _pairs(model, requests.histories, retrieved, companions)
     queries = tf.repeat(query, depth, 0)
-    scores = model.score(queries, tf.gather(candidate, found.ravel()), close.reshape(-1, WATCHED))
-    return found, scores.numpy().reshape(found.shape)
+    scores = model.score(
+        queries, tf.gather(candidate, retrieved.ravel()), close.reshape(-1, WATCHED)
+    )
+    return retrieved, scores.numpy().reshape(retrieved.shape)
 
 
-def _vectors(model: MovieModel, encoded: Encoded, asked: Requests) -> tuple[Any, Any]:
+def _vectors(model: MovieModel, encoded: Encoded, requests: Requests) -> tuple[Any, Any]:
     """Returns the vector of each request and of each movie."""
     movies = np.arange(len(encoded.movie_ids))
     context, movie = model.activations(
-        context_features(asked.users, asked.histories, asked.hours)
+        context_features(requests.users, requests.histories, requests.hours)
         | movie_features(encoded, movies)
     )
     return model.query(context), model.candidate(movie)
 
 
-def _retrieved(query: NDArray[Any], candidate: NDArray[Any], asked: Requests, depth: int) -> Ints:
-    """Returns [n, depth] the nearest movies that were not seen, best first."""
+def _retrieved(
+    query: NDArray[Any], candidate: NDArray[Any], requests: Requests, depth: int
+) -> Ints:
+    """Returns the nearest movies that were not seen, [n, depth], best first."""
     products = query @ candidate.T
-    products[
-        np.repeat(np.arange(len(asked.users)), np.diff(asked.seen.offsets)), asked.seen.values
-    ] = -np.inf
+    seen_counts = np.diff(requests.seen.offsets)
+    viewers = np.repeat(np.arange(len(requests.users)), seen_counts)
+    products[viewers, requests.seen.values] = -np.inf
     return np.argsort(-products, axis=1, kind="stable")[:, :depth].astype(np.int64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TFRS speaks Keras 2; read when TensorFlow is imported.
+# TFRS needs Keras 2. TensorFlow reads the variable when it is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
@@ -21,7 +21,15 @@ import tensorflow_recommenders as tfrs
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      users: The number of rows of the users' table.
+      movies: The number of rows of the movies' table.
+      genres: The number of rows of the genres' table.
+      dim: The width of the tables' rows.
+      hidden: The widths of the hidden layers.
+    """
 
     users: int
     movies: int
@@ -50,14 +58,14 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
         "movie_id": movies,
         "genres": table("genres", sizes.genres),
     }
-    return {name: embedding.FeatureConfig(table=one, name=name) for name, one in tables.items()}
+    return {name: embedding.FeatureConfig(table=table, name=name) for name, table in tables.items()}
 
 
 class TwoTower(tfrs.models.Model):  # type: ignore[misc]
-    """Vectors of viewers and of movies; their dot product says how well they go together."""
+    """Vectors of viewers and of movies; a larger dot product means a better match."""
 
     def __init__(self, sizes: Sizes, optimizer: Any = None) -> None:
-        """Makes the layers; `optimizer` is that of the tables."""
+        """Creates the layers; `optimizer` trains the tables."""
         super().__init__()
         config = feature_config(sizes)
         self.features = tuple(config)
@@ -73,25 +81,29 @@ class TwoTower(tfrs.models.Model):  # type: ignore[misc]
         Args:
           features: user_id, hour, movie_id [b]; history, genres ragged [b, None] (rows, int64).
         """
-        found = self.embedding({name: features[name] for name in self.features})
-        query = self.query_tower(tf.concat([found["user_id"], found["history"], found["hour"]], 1))
-        candidate = self.candidate_tower(tf.concat([found["movie_id"], found["genres"]], 1))
-        return {"query": query + found["history"], "candidate": candidate + found["movie_id"]}
+        embedded = self.embedding({name: features[name] for name in self.features})
+        query = self.query_tower(
+            tf.concat([embedded["user_id"], embedded["history"], embedded["hour"]], 1)
+        )
+        candidate = self.candidate_tower(tf.concat([embedded["movie_id"], embedded["genres"]], 1))
+        return {"query": query + embedded["history"], "candidate": candidate + embedded["movie_id"]}
 
     def compute_loss(self, features: dict[str, Any], training: bool = False) -> Any:
-        """Lets every viewer of the batch tell the own movie from all others of the batch."""
-        found = self(features, training=training)
-        own = tf.as_string(features["movie_id"])
+        """Returns the loss that separates each viewer's movie from all others of the batch."""
+        vectors = self(features, training=training)
+        movie_ids = tf.as_string(features["movie_id"])
         return self.task(
-            found["query"], found["candidate"], candidate_ids=own, compute_metrics=False
+            vectors["query"], vectors["candidate"], candidate_ids=movie_ids, compute_metrics=False
         )
 
 
 def build_model() -> TwoTower:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    model = TwoTower(Sizes(**page))
-    one = tf.zeros([1], tf.int64)
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
+    model = TwoTower(sizes)
+    single_id = tf.zeros([1], tf.int64)
     several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
-    model({name: several if name in ("history", "genres") else one for name in model.features})
+    # Keras creates the variables of layers at the first call.
+    inputs = dict.fromkeys(model.features, single_id)
+    model(inputs | {"history": several, "genres": several})
     return model

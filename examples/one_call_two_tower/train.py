@@ -21,7 +21,7 @@ WIDTHS: dict[str, tuple[int, tuple[int, ...]]] = {
     "small": (32, (64,)),
     "article": (64, (256, 128)),
 }
-"""dim, hidden."""
+"""Values of dim and hidden, by scale."""
 EPOCHS = {"tiny": 1, "small": 2, "article": 1}
 BATCH = {"tiny": 500, "small": 500, "article": 4_000}
 
@@ -38,7 +38,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     batches = training.shuffled(features, {}, BATCH[scale], EPOCHS[scale])
     training.fit(model, optimizers, lambda columns, _: model.compute_loss(columns), batches)
     vectors = vectors_of_movies(model, watching)
-    held_out = requests.answers(model, inputs(watching, watching.held_out), ["query"])["query"]
+    held_out = requests.model_outputs(model, inputs(watching, watching.held_out), ["query"])[
+        "query"
+    ]
     print(f"recall@100 of what was watched, held out: {recall(held_out @ vectors.T, watching):.3f}")
     trained.write(
         out,
@@ -46,14 +48,14 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
         sizes,
         model,
         optimizers,
-        ask(model, watching, vectors, requests.COUNT[scale]),
+        reference_requests(model, watching, vectors, requests.COUNT[scale]),
     )
     watching.write_catalogue(out)
 
 
 def inputs(watching: Watching, interactions: np.ndarray) -> Columns:
     """Returns what the model's call takes: contexts, and the movies that were watched in them."""
-    movies = watching.of_movies(watching.watched(interactions))
+    movies = watching.movie_features(watching.watched(interactions))
     return {
         **watching.contexts(interactions),
         "movie_id": movies["movie_id"],
@@ -66,30 +68,32 @@ def vectors_of_movies(model: TwoTower, watching: Watching) -> np.ndarray:
     matter.
     """
     rows = np.arange(watching.movies)
-    columns = {**inputs(watching, np.zeros_like(rows)), **watching.of_movies(rows)}
+    columns = {**inputs(watching, np.zeros_like(rows)), **watching.movie_features(rows)}
     columns.pop("year")
-    return requests.answers(model, columns, ["candidate"])["candidate"]
+    return requests.model_outputs(model, columns, ["candidate"])["candidate"]
 
 
 def recall(scores: np.ndarray, watching: Watching) -> float:
     """Returns the share of held-out interactions whose movie is among the best 100."""
-    own = np.take_along_axis(scores, watching.watched(watching.held_out)[:, np.newaxis], 1)
-    return float(np.mean((scores > own).sum(1) < 100))
+    watched_scores = np.take_along_axis(
+        scores, watching.watched(watching.held_out)[:, np.newaxis], 1
+    )
+    return float(np.mean((scores > watched_scores).sum(1) < 100))
 
 
-def ask(model: TwoTower, watching: Watching, vectors: np.ndarray, count: int) -> trained.Asked:
-    """Returns retrievals and embeddings in turn, and what the model answers to them by exact
-    search.
-    """
+def reference_requests(
+    model: TwoTower, watching: Watching, vectors: np.ndarray, count: int
+) -> trained.ReferenceRequests:
+    """Returns retrievals and embeddings in turn, and the model's outputs by exact search."""
     interactions = watching.draw(watching.interactions, count)
     columns = inputs(watching, interactions)
-    queries = requests.answers(model, columns, ["query"])["query"]
+    queries = requests.model_outputs(model, columns, ["query"])["query"]
     named = watching.ids(columns)
     contexts = {name: named[name] for name in ("user_id", "history", "hour")}
     movies = {name: named[name] for name in ("movie_id", "genres")}
-    own = watching.watched(interactions)
-    bodies, expected = requests.retrievals(contexts, movies, queries, vectors, own)
-    return trained.Asked(bodies, expected, named)
+    watched = watching.watched(interactions)
+    bodies, expected = requests.retrievals(contexts, movies, queries, vectors, watched)
+    return trained.ReferenceRequests(bodies, expected, named)
 
 
 if __name__ == "__main__":

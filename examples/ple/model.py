@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TFRS speaks Keras 2; read when TensorFlow is imported.
+# TFRS needs Keras 2. TensorFlow reads the variable when it is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
@@ -26,7 +26,18 @@ ITEM = ("item_id", "author_id", "tags")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table, and the widths of the network."""
+    """Sizes of the model.
+
+    Attributes:
+      users: The number of rows of the table of users.
+      items: The number of rows of the table of items.
+      authors: The number of rows of the table of authors.
+      tags: The number of rows of the table of tags.
+      dim: The width of the tables.
+      experts: The number of experts of each task, and of shared experts, in a layer.
+      widths: The width of the experts of each layer.
+      tower: The width of the hidden layer of each tower.
+    """
 
     users: int
     items: int
@@ -34,14 +45,12 @@ class Sizes:
     tags: int
     dim: int
     experts: int
-    """Experts of each task, and shared ones, in a layer."""
     widths: tuple[int, ...]
-    """Of the experts of each layer."""
     tower: int
 
 
 def feature_config(sizes: Sizes) -> dict[str, Any]:
-    """Returns six features over five tables: what was watched and the item read the same one."""
+    """Returns six features over five tables: watched items and the item share a table."""
     embedding = tf.tpu.experimental.embedding
 
     def table(name: str, rows: int, combiner: str = "mean") -> Any:
@@ -59,21 +68,21 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
         "author_id": table("authors", sizes.authors),
         "tags": table("tags", sizes.tags, "sum"),
     }
-    return {name: embedding.FeatureConfig(table=one, name=name) for name, one in tables.items()}
+    return {name: embedding.FeatureConfig(table=table, name=name) for name, table in tables.items()}
 
 
 class Extraction(tf.keras.layers.Layer):  # type: ignore[misc]
-    """One layer: each task's gate mixes its own experts and the shared ones; the shared gate mixes
-    all.
+    """One layer: the gate of a task mixes the task's and the shared experts; the shared gate mixes
+    all experts.
     """
 
     def __init__(self, experts: int, width: int, last: bool) -> None:
-        """Makes the layers.
+        """Creates the layers.
 
         Args:
-          experts: of each task, and shared.
-          width: of what an expert returns.
-          last: whether no layer follows that needs the shared mixture.
+          experts: The number of experts of each task, and of shared experts.
+          width: The width of an expert's output.
+          last: Whether no layer follows, which would need the shared mixture.
         """
         super().__init__()
         dense = tf.keras.layers.Dense
@@ -83,21 +92,22 @@ class Extraction(tf.keras.layers.Layer):  # type: ignore[misc]
         self.shared_gate = None if last else dense((len(TASKS) + 1) * experts, "softmax")
 
     def call(self, of_tasks: list[Any], shared: Any) -> tuple[list[Any], Any]:
-        """Returns a mixture [b, width] for each task, and the shared one, None of the
+        """Returns a mixture for each task, [b, width], and the shared mixture, which is None in the
         last layer.
         """
-        own = [
-            [expert(one) for expert in experts]
-            for experts, one in zip(self.of_tasks, of_tasks, strict=True)
+        task_outputs = [
+            [expert(task_input) for expert in experts]
+            for experts, task_input in zip(self.of_tasks, of_tasks, strict=True)
         ]
-        for_all = [expert(shared) for expert in self.shared]
+        shared_outputs = [expert(shared) for expert in self.shared]
         mixtures = [
-            _mixed(gate(one), [*experts, *for_all])
-            for gate, one, experts in zip(self.gates, of_tasks, own, strict=True)
+            _mixed(gate(task_input), [*experts, *shared_outputs])
+            for gate, task_input, experts in zip(self.gates, of_tasks, task_outputs, strict=True)
         ]
         if self.shared_gate is None:
             return mixtures, None
-        return mixtures, _mixed(self.shared_gate(shared), [*itertools.chain(*own), *for_all])
+        all_outputs = [*itertools.chain(*task_outputs), *shared_outputs]
+        return mixtures, _mixed(self.shared_gate(shared), all_outputs)
 
 
 def _mixed(shares: Any, experts: list[Any]) -> Any:
@@ -105,16 +115,16 @@ def _mixed(shares: Any, experts: list[Any]) -> Any:
 
 
 class PLE(tf.keras.Model):  # type: ignore[misc]
-    """Chances that an item of a feed is clicked and liked, and the share of it that is watched."""
+    """Predicts the probabilities of a click and a like, and the watched share of an item."""
 
     def __init__(self, sizes: Sizes, optimizer: Any = None) -> None:
-        """Makes the layers; `optimizer` is that of the tables."""
+        """Creates the layers; `optimizer` trains the tables."""
         super().__init__()
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
         self.user = tf.keras.layers.Dense(2 * sizes.dim, "relu")
         self.extractions = [
-            Extraction(sizes.experts, width, last=place == len(sizes.widths) - 1)
-            for place, width in enumerate(sizes.widths)
+            Extraction(sizes.experts, width, last=layer == len(sizes.widths) - 1)
+            for layer, width in enumerate(sizes.widths)
         ]
         self.towers = {task: tfrs.layers.blocks.MLP([sizes.tower, 1]) for task in TASKS}
 
@@ -122,31 +132,38 @@ class PLE(tf.keras.Model):  # type: ignore[misc]
         """Computes click, like and watch, [b] float32 between 0 and 1.
 
         Args:
-          features: user_id, hour, item_id, author_id [b]; history, tags ragged [b, None] (rows,
-            int64); age [b] float32, of the item in days.
+          features: The inputs by name. Rows of tables, int64: user_id, hour, item_id and author_id,
+            [b]; history and tags, ragged [b, None]. age, [b] float32, the age of the item in days.
         """
-        found = self.embedding({name: features[name] for name in (*CONTEXT, *ITEM)})
-        user = self.user(tf.concat([found[name] for name in CONTEXT], 1))
+        embedded = self.embedding({name: features[name] for name in (*CONTEXT, *ITEM)})
+        user = self.user(tf.concat([embedded[name] for name in CONTEXT], 1))
         age = tf.expand_dims(tf.math.log1p(tf.maximum(features["age"], 0.0)), 1)
         shared = tf.concat(
-            [user, *(found[name] for name in ITEM), found["history"] * found["item_id"], age], 1
+            [
+                user,
+                *(embedded[name] for name in ITEM),
+                embedded["history"] * embedded["item_id"],
+                age,
+            ],
+            1,
         )
         of_tasks = [shared] * len(TASKS)
         for extraction in self.extractions:
             of_tasks, shared = extraction(of_tasks, shared)
         return {
-            task: tf.reshape(tf.sigmoid(self.towers[task](one)), [-1])
-            for task, one in zip(TASKS, of_tasks, strict=True)
+            task: tf.reshape(tf.sigmoid(self.towers[task](mixture)), [-1])
+            for task, mixture in zip(TASKS, of_tasks, strict=True)
         }
 
 
 def build_model() -> PLE:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    model = PLE(Sizes(**page))
-    one = tf.zeros([1], tf.int64)
+    sizes = json.loads(Path(__file__).with_name("sizes.json").read_text())
+    model = PLE(Sizes(**sizes))
+    # Keras creates the variables of layers at the first call.
+    single_id = tf.zeros([1], tf.int64)
     several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
-    inputs = dict.fromkeys(("user_id", "hour", "item_id", "author_id"), one) | dict.fromkeys(
+    inputs = dict.fromkeys(("user_id", "hour", "item_id", "author_id"), single_id) | dict.fromkeys(
         ("history", "tags"), several
     )
     model({**inputs, "age": tf.zeros([1])})

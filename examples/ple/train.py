@@ -1,5 +1,6 @@
-"""Trains PLE on impressions of a feed and writes what an export needs: python -m examples.ple.train
-[--out DIR]
+"""Trains PLE on impressions of a feed, and writes the files of an export.
+
+python -m examples.ple.train [--out DIR]
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ SIZES = {
 IMPRESSIONS = {"tiny": 2_000, "small": 300_000, "article": 5_000_000}
 BATCH = 1_000
 CANDIDATES = 20
-ASKED: tuple[dict[str, Any], ...] = (
+OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"heads": ["click"]},
     {"heads": ["watch"], "formula": "watch"},
     {"heads": list(TASKS), "formula": "0.5 * click + 0.3 * like + 0.2 * watch"},
 )
-"""What the requests ask for, in turn: the recipe's order, one head beside it, one head alone,
-another order.
+"""Options of the requests, in turn: the recipe's order, one head beside it, one head alone, another
+order.
 """
 
 
@@ -47,57 +48,58 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     features, labels = feed.impressions(n)
     cross_entropy = tf.keras.losses.BinaryCrossentropy()
 
-    def loss_of(columns: Any, happened: Any) -> Any:
-        found = model(columns)
-        return tf.add_n([cross_entropy(happened[task], found[task]) for task in TASKS])
+    def loss_of(columns: Any, labels: Any) -> Any:
+        outputs = model(columns)
+        return tf.add_n([cross_entropy(labels[task], outputs[task]) for task in TASKS])
 
     training.fit(model, optimizers, loss_of, training.shuffled(features, labels, BATCH))
-    held_out, happened = feed.impressions(n // 10)
-    reached = requests.answers(model, held_out, TASKS)
+    held_out, held_out_labels = feed.impressions(n // 10)
+    predicted = requests.model_outputs(model, held_out, TASKS)
     for task in ("click", "like"):
-        print(
-            f"AUC of {n // 10} held out, {task}: "
-            f"{training.area_under_curve(happened[task], reached[task]):.3f}"
-        )
+        auc = training.area_under_curve(held_out_labels[task], predicted[task])
+        print(f"AUC of {n // 10} held out, {task}: {auc:.3f}")
     contexts = feed.contexts(requests.COUNT[scale])
-    asked, stored = ask(model, feed, contexts)
-    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
+    reference, stored = reference_requests(model, feed, contexts)
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, reference)
     write_store(feed.items.columns, out / "items.parquet")
     write_store(stored, out / "users.parquet")
 
 
-def ask(model: PLE, feed: Feed, contexts: Columns) -> tuple[trained.Asked, Columns]:
-    """Returns requests that name items by id and what the model answers to them, and the users that
-    are stored.
+def reference_requests(
+    model: PLE, feed: Feed, contexts: Columns
+) -> tuple[trained.ReferenceRequests, Columns]:
+    """Returns requests that name items by id, with the model's outputs; and the stored users.
 
     Half of the users are named by id, too, and only their hour is sent.
     """
     count = size(contexts)
-    shown = feed.shown(CANDIDATES * count)
-    pairs = requests.pairs(contexts, take(feed.items.columns, shown))
-    heads = requests.answers(model, pairs, TASKS)
-    bodies = requests.rankings(contexts, {"candidate_ids": shown}, ASKED)
+    items = feed.draw_items(CANDIDATES * count)
+    pairs = requests.pairs(contexts, take(feed.items.columns, items))
+    heads = requests.model_outputs(model, pairs, TASKS)
+    bodies = requests.rankings(contexts, {"candidate_ids": items}, OPTIONS)
     _, firsts = np.unique(contexts["user_id"], return_index=True)  # type: ignore[call-overload]
-    for place in firsts[::2]:
-        context = bodies[place]["context"]
-        bodies[place] |= {"context_id": context["user_id"], "context": {"hour": context["hour"]}}
+    for position in firsts[::2]:
+        context = bodies[position]["context"]
+        bodies[position] |= {"context_id": context["user_id"], "context": {"hour": context["hour"]}}
     stored = {name: contexts[name][firsts] for name in ("user_id", "history")}
     click, like, watch = (heads[task].astype(np.float64) for task in TASKS)
     weighted = 0.5 * click + 0.3 * like + 0.2 * watch
-    recipes = click**0.7 * like**0.3
-    asked = np.repeat(np.arange(count) % len(ASKED), CANDIDATES)
-    scores = np.choose(asked, [recipes, recipes, watch, weighted])
-    return trained.Asked(bodies, {**heads, "score": scores.astype(np.float32)}, pairs), stored
+    by_recipe = click**0.7 * like**0.3
+    option_numbers = np.repeat(np.arange(count) % len(OPTIONS), CANDIDATES)
+    scores = np.choose(option_numbers, [by_recipe, by_recipe, watch, weighted])
+    return trained.ReferenceRequests(
+        bodies, {**heads, "score": scores.astype(np.float32)}, pairs
+    ), stored
 
 
 def write_store(columns: Columns, path: Path) -> None:
-    """Writes items or users, whose features the service then has."""
+    """Writes a store of items or users: requests that name them need not send their features."""
     arrays = {}
     for name, column in columns.items():
-        ragged = isinstance(column, Ragged)
-        arrays[name] = (
-            pa.ListArray.from_arrays(column.offsets, column.values) if ragged else pa.array(column)
-        )
+        if isinstance(column, Ragged):
+            arrays[name] = pa.ListArray.from_arrays(column.offsets, column.values)
+        else:
+            arrays[name] = pa.array(column)
     parquet.write_table(pa.table(arrays), path)
 
 

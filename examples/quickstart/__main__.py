@@ -1,4 +1,4 @@
-"""The service without training: serves a small bundle and asks it over HTTP and gRPC. Run by
+"""The service without training: serves a small bundle, and calls it over HTTP and gRPC. Run by
 `make quickstart`, or
 
 python -m examples.quickstart, from the root of a clone
@@ -27,19 +27,20 @@ ATTRIBUTES = ("title", "year", "genres")
 
 
 def main() -> int:
-    """Serves, asks and shows the answers; returns the exit code."""
+    """Serves the bundle, sends requests and shows the responses; returns the exit code."""
     console = Console(highlight=False)
-    begun = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "serve.log"
         try:
             with served.serving(BUNDLES, MODEL, VERSION, log) as service:
-                console.print(
-                    f"rowcast-serve --root {BUNDLES}: ready after {time.monotonic() - begun:.1f} s"
-                )
-                ask(service, console)
+                ready_s = time.monotonic() - start
+                console.print(f"rowcast-serve --root {BUNDLES}: ready after {ready_s:.1f} s")
+                send_requests(service, console)
         except (served.ServiceFailed, RowcastError) as problem:
-            sys.stderr.write(f"{problem}\n{log.read_text() if log.exists() else ''}")
+            sys.stderr.write(f"{problem}\n")
+            if log.exists():
+                sys.stderr.write(log.read_text())
             return 1
     console.print(
         f"To keep it running: {served.program('rowcast-serve')} --root {BUNDLES}", soft_wrap=True
@@ -48,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def ask(service: served.Service, console: Console) -> None:
+def send_requests(service: served.Service, console: Console) -> None:
     """Sends one viewer's requests over both transports and shows titles."""
     with Client(service.grpc) as grpc, Client(service.http) as http:
         watched = VIEWER["history"]
@@ -56,23 +57,21 @@ def ask(service: served.Service, console: Console) -> None:
         console.print(titles("nearest movies for viewer 7 (gRPC Retrieve)", nearest))
         best = http.recommend(VIEWER, k=5, exclude_ids=watched, attributes=ATTRIBUTES)[0]
         console.print(titles("retrieved and ranked (HTTP :recommend)", best))
-        console.print(
-            "TensorFlow in the service: "
-            f"{'yes' if served.tensorflow_mapped(service.process) else 'no'}"
-        )
+        is_mapped = served.tensorflow_mapped(service.process)
+        console.print(f"TensorFlow in the service: {'yes' if is_mapped else 'no'}")
 
 
-def titles(title: str, found: Sequence[Neighbor | RankedCandidate]) -> Table:
+def titles(title: str, candidates: Sequence[Neighbor | RankedCandidate]) -> Table:
     """Returns a table of movies and their scores."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("title", "year", "genres", "score"):
         table.add_column(column, justify="right" if column == "score" else "left")
-    for movie in found:
-        named = movie.attributes
+    for movie in candidates:
+        attributes = movie.attributes
         table.add_row(
-            str(named["title"]),
-            str(named["year"]),
-            ", ".join(named["genres"]),
+            str(attributes["title"]),
+            str(attributes["year"]),
+            ", ".join(attributes["genres"]),
             f"{movie.score:.2f}",
         )
     return table

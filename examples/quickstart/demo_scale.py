@@ -1,5 +1,5 @@
 """The bundle of the quick start on two routers and two replicas of each of two shards, beside one
-process: same answers.
+process: same responses.
 
 Run by `make demo-scale`, or `python -m examples.quickstart.demo_scale` from the root of a clone: on
 a Ray cluster of this machine. With `--plain` it runs as plain processes, which need no Ray.
@@ -35,9 +35,11 @@ SHARDS = 2
 REPLICAS = 2
 ROUTERS = 2
 ALL = ("--shard-min-bytes", "1")
-"""However small a table is: in production only those that fit no machine are on shards."""
+"""Puts all tables on shards, however small. In production only tables that fit no machine are."""
 AROUND_S = 2.0
-"""Of requests before and after a shard is killed."""
+"""Time of the requests before and after a shard is killed."""
+RETRY_S = 2.0
+"""Time in which a request that finds the service not ready is sent again."""
 VIEWER = '{{"user_id": {0}, "history": [{0}, 5, 12, 31], "hour": 20}}'
 CALLS = {
     "retrieve": '{{"context": {0}, "k": 10, "attributes": ["title"]}}',
@@ -56,9 +58,9 @@ class Cluster:
     """Running routers and shards.
 
     Attributes:
-      routers: URLs.
-      topology: returns which address holds what.
-      victim: process id of a replica of the first shard.
+      routers: The URLs of the routers.
+      topology: Returns a text with the shard and the tables of each address.
+      victim: The process id of a replica of the first shard.
     """
 
     routers: Sequence[str]
@@ -75,7 +77,7 @@ def on_ray(_: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def as_processes(scratch: Path) -> Iterator[Cluster]:
-    """Runs shards, and routers that know their addresses, until the `with` ends."""
+    """Runs shards, and routers with their addresses, until the `with` ends."""
     with ExitStack() as running:
 
         def start(name: str, version: int | None, *options: str) -> served.Service:
@@ -85,68 +87,64 @@ def as_processes(scratch: Path) -> Iterator[Cluster]:
                 served.serving(BUNDLES, MODEL, version, log, *options, *ALL)
             )
 
-        shards = [
-            [
-                start(f"shard-{number}-{replica}", None, "--shard", f"{number}/{SHARDS}")
-                for replica in range(REPLICAS)
-            ]
-            for number in range(1, SHARDS + 1)
-        ]
-        known = [each.grpc.removeprefix("grpc://") for replicas in shards for each in replicas]
-        addresses = [text for address in known for text in ("--shard-addresses", address)]
+        replicas = []
+        for number in range(1, SHARDS + 1):
+            for replica in range(REPLICAS):
+                name = f"shard-{number}-{replica}"
+                replicas.append(start(name, None, "--shard", f"{number}/{SHARDS}"))
+        addresses: list[str] = []
+        for service in replicas:
+            addresses += ["--shard-addresses", service.grpc.removeprefix("grpc://")]
         routers = [start(f"router-{number}", VERSION, *addresses) for number in range(ROUTERS)]
         yield Cluster(
-            [each.http for each in routers], partial(topology, routers[0]), shards[0][0].process.pid
+            [router.http for router in routers],
+            partial(topology, routers[0]),
+            replicas[0].process.pid,
         )
 
 
 def send(url: str, call: str, body: bytes) -> bytes:
-    """Returns the body of an answer, or what went wrong; for two seconds it sends again what is not
-    ready yet.
-    """
+    """Returns the body of a response, also of an error."""
     headers = {"content-type": "application/json"}
-    end = time.monotonic() + 2
+    end = time.monotonic() + RETRY_S
     request = urllib.request.Request(f"{url}/v1/models/{MODEL}:{call}", body, headers)
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return bytes(answer.read())
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return bytes(response.read())
         except urllib.error.HTTPError as problem:
+            # 503: a router has not reached all shards yet.
             if problem.code != 503 or time.monotonic() > end:
                 return bytes(problem.read())
             time.sleep(0.1)
 
 
 def repeat(router: str, expected: Sequence[bytes], done: threading.Event) -> Counter[bool]:
-    """Sends all requests again and again; counts which answers are those of one process."""
-    same = Counter[bool]()
+    """Sends all requests again and again; counts the responses by whether they equal those of one
+    process.
+    """
+    counts = Counter[bool]()
     while not done.is_set():
-        same.update(
-            send(router, *sent) == answer for sent, answer in zip(REQUESTS, expected, strict=True)
-        )
-    return same
+        for request, body in zip(REQUESTS, expected, strict=True):
+            counts[send(router, *request) == body] += 1
+    return counts
 
 
 def topology(router: served.Service) -> str:
-    """Returns which address holds what, as a router sees it."""
-    command = [
-        served.program("rowcast-serve"),
-        "ctl",
-        "--ports-file",
-        str(router.ports),
-        "topology",
-    ]
+    """Returns the shard and the tables of each address, as a router sees them."""
+    options = ["ctl", "--ports-file", str(router.ports), "topology"]
+    command = [served.program("rowcast-serve"), *options]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 
 def demonstrate(scratch: Path, console: Console, plain: bool) -> bool:
-    """Starts all of it, compares answers while a shard is killed; returns whether all were the
-    same.
+    """Starts a cluster and compares its responses with one process while a shard is killed; returns
+    whether all were the same.
     """
     (scratch / "alone").mkdir()
     with served.serving(BUNDLES, MODEL, VERSION, scratch / "alone" / "serve.log") as alone:
-        expected = [send(alone.http, *sent) for sent in REQUESTS]
-    console.print(f"one process: {len(expected)} answers; its place is taken by a cluster")
+        expected = [send(alone.http, *request) for request in REQUESTS]
+    console.print(f"one process: {len(expected)} responses; a cluster replaces it")
     done = threading.Event()
     cluster = as_processes if plain else on_ray
     with cluster(scratch) as running, ThreadPoolExecutor(ROUTERS) as threads:
@@ -160,12 +158,12 @@ def demonstrate(scratch: Path, console: Console, plain: bool) -> bool:
             console.print(running.topology())
         finally:
             done.set()
-        same = sum((each.result() for each in callers), Counter[bool]())
+        counts = sum((caller.result() for caller in callers), Counter[bool]())
     console.print(
-        f"{same.total()} answers of {ROUTERS} routers: {same[True]} are those of one process, bit "
-        "for bit"
+        f"{counts.total()} responses of {ROUTERS} routers: {counts[True]} equal those of one "
+        "process, bit for bit"
     )
-    return not same[False]
+    return not counts[False]
 
 
 def main() -> int:
@@ -178,13 +176,17 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            return 0 if demonstrate(Path(scratch), console, plain) else 1
+            is_equal = demonstrate(Path(scratch), console, plain)
+            return 0 if is_equal else 1
         except RayFailed as problem:
             sys.stderr.write(f"{problem}\n")
             return 1
         except served.ServiceFailed as problem:
-            log = str(problem).rpartition("read ")[2]
-            sys.stderr.write(f"{problem}\n{Path(log).read_text() if Path(log).exists() else ''}")
+            sys.stderr.write(f"{problem}\n")
+            # The message ends with the log, which is gone with the directory.
+            log = Path(str(problem).rpartition("read ")[2])
+            if log.exists():
+                sys.stderr.write(log.read_text())
             return 1
 
 

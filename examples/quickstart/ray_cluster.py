@@ -1,5 +1,5 @@
-"""Shards and routers as applications of Ray Serve on this machine, as deploy/ray/shards.yaml places
-them on several.
+"""Shards and routers as applications of Ray Serve on this machine. deploy/ray/shards.yaml runs them
+on several machines.
 """
 
 from __future__ import annotations
@@ -17,72 +17,81 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 START_S = 180
+"""Time in which all applications must run."""
 
 
 class RayFailed(Exception):
-    """Ray Serve did not start all of it; the message is what it reports."""
+    """Ray Serve did not start all applications; the message is Ray's."""
 
 
 class RayCluster:
-    """What Ray Serve runs.
+    """The applications that Ray Serve runs.
 
     Attributes:
-      router: URL of the routers. Replicas on one machine share a port: each address stands for all
-        of its processes.
+      router: The URL of the routers. Replicas on one machine share a port: an address stands for
+        all of them.
     """
 
     def __init__(self, dashboard: str, ports: dict[str, tuple[int, int]], address: str) -> None:
+        """Describes a cluster.
+
+        Args:
+          dashboard: HOST:PORT of Ray's dashboard.
+          ports: The ports for HTTP and gRPC of each application.
+          address: The address of this machine.
+        """
         self._api = f"http://{dashboard}/api/serve/applications/"
         self._ports = ports
         self._address = address
         self.router = f"http://{address}:{ports['routers'][0]}"
 
     def deploy(self, configuration: dict[str, Any]) -> None:
-        """Sends a configuration, and waits until all of it runs.
+        """Sends a configuration, and waits until all of its applications run.
 
         Raises:
-          RayFailed: it does not.
+          RayFailed: An application failed, or did not run in time.
         """
         self._send(json.dumps(configuration).encode())
         end = time.monotonic() + START_S
-        while (found := self._applications()).keys() != self._ports.keys() or not all(
-            each["status"] == "RUNNING" for each in found.values()
-        ):
-            failed = [
-                str(each["message"]) for each in found.values() if each["status"] == "DEPLOY_FAILED"
-            ]
-            if failed or time.monotonic() > end:
-                raise RayFailed(failed[0] if failed else f"not all runs after {START_S} s")
+        while True:
+            applications = self._applications()
+            states = [application["status"] for application in applications.values()]
+            # Ray lists an application only some time after the request.
+            if applications.keys() == self._ports.keys() and set(states) == {"RUNNING"}:
+                return
+            for application in applications.values():
+                if application["status"] == "DEPLOY_FAILED":
+                    raise RayFailed(str(application["message"]))
+            if time.monotonic() > end:
+                raise RayFailed(f"not all applications run after {START_S} s")
             time.sleep(0.2)
 
     def processes(self, application: str) -> list[int]:
-        """Returns the process ids of an application's replicas that run."""
+        """Returns the process ids of an application's running replicas."""
         replicas = self._applications()[application]["deployments"]["replicas"]["replicas"]
-        return [int(each["pid"]) for each in replicas if each["state"] == "RUNNING"]
+        return [int(replica["pid"]) for replica in replicas if replica["state"] == "RUNNING"]
 
     def topology(self) -> str:
-        """Returns which address holds what."""
-        lines = (
-            f"{name:<8} {self._address}:{grpc}  processes "
-            f"{', '.join(map(str, self.processes(name)))}"
-            for name, (_, grpc) in self._ports.items()
-        )
-        return "\n".join(lines) + "\n"
+        """Returns a text with the address and the processes of each application."""
+        text = ""
+        for name, (_, grpc_port) in self._ports.items():
+            processes = ", ".join(map(str, self.processes(name)))
+            text += f"{name:<8} {self._address}:{grpc_port}  processes {processes}\n"
+        return text
 
     def _applications(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._send())["applications"]
-        return found
+        applications: dict[str, Any] = json.loads(self._send())["applications"]
+        return applications
 
     def _send(self, body: bytes | None = None) -> bytes:
         headers = {
             "authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}",
             "content-type": "application/json",
         }
-        request = urllib.request.Request(
-            self._api, body, headers, method="GET" if body is None else "PUT"
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return bytes(answer.read())
+        method = "GET" if body is None else "PUT"
+        request = urllib.request.Request(self._api, body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return bytes(response.read())
 
 
 @contextmanager
@@ -90,7 +99,7 @@ def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterato
     """Runs shards of all tables under a root, and routers, until the `with` ends.
 
     Raises:
-      RayFailed: Ray Serve does not start all of it.
+      RayFailed: Ray Serve does not start all applications.
     """
     # Whoever reaches the ports of a Ray cluster can run code in it: nobody without this token does.
     os.environ |= {
@@ -98,8 +107,10 @@ def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterato
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+    # Two event loops of one process would share the events of grpc.aio.
     os.environ["RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD"] = "0"
-    import ray  # reads its variables when it is imported
+    # Ray reads its variables when it is imported.
+    import ray
 
     context = ray.init(
         "local",
@@ -124,32 +135,28 @@ def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterato
             "shard_min_bytes": 1,
             "drain_delay_s": 0,
         }
+        applications = []
+        for name, args in parts.items():
+            http_port, grpc_port = ports[name]
+            deployment = {
+                "name": "replicas",
+                "num_replicas": routers if name == "routers" else replicas,
+                "health_check_period_s": 1,
+                "ray_actor_options": {"num_cpus": 1},
+            }
+            application = {
+                "name": name,
+                "route_prefix": f"/{name}",
+                "import_path": "service.ray_serve:replicas",
+                "args": {**shared, **args, "http_port": http_port, "grpc_port": grpc_port},
+                "deployments": [deployment],
+            }
+            applications.append(application)
         cluster = RayCluster(dashboard, ports, address)
         cluster.deploy(
             {
                 "http_options": {"host": "127.0.0.1", "port": _free_port()},
-                "applications": [
-                    {
-                        "name": name,
-                        "route_prefix": f"/{name}",
-                        "import_path": "service.ray_serve:replicas",
-                        "args": {
-                            **shared,
-                            **args,
-                            "http_port": ports[name][0],
-                            "grpc_port": ports[name][1],
-                        },
-                        "deployments": [
-                            {
-                                "name": "replicas",
-                                "num_replicas": routers if name == "routers" else replicas,
-                                "health_check_period_s": 1,
-                                "ray_actor_options": {"num_cpus": 1},
-                            }
-                        ],
-                    }
-                    for name, args in parts.items()
-                ],
+                "applications": applications,
             }
         )
         yield cluster
@@ -159,13 +166,15 @@ def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterato
 
 
 def _write_tokens(directory: Path) -> tuple[str, str]:
-    """Writes what routers send to shards, and what shards accept; returns the paths of both."""
+    """Writes the token that routers send, and the tokens that shards accept; returns the paths of
+    both files.
+    """
     token = secrets.token_hex(32)
-    sent = directory / "token"
+    token_file = directory / "token"
     accepted = directory / "tokens"
-    sent.write_text(token)
+    token_file.write_text(token)
     accepted.write_text(f"routers {token}\n")
-    return str(sent), str(accepted)
+    return str(token_file), str(accepted)
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""Self-attention over what a viewer watched last: the ranking of SASRec's kind, with a mask and
+"""Self-attention over the movies that a viewer watched last: a ranking as SASRec's, with a mask and
 some context.
 
 Source: Kang and McAuley, Self-Attentive Sequential Recommendation, arXiv:1808.09781.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TFRS speaks Keras 2; read when TensorFlow is imported.
+# TFRS needs Keras 2. TensorFlow reads the variable when it is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import tensorflow as tf
@@ -23,13 +23,23 @@ FEATURES = ("history", "hour", "movie_id", "genres")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      movies: The number of rows of the movies' table.
+      genres: The number of rows of the genres' table.
+      dim: The width of the tables' rows.
+      length: The number of movies of the history that the model reads, from its beginning: the
+        newest.
+      heads: The number of attention heads.
+      blocks: The number of attention blocks.
+      top: The widths of the hidden layers of the top network.
+    """
 
     movies: int
     genres: int
     dim: int
     length: int
-    """Movies of the history that are looked at, from its beginning: the newest."""
     heads: int
     blocks: int
     top: tuple[int, ...]
@@ -62,25 +72,26 @@ class Block(tf.keras.layers.Layer):  # type: ignore[misc]
     """Attention and two dense layers, each with a shortcut around it."""
 
     def __init__(self, heads: int, dim: int) -> None:
-        """Makes the layers."""
+        """Creates the layers."""
         super().__init__()
         self.attention = tf.keras.layers.MultiHeadAttention(heads, dim // heads)
         self.norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
         self.dense = tfrs.layers.blocks.MLP([dim, dim])
 
     def call(self, sequence: Any, mask: Any) -> Any:
-        """Lets every place of [b, length, dim] look at the places that `mask` [b, length] has."""
-        attended = self.norms[0](
-            sequence + self.attention(sequence, sequence, attention_mask=mask[:, tf.newaxis, :])
-        )
+        """Lets every position of a sequence, [b, length, dim], attend to the positions in `mask`,
+        [b, length].
+        """
+        attention = self.attention(sequence, sequence, attention_mask=mask[:, tf.newaxis, :])
+        attended = self.norms[0](sequence + attention)
         return self.norms[1](attended + self.dense(attended))
 
 
 class SequenceModel(tf.keras.Model):  # type: ignore[misc]
-    """The chance that a movie is watched next."""
+    """Predicts the probability that a movie is watched next."""
 
     def __init__(self, sizes: Sizes, optimizer: Any = None) -> None:
-        """Makes the layers; `optimizer` is that of the tables."""
+        """Creates the layers; `optimizer` trains the tables."""
         super().__init__()
         self.length = sizes.length
         self.embedding = tfrs.layers.embedding.TPUEmbedding(feature_config(sizes), optimizer)
@@ -94,37 +105,47 @@ class SequenceModel(tf.keras.Model):  # type: ignore[misc]
         """Computes watched, [b] float32 between 0 and 1.
 
         Args:
-          features: history ragged [b, None], the newest first; hour, movie_id [b]; genres ragged
-            [b, None] (rows, int64); year [b] float32.
+          features: The inputs by name. Rows of tables, int64: history, ragged [b, None], the newest
+            first; hour and movie_id, [b]; genres, ragged [b, None]. year, [b] float32.
         """
-        found = self.embedding({name: features[name] for name in FEATURES})
-        mask = tf.sequence_mask(
-            tf.minimum(features["history"].row_lengths(), self.length), self.length
-        )
-        sequence = found["history"] + self.places
+        embedded = self.embedding({name: features[name] for name in FEATURES})
+        # The embedding layer cuts and pads histories to `length`.
+        lengths = tf.minimum(features["history"].row_lengths(), self.length)
+        mask = tf.sequence_mask(lengths, self.length)
+        sequence = embedded["history"] + self.places
         for block in self.blocks:
             sequence = block(sequence, mask)
-        held = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
-        viewer = tf.reduce_sum(sequence * held, 1) / tf.maximum(tf.reduce_sum(held, 1), 1.0)
+        is_id = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
+        # The mean over the history. An empty one has the mean 0.
+        count = tf.maximum(tf.reduce_sum(is_id, 1), 1.0)
+        viewer = tf.reduce_sum(sequence * is_id, 1) / count
         age = (tf.expand_dims(features["year"], 1) - 1990.0) / 20.0
-        both = [
+        inputs = [
             viewer,
-            found["hour"],
-            found["movie_id"],
-            found["genres"],
-            viewer * found["movie_id"],
+            embedded["hour"],
+            embedded["movie_id"],
+            embedded["genres"],
+            viewer * embedded["movie_id"],
             age,
         ]
-        return {"watched": tf.reshape(tf.sigmoid(self.top_stack(tf.concat(both, 1))), [-1])}
+        logits = self.top_stack(tf.concat(inputs, 1))
+        return {"watched": tf.reshape(tf.sigmoid(logits), [-1])}
 
 
 def build_model() -> SequenceModel:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    model = SequenceModel(Sizes(**page))
-    one = tf.zeros([1], tf.int64)
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
+    model = SequenceModel(sizes)
+    # Keras creates the variables of layers at the first call.
+    single_id = tf.zeros([1], tf.int64)
     several = tf.RaggedTensor.from_row_lengths(tf.zeros([2], tf.int64), [2])
     model(
-        {"history": several, "hour": one, "movie_id": one, "genres": several, "year": tf.zeros([1])}
+        {
+            "history": several,
+            "hour": single_id,
+            "movie_id": single_id,
+            "genres": several,
+            "year": tf.zeros([1]),
+        }
     )
     return model

@@ -1,4 +1,4 @@
-"""Trains self-attention over histories, writes what an export needs: python -m
+"""Trains self-attention over histories, writes the files of an export: python -m
 examples.sequence.train [--out DIR]
 """
 
@@ -19,7 +19,7 @@ WIDTHS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     "small": (32, 2, 2, (64, 32)),
     "article": (64, 2, 2, (256, 128)),
 }
-"""dim, heads, blocks, top."""
+"""Values of dim, heads, blocks and top, by scale."""
 INTERACTIONS = {"tiny": 300, "small": 50_000, "article": 2_000_000}
 BATCH = {"tiny": 600, "small": 1_000, "article": 1_000}
 NEGATIVES = 3
@@ -45,7 +45,7 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     )
     training.fit(model, optimizers, loss_of, training.shuffled(features, labels, BATCH[scale]))
     held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
-    reached = requests.answers(model, held_out, ["watched"])["watched"]
+    reached = requests.model_outputs(model, held_out, ["watched"])["watched"]
     print(
         "AUC of what was watched, held out: "
         f"{training.area_under_curve(watched['watched'], reached):.3f}"
@@ -53,14 +53,14 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))
     contexts.pop("user_id")
-    movies = watching.others(CANDIDATES * requests.COUNT[scale])
-    pairs = requests.pairs(contexts, watching.of_movies(movies))
-    expected = {"score": requests.answers(model, pairs, ["watched"])["watched"]}
+    movies = watching.draw_movies(CANDIDATES * requests.COUNT[scale])
+    pairs = requests.pairs(contexts, watching.movie_features(movies))
+    expected = {"score": requests.model_outputs(model, pairs, ["watched"])["watched"]}
     bodies = requests.rankings(
         watching.ids(contexts), {"candidate_ids": watching.ids({"movie_id": movies})["movie_id"]}
     )
-    asked = trained.Asked(bodies, expected, watching.ids(pairs))
-    trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)
+    reference = trained.ReferenceRequests(bodies, expected, watching.ids(pairs))
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, reference)
     watching.write_catalogue(out)
 
 

@@ -1,4 +1,4 @@
-"""Trains the ad ranker as a program of TF1 and writes what an export needs.
+"""Trains the ad ranker as a program of TF1, and writes the files of an export.
 
 python -m examples.snap_tf1.train [--out DIR]
 """
@@ -22,8 +22,8 @@ v1 = tf.compat.v1
 
 
 def rows(count: int, most: int) -> tuple[int, ...]:
-    """Returns the rows of so many tables: from few, as of a country, to `most`."""
-    return tuple(int(10 * (most / 10) ** (place % 50 / 49)) for place in range(count))
+    """Returns the numbers of rows of `count` tables: from 10, such as countries, to `most`."""
+    return tuple(int(10 * (most / 10) ** (number % 50 / 49)) for number in range(count))
 
 
 SIZES = {
@@ -63,19 +63,22 @@ STEPS = {"tiny": 3, "small": 60, "article": 60}
 BATCH = {"tiny": 64, "small": 2_048, "article": 2_048}
 CANDIDATES = 10
 BY_ID = 4
-"""Of so many requests one tells the features of its ads; the others name ads by id."""
+"""Of this number of requests, one sends the features of its ads; the others name ads by id."""
 
 
 class Program:
-    """The graph of a training, its session, and what it is fed with."""
+    """The graph of a training, its session, and its placeholders."""
 
     def __init__(self, sizes: Sizes) -> None:
-        """Builds the graph that trains, on one tensor that holds all features side by side."""
+        """Builds the graph of the training, on one tensor with all features side by side."""
         self._names = list(sizes.features)
         widths = [sizes.seen if name in SEEN else 1 for name in self._names]
         self._packed = v1.placeholder(tf.int64, [None, sum(widths)])
-        pieces = dict(zip(self._names, tf.split(self._packed, widths, axis=1), strict=True))
-        features = {name: piece if name in SEEN else piece[:, 0] for name, piece in pieces.items()}
+        features = dict(zip(self._names, tf.split(self._packed, widths, axis=1), strict=True))
+        for name in self._names:
+            # A feature with exactly one id is [b], histories of ads are [b, seen].
+            if name not in SEEN:
+                features[name] = features[name][:, 0]
         self._labels = {head: v1.placeholder(tf.float32, [None]) for head in HEADS}
         self._predictions = predictions(features, sizes)
         losses = [v1.losses.log_loss(self._labels[head], self._predictions[head]) for head in HEADS]
@@ -88,34 +91,32 @@ class Program:
 
     def step(self, features: Columns, labels: Mapping[str, Any]) -> float:
         """Trains on a batch; returns its loss."""
-        fed = {
-            self._packed: packed(features, self._names),
-            **{self._labels[head]: labels[head] for head in HEADS},
-        }
-        return float(self._session.run([self._loss, self._train], fed)[0])
+        feeds = {self._packed: packed(features, self._names)}
+        for head in HEADS:
+            feeds[self._labels[head]] = labels[head]
+        loss, _ = self._session.run([self._loss, self._train], feeds)
+        return float(loss)
 
     def predict(self, features: Columns) -> dict[str, Any]:
-        """Returns what the heads predict for each example."""
-        found: list[Any] = []
+        """Returns the predictions of each head for each example."""
+        parts: list[Any] = []
         for first in range(0, size(features), requests.PAIRS):
-            part = take(features, np.arange(first, min(first + requests.PAIRS, size(features))))
-            found.append(
-                self._session.run(self._predictions, {self._packed: packed(part, self._names)})
-            )
-        return {head: np.concatenate([each[head] for each in found]) for head in HEADS}
+            end = min(first + requests.PAIRS, size(features))
+            part = take(features, np.arange(first, end))
+            feeds = {self._packed: packed(part, self._names)}
+            parts.append(self._session.run(self._predictions, feeds))
+        return {head: np.concatenate([part[head] for part in parts]) for head in HEADS}
 
     def save(self, prefix: Path) -> str:
         """Writes the checkpoint."""
-        return str(
-            self._saver.save(
-                self._session, str(prefix), v1.train.get_global_step(), write_meta_graph=False
-            )
-        )
+        step = v1.train.get_global_step()
+        path = self._saver.save(self._session, str(prefix), step, write_meta_graph=False)
+        return str(path)
 
 
 def _without_rewriting() -> Any:
-    """Returns a session's configuration that runs the graph as it is: to rewrite one so large takes
-    minutes.
+    """Returns a session's configuration that runs the graph as it is: to rewrite a graph of this
+    size takes minutes.
     """
     config = v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -138,34 +139,35 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
             f"{len(losses)} steps, {time.monotonic() - start:.0f} s: loss "
             f"{np.mean(losses[:tenth]):.4f}, in the end {np.mean(losses[-tenth:]):.4f}"
         )
-        held_out, happened = data.batch(5 * count)
-        reached = program.predict(held_out)
+        held_out, labels = data.batch(5 * count)
+        predicted = program.predict(held_out)
         for head in HEADS:
-            print(
-                f"AUC of held out, {head}: "
-                f"{training.area_under_curve(happened[head], reached[head]):.3f}"
-            )
-        asked = ask(program, data, count)
-        trained.write_files(out, Path(__file__).parent, sizes, asked)
+            auc = training.area_under_curve(labels[head], predicted[head])
+            print(f"AUC of held out, {head}: {auc:.3f}")
+        reference = reference_requests(program, data, count)
+        trained.write_files(out, Path(__file__).parent, sizes, reference)
         print(f"checkpoint: {program.save(out / 'checkpoint' / 'model.ckpt')}")
     write_ads(data.ads, out / "ads.parquet")
     write_inputs(out / "recipe.toml", sizes)
 
 
-def ask(program: Program, data: Impressions, count: int) -> trained.Asked:
-    """Returns requests that name ads by id, some with all that is known of them, and what the model
-    answers.
-    """
+def reference_requests(
+    program: Program, data: Impressions, count: int
+) -> trained.ReferenceRequests:
+    """Returns requests that name ads by id or send their features, and the model's outputs."""
     users = data.users(count)
-    shown = data.shown(CANDIDATES * count)
-    ads = data.of_ads(shown)
-    named = requests.rankings(users, {"candidate_ids": shown})
-    sent = requests.rankings(users, ads)
-    both = {"heads": list(HEADS)}
-    bodies = [{**(sent if place % BY_ID == 0 else named)[place], **both} for place in range(count)]
+    positions = data.draw_ads(CANDIDATES * count)
+    ads = data.ad_features(positions)
+    named = requests.rankings(users, {"candidate_ids": positions})
+    described = requests.rankings(users, ads)
+    options = {"heads": list(HEADS)}
+    bodies = []
+    for number in range(count):
+        source = described if number % BY_ID == 0 else named
+        bodies.append({**source[number], **options})
     pairs = requests.pairs(users, ads)
-    found = program.predict(pairs)
-    return trained.Asked(bodies, {**found, "score": found["conversion"]}, pairs)
+    outputs = program.predict(pairs)
+    return trained.ReferenceRequests(bodies, {**outputs, "score": outputs["conversion"]}, pairs)
 
 
 if __name__ == "__main__":

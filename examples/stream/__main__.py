@@ -22,7 +22,7 @@ from rowcast_client import Client, RowcastError
 from examples.stream.consumer import Options, StreamConsumer, StreamError
 
 RESETS = {"stop": "error", "skip": "earliest"}
-"""What librdkafka does where the next message of a partition is not there any more."""
+"""The action of librdkafka where the next message of a partition no longer exists."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,6 +67,8 @@ def _run(options: argparse.Namespace, stopping: threading.Event) -> None:
     kafka: dict[str, Any] = {"bootstrap.servers": options.brokers}
     if options.kafka_config is not None:
         kafka |= _properties(options.kafka_config)
+    # The service keeps the offsets, and they are committed by hand behind it. Messages of aborted
+    # transactions are left out.
     consumer = Consumer(
         {
             "group.id": f"rowcast-{options.model}",
@@ -91,7 +93,7 @@ def _properties(file: Path) -> dict[str, str]:
     """Reads a file of properties.
 
     Raises:
-      ValueError: A line is none.
+      ValueError: A line is not `key=value`.
     """
     properties = {}
     for number, line in enumerate(file.read_text().splitlines(), 1):

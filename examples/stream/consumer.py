@@ -1,7 +1,7 @@
 """Reads the partitions of topics and applies them to a model.
 
-The service keeps the offset of each partition in the record of the change, so that nothing is
-applied twice, whenever this program ends. Kafka's own offsets are committed as well, behind the
+The service stores the offset of each partition in the record of the change, so that no message is
+applied twice, whenever this program ends. Offsets are committed to Kafka as well, behind the
 service's, for tools that show the lag of a consumer.
 """
 
@@ -38,12 +38,15 @@ from examples.stream.requests import Batch, batches, send
 log = logging.getLogger("stream")
 
 POLL_S = 0.5
-"""How long the program waits for messages before it looks whether it should end."""
+"""Time for which the program waits for messages before it checks whether it should end."""
 BACKOFF_S = 0.5
+"""Time before the second attempt while the service is overloaded, loads a model, or cannot be
+reached. It doubles with each attempt.
+"""
 BACKOFF_MAX_S = 30.0
-"""Between two attempts while the service is overloaded, loads a model, or cannot be reached."""
+"""Maximum time between two attempts."""
 PARTITIONS_S = 60.0
-"""Between two looks for partitions that were added to the topics."""
+"""Time between two looks for partitions that were added to the topics."""
 
 
 class Stopped(Exception):
@@ -51,19 +54,19 @@ class Stopped(Exception):
 
 
 class StreamError(Exception):
-    """The program cannot go on; says why, and what to do."""
+    """The program cannot continue; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is read, and what is changed.
+    """The topics, and the model that they change.
 
     Attributes:
-      topics: Their names.
+      topics: The names of the topics.
       model: The name of the model.
-      kind: What a message changes that does not say it.
-      rejected_topic: Where rejected messages go.
-      batch_size: Maximum number of messages in a request.
+      kind: The kind of change of messages that name none.
+      rejected_topic: The topic to which rejected messages are sent.
+      batch_size: The maximum number of messages in a request.
     """
 
     topics: Sequence[str]
@@ -87,11 +90,11 @@ class StreamConsumer:
         """Begins without partitions.
 
         Args:
-          client: Of the service that serves the model.
-          consumer: Reads the topics; without a subscription.
+          client: The client of the service that serves the model.
+          consumer: Reads the topics; it has no subscription.
           producer: Sends rejected messages.
-          options: What is read, and what is changed.
-          stopping: Set when the program should end.
+          options: The topics, and the model that they change.
+          stopping: An event that is set when the program should end.
         """
         self._client = client
         self._consumer = consumer
@@ -105,7 +108,7 @@ class StreamConsumer:
         """Applies messages until the program should end.
 
         Raises:
-          StreamError: It cannot go on.
+          StreamError: The program cannot continue.
         """
         try:
             while True:
@@ -122,17 +125,18 @@ class StreamConsumer:
         if time.monotonic() < self._partitions_at:
             return
         self._partitions_at = time.monotonic() + PARTITIONS_S
-        partitions = [
-            (topic, number)
-            for topic in self._options.topics
-            for number in self._partitions_of(topic)
-            if (topic, number) not in self._offsets
-        ]
+        partitions = []
+        for topic in self._options.topics:
+            numbers = self._partitions_of(topic)
+            partitions += [(topic, number) for number in numbers]
+        partitions = [partition for partition in partitions if partition not in self._offsets]
         if not partitions:
             return
+
         streams = self._applied_streams()
         assigned = []
         for topic, number in partitions:
+            # Not from Kafka's offset: a change may be applied whose commit failed.
             offset = streams.get(_stream(topic, number))
             self._offsets[topic, number] = offset or 0
             if offset is None:
@@ -165,6 +169,7 @@ class StreamConsumer:
             try:
                 items.append(self._read(message))
             except UnreadableMessage as problem:
+                # What was read before it is applied first, in the order of the partition.
                 self._apply_items(partition, items, by_offset)
                 items = []
                 self._reject(message, str(problem))
@@ -178,10 +183,11 @@ class StreamConsumer:
     def _apply_items(
         self, partition: tuple[str, int], items: Sequence[Item], messages: Mapping[int, Message]
     ) -> None:
-        """Sends items; divides a request that is rejected, until it is known which message is."""
+        """Sends items; divides a rejected request until it is known which message is at fault."""
         queue = list(batches(items))
         while queue:
             self._check_stopping()
+            # Another consumer may have applied the first items meanwhile.
             batch = queue.pop(0).from_offset(self._offsets[partition])
             if batch is None:
                 continue
@@ -218,10 +224,10 @@ class StreamConsumer:
     def _check_rejection(
         self, partition: tuple[str, int], batch: Batch, problem: RowcastError
     ) -> None:
-        """Checks that a message is rejected for what it holds, and not every message would be.
+        """Checks that a message is rejected for its content, and that not every message would be.
 
         Raises:
-          StreamError: The program cannot go on.
+          StreamError: The program cannot continue.
         """
         if isinstance(problem, TooLarge):
             raise StreamError(
@@ -229,7 +235,8 @@ class StreamConsumer:
                 "with the changes, or raise the limit, and start again"
             )
         if isinstance(problem, NotFound):
-            self._applied_streams()  # raises if it is the model that is missing
+            # Raises if the model is missing, instead of a table or an id.
+            self._applied_streams()
 
     def _reject(self, message: Message, reason: str) -> None:
         """Sends a message to the topic of rejected ones, and waits until it is there."""
@@ -271,10 +278,11 @@ class StreamConsumer:
         """Waits before the next attempt.
 
         Raises:
-          StreamError: Another attempt would fail likewise.
+          StreamError: Another attempt would fail in the same way.
         """
         if not problem.retryable and not isinstance(problem, DeadlineExceeded):
             raise StreamError(f"{problem.code}: {problem}") from problem
+        # At random, so that consumers that failed together do not return together.
         wait_s = problem.retry_after_s or self._backoff_s * random.uniform(0.5, 1)
         self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
         log.warning("the next attempt follows in %.1f s: %s: %s", wait_s, problem.code, problem)

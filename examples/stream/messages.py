@@ -1,4 +1,4 @@
-"""What a message of a topic changes.
+"""Messages of a topic, and the changes that they describe.
 
 The key is the id of a row, a candidate or a context, as JSON: `300001` or `"tt0111161"`. So all
 states of an id lie in one partition, in order. The value is a JSON object, such as
@@ -26,28 +26,28 @@ _FIELDS: dict[tuple[Kind, Action], frozenset[str]] = {
     ("contexts", "attributes"): frozenset({"attributes"}),
     ("contexts", "delete"): frozenset(),
 }
-"""The fields of a value, beside kind, action, target and sequence, which all may have."""
-_ALL_HAVE = frozenset({"kind", "action", "target", "sequence"})
+"""The fields of a value by kind and action, beside _COMMON_FIELDS."""
+_COMMON_FIELDS = frozenset({"kind", "action", "target", "sequence"})
 
 
 class UnreadableMessage(Exception):
-    """A message is none that changes a model; says why."""
+    """A message describes no change of a model; the text says why."""
 
 
 class Value(BaseModel):
     """The value of a message.
 
     Attributes:
-      kind: What is changed; None: what the consumer's option says.
-      action: What is done to it.
+      kind: The kind of the changed object; None: the kind in the consumer's options.
+      action: The action on the object.
       target: The name of the table, the corpus or the context store; "": the only one.
-      feature: Of rows: the feature by whose rule the id becomes a row; "": the id is a row.
-      features: Of an upsert: all that the corpus or the store holds, by name.
-      attributes: By name; None: no value.
-      vectors: [dim] numbers by index, instead of those that the candidate tower computes.
-      vector: Of a row: [dim] numbers.
-      expires_s: When the candidate expires, in Unix seconds; None: never.
-      sequence: What the sender numbers this state of the id; None: it does not.
+      feature: The feature by whose rule the id becomes a row of a table; "": the id is a row.
+      features: For an upsert, all features of the corpus or the store, by name.
+      attributes: The attributes by name; None: no value.
+      vectors: The [dim] numbers by index, instead of the candidate tower's vectors.
+      vector: The [dim] numbers of a row.
+      expires_s: The time at which the candidate expires, in Unix seconds; None: never.
+      sequence: The sender's number of this state of the id; None: the sender does not number them.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -69,10 +69,10 @@ class Item:
     """A message that was read.
 
     Attributes:
-      offset: Of the message in its partition.
+      offset: The offset of the message in its partition.
       key: The id.
-      kind: What is changed.
-      value: What it is changed to.
+      kind: The kind of the changed object.
+      value: The new state.
     """
 
     offset: int
@@ -82,7 +82,7 @@ class Item:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What items of one request have in common: what is changed, and by which fields."""
+        """The properties that all items of one request share: the changed object and the fields."""
         value = self.value
         return (
             self.kind,
@@ -100,13 +100,13 @@ def read_item(offset: int, key: bytes | None, value: bytes | None, kind: Kind) -
     """Reads a message.
 
     Args:
-      offset: Of the message in its partition.
+      offset: The offset of the message in its partition.
       key: The id, as JSON.
       value: A JSON object; None: a tombstone.
-      kind: What a message changes that does not say it.
+      kind: The kind of change if the message names none.
 
     Raises:
-      UnreadableMessage: It is none that changes a model.
+      UnreadableMessage: The message describes no change of a model.
     """
     if key is None:
         raise UnreadableMessage("the message has no key; its id, as JSON, was expected")
@@ -133,7 +133,7 @@ def _check_fields(item: Item) -> None:
     fields = _FIELDS.get((item.kind, item.value.action))
     if fields is None:
         raise UnreadableMessage(f"action is {item.value.action!r}; rows can be upserted only")
-    wrong = sorted(item.value.model_fields_set - fields - _ALL_HAVE)
+    wrong = sorted(item.value.model_fields_set - fields - _COMMON_FIELDS)
     if wrong:
         raise UnreadableMessage(
             f"{wrong[0]} was sent, which {item.value.action} of {item.kind} does not have"

@@ -1,6 +1,4 @@
-"""Messages of a partition as requests: those of the same shape that follow each other are sent
-together.
-"""
+"""Messages of a partition as requests: consecutive messages of the same shape are sent together."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ class Batch:
     """Items of one request: at least one, each id once, all of the same shape.
 
     Attributes:
-      items: In the order of the partition.
+      items: The items, in the order of the partition.
     """
 
     items: Sequence[Item]
@@ -42,13 +40,14 @@ class Batch:
 
 
 def batches(items: Iterable[Item]) -> Iterator[Batch]:
-    """Divides items into batches, in their order: an id that comes again begins a batch, and so
-    does another shape.
+    """Divides items into batches, in their order: a repeated id begins a new batch, and so does
+    another shape.
     """
     batch: list[Item] = []
     keys = set()
     for item in items:
-        if batch and (item.key in keys or item.shape != batch[0].shape or _mixes(item, batch[0])):
+        is_new_shape = batch and (item.shape != batch[0].shape or _mixes(item, batch[0]))
+        if item.key in keys or is_new_shape:
             yield Batch(batch)
             batch = []
             keys = set()
@@ -64,18 +63,18 @@ def _mixes(item: Item, first: Item) -> bool:
 
 
 def send(client: Client, model: str, stream: str, from_offset: int, batch: Batch) -> ChangeResult:
-    """Sends a batch; returns what became of it.
+    """Sends a batch; returns the state after it.
 
     Args:
-      client: Of the service.
+      client: The client of the service.
       model: The name of the model.
       stream: The name of the stream.
-      from_offset: Up to which the stream was applied, as far as the consumer knows.
-      batch: What to change.
+      from_offset: The offset up to which the stream was applied, as far as the consumer knows.
+      batch: The changes.
 
     Raises:
-      RowcastError: It was not applied, or nobody knows: see `rowcast_client.errors`. Sent again, it
-        is applied at most once.
+      RowcastError: The batch was not applied, or the service did not confirm it: see
+        `rowcast_client.errors`. If it is sent again, it is applied at most once.
     """
     ids = [item.key for item in batch.items]
     values = [item.value for item in batch.items]

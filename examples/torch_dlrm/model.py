@@ -12,14 +12,20 @@ NUMBERS = 13
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each category's table, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      rows: The number of rows of each category's table.
+      ids: The maximum number of ids of each category in an example; 1: exactly one id.
+      dim: The width of the tables' rows.
+      bottom: The widths of the hidden layers of the bottom network; a layer of `dim` follows.
+      top: The widths of the hidden layers of the top network.
+    """
 
     rows: tuple[int, ...]
     ids: tuple[int, ...]
-    """The most ids of each category in an example; 1: exactly one."""
     dim: int
     bottom: tuple[int, ...]
-    """Hidden layers; the last one, of `dim`, follows."""
     top: tuple[int, ...]
 
 

@@ -1,4 +1,4 @@
-"""Trains DLRM in PyTorch on clicks in Criteo's shape, and writes what an export needs.
+"""Trains DLRM in PyTorch on clicks in Criteo's shape, and writes the files of an export.
 
 python -m examples.torch_dlrm.train [--out DIR], with torch and numpy
 """
@@ -40,13 +40,13 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     model.eval()
 
     contexts = data.contexts(requests.COUNT[scale])
-    shown = data.shown(CANDIDATES * requests.COUNT[scale])
-    pairs = requests.pairs(contexts, shown)
+    candidates = data.candidates(CANDIDATES * requests.COUNT[scale])
+    pairs = requests.pairs(contexts, candidates)
     scores = call(model, pairs)
-    bodies = requests.rankings(contexts, shown)
+    bodies = requests.rankings(contexts, candidates)
     recorded = {**pairs, "recorded_click": scores}
-    asked = trained.Asked(bodies, {"score": scores}, recorded)
-    trained.write_files(out, Path(__file__).parent, sizes, asked)
+    reference = trained.ReferenceRequests(bodies, {"score": scores}, recorded)
+    trained.write_files(out, Path(__file__).parent, sizes, reference)
     checkpoint.save({"model": model.state_dict()}, checkpoint_id=out / "checkpoint")
 
     numbers, bags = tensors(take(pairs, np.arange(8)))
@@ -61,9 +61,9 @@ def fit(model: DLRM, features: Columns, labels: Columns) -> None:
     losses = []
     for first in range(0, size(features) - BATCH + 1, BATCH):
         batch = np.arange(first, first + BATCH)
-        found = model(*tensors(take(features, batch)))
+        logits = model(*tensors(take(features, batch)))
         clicks = torch.from_numpy(labels["click"][batch])
-        loss = torch.nn.functional.binary_cross_entropy(found["click"], clicks)
+        loss = torch.nn.functional.binary_cross_entropy(logits["click"], clicks)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -18,13 +18,15 @@ from examples.wide_deep.model import NUMBERS, Sizes
 LABEL = "label"
 CONTEXT_NUMBERS = 6
 CONTEXT_CATEGORIES = 25
-"""The first numbers and categories tell who sees the page; the others tell what is shown on it."""
+"""Number of numbers and categories, at the beginning, that describe who sees the page. The others
+describe the candidate that is shown.
+"""
 CONTEXT_BAG = 37
-"""One of the categories with ten ids is of who sees the page: what was read last."""
+"""Position of the category with ten ids that describes who sees the page: the pages read last."""
 
 
 class Impressions:
-    """Draws impressions and whether they were clicked; the same seed draws the same ones."""
+    """Draws impressions and whether they were clicked. The same seed draws the same impressions."""
 
     def __init__(self, sizes: Sizes, seed: int) -> None:
         """Prepares the draw of what a model of these sizes takes."""
@@ -32,42 +34,47 @@ class Impressions:
         self._random = np.random.default_rng(seed)
         names = list(sizes.categories)
         context = {*names[:CONTEXT_CATEGORIES], names[CONTEXT_BAG]}
-        self.of_contexts = (
+        self.context_names = (
             *NUMBERS[:CONTEXT_NUMBERS],
             *(name for name in names if name in context),
         )
-        self.of_shown = (
+        self.candidate_names = (
             *NUMBERS[CONTEXT_NUMBERS:],
             *(name for name in names if name not in context),
         )
 
     def draw(self, names: Sequence[str], n: int) -> dict[str, NDArray[Any]]:
         """Draws n values of each of the named features."""
-        found: dict[str, NDArray[Any]] = {}
+        columns: dict[str, NDArray[Any]] = {}
         for name in names:
             if name in NUMBERS:
-                found[name] = np.floor(np.exp(self._random.normal(1.0, 1.5, n))).astype(np.float32)
+                columns[name] = np.floor(np.exp(self._random.normal(1.0, 1.5, n))).astype(
+                    np.float32
+                )
                 continue
             ids = self._sizes.ids[name]
             # Few ids are seen often and most hardly ever, as in the logs.
             drawn = self._random.random(n if ids == 1 else (n, ids)) ** 4
-            found[name] = (self._sizes.categories[name] * drawn).astype(np.int64)
-            if self._sizes.hashed:  # ids of another system, of which the model knows no range
-                found[name] = found[name] * 1_000_003 + 7_919
-        return found
+            columns[name] = (self._sizes.categories[name] * drawn).astype(np.int64)
+            # Ids of another system, whose range the model does not know.
+            if self._sizes.hashed:
+                columns[name] = columns[name] * 1_000_003 + 7_919
+        return columns
 
     def batch(self, n: int) -> dict[str, NDArray[Any]]:
         """Draws n impressions with their label."""
         features = self.draw((*NUMBERS, *self._sizes.categories), n)
-        chances = 1 / (1 + np.exp(-self._logits(features)))
-        return {**features, LABEL: (self._random.random(n) < chances).astype(np.float32)}
+        probabilities = 1 / (1 + np.exp(-self._logits(features)))
+        labels = (self._random.random(n) < probabilities).astype(np.float32)
+        return {**features, LABEL: labels}
 
     def _logits(self, features: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """Every id has an effect; some categories also change what the next one's does."""
+        """Every id has an effect; some categories also change the effect of the next one."""
         effects = []
-        for place, (name, ids) in enumerate(self._sizes.ids.items()):
-            each = effect(np.ravel(features[name]), place)
-            effects.append(each if ids == 1 else each.reshape(-1, ids).mean(axis=1))
+        for number, (name, ids) in enumerate(self._sizes.ids.items()):
+            id_effects = effect(np.ravel(features[name]), number)
+            # An input with several ids has their mean effect.
+            effects.append(id_effects.reshape(-1, ids).mean(axis=1))
         crossed = sum(
             first * second for first, second in zip(effects[:10:2], effects[1:10:2], strict=True)
         )
@@ -79,7 +86,7 @@ class Impressions:
 def write_batches(data: Impressions, folder: Path, records: int, batch: int) -> list[str]:
     """Writes records of `batch` impressions each; returns the files, of one record each."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [str(folder / f"batch-{place:05d}.tfrecord") for place in range(records)]
+    files = [str(folder / f"batch-{number:05d}.tfrecord") for number in range(records)]
     for file in files:
         features = {name: _feature(values) for name, values in data.batch(batch).items()}
         with tf.io.TFRecordWriter(file) as writer:

@@ -24,28 +24,35 @@ TEN_HOT = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of each category's tables, and the widths of the network."""
+    """The sizes of the model.
+
+    Attributes:
+      rows: The number of rows of each category's table.
+      hashed: Whether ids are any integers, which the model hashes; otherwise they are rows.
+      dim: The width of the tables' rows.
+      hidden: The widths of the hidden layers.
+      ten_hot: The number of categories, at the end, that have ten ids in each example; the others
+        have one.
+    """
 
     rows: tuple[int, ...]
     hashed: bool
-    """Whether ids are any integers, which the model hashes; else they are rows."""
     dim: int
     hidden: tuple[int, ...]
     ten_hot: int = 3
-    """The last categories have ten ids in each example, the others one."""
 
     @property
     def categories(self) -> dict[str, int]:
-        """Rows by the name of the category: c1, c2, ..."""
+        """The number of rows by the name of the category: c1, c2, ..."""
         return {f"c{number}": rows for number, rows in enumerate(self.rows, 1)}
 
     @property
     def ids(self) -> dict[str, int]:
-        """How many ids an example has, by the name of the category."""
-        several = len(self.rows) - self.ten_hot
-        return {
-            name: TEN_HOT if place >= several else 1 for place, name in enumerate(self.categories)
-        }
+        """The number of ids in an example, by the name of the category."""
+        names = list(self.categories)
+        counts = dict.fromkeys(names, 1)
+        counts.update(dict.fromkeys(names[max(0, len(names) - self.ten_hot) :], TEN_HOT))
+        return counts
 
 
 def deep_columns(sizes: Sizes) -> list[Any]:
@@ -107,8 +114,8 @@ class WideDeep(tf.keras.Model):  # type: ignore[misc]
 
 def build_model() -> WideDeep:
     """Returns the untrained model in the sizes that the training wrote beside this file."""
-    page = json.loads(Path(__file__).with_name("sizes.json").read_text())
-    model = WideDeep(Sizes(**page))
+    sizes = Sizes(**json.loads(Path(__file__).with_name("sizes.json").read_text()))
+    model = WideDeep(sizes)
     shapes = {name: [1] if ids == 1 else [1, ids] for name, ids in model.sizes.ids.items()}
     ids = {name: tf.zeros(shape, tf.int64) for name, shape in shapes.items()}
     model({**{name: tf.zeros([1]) for name in NUMBERS}, **ids})

@@ -1,4 +1,4 @@
-"""Trains Wide & Deep on impressions in NVIDIA's shape and writes what an export needs.
+"""Trains Wide & Deep on impressions in NVIDIA's shape and writes the files of an export.
 
 python -m examples.wide_deep.train [--out DIR] [--variant identity|hashed]
 """
@@ -22,14 +22,14 @@ ROWS = (
     10_000, 5_000, 5_000, 2_000, 2_000, 1_000, 1_000, 500, 500, 200, 200, 100, 100, 50, 50, 20, 10,
     300_000, 100_000, 10_000,
 )  # fmt: skip
-"""Of each category's two tables; the article tells their number and that they hold 9.1 GB, with 17
-values a row.
+"""Number of rows of each category's two tables. The article states the number of the tables, and
+their size of 9.1 GB with 17 values per row.
 """
 
 
 def scaled(rows: int) -> tuple[int, ...]:
     """Returns the rows of every category, none above `rows`."""
-    return tuple(min(each, rows) for each in ROWS)
+    return tuple(min(row_count, rows) for row_count in ROWS)
 
 
 SIZES = {
@@ -59,15 +59,15 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") 
     model.fit(read_batches(files, sizes, batch), verbose=2)
     held_out = data.batch(20 * requests.COUNT[scale])
     clicked = held_out.pop(LABEL)
-    reached = requests.answers(model, held_out, ["click"])["click"]
+    reached = requests.model_outputs(model, held_out, ["click"])["click"]
     print(f"AUC of {len(clicked)} held out: {training.area_under_curve(clicked, reached):.3f}")
     count = requests.COUNT[scale]
-    contexts = data.draw(data.of_contexts, count)
-    shown = data.draw(data.of_shown, CANDIDATES * count)
-    pairs = requests.pairs(contexts, shown)
-    expected = {"score": requests.answers(model, pairs, ["click"])["click"]}
-    asked = trained.Asked(requests.rankings(contexts, shown), expected, pairs)
-    trained.write_files(out, Path(__file__).parent, sizes, asked)
+    contexts = data.draw(data.context_names, count)
+    candidates = data.draw(data.candidate_names, CANDIDATES * count)
+    pairs = requests.pairs(contexts, candidates)
+    expected = {"score": requests.model_outputs(model, pairs, ["click"])["click"]}
+    reference = trained.ReferenceRequests(requests.rankings(contexts, candidates), expected, pairs)
+    trained.write_files(out, Path(__file__).parent, sizes, reference)
     trained.save(out, model=model, optimizer=optimizer)
 
 

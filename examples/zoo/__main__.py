@@ -47,7 +47,7 @@ class Zoo:
     """The zoo on this machine.
 
     Attributes:
-      checkouts: of the repositories.
+      checkouts: The checkouts of the repositories.
       data: folder with MovieLens small; None: it is downloaded, or made up.
     """
 

@@ -25,12 +25,12 @@ class Source:
     """A repository, or a package of PyPI, that publishes recommenders.
 
     Attributes:
-      url: of its repository.
-      folder: name of its checkout; "" if the zoo takes the installed package.
-      revision: commit or version of the last run of the whole zoo.
-      keras: the generation of Keras that `tf.keras` must be.
-      packages: what its models import beyond rowcast's own environment, as pip names it.
-      is_package: whether its models are imported from the checkout.
+      url: The URL of its repository.
+      folder: The name of its checkout; "" if the zoo uses the installed package.
+      revision: The commit or version of the last run of the whole zoo.
+      keras: The generation of Keras that `tf.keras` must be.
+      packages: The packages that its models import beyond rowcast's environment, as pip names them.
+      is_package: Whether its models are imported from the checkout.
     """
 
     url: str
@@ -187,9 +187,11 @@ def entries_of(names: list[str]) -> list[Entry]:
     """
     for name in names:
         if not any(_matches(entry, name) for entry in ENTRIES):
-            known = ", ".join(entry.name for entry in ENTRIES)
-            raise ValueError(f"the zoo has no {name!r}; it has {known}")
-    return [entry for entry in ENTRIES if not names or any(_matches(entry, name) for name in names)]
+            entry_names = ", ".join(entry.name for entry in ENTRIES)
+            raise ValueError(f"the zoo has no {name!r}; it has {entry_names}")
+    if not names:
+        return list(ENTRIES)
+    return [entry for entry in ENTRIES if any(_matches(entry, name) for name in names)]
 
 
 def _matches(entry: Entry, name: str) -> bool:

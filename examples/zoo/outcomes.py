@@ -34,14 +34,14 @@ class Outcome:
     """What became of one entry.
 
     Attributes:
-      entry: the entry.
-      revision: the commit or version that was run.
-      result: in words.
-      as_stated: whether the entry states this result.
-      largest: the largest difference of a response; None if there is none.
-      seconds: of all steps.
-      day: of the run, as YYYY-MM-DD.
-      versions: of the packages of the run, by the names of their projects.
+      entry: The entry.
+      revision: The commit or version that was run.
+      result: The result in words.
+      as_stated: Whether the entry states this result.
+      largest: The largest difference of a response; None if there is none.
+      seconds: The duration of all steps.
+      day: The day of the run, as YYYY-MM-DD.
+      versions: The versions of the packages of the run, by the names of their projects.
     """
 
     entry: Entry
@@ -56,7 +56,9 @@ class Outcome:
     @property
     def difference(self) -> str:
         """The largest difference in words."""
-        return "" if self.largest is None else f"{self.largest:.1e}"
+        if self.largest is None:
+            return ""
+        return f"{self.largest:.1e}"
 
     def cells(self) -> tuple[str, ...]:
         """Returns the cells of COLUMNS."""
@@ -138,11 +140,11 @@ def write_page(outcomes: Sequence[Outcome], page: Path = PAGE) -> None:
     """Writes the outcomes between the marks of the page.
 
     Args:
-      outcomes: of the whole zoo.
-      page: Markdown with the marks.
+      outcomes: The outcomes of the whole zoo.
+      page: The Markdown file with the marks.
 
     Raises:
-      ValueError: the page has no marks.
+      ValueError: The page has no marks.
     """
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""What a trained model returned, and the requests that a service must answer with the same."""
+"""Outputs of a trained model, and the requests for which a service must return the same."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ CANDIDATES = 5
 
 @dataclass(frozen=True)
 class Recorded:
-    """Requests and what the trained model returned for them.
+    """Requests, and the outputs of the trained model for them.
 
     Attributes:
-      bodies: the requests; `call` in each is the kind.
-      expected: as `examples.trained.Asked` has them.
+      bodies: The requests; `call` is the name of the call.
+      expected: The outputs by name, as in `examples.trained.ReferenceRequests`.
     """
 
     bodies: list[requests.Body]
-    expected: requests.Answers
+    expected: requests.Outputs
 
-    def __add__(self, other: Recorded) -> Recorded:
+    def __add__(self, further: Recorded) -> Recorded:
         """Returns the requests of both."""
-        return Recorded([*self.bodies, *other.bodies], {**self.expected, **other.expected})
+        return Recorded([*self.bodies, *further.bodies], {**self.expected, **further.expected})
 
     def write(self, folder: Path) -> None:
         """Writes both to the folder of a run."""
@@ -59,19 +59,21 @@ def rankings(
     returned = call(requests.pairs(contexts, candidates))
     if not isinstance(returned, Mapping):
         returned = {outputs[0]: returned}
-    heads = [{"heads": list(outputs)}] if len(outputs) > 1 else [{}]
+    options: dict[str, list[str]] = {}
+    if len(outputs) > 1:
+        options = {"heads": list(outputs)}
     expected = {name: flat(returned[name]) for name in outputs}
     expected.setdefault(SCORE, expected[outputs[0]])
-    return Recorded(requests.rankings(contexts, candidates, heads), expected)
+    return Recorded(requests.rankings(contexts, candidates, [options]), expected)
 
 
 def embeddings(tower: str, features: Columns, vectors: Any) -> Recorded:
     """Records the vectors that a model returns for n examples.
 
     Args:
-      tower: of the bundle.
-      features: what the tower takes, n of each.
-      vectors: [n, ...]; a service returns the numbers of an example in one list.
+      tower: The name of the tower in the bundle.
+      features: The inputs of the tower, n of each.
+      vectors: [n, ...] The vectors; a service returns the numbers of an example in one list.
     """
     bodies: list[requests.Body] = [
         {"call": "embed", "tower": tower, "features": sent(features, position)}
@@ -105,7 +107,9 @@ def nested(columns: Columns) -> dict[str, Any]:
     levels: dict[str, Any] = {}
     for name, column in columns.items():
         outer, _, inner = name.rpartition(".")
-        level = levels.setdefault(outer, {}) if outer else levels
+        level = levels
+        if outer:
+            level = levels.setdefault(outer, {})
         level[inner] = column
     return levels
 

@@ -30,9 +30,9 @@ class Viewings:
     """Who watched what.
 
     Attributes:
-      source: where the data came from, in words.
-      titles: of the movies 1, 2, ..., such as `Toy Story (1995)`.
-      genres: of the movies, by name.
+      source: A description of the data's source.
+      titles: The titles of the movies 1, 2, ..., such as `Toy Story (1995)`.
+      genres: The names of each movie's genres.
     """
 
     def __init__(self, movielens: data.MovieLens) -> None:
@@ -47,10 +47,10 @@ class Viewings:
         self.genres = movies.genres[:MOVIES]
         user = np.unique(ratings.users, return_inverse=True)[1] + 1
         movie = np.searchsorted(movies.ids, ratings.movies) + 1
-        kept = (user <= USERS) & (movie <= MOVIES)
-        self._user = user[kept].astype(np.int32)
-        self._movie = movie[kept].astype(np.int32)
-        self._timestamp = ratings.timestamps[kept]
+        is_kept = (user <= USERS) & (movie <= MOVIES)
+        self._user = user[is_kept].astype(np.int32)
+        self._movie = movie[is_kept].astype(np.int32)
+        self._timestamp = ratings.timestamps[is_kept]
 
     def draw(self, count: int, seed: int = 1) -> dict[str, Column]:
         """Returns `count` random viewings, each with the history before it.

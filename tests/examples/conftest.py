@@ -11,7 +11,7 @@ from tests.examples.showing import Ask, ExamplesService
 
 @pytest.fixture(scope="session")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """Trains and exports an example, and asks a service that has the bundles of all of them."""
+    """Trains and exports an example, and calls a service that has the bundles of all examples."""
     root = tmp_path_factory.mktemp("examples") / "bundles"
     root.mkdir()
     service = ExamplesService(root)

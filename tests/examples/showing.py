@@ -1,4 +1,4 @@
-"""Trains tiny versions of examples and exports them in this process, and asks a service."""
+"""Trains tiny versions of examples and exports them in this process, and calls a service."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.e2e.services import workers_of
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An example that was exported, served and asked.
+class ServedExample:
+    """An example that was exported, served and called.
 
     Attributes:
-      folder: Where it was trained.
-      manifest: Of its bundle.
-      differences: Of the answers from the original model's, over HTTP and over gRPC.
+      folder: The folder of the training.
+      manifest: The manifest of the bundle.
+      differences: The differences from the original model's outputs, over HTTP and over gRPC.
     """
 
     folder: Path
@@ -39,11 +39,11 @@ class Asked:
 
     @property
     def within(self) -> bool:
-        """Whether every answer keeps the parity rule."""
+        """Whether every output keeps the parity rule."""
         return max(difference.of_limit for difference in self.differences) <= 1
 
 
-Ask = Callable[..., Asked]
+Ask = Callable[..., ServedExample]
 
 
 class ExamplesService:
@@ -55,12 +55,12 @@ class ExamplesService:
         self._process = Process(root)
         self._process.event("listening")
 
-    def ask(self, name: str, folder: Path, *, apart: bool = False) -> Asked:
+    def ask(self, name: str, folder: Path, *, apart: bool = False) -> ServedExample:
         """Does with a tiny version what `make demo-models` does.
 
         Args:
-          name: Of the example, and of its model in the service.
-          folder: Where it is trained.
+          name: The name of the example, and of its model in the service.
+          folder: The folder of the training.
           apart: Train in a process of its own: Keras has one backend in a process.
         """
         published = train_and_export(name, folder, name, apart=apart)
@@ -75,10 +75,10 @@ class ExamplesService:
             replay.over_http(f"http://127.0.0.1:{ports['http']}", name, bodies),
             replay.over_grpc(f"grpc://127.0.0.1:{ports['grpc']}", name, bodies),
         )
-        http, grpc = (replay.compare(bodies, found, expected) for found in answers)
+        http, grpc = (replay.compare(bodies, results, expected) for results in answers)
         (worker,) = workers_of(self._process)
         assert "libtensorflow" not in Path(f"/proc/{worker.pid}/maps").read_text()
-        return Asked(folder, published.manifest, (http, grpc))
+        return ServedExample(folder, published.manifest, (http, grpc))
 
     def close(self) -> None:
         """Ends the service."""

@@ -4,26 +4,26 @@ reads.
 
 import pytest
 
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 RANKING = {"ranking_users", "ranking_movies", "ranking_hours", "genres"}
 
 
 @pytest.fixture(scope="module")
-def cotrained(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def cotrained(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("cotrained", tmp_path_factory.mktemp("cotrained"))
 
 
-def test_service_ranks_as_tensorflow_does(cotrained: Asked) -> None:
+def test_service_ranks_as_tensorflow_does(cotrained: ServedExample) -> None:
     assert cotrained.within
 
 
-def test_only_the_tables_of_the_ranking_are_exported(cotrained: Asked) -> None:
+def test_only_the_tables_of_the_ranking_are_exported(cotrained: ServedExample) -> None:
     assert set(cotrained.manifest.tables) == RANKING
     assert set(cotrained.manifest.towers) == {"ranking"}
 
 
-def test_input_of_two_tables_is_looked_up_in_that_of_the_ranking(cotrained: Asked) -> None:
+def test_input_of_two_tables_is_looked_up_in_that_of_the_ranking(cotrained: ServedExample) -> None:
     read = {
         name: getattr(feature, "table", None)
         for name, feature in cotrained.manifest.features.items()

@@ -1,4 +1,4 @@
-"""DCN v2 with crosses of low rank over bags: the service answers as the trained model did.
+"""DCN v2 with crosses of low rank over bags: the service responds as the trained model did.
 
 Those of full rank are held to theirs by tests/golden/test_examples.py.
 """
@@ -7,20 +7,20 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature
 from examples import criteo
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 
 @pytest.fixture(scope="module")
-def dcn(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def dcn(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("dcn_v2_low_rank", tmp_path_factory.mktemp("dcn_v2"))
 
 
-def test_service_ranks_dcn_as_tensorflow_does(dcn: Asked) -> None:
+def test_service_ranks_dcn_as_tensorflow_does(dcn: ServedExample) -> None:
     assert dcn.within
     assert [form.kind for form in dcn.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
 
 
-def test_categories_with_several_ids_are_bags_that_are_averaged(dcn: Asked) -> None:
+def test_categories_with_several_ids_are_bags_that_are_averaged(dcn: ServedExample) -> None:
     features = {
         name: feature
         for name, feature in dcn.manifest.features.items()

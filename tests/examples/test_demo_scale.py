@@ -1,4 +1,4 @@
-"""`make demo-scale` as plain processes: every answer is that of one process, while a replica is
+"""`make demo-scale` as plain processes: every response is that of one process, while a replica is
 killed.
 """
 

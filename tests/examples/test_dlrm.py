@@ -1,28 +1,28 @@
-"""DLRM, trained in small, exported and served: the service answers as the trained model did."""
+"""DLRM, trained in small, exported and served: the service responds as the trained model did."""
 
 import numpy as np
 import pytest
 
 from examples import criteo, demo_models, training
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 
 @pytest.fixture(scope="module")
-def dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("dlrm", tmp_path_factory.mktemp("dlrm"))
 
 
-def test_service_ranks_dlrm_as_tensorflow_does(dlrm: Asked) -> None:
+def test_service_ranks_dlrm_as_tensorflow_does(dlrm: ServedExample) -> None:
     assert dlrm.within
 
 
-def test_demo_serves_dlrm_and_finds_no_difference(dlrm: Asked) -> None:
-    assert demo_models.serve_and_ask("dlrm", dlrm.folder).within
+def test_demo_serves_dlrm_and_finds_no_difference(dlrm: ServedExample) -> None:
+    assert demo_models.serve_and_compare("dlrm", dlrm.folder).within
 
 
-def test_bundle_of_dlrm_has_26_tables_and_a_compiled_tower(dlrm: Asked) -> None:
+def test_bundle_of_dlrm_has_26_tables_and_a_compiled_tower(dlrm: ServedExample) -> None:
     assert {name: table.rows for name, table in dlrm.manifest.tables.items()} == {
-        f"table_c{place}": rows for place, rows in enumerate(criteo.scaled(300, 30), 1)
+        f"table_c{number}": rows for number, rows in enumerate(criteo.scaled(300, 30), 1)
     }
     assert [form.kind for form in dlrm.manifest.towers["ranking"].forms] == [
         "saved_model",
@@ -30,7 +30,7 @@ def test_bundle_of_dlrm_has_26_tables_and_a_compiled_tower(dlrm: Asked) -> None:
     ]
     roles = {name: feature.role for name, feature in dlrm.manifest.features.items()}
     assert [name for name, role in roles.items() if role == "candidate"] == [
-        f"c{place}" for place in range(17, 27)
+        f"c{number}" for number in range(17, 27)
     ]
 
 

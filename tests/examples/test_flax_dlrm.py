@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 pytest.importorskip("flax")
 
@@ -10,15 +10,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def flax_dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def flax_dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("flax_dlrm", tmp_path_factory.mktemp("flax_dlrm"))
 
 
-def test_service_ranks_as_jax_does(flax_dlrm: Asked) -> None:
+def test_service_ranks_as_jax_does(flax_dlrm: ServedExample) -> None:
     assert flax_dlrm.within
 
 
-def test_features_are_rows_of_tables_and_have_the_roles_of_the_recipe(flax_dlrm: Asked) -> None:
+def test_features_are_rows_of_tables_and_have_the_roles_of_the_recipe(
+    flax_dlrm: ServedExample,
+) -> None:
     features = flax_dlrm.manifest.features
     candidates = {name for name, feature in features.items() if feature.role == "candidate"}
     assert len(features) == 27

@@ -2,24 +2,26 @@
 
 import pytest
 
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("flax_two_tower", tmp_path_factory.mktemp("two_tower"))
 
 
-def test_service_retrieves_and_embeds_as_jax_does(two_tower: Asked) -> None:
+def test_service_retrieves_and_embeds_as_jax_does(two_tower: ServedExample) -> None:
     assert two_tower.within
 
 
-def test_towers_share_a_table_and_keep_the_features_that_they_need(two_tower: Asked) -> None:
+def test_towers_share_a_table_and_keep_the_features_that_they_need(
+    two_tower: ServedExample,
+) -> None:
     manifest = two_tower.manifest
     takes = {
-        name: {source for one in tower.inputs for source in one.sources}
+        name: {source for tower_input in tower.inputs for source in tower_input.sources}
         for name, tower in manifest.towers.items()
     }
     assert takes == {"query": {"user_id", "history", "hour"}, "candidate": {"movie_id", "year"}}

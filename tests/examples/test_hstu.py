@@ -3,21 +3,21 @@
 import pytest
 
 from bundle.format.manifest import EmbeddedFeature
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def hstu(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def hstu(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("hstu", tmp_path_factory.mktemp("hstu"))
 
 
-def test_service_retrieves_and_embeds_as_jax_does(hstu: Asked) -> None:
+def test_service_retrieves_and_embeds_as_jax_does(hstu: ServedExample) -> None:
     assert hstu.within
 
 
-def test_histories_and_movies_read_one_table_and_padding_its_first_row(hstu: Asked) -> None:
+def test_histories_and_movies_read_one_table_and_padding_its_first_row(hstu: ServedExample) -> None:
     manifest = hstu.manifest
     assert set(manifest.tables) == {"movies"}
     history = manifest.features["history"]

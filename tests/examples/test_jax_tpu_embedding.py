@@ -4,27 +4,29 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature
 from export.checkpoint.inventory.layout_file import read_embedding_spec
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def ranker(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def ranker(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("jax_tpu_embedding", tmp_path_factory.mktemp("ranker"))
 
 
-def test_service_scores_as_jax_does(ranker: Asked) -> None:
+def test_service_scores_as_jax_does(ranker: ServedExample) -> None:
     assert ranker.within
 
 
-def test_features_have_the_tables_and_combiners_of_their_specifications(ranker: Asked) -> None:
-    found = {
+def test_features_have_the_tables_and_combiners_of_their_specifications(
+    ranker: ServedExample,
+) -> None:
+    features = {
         name: (feature.table, feature.combiner)
         for name, feature in ranker.manifest.features.items()
         if isinstance(feature, EmbeddedFeature)
     }
-    assert found == {
+    assert features == {
         "user_id": ("users", None),
         "history": ("movies", "mean"),
         "hour": ("hours", None),
@@ -33,7 +35,7 @@ def test_features_have_the_tables_and_combiners_of_their_specifications(ranker: 
     }
 
 
-def test_tables_that_share_a_stack_come_from_one_array(ranker: Asked) -> None:
+def test_tables_that_share_a_stack_come_from_one_array(ranker: ServedExample) -> None:
     sources = {name: table.source for name, table in ranker.manifest.tables.items()}
     assert sources["users"].key == sources["movies"].key == "embedding.movies_users.table"
     assert sources["hours"].key == "embedding.hours.table"

@@ -4,7 +4,7 @@ finds.
 
 import pytest
 
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 pytest.importorskip("jax")
 pytest.importorskip("orbax.checkpoint")
@@ -13,15 +13,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("keras3_jax", tmp_path_factory.mktemp("two_tower"), apart=True)
 
 
-def test_service_retrieves_and_embeds_as_keras_does_on_jax(two_tower: Asked) -> None:
+def test_service_retrieves_and_embeds_as_keras_does_on_jax(two_tower: ServedExample) -> None:
     assert two_tower.within
 
 
-def test_tables_are_those_of_the_orbax_checkpoint(two_tower: Asked) -> None:
+def test_tables_are_those_of_the_orbax_checkpoint(two_tower: ServedExample) -> None:
     keys = {name: table.source.key for name, table in two_tower.manifest.tables.items()}
     assert keys == {
         "users": "trainable_variables.two_tower.users.embeddings",

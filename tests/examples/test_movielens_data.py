@@ -28,32 +28,32 @@ def write_files(directory: Path) -> None:
 
 
 def test_synthetic_data_has_the_shape_of_movielens() -> None:
-    made = data.make()
-    ratings = made.ratings
-    assert len(made.movies.ids) == 9_700
-    assert np.all(np.diff(made.movies.ids) > 0)
-    assert made.movies.ids[-1] <= 193_609
+    movielens = data.make()
+    ratings = movielens.ratings
+    assert len(movielens.movies.ids) == 9_700
+    assert np.all(np.diff(movielens.movies.ids) > 0)
+    assert movielens.movies.ids[-1] <= 193_609
     assert len(ratings.users) == 100_000
     assert np.array_equal(np.unique(ratings.users), np.arange(1, 611))
     assert np.bincount(ratings.users)[1:].min() >= 20
     pairs = np.stack([ratings.users, ratings.movies])
     assert np.unique(pairs, axis=1).shape[1] == 100_000
-    assert set(ratings.movies) <= set(made.movies.ids)
-    assert all(0 < len(names) <= 3 for names in made.movies.genres)
-    assert len(set(made.movies.titles)) == 9_700
-    assert "made up" in made.source
+    assert set(ratings.movies) <= set(movielens.movies.ids)
+    assert all(0 < len(names) <= 3 for names in movielens.movies.genres)
+    assert len(set(movielens.movies.titles)) == 9_700
+    assert "made up" in movielens.source
 
 
 def test_synthetic_data_has_the_movies_of_the_docs() -> None:
     pages = [ROOT / "README.md", ROOT / "client" / "README.md"]
-    asked = re.compile(
+    request_pattern = re.compile(
         r'(?:candidates|history|exclude|"id|"ids|--candidates)"?[ :=]+\[?(\d[\d, ]*)'
     )
     ids = {
-        int(each)
+        int(movie)
         for page in pages
-        for found in asked.findall(page.read_text())
-        for each in re.findall(r"\d+", found)
+        for history_text in request_pattern.findall(page.read_text())
+        for movie in re.findall(r"\d+", history_text)
     }
     assert {1, 260, 1196} <= ids
     assert ids <= set(data.make().movies.ids.tolist())
@@ -61,32 +61,38 @@ def test_synthetic_data_has_the_movies_of_the_docs() -> None:
 
 def test_synthetic_data_depends_on_the_seed_alone() -> None:
     first = data.make(3, SMALL)
-    again = data.make(3, SMALL)
-    other = data.make(4, SMALL)
-    assert np.array_equal(first.ratings.movies, again.ratings.movies)
-    assert np.array_equal(first.ratings.timestamps, again.ratings.timestamps)
-    assert first.movies.genres == again.movies.genres
-    assert not np.array_equal(first.ratings.movies, other.ratings.movies)
+    same_seed = data.make(3, SMALL)
+    other_seed = data.make(4, SMALL)
+    assert np.array_equal(first.ratings.movies, same_seed.ratings.movies)
+    assert np.array_equal(first.ratings.timestamps, same_seed.ratings.timestamps)
+    assert first.movies.genres == same_seed.movies.genres
+    assert not np.array_equal(first.ratings.movies, other_seed.ratings.movies)
 
 
 def test_synthetic_viewers_watch_few_clusters() -> None:
-    made = generated.generate(SMALL, np.random.default_rng(5))
-    cluster_of = dict(zip(made.movie_ids.tolist(), made.clusters.tolist(), strict=True))
-    user = made.users == 1
-    counts = np.bincount([cluster_of[movie] for movie in made.movies[user].tolist()], minlength=4)
+    generated_data = generated.generate(SMALL, np.random.default_rng(5))
+    cluster_of = dict(
+        zip(generated_data.movie_ids.tolist(), generated_data.clusters.tolist(), strict=True)
+    )
+    user = generated_data.users == 1
+    counts = np.bincount(
+        [cluster_of[movie] for movie in generated_data.movies[user].tolist()], minlength=4
+    )
     assert np.sort(counts)[-3:].sum() >= 0.7 * counts.sum()
 
 
 def test_synthetic_sequels_follow_their_movies_and_no_movie_is_watched_twice() -> None:
     frequent = {}
     for share in (0.0, 0.5):
-        made = data.make(5, replace(SMALL, users=60, ratings=3_000, sequels=share)).ratings
+        ratings = data.make(5, replace(SMALL, users=60, ratings=3_000, sequels=share)).ratings
         assert (
-            len(set(zip(made.users.tolist(), made.movies.tolist(), strict=True)))
-            == len(made.users)
+            len(set(zip(ratings.users.tolist(), ratings.movies.tolist(), strict=True)))
+            == len(ratings.users)
             == 3_000
         )
-        pairs = np.stack([made.movies[:-1], made.movies[1:]], 1)[made.users[:-1] == made.users[1:]]
+        pairs = np.stack([ratings.movies[:-1], ratings.movies[1:]], 1)[
+            ratings.users[:-1] == ratings.users[1:]
+        ]
         _, counts = np.unique(pairs, axis=0, return_counts=True)
         frequent[share] = np.count_nonzero(counts >= 3)
     assert frequent[0.5] > 5 * frequent[0.0]
@@ -185,9 +191,9 @@ def test_find_without_directory_or_site_makes_synthetic_data_with_a_note(
         raise data.DataError("the site cannot be had")
 
     monkeypatch.setattr(data, "download", unreachable)
-    found = data.find(None, tmp_path)
-    assert "made up" in found.source
-    assert "cannot be had" in found.source
+    movielens = data.find(None, tmp_path)
+    assert "made up" in movielens.source
+    assert "cannot be had" in movielens.source
 
 
 def test_find_with_a_wrong_directory_does_not_fall_back(tmp_path: Path) -> None:

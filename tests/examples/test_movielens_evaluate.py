@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from examples.movielens import companions, data, evaluate
-from examples.movielens.evaluate import Ask
+from examples.movielens.evaluate import Question
 from examples.movielens.examples import encode, requests
 
 
-def ask(seen: list[int], wanted: list[int]) -> Ask:
-    return Ask(1, np.array(seen[-2:]), 3, np.array(seen), np.array(wanted))
+def ask(seen: list[int], wanted: list[int]) -> Question:
+    return Question(1, np.array(seen[-2:]), 3, np.array(seen), np.array(wanted))
 
 
 def test_measure_of_two_viewers_is_the_hand_computed_one() -> None:
@@ -76,10 +76,10 @@ def small() -> data.MovieLens:
 
 
 def test_requests_stop_where_the_held_out_ones_begin() -> None:
-    found = small()
-    encoded = encode(found)
-    parts = data.split(found.ratings, held_out=1)
-    first, second = evaluate.asks(encoded, requests(encoded, parts.test, history=2))
+    movielens = small()
+    encoded = encode(movielens)
+    parts = data.split(movielens.ratings, held_out=1)
+    first, second = evaluate.questions_of(encoded, requests(encoded, parts.test, history=2))
     assert (first.user_id, first.hour) == (5, 1)
     assert first.history.tolist() == [20, 30]
     assert first.seen.tolist() == [10, 20, 30]
@@ -105,16 +105,16 @@ def test_popularity_leaves_out_what_was_seen_and_orders_ties_by_id() -> None:
 
 def test_companions_are_what_was_watched_before_by_the_same_viewer_closest_first() -> None:
     encoded = encode(small())  # one viewer watched rows 0, 1, 2, 3, another 3, 2, 0
-    found = companions.count(encoded, np.arange(7))
+    counted = companions.count(encoded, np.arange(7))
     # 0 was watched 2 times, 1 once, 2 and 3 twice; closeness is 10 over the root of (times + 10) of
     # both.
-    assert [found.movies[row].tolist() for row in range(4)] == [[2, 3], [0], [1, 0, 3], [1, 0, 2]]
-    assert found.closeness[1, :2].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 0])
-    assert found.closeness[3, :3].tolist() == pytest.approx(
+    assert [counted.movies[row].tolist() for row in range(4)] == [[2, 3], [0], [1, 0, 3], [1, 0, 2]]
+    assert counted.closeness[1, :2].tolist() == pytest.approx([10 / math.sqrt(12 * 11), 0])
+    assert counted.closeness[3, :3].tolist() == pytest.approx(
         [10 / math.sqrt(12 * 11), 10 / 12, 10 / 12]
     )
 
 
 def test_companions_count_nothing_of_other_rows() -> None:
-    found = companions.count(encode(small()), np.array([0, 1, 4]))
-    assert [found.movies[row].tolist() for row in range(4)] == [[], [0], [], []]
+    counted = companions.count(encode(small()), np.array([0, 1, 4]))
+    assert [counted.movies[row].tolist() for row in range(4)] == [[], [0], [], []]

@@ -25,29 +25,29 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "movielens"
 
 
 @pytest.fixture(scope="module")
-def made() -> data.MovieLens:
+def movielens() -> data.MovieLens:
     return data.make(11, PLANTED)
 
 
 @pytest.fixture(scope="module")
-def encoded(made: data.MovieLens) -> Encoded:
-    return encode(made)
+def encoded(movielens: data.MovieLens) -> Encoded:
+    return encode(movielens)
 
 
 @pytest.fixture(scope="module")
 def trained(
-    made: data.MovieLens, tmp_path_factory: pytest.TempPathFactory
+    movielens: data.MovieLens, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, float]]:
-    """Folder of a training, and the hit-rate of each way of answering."""
+    """Folder of a training, and the hit-rate of each method."""
     from examples.movielens import train
 
     out = tmp_path_factory.mktemp("trained")
-    model = train.train(made, out, SETTINGS)
-    encoded = encode(made)
-    parts = data.split(made.ratings)
+    model = train.train(movielens, out, SETTINGS)
+    encoded = encode(movielens)
+    parts = data.split(movielens.ratings)
     seen = np.union1d(parts.train, parts.validation)
-    found = train.quality(model, encoded, parts.test, seen, SETTINGS)
-    return out, {quality.name: quality.hit_rate.value for quality in found}
+    qualities = train.quality(model, encoded, parts.test, seen, SETTINGS)
+    return out, {quality.name: quality.hit_rate.value for quality in qualities}
 
 
 @pytest.mark.slow
@@ -92,26 +92,27 @@ def test_checkpoint_holds_four_tables_with_slots_and_sizes(
 
 @pytest.mark.slow
 def test_files_beside_the_checkpoint_hold_real_ids(
-    trained: tuple[Path, dict[str, float]], made: data.MovieLens
+    trained: tuple[Path, dict[str, float]], movielens: data.MovieLens
 ) -> None:
     from pyarrow import parquet
 
     out, _ = trained
     assert [
         int(line) for line in (out / "movies.txt").read_text().splitlines()
-    ] == made.movies.ids.tolist()
+    ] == movielens.movies.ids.tolist()
     corpus = parquet.read_table(out / "movies.parquet").to_pydict()
-    assert corpus["movie_id"] == made.movies.ids.tolist()
-    assert corpus["title"] == list(made.movies.titles)
+    assert corpus["movie_id"] == movielens.movies.ids.tolist()
+    assert corpus["title"] == list(movielens.movies.titles)
     header, *popular = (out / "popular.csv").read_text().splitlines()
     assert header == "movie_id"
-    assert len(set(popular)) == min(100, len(made.movies.ids))
-    assert set(map(int, popular)) <= set(made.movies.ids.tolist())
+    assert len(set(popular)) == min(100, len(movielens.movies.ids))
+    assert set(map(int, popular)) <= set(movielens.movies.ids.tolist())
     examples = [json.loads(line) for line in (out / "examples.jsonl").read_text().splitlines()]
     assert len(examples) == 240
-    known = set(made.movies.ids.tolist())
+    known_movies = set(movielens.movies.ids.tolist())
     assert all(
-        example["movie_id"] in known and set(example["history"]) <= known for example in examples
+        example["movie_id"] in known_movies and set(example["history"]) <= known_movies
+        for example in examples
     )
     lengths = [len(example["history"]) for example in examples]
     assert min(lengths) >= 10
@@ -160,36 +161,38 @@ def test_recipe_is_a_valid_one_and_keeps_row_0_for_strangers() -> None:
 
 
 def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
-    made: data.MovieLens, encoded: Encoded
+    movielens: data.MovieLens, encoded: Encoded
 ) -> None:
-    rows = data.split(made.ratings).train
+    rows = data.split(movielens.ratings).train
     sampler = Sampler(encoded, rows, Settings(batch=128, negatives=64, user_dropout=0), seed=1)
     watched = {
         (user, movie) for user, movie in zip(encoded.users[rows], encoded.movies[rows], strict=True)
     }
-    place = {
-        (u, m): at for at, (u, m) in enumerate(zip(encoded.users, encoded.movies, strict=True))
+    row_of = {
+        (u, m): row for row, (u, m) in enumerate(zip(encoded.users, encoded.movies, strict=True))
     }
     batches = list(sampler.epoch())
     assert len(batches) == sampler.steps == len(rows) // 128
     for batch in batches[:3]:
         assert batch.movies.shape == (192,)
-        for at, user in enumerate(batch.users):
-            allowed = batch.movies[batch.allowed[at]]
-            assert [movie for movie in allowed if (user, movie) in watched] == [batch.movies[at]]
-            begin = batch.histories.offsets[at]
-            end = batch.histories.offsets[at + 1]
-            history = [place[user, movie] for movie in batch.histories.values[begin:end]]
-            target = place[user, batch.movies[at]]
+        for number, user in enumerate(batch.users):
+            allowed = batch.movies[batch.allowed[number]]
+            assert [movie for movie in allowed if (user, movie) in watched] == [
+                batch.movies[number]
+            ]
+            begin = batch.histories.offsets[number]
+            end = batch.histories.offsets[number + 1]
+            history = [row_of[user, movie] for movie in batch.histories.values[begin:end]]
+            target = row_of[user, batch.movies[number]]
             assert all(earlier < target for earlier in history)
             assert history == sorted(history)
             assert not history or target - history[-1] <= 10
 
 
 def test_sampler_expects_each_movie_as_often_as_it_is_drawn(
-    encoded: Encoded, made: data.MovieLens
+    encoded: Encoded, movielens: data.MovieLens
 ) -> None:
-    rows = data.split(made.ratings).train
+    rows = data.split(movielens.ratings).train
     sampler = Sampler(encoded, rows, Settings(batch=128, negatives=64), seed=2)
     drawn = np.zeros(len(encoded.movie_ids))
     steps = 0
@@ -202,8 +205,10 @@ def test_sampler_expects_each_movie_as_often_as_it_is_drawn(
     assert drawn[top] / steps == pytest.approx(sampler.expected[top], rel=0.2)
 
 
-def test_split_newest_takes_the_last_of_each_viewer(encoded: Encoded, made: data.MovieLens) -> None:
-    parts = data.split(made.ratings)
+def test_split_newest_takes_the_last_of_each_viewer(
+    encoded: Encoded, movielens: data.MovieLens
+) -> None:
+    parts = data.split(movielens.ratings)
     earlier, newest = split_newest(
         encoded, np.union1d(parts.train, parts.validation), data.HELD_OUT
     )
@@ -236,7 +241,11 @@ def test_recipe_makes_a_bundle_in_which_all_tables_are_external(
         "hour": "hours",
     }
     # A tower takes activations and numbers, never ids: nothing is looked up inside.
-    assert all(each.dtype == "float32" for tower in page.towers.values() for each in tower.inputs)
+    assert all(
+        tower_input.dtype == "float32"
+        for tower in page.towers.values()
+        for tower_input in tower.inputs
+    )
     assert {
         (form.kind, form.precision) for tower in page.towers.values() for form in tower.forms
     } == {

@@ -4,22 +4,22 @@ vectors finds.
 
 import pytest
 
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 
 @pytest.fixture(scope="module")
-def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("one_call_two_tower", tmp_path_factory.mktemp("two_tower"))
 
 
-def test_service_retrieves_and_embeds_as_tensorflow_does(two_tower: Asked) -> None:
+def test_service_retrieves_and_embeds_as_tensorflow_does(two_tower: ServedExample) -> None:
     assert two_tower.within
 
 
-def test_each_tower_keeps_only_the_features_that_it_needs(two_tower: Asked) -> None:
+def test_each_tower_keeps_only_the_features_that_it_needs(two_tower: ServedExample) -> None:
     towers = two_tower.manifest.towers
     takes = {
-        name: {source for one in tower.inputs for source in one.sources}
+        name: {source for tower_input in tower.inputs for source in tower_input.sources}
         for name, tower in towers.items()
     }
     assert takes == {"query": {"user_id", "history", "hour"}, "candidate": {"movie_id", "genres"}}

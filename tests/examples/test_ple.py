@@ -4,20 +4,22 @@ import json
 
 import pytest
 
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 
 @pytest.fixture(scope="module")
-def ple(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def ple(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("ple", tmp_path_factory.mktemp("ple"))
 
 
-def test_service_ranks_ple_as_tensorflow_does(ple: Asked) -> None:
+def test_service_ranks_ple_as_tensorflow_does(ple: ServedExample) -> None:
     assert ple.within
     assert ple.manifest.towers["ranking"].formula == "click^0.7 * like^0.3"
 
 
-def test_tower_is_cut_into_what_a_context_needs_what_heads_share_and_the_heads(ple: Asked) -> None:
+def test_tower_is_cut_into_what_a_context_needs_what_heads_share_and_the_heads(
+    ple: ServedExample,
+) -> None:
     tower = ple.manifest.towers["ranking"]
     assert [part.name for part in tower.parts] == [
         "context",
@@ -30,7 +32,7 @@ def test_tower_is_cut_into_what_a_context_needs_what_heads_share_and_the_heads(p
     assert [form.kind for form in forms] == ["saved_model", "litert"] * 6
 
 
-def test_requests_select_heads_by_name_by_formula_and_for_stored_users(ple: Asked) -> None:
+def test_requests_select_heads_by_name_by_formula_and_for_stored_users(ple: ServedExample) -> None:
     bodies = [json.loads(line) for line in (ple.folder / "requests.jsonl").read_text().splitlines()]
     assert {"heads": ["watch"], "formula": "watch"}.items() <= bodies[2].items()
     named = [body for body in bodies if "context_id" in body]

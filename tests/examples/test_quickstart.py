@@ -1,4 +1,4 @@
-"""The quick start as a user runs it: the committed bundle is served and asked over both
+"""The quick start as a user runs it: the committed bundle is served and called over both
 transports.
 """
 

@@ -1,19 +1,19 @@
-"""Self-attention over a masked, truncated history: the service answers as the trained model did."""
+"""Self-attention over a masked, truncated history: the service responds as the model did."""
 
 import json
 
 import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 
 @pytest.fixture(scope="module")
-def sequence(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def sequence(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
     return ask("sequence", tmp_path_factory.mktemp("sequence"))
 
 
-def test_service_ranks_the_sequence_model_as_tensorflow_does(sequence: Asked) -> None:
+def test_service_ranks_the_sequence_model_as_tensorflow_does(sequence: ServedExample) -> None:
     assert sequence.within
     assert [form.kind for form in sequence.manifest.towers["ranking"].forms] == [
         "saved_model",
@@ -21,7 +21,7 @@ def test_service_ranks_the_sequence_model_as_tensorflow_does(sequence: Asked) ->
     ]
 
 
-def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: Asked) -> None:
+def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: ServedExample) -> None:
     history = sequence.manifest.features["history@movies"]
     lengths = sequence.manifest.features["history@lengths"]
     assert isinstance(history, EmbeddedFeature)
@@ -30,7 +30,9 @@ def test_history_is_a_sequence_whose_lengths_make_the_mask(sequence: Asked) -> N
     assert (lengths.take, lengths.inputs) == ("lengths", ("history",))
 
 
-def test_requests_hold_histories_shorter_and_longer_than_the_model_looks(sequence: Asked) -> None:
+def test_requests_hold_histories_shorter_and_longer_than_the_model_looks(
+    sequence: ServedExample,
+) -> None:
     bodies = [
         json.loads(line) for line in (sequence.folder / "requests.jsonl").read_text().splitlines()
     ]

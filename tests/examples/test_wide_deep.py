@@ -1,4 +1,4 @@
-"""Wide & Deep over rows and over hashed ids, from prebatched records to answers that equal the
+"""Wide & Deep over rows and over hashed ids, from prebatched records to responses that equal the
 trained models'.
 """
 
@@ -11,7 +11,7 @@ import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature
 from examples.wide_deep import data, train
-from tests.examples.showing import Ask, Asked
+from tests.examples.showing import Ask, ServedExample
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to tf.data")
 
@@ -19,37 +19,39 @@ pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to
 @pytest.fixture(
     scope="module", params=["wide_deep", pytest.param("wide_deep_hashed", marks=pytest.mark.slow)]
 )
-def asked(
+def wide_deep(
     request: pytest.FixtureRequest, ask: Ask, tmp_path_factory: pytest.TempPathFactory
-) -> Asked:
+) -> ServedExample:
     return ask(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def test_service_ranks_wide_deep_as_tensorflow_does(asked: Asked) -> None:
-    assert asked.within
-    assert [form.kind for form in asked.manifest.towers["ranking"].forms] == [
+def test_service_ranks_wide_deep_as_tensorflow_does(wide_deep: ServedExample) -> None:
+    assert wide_deep.within
+    assert [form.kind for form in wide_deep.manifest.towers["ranking"].forms] == [
         "saved_model",
         "litert",
     ]
 
 
-def test_every_category_is_embedded_by_the_models_own_rule(asked: Asked) -> None:
+def test_every_category_is_embedded_by_the_models_own_rule(wide_deep: ServedExample) -> None:
     embedded = [
         feature
-        for feature in asked.manifest.features.values()
+        for feature in wide_deep.manifest.features.values()
         if isinstance(feature, EmbeddedFeature)
     ]
     deep = {
         feature.table: feature
         for feature in embedded
-        if asked.manifest.tables[feature.table].dim > 1
+        if wide_deep.manifest.tables[feature.table].dim > 1
     }
     hashed = any(feature.ids.kind == "graph" for feature in embedded)
     assert len(deep) == 40
     assert sorted(feature.kind for feature in deep.values()) == ["bag"] * 3 + ["single"] * 37
     assert {feature.ids.kind for feature in embedded} == {"graph" if hashed else "identity"}
     numbers = [
-        feature for feature in asked.manifest.features.values() if isinstance(feature, DenseFeature)
+        feature
+        for feature in wide_deep.manifest.features.values()
+        if isinstance(feature, DenseFeature)
     ]
     if hashed:
         assert len(embedded) == 80

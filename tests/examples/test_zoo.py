@@ -74,13 +74,13 @@ def test_command_names_what_is_missing_and_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_page_has_what_runs_recorded_and_nothing_else(tmp_path: Path) -> None:
-    ranked, other = entries_of(["deepctr/deepfm", "deepctr/din"])
+    ranked, retrieved = entries_of(["deepctr/deepfm", "deepctr/din"])
     versions = {"tensorflow": "2.20.0", "jax": "0.10.2"}
     outcome = Outcome(ranked, "0.9.4", "unchanged", True, 1.2e-7, 61.25, "2026-01-02", versions)
     outcome.write(tmp_path)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nolder\n{END}\nafter\n")
-    write_page([read_outcome(ranked, tmp_path), read_outcome(other, tmp_path / "none")], page)
+    write_page([read_outcome(ranked, tmp_path), read_outcome(retrieved, tmp_path / "none")], page)
     lines = page.read_text().splitlines()
     assert lines[0] == "before"
     assert lines[2:4] == [

@@ -20,14 +20,14 @@ import numpy as np
 
 from examples import replay, trained
 from examples.demo_models import EXAMPLES
-from examples.requests import Answers, Body
+from examples.requests import Outputs, Body
 
 ARCHIVES = Path(__file__).parent / "examples"
 REQUESTS = 6
 BYTES_MAX = 60_000
 
 
-def shortened(bodies: Sequence[Body], expected: Answers) -> tuple[list[Body], Answers]:
+def shortened(bodies: Sequence[Body], expected: Outputs) -> tuple[list[Body], Outputs]:
     """Returns the first requests, and what is expected of them."""
     kept = list(bodies[:REQUESTS])
     counts = replay.counts(kept, expected)

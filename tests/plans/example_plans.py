@@ -72,7 +72,7 @@ def _planned(
 
 
 def _write_files(package: str, folder: Path, sizes: Any) -> None:
-    nothing_asked = trained.Asked((), {}, {"": np.zeros(0)})
+    nothing_asked = trained.ReferenceRequests((), {}, {"": np.zeros(0)})
     trained.write_files(folder, EXAMPLES / package, sizes, nothing_asked)
 
 

@@ -57,7 +57,7 @@ def shakespeare(run: Run) -> Recorded:
     scores = np.asarray(model(words))
     right = int(np.sum(scores.argmax(axis=1) == labels[0]))
     if right < BATCH:
-        raise ValueError(f"the model tells {right} of the {BATCH} words that it was trained on")
+        raise ValueError(f"the model knows {right} of the {BATCH} words that it was trained on")
     return recorded.embeddings("query", {FEATURE: words[:RECORDED]}, scores[:RECORDED])
 
 

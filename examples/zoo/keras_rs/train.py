@@ -252,8 +252,8 @@ def deep_recommender(run: Run) -> Recorded:
     write_corpus(run.folder / "movies.csv", movies)
     contexts = users(run.viewings.draw(RECORDED, seed=2))
     vectors = model.candidate_model(movies)
-    asked = run.viewings.draw(RECORDED, seed=3)["movie_id"]
-    return recorded.retrievals(contexts, model.query_model(contexts), movies, vectors, asked)
+    movie_ids = run.viewings.draw(RECORDED, seed=3)["movie_id"]
+    return recorded.retrievals(contexts, model.query_model(contexts), movies, vectors, movie_ids)
 
 
 def _genre_ids(genres: Sequence[Sequence[str]]) -> NDArray[np.int32]:

@@ -114,8 +114,8 @@ def dlrm_model(features: Any, embed: Any) -> Any:
     """Returns the module of dlrm_model.py.
 
     Args:
-      features: of `criteo_features`.
-      embed: the module of SparseCoreEmbed, which moved since dlrm_model.py was written.
+      features: The features that `criteo_features` returns.
+      embed: The module of SparseCoreEmbed, which moved since dlrm_model.py was written.
     """
     published = definitions(f"{DLRM}/dlrm_model.py", embed=embed)
     return published.DLRMDCNV2(

@@ -24,13 +24,13 @@ RECORDED = 100
 LENGTH = 20
 HSTU_LENGTH = 50
 LISTED_STEPS = 20
-"""Steps after which layers of the same shapes differ enough to tell them apart."""
+"""Number of steps after which layers of the same shapes differ enough to be distinguished."""
 EXAMPLES = 64
-"""Examples with recorded outputs, for the export."""
+"""Number of examples with recorded outputs, for the export."""
 CRITEO_BATCH = 128
-"""Examples that the DLRM takes."""
+"""Number of examples in a batch of the DLRM."""
 CORES = 32
-"""SparseCores of the slice of 2x2x2 chips for which the DLRM is saved."""
+"""Number of SparseCores of the slice of 2x2x2 chips for which the DLRM is saved."""
 
 
 def sasrec(run: Run) -> Recorded:
@@ -44,7 +44,7 @@ def bert4rec(run: Run) -> Recorded:
 
 
 def _sequence_layer(run: Run, name: str) -> Recorded:
-    """Trains a layer to tell the next movie from the one before, and records its vectors."""
+    """Trains a layer to predict the next movie from the one before, and records its vectors."""
     import keras
     import tensorflow as tf
 
@@ -224,9 +224,9 @@ def _criteo(sizes: list[tuple[int, int]], count: int, seed: int) -> dict[str, An
     """Returns random numbers and ids in the form of Criteo's data set.
 
     Args:
-      sizes: rows, and ids of an example, of each feature of ids.
-      count: examples.
-      seed: of the numbers.
+      sizes: The number of rows, and of ids per example, of each feature of ids.
+      count: The number of examples.
+      seed: The seed of the generator.
     """
     random = np.random.default_rng(seed)
     numbers = random.normal(size=(count, 13)).astype(np.float32)
