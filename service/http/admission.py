@@ -222,6 +222,7 @@ class Admission:
         timeout_s = self._timeout_s
         timeout_ms = headers.get(TIMEOUT_MS)
         if timeout_ms is not None:
+            # What handles calls reports the malformed header.
             if not timeout_ms.isdecimal() or len(timeout_ms) > len(str(TIMEOUT_MS_MAX)):
                 return None
             timeout_s = min(timeout_s, int(timeout_ms) / 1000)
@@ -273,6 +274,7 @@ def _size_of(key: tuple[Any, ...]) -> int:
 
 def _headers_of(scope: Scope) -> dict[str, str]:
     """Returns the headers that admission reads; the last value of a header that was sent twice."""
+    # Others are not decoded: a browser sends dozens.
     headers = {}
     for name, value in scope["headers"]:
         if name in _HEADERS:

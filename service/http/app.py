@@ -43,6 +43,7 @@ def create_http_front(
       dataplane: Computes the calls.
       protocols: The protocols that the service speaks beside its own.
     """
+    # Admission comes first, so that a rejection costs as little as a response can.
     calls = RequestContextMiddleware(CallEndpoint(dataplane), dataplane, protocols)
     return Admission(calls, pages, dataplane, protocols)
 
@@ -82,6 +83,7 @@ def create_http_app(
     add_routes(app, dataplane)
     add_change_routes(app, dataplane, changes)
     serve_document(app, dataplane)
+    # Handlers raise errors of the service, and the middleware around them writes every response.
     app.add_exception_handler(HTTPException, _raise_as_service_error)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane, protocols=protocols)
@@ -91,6 +93,7 @@ def create_http_app(
 async def _raise_as_service_error(request: Request, problem: Exception) -> Response:
     """Turns the framework's own errors, 404 and 405 among them, into errors of the service."""
     assert isinstance(problem, HTTPException)  # noqa: S101 - registered for it
+    # A path with an empty name matches no route: 404 would send a client to look for the model.
     if _EMPTY_NAME.fullmatch(request.url.path):
         message = "a name in the path is empty; /v1/models/MODEL was expected"
         violation = FieldViolation("path", "an empty name", "/v1/models/MODEL")

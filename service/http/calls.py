@@ -211,6 +211,7 @@ class BodyReader:
         deadline = min(context.received_at + self._timeout_s, context.deadline)
         arriving = _Arriving(deadline)
         self._arriving[task] = arriving
+        # The first body that has not arrived starts the sweep; it ends with the last one.
         if not self._sweeping:
             self._sweeping = True
             asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
@@ -222,6 +223,7 @@ class BodyReader:
                     raise Cancelled("the client disconnected before the body had arrived")
                 chunk: bytes = message.get("body", b"")
                 size = len(chunk)
+                # Reserved as it arrives: a declared length may never be sent.
                 self._budget.reserve(context, size)
                 is_last = not message.get("more_body", False)
                 # Most bodies are one chunk, which is not copied.
@@ -265,6 +267,7 @@ class BodyReader:
         size = 0
         compressed = body
         while not gzip.eof:
+            # Each step may wait for a thread: the deadline may pass meanwhile.
             context.check()
             inline = len(body) <= _INLINE_BYTES and not steps
             step_bytes = _INLINE_STEP_BYTES if inline else _STEP_BYTES
@@ -279,10 +282,12 @@ class BodyReader:
             except zlib.error:
                 expected = "gzip as content-encoding says"
                 raise InvalidArgument.of_field("body", "not gzip", expected) from None
+            # What the step did not need is returned.
             self._budget.release(context, reserved - len(step))
             size = size + len(step)
             compressed = gzip.unconsumed_tail
             self._check(size, " decompressed")
+            # Nothing was left to read, and the member has not ended.
             if not step and not compressed and not gzip.eof:
                 raise InvalidArgument.of_field("body", "truncated", "a whole body of gzip")
             steps.append(step)
@@ -311,6 +316,7 @@ async def send_pieces(
     length = sum(map(len, pieces))
     all_headers = [*headers, (b"content-length", b"%d" % length)]
     await send({"type": "http.response.start", "status": 200, "headers": all_headers})
+    # Small responses, which are most, take no timer and one message.
     if length > json.PIECE_BYTES:
         await send_body(pieces, timeout_s, send)
     else:

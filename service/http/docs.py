@@ -65,6 +65,7 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
         f"{limits.max_candidates} candidates and {limits.max_values} values per body; k "
         f"{limits.max_k}; {limits.request_timeout_s:g} s per request."
     )
+    # Each call has three paths: for a model, for a version, and for a label.
     for path in MODEL_PATHS:
         parameter_names = [part.partition("}")[0] for part in path.split("{")[1:]]
         parameters = [
@@ -125,6 +126,7 @@ def _examples(dataplane: Dataplane, principal: Principal | None) -> list[_Exampl
     """Returns the examples of models that a client may use and that have a version loaded."""
     examples: list[_Example] = []
     for model, versions in sorted(dataplane.engine.models().items()):
+        # Without a current version, a request that names none has no response to show.
         current = next((state for state in versions if state.current), None)
         if current is None or len(examples) == MODELS_SHOWN:
             continue

@@ -179,6 +179,7 @@ def _response(
     else:
         status, media_type, body = protocol.error(failure)
         response = Response(body, status, media_type=media_type)
+    # Headers of HTTP beside the form of the protocol.
     if failure.retry_after_s is not None:
         response.headers["retry-after"] = str(failure.retry_after_s)
     if isinstance(problem, Unauthenticated):

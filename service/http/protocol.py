@@ -84,6 +84,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses what has arrived, or discards it after the last response of the connection."""
+        # The last response was sent, and the rest of the request is discarded.
         if self.transport.is_closing():
             self._lingering.discard(len(data))
             return
@@ -119,6 +120,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Receives a header. Trailers count as well, and are left out: nothing reads them."""
         self._steps += 1
         self._count(len(name) + len(value) + _HEADER_OVERHEAD_BYTES)
+        # A trailer.
         if not self._in_head:
             return
         if len(self.headers) >= HEADERS_MAX:
@@ -194,6 +196,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Closes the connection unless the headers of a request arrive in time. Parts of them
         prolong nothing.
         """
+        # From the end of the last response, whatever arrived since.
         remaining_s = self.idle_since + self.timeout_keep_alive - self.loop.time()
         self.timeout_keep_alive_task = self.loop.call_later(
             max(0.0, remaining_s), self.timeout_keep_alive_handler
@@ -212,6 +215,7 @@ class YieldingHttpProtocol(HttpProtocol):
         super().connection_made(transport)
         if len(self.connections) <= YIELDING_CONNECTIONS_MAX:
             return
+        # Connections with a request in progress are not closed: at least the new one is idle.
         idle = [
             connection
             for connection in self.connections

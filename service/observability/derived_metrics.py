@@ -78,6 +78,7 @@ class DerivedMetrics(Collector):
 
 def derived_values(families: Iterable[Metric]) -> dict[str, dict[Labels, float]]:
     """Returns the values of each of DERIVED, by the values of its labels."""
+    # The families hold the sums over all workers, from which the shares are computed.
     sums = _by_name(families)
     values: dict[str, dict[Labels, float]] = {name: {} for name in DERIVED}
     for labels, window in _grouped(sums["live_recall_window"], "model", "index", "sum").items():

@@ -102,6 +102,7 @@ def read_body(body: bytes, header_length: str | None, settings: ServiceSettings)
       InvalidArgument: A field or tensor is not what the protocol says; names it.
       TooLarge: There are more values or names than the limits allow.
     """
+    # Bytes may follow the JSON; the header says where it ends.
     end = len(body)
     if header_length is not None:
         end = _header_length(header_length, end)
@@ -323,6 +324,7 @@ def _inference(
         length = f"{len(request_id)} characters"
         raise InvalidArgument.of_field("id", length, f"at most {ID_CHARS_MAX}", "has")
     at_most(settings, "max_names", len(outputs), "outputs")
+    # Outputs are returned by name, so each can be named once.
     names = set[str]()
     for output in outputs:
         if output.name in names:

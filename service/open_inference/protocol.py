@@ -90,6 +90,7 @@ def model_metadata(engine: Engine, target: Target) -> dict[str, Any]:
     # The protocol describes one signature per model. Others are chosen by a parameter.
     with engine.lease(target) as version:
         signature = find_signature(version, "")
+        # Only loaded versions can be named by requests.
         states = engine.models().get(version.model, ())
         return {
             "name": version.model,
@@ -154,6 +155,7 @@ class _HttpInference:
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the body of the response."""
         text, parts = response_body(self._inference, returned)
+        # Without binary outputs, the response is JSON alone.
         if parts:
             self._response_headers = [
                 (b"content-type", OCTET_STREAM.encode()),

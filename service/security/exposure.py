@@ -19,6 +19,7 @@ def warn_of_open_endpoints(settings: ServiceSettings) -> None:
     problems = []
     if settings.tls_cert is None:
         problems.append("no TLS: requests and responses can be read and changed in transit")
+    # Either of them authenticates clients.
     if settings.tokens is None and settings.tls_client_ca is None:
         problems.append("no tokens and no client certificates: anyone can send requests")
     if problems:

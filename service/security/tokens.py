@@ -102,6 +102,7 @@ def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
         if len(words) not in {2, 3} or not _NAME.fullmatch(words[0]):
             raise ValueError(f"{line_name} is not `name token` or `name token model,model`")
         digest = _digest(words[1], line_name)
+        # Two names for one token: the log and the permissions would depend on the order of lines.
         if digest in principals:
             raise ValueError(f"{line_name} repeats the token of {principals[digest].name!r}")
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from examples import replay, trained
 from examples.demo_models import EXAMPLES
-from examples.requests import Outputs, Body
+from examples.requests import Body, Outputs
 
 ARCHIVES = Path(__file__).parent / "examples"
 REQUESTS = 6
