@@ -156,7 +156,10 @@ def staged(
     except (DestinationExists, VersionBusy) as problem:
         raise DestinationError(str(problem)) from problem
     except FeatureError as problem:
-        raise UsageError(f"an example or candidate does not fit: {problem}") from problem
+        raise UsageError(
+            f"a value of verify.examples, or of a corpus, does not fit the model: {problem}; correct "
+            "it in its file"
+        ) from problem
     except BundleError as problem:
         raise ExportError(str(problem)) from problem
     except OSError as problem:
