@@ -157,8 +157,8 @@ def staged(
         raise DestinationError(str(problem)) from problem
     except FeatureError as problem:
         raise UsageError(
-            f"a value of verify.examples, or of a corpus, does not fit the model: {problem}; correct "
-            "it in its file"
+            f"a value of verify.examples, or of a corpus, does not fit the model: {problem}; "
+            "correct it in its file"
         ) from problem
     except BundleError as problem:
         raise ExportError(str(problem)) from problem
