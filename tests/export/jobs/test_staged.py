@@ -41,8 +41,8 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
         (
             FeatureError("year", "it", "a number", "is no number"),
             UsageError,
-            "a value of verify.examples, or of a corpus, does not fit the model: feature 'year': it "
-            "is no number; a number was expected; correct it in its file",
+            "a value of verify.examples, or of a corpus, does not fit the model: feature 'year': "
+            "it is no number; a number was expected; correct it in its file",
         ),
         (FormatError("it is torn"), ExportError, "it is torn"),
         (DestinationExists("it is there"), DestinationError, "it is there"),
