@@ -40,23 +40,28 @@ _FORMAT = 2
 _FRAME = struct.Struct("<IQI")
 _FRAME_CHECKSUM = struct.Struct("<I")
 _CHECKED_FRAME = struct.Struct("<IQII")
-"""Both."""
+"""A frame with its checksum."""
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_OFFSET = 4
+"""The position of the sequence in a frame."""
 _RECOVERED_GAP = 1_000_000
-"""By how much sequences rise after a recovery: those of lost records are never used again."""
+"""The number by which sequences rise after a recovery: sequences of lost records are never used
+again.
+"""
 _READ_BYTES = 8 << 20
-"""Bytes that are read at a time."""
+"""The number of bytes that are read at a time."""
 _MARK_BYTES = 1 << 20
-"""Bytes between two offsets that a tail remembers: about as much is read to find a record."""
+"""The number of bytes between two offsets that a tail remembers: about as much is read to find a
+record.
+"""
 
 
 class Record(NamedTuple):
     """One record.
 
     Attributes:
-      sequence: Rises from record to record.
-      payload: Its bytes.
+      sequence: The sequence number, which rises from record to record.
+      payload: The content.
     """
 
     sequence: int
@@ -67,11 +72,11 @@ class Recovery(NamedTuple):
     """What `recover` did.
 
     Attributes:
-      records: How many changes the log has now.
-      dropped_bytes: How many bytes were left out.
+      records: The number of changes in the log now.
+      dropped_bytes: The number of bytes that were left out.
       lost: The sequences of the records that were left out, as ranges of the first and the last;
-        those behind the last sound record are not known.
-      damaged: Where the damaged file lies now; None: nothing was damaged.
+        sequences behind the last sound record are not known.
+      damaged: The path of the damaged file now; None: nothing was damaged.
     """
 
     records: int
@@ -101,7 +106,7 @@ class ChangeLog:
 
     Attributes:
       path: The file, which need not exist: then there are no records.
-      sequence: Of the last record that was read; 0: none was.
+      sequence: The sequence of the last record that was read; 0: none was.
       checksum: The crc32c of the payload of that record; 0: none was read.
     """
 
@@ -137,8 +142,8 @@ class ChangeLog:
         """Returns the records that were appended since the last call.
 
         Args:
-          bytes_max: Of the payloads; the next call returns the rest. At least one record is
-            returned if there is one. None: all of them are.
+          bytes_max: The maximum size of the payloads together; the next call returns the rest. At
+            least one record is returned if there is one. None: all of them are.
 
         Raises:
           LogDamaged: A record is damaged. Those before it that are new are returned after a
@@ -147,6 +152,7 @@ class ChangeLog:
           OSError: The file cannot be read.
         """
         with self._lock:
+            # Without a lock: services call this many times per second, and mostly in vain.
             if not self.has_news:
                 return []
             descriptor = _lock_to_read(self.path)
@@ -219,6 +225,8 @@ class ChangeLog:
                 record = frame.record
                 if bytes_max is not None and records and size + len(record.payload) > bytes_max:
                     break
+                # The first record is the header, read again after a recovery. It holds the last
+                # sequence before that, below which none is used again.
                 if not self._header:
                     last = _checked_header(self.path, self._model, record)
                     self.sequence = max(self.sequence, last)
@@ -245,6 +253,7 @@ class LogWriter:
           LogUnwritable: The log was removed since it was read.
         """
         log = self._log
+        # A new file in its place would begin with sequences that others have read already.
         if log._position and not log.path.exists():
             raise LogUnwritable(
                 f"change log {log.path} was removed while it is served; no change was made: put it "
@@ -260,7 +269,7 @@ class LogWriter:
         What others have appended must have been read before.
 
         Args:
-          payloads: Of at least one byte and at most `RECORD_BYTES_MAX` each.
+          payloads: The payloads, of at least one byte and at most `RECORD_BYTES_MAX` each.
 
         Returns:
           The sequence of each record.
@@ -278,10 +287,11 @@ class LogWriter:
         """Appends records of another log, which keep their sequences.
 
         Args:
-          records: Behind all that the log has, by rising sequences; payloads as of `append`.
+          records: Records behind all that the log has, by rising sequences; payloads as for
+            `append`.
 
         Raises:
-          LogUnwritable, ValueError: As of `append`.
+          LogUnwritable, ValueError: See `append`.
         """
         log = self._log
         for _, payload in records:
@@ -297,6 +307,7 @@ class LogWriter:
             begin = 0
             content = MAGIC + _framed(Record(0, header))
         content += b"".join(map(_framed, records))
+        # One write and one sync for all records: the sync is what a change waits for.
         try:
             log._inode = _write_at(log.path, content, begin)
         except OSError as problem:
@@ -326,9 +337,10 @@ class LogTail:
         """Returns the records behind the last one of a copy.
 
         Args:
-          sequence: Of the last record that the copy has; 0: it has none.
+          sequence: The sequence of the last record that the copy has; 0: it has none.
           checksum: The crc32c of the payload of that record.
-          bytes_max: Of the payloads; at least one record is returned if there is one.
+          bytes_max: The maximum size of the payloads together; at least one record is returned if
+            there is one.
 
         Raises:
           LogsDiffer: The log has no such record, so that the copy is of another log.
@@ -350,6 +362,7 @@ class LogTail:
                     os.close(descriptor)
 
     def _after(self, sequence: int, checksum: int, bytes_max: int) -> list[Record]:
+        """Does what `after` describes, under the lock of the log."""
         records: list[Record] = []
         size = 0
         is_known = not sequence
@@ -362,6 +375,7 @@ class LogTail:
                 for frame, end in _frames(self._path, descriptor, begin):
                     record = frame.record
                     self._mark(record.sequence, end)
+                    # The same sequence with another checksum is a record of another log.
                     if record.sequence == sequence:
                         is_known = not sequence or frame.checksum == checksum
                     if record.sequence <= sequence:
@@ -376,6 +390,7 @@ class LogTail:
 
     def _begin(self, sequence: int, inode: int) -> int:
         """Returns an offset at which a record begins that is not behind one with a sequence."""
+        # A recovery replaces the file, and with it all offsets.
         if inode != self._inode:
             self._inode = inode
             self._marks_sequences = []
@@ -458,6 +473,7 @@ def recover(path: Path, model: str) -> Recovery:
             file.write(MAGIC + _framed(Record(0, header)))
             file.writelines(map(_framed, records))
         files.sync(recovered)
+        # Linked rather than renamed, so that the log has a file at every moment.
         damaged = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
         os.link(path, damaged)
         recovered.replace(path)
@@ -491,11 +507,13 @@ def _next_sound(content: bytes, position: int, sequence: int) -> int:
     Args:
       content: The bytes of a log.
       position: Where to begin.
-      sequence: Of the record that was expected there; one of the next thousand follows it.
+      sequence: The sequence of the record that was expected there; one of the next thousand follows
+        it.
     """
+    # A search for the bytes of a sequence is fast; a frame at every offset would be checksummed.
     nearest = len(content)
-    for wanted in range(sequence, sequence + 1000):
-        pattern = _SEQUENCE.pack(wanted)
+    for candidate in range(sequence, sequence + 1000):
+        pattern = _SEQUENCE.pack(candidate)
         offset = content.find(pattern, position + _SEQUENCE_OFFSET, nearest)
         while offset >= 0:
             begin = offset - _SEQUENCE_OFFSET
@@ -515,8 +533,8 @@ def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame
 
     Args:
       path: The log, for errors.
-      descriptor: Of the open file.
-      position: Where to begin.
+      descriptor: The descriptor of the open file.
+      position: The position of the first record.
 
     Raises:
       LogDamaged: A record is damaged, or has no larger sequence than the one before.
@@ -528,6 +546,7 @@ def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame
     while True:
         frame = _frame_at(content, offset)
         end_of_content = position - offset + len(content)
+        # A record may be longer than what is read at a time: then twice as much is read.
         if frame is None and end_of_content < size:
             more = os.pread(descriptor, max(_READ_BYTES, len(content)), end_of_content)
             content = content[offset:] + more
@@ -536,8 +555,8 @@ def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame
         if frame is None:
             return
         if not frame.is_sound:
-            rest = os.pread(descriptor, size - position, position)
-            if not rest.strip(b"\0"):  # what a file system that lost power may leave
+            tail = os.pread(descriptor, size - position, position)
+            if not tail.strip(b"\0"):  # what a file system that lost power may leave
                 return
             raise LogDamaged(path, position, "a checksum does not match")
         if frame.record.sequence <= last:
@@ -555,6 +574,7 @@ def _frame_at(content: bytes, offset: int) -> _Frame | None:
     begin = offset + _CHECKED_FRAME.size
     if begin > len(content):
         return None
+    # The frame has a checksum of its own, since a damaged length would lead anywhere.
     length, sequence, checksum, frame_checksum = _CHECKED_FRAME.unpack_from(content, offset)
     if crc32c(content[offset : offset + _FRAME.size]) != frame_checksum:
         return _Frame(Record(sequence, b""), checksum, False, begin)
@@ -633,6 +653,7 @@ def _write_at(path: Path, content: bytes, position: int) -> int:
             files.sync(path.parent)
         return os.fstat(descriptor).st_ino
     except OSError:
+        # Half a record must not become part of the next one.
         os.ftruncate(descriptor, position)
         raise
     finally:

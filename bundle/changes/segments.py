@@ -36,11 +36,13 @@ CANDIDATES = "candidates.arrow"
 ENDED = "ended.bin"
 EXPIRES = "expires_s"
 TEMPORARY = ".temporary-"
-"""How the name of a directory begins that is not complete."""
+"""The beginning of the name of a directory that is not complete."""
 PART_BYTES = 4 << 20
-"""Of a file that are read at a time to copy it."""
+"""The number of bytes of a file that are read at a time to copy it."""
 ReadPart = Callable[[str, int, int], bytes]
-"""Returns bytes of a file by its name, an offset, and how many are wanted; fewer where it ends."""
+"""A function that returns bytes of a file by its name, an offset, and their maximum number; fewer
+where the file ends.
+"""
 _UNSORTED = "candidates.parts"
 _FORMAT = 1
 _MANIFEST_BYTES_MAX = 16 << 20
@@ -51,9 +53,9 @@ class SegmentIndex(StrictModel):
     """The vectors of one index.
 
     Attributes:
-      dim: Numbers of each vector.
-      parameters: What ScaNN was trained with, as of an index of the bundle; {}: the vectors are
-        searched exactly.
+      dim: The number of values of each vector.
+      parameters: The parameters of ScaNN's training, as in an index of the bundle; {}: the vectors
+        are searched exactly.
     """
 
     dim: Positive
@@ -67,10 +69,10 @@ class SegmentManifest(StrictModel):
       model, version, fingerprint: The version whose towers gave the vectors: the crc32c of its
         manifest tells it from another one that has its number.
       corpus: The name of the corpus.
-      sequence: Of the last change that the segment contains.
-      size: The number of candidates; of none, there are no files but `ended.bin`.
-      filters: By attribute.
-      indexes: By name.
+      sequence: The sequence of the last change that the segment contains.
+      size: The number of candidates; without any, `ended.bin` is the only file.
+      filters: The indexes of attributes, by attribute.
+      indexes: The indexes of vectors, by name.
       files: All other files.
     """
 
@@ -90,7 +92,8 @@ class Segment(NamedTuple):
     """A segment that was found sound.
 
     Attributes:
-      directory: Where its files are.
+      directory: The directory of its files.
+      manifest: The content of its `segment.json`.
     """
 
     directory: Path
@@ -136,7 +139,7 @@ def write_candidates(
     """Writes what the process knows that serves the candidates; `finish` makes a segment of it.
 
     Args:
-      directory: Of a temporary name; is made.
+      directory: The directory, which is created under a temporary name.
       parts: Candidates that follow each other: a `pyarrow.RecordBatch`, and [m, dim] vectors by
         index.
       ended: Positions before the segment that were ended, ascending.
@@ -148,6 +151,7 @@ def write_candidates(
 
     directory.mkdir(parents=True)
     ended.astype(_ENDED_DTYPE).tofile(directory / ENDED)
+    # In the batches that come, since memory may not hold all; `finish` joins them.
     writer = None
     try:
         for batch, vectors in parts:
@@ -169,9 +173,9 @@ def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ..
     checksums, and everything on the disk.
 
     Args:
-      directory: What `write_candidates` wrote, with ScaNN's files.
-      manifest: Without files and filters.
-      attributes: By which requests may filter.
+      directory: The directory that `write_candidates` wrote, with ScaNN's files.
+      manifest: The manifest, without files and filters.
+      attributes: The attributes by which requests may filter.
 
     Raises:
       OSError: The disk is full or broken.
@@ -179,6 +183,7 @@ def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ..
     if manifest.size:
         table, _ = arrow.open_trusted(directory / _UNSORTED)
         arrow.write(directory / CANDIDATES, table)
+        # The map goes with the table, so that the file's blocks are free.
         del table
         (directory / _UNSORTED).unlink()
     filters = {}
@@ -190,6 +195,7 @@ def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ..
         )
         write_attribute_index(directory / CANDIDATES, attribute, directory, entry)
         filters[attribute] = entry
+    # In the order of their names, so that equal segments have equal manifests.
     entries = []
     for path in sorted(directory.rglob("*")):
         if path.is_file():
@@ -225,8 +231,8 @@ def open_segment(directory: Path, checksum: int) -> Segment:
     """Opens a segment and compares all of its bytes with their checksums.
 
     Args:
-      directory: Of the segment.
-      checksum: Of its manifest, as the log has it.
+      directory: The directory of the segment.
+      checksum: The checksum of its manifest, as the log has it.
 
     Raises:
       DigestMismatch: A file is missing or damaged.
@@ -247,16 +253,17 @@ def read_part(directory: Path, file: str, offset: int, bytes_max: int) -> bytes:
     """Returns a part of a file of a segment, for services that copy it.
 
     Args:
-      directory: Of the segment.
-      file: Its name in the segment: the manifest, or what that lists.
-      offset: Where the part begins.
-      bytes_max: Of the part, which is shorter where the file ends.
+      directory: The directory of the segment.
+      file: The name of the file in the segment: the manifest, or a file that it lists.
+      offset: The position of the first byte.
+      bytes_max: The maximum size of the part, which is shorter where the file ends.
 
     Raises:
       FileNotFoundError: There is no such segment, or it has no such file.
       FormatError: Its manifest cannot be read.
       OSError: The file cannot be read.
     """
+    # Only listed files, since the name comes from another process: no path may leave the segment.
     if file != MANIFEST:
         manifest = _manifest(directory.name, _manifest_content(directory))
         if all(entry.path != file for entry in manifest.files):
@@ -270,10 +277,10 @@ def copy_segment(temporary: Path, name: str, checksum: int, read: ReadPart) -> N
     """Writes a copy of a segment, but for its name, with every byte compared and on the disk.
 
     Args:
-      temporary: The directory to write, which is made.
-      name: Of the segment, for errors.
-      checksum: Of its manifest, as the log has it.
-      read: Returns a part of a file of the segment.
+      temporary: The directory to write, which is created.
+      name: The name of the segment, for errors.
+      checksum: The checksum of its manifest, as the log has it.
+      read: The function that returns a part of a file of the segment.
 
     Raises:
       DigestMismatch: A file has other bytes than its checksum says.
@@ -306,15 +313,16 @@ def _parts(file: str, size: int, read: ReadPart) -> Iterator[bytes]:
     """Yields the parts of a file that is copied: at most `size` bytes, fewer if it ends before."""
     offset = 0
     while offset < size:
-        wanted = min(PART_BYTES, size - offset)
-        part = read(file, offset, wanted)
+        part_bytes = min(PART_BYTES, size - offset)
+        part = read(file, offset, part_bytes)
         yield part
-        if len(part) < wanted:
+        if len(part) < part_bytes:
             return
-        offset += wanted
+        offset += part_bytes
 
 
 def _manifest_content(directory: Path) -> bytes:
+    # Cut off if it is larger, so that its checksum does not match.
     with (directory / MANIFEST).open("rb") as file:
         return file.read(_MANIFEST_BYTES_MAX)
 

@@ -48,6 +48,8 @@ class Batch:
         self, features: Mapping[str, TableFeature], small: Mapping[object, Source]
     ) -> None:
         """Takes features by name, and where the rows of small tables are read, by table."""
+        # Sorted into runs: features of one source follow each other, those that are combined alike
+        # side by side, so that a run is a slice of all rows.
         sources: dict[str, Source] = {}
         names_by_source: dict[Any, dict[Any, list[str]]] = {}
         for name, feature in features.items():
@@ -144,6 +146,8 @@ class Batch:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
             return {}
+        # New keys first: an id that has a row by now is not unknown. Unknown rules before fetched
+        # rows, since they decide which rows are read.
         ids = self._ids(columns, n)
         if changes is not None:
             ids.use_new_keys(changes)
@@ -227,6 +231,7 @@ class _Ids:
         if batch.cut and not whole:
             self._cut_sequences()
 
+        # From here on, the rows of all features lie in one array, one feature after the other.
         resolved = batch.rules.resolve(self.values)
         sizes = [rows.size for rows in resolved]
         self._ends = list(accumulate(sizes, initial=0))
@@ -234,6 +239,7 @@ class _Ids:
         for index in batch.from_end:
             rows = self._of(index)
             rows[rows < 0] += batch.features[index].table.rows
+        # Rows past the end of a table are unknown ids, too.
         self.rows = within(self.rows, batch.limits.repeat(sizes))
         if batch.padded:
             self._leave_padding_out()
@@ -259,6 +265,7 @@ class _Ids:
             new_keys = changes.new_keys.get(feature.table)
             if new_keys is None:
                 continue
+            # Only ids without a row in the files can be new keys.
             rows = self._of(index)
             (unknown,) = (rows == _UNKNOWN).nonzero()
             if unknown.size:
@@ -274,6 +281,7 @@ class _Ids:
         (unknown,) = (self.rows == _UNKNOWN).nonzero()
         if not unknown.size:
             return [0] * len(self.values)
+        # The feature of each unknown id, by its position in the array of all rows.
         features = np.searchsorted(self._ends, unknown, side="right") - 1
         counts: list[int] = np.bincount(features, minlength=len(self.values)).tolist()
         for index in self._batch.rejecting:
@@ -310,6 +318,7 @@ class _Ids:
 
     def use_changes(self, changes: Changes) -> None:
         """Reads the rows of changed tables as they are in one state of the changes."""
+        # A run reads by the source of its first feature.
         for first, _ in self._batch.runs:
             self._sources[first] = changes.reader(self._sources[first])
 
@@ -326,6 +335,7 @@ class _Ids:
         """Reads and combines features of a table that are alike at once; returns [n, dim] or [n,
         length, dim] for each feature.
         """
+        # TensorFlow drops such weights of sparse bags before it combines them; see the top.
         for index, weights in self._weights.items():
             entry = self._batch.features[index].entry
             if entry.encoding == "sparse" and entry.combiner != "sum":
@@ -344,6 +354,7 @@ class _Ids:
         first = indices.start
         end = indices.stop
         rows = self.rows[self._ends[first] : self._ends[end]]
+        # Without tables side by side, the rows are those of the source.
         if not self._batch.is_shifted:
             return rows
         sizes = np.diff(self._ends[first : end + 1])
@@ -394,6 +405,7 @@ class _Ids:
         if entry.filler_row is not None:
             filler_rows = self._rows_of(indices, "filler_row")
             vectors[...] = source.take(filler_rows)[:, np.newaxis]
+        # Each row goes to its example and its position there; what is not written stays padding.
         examples = np.arange(lengths.size).repeat(lengths)
         steps = np.arange(examples.size) - offsets[examples]
         vectors[examples, steps] = source.take(rows)
@@ -410,13 +422,13 @@ class _Ids:
         """Returns the weights of features end to end, 1 for those without; None if all are 1."""
         if self._weights.keys().isdisjoint(indices):
             return None
-        parts = list[NDArray[np.float32]]()
+        all_weights = list[NDArray[np.float32]]()
         for index in indices:
             weights = self._weights.get(index)
             if weights is None:
                 weights = np.ones(self.values[index].size, np.float32)
-            parts.append(weights)
-        return np.concatenate(parts)
+            all_weights.append(weights)
+        return np.concatenate(all_weights)
 
     def _rows_of(self, indices: range, field: Literal["empty_row", "filler_row"]) -> Rows:
         """Returns the row that each bag or sequence of features reads where it has no ids."""
@@ -438,6 +450,7 @@ def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets
     lengths = lengths_of(offsets)
     if int(lengths.max(initial=0)) <= length:
         return values, offsets
+    # The position of each value in its sequence.
     steps = np.arange(values.size) - offsets[:-1].repeat(lengths)
     cut_lengths = np.minimum(lengths, length)
     return values[steps < length], offsets_of(cut_lengths)

@@ -42,6 +42,7 @@ class OverlaidRows:
         self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None
     ) -> Vectors:
         """See TableReader.bags."""
+        # Bags with changed rows are those over which the running count of such rows grows.
         counts = offsets_of(self._changed.contains(rows))[offsets]
         has_changes = counts[1:] > counts[:-1]
         if not has_changes.any():
@@ -142,6 +143,7 @@ def _merged(by_first: Mapping[int, ChangedRows], before: MergedRows | None, dim:
       before: Another state; None: there is none.
       dim: The number of values of a row.
     """
+    # Rows can be added to a state, but not taken away: one that changed fewer begins anew.
     merged_before: Mapping[int, ChangedRows] = {}
     rows = ChangedRows.none(dim)
     if before is not None and _replaces_all(by_first, before.by_first):

@@ -83,6 +83,7 @@ class Dense:
             return Activation(self._numbers(self._lengths(column, n)).reshape(n, *self.shape))
         if self._spec.take in ("padded", "weights"):
             return Activation(self._padded(column, n))
+        # The usual request: as many numbers for each example, in order.
         if column.offsets is None and column.values.shape == (n * self._size,):
             return Activation(self._numbers(column.values).reshape(n, *self.shape))
 
@@ -97,6 +98,7 @@ class Dense:
         values = self._numbers(column.values).reshape(-1, *self.shape)
         if not is_absent.any():
             return Activation(values)
+        # Examples without numbers have the default.
         filled = np.repeat(self._needed_default(), n, axis=0)
         filled[~is_absent] = values
         return Activation(filled)
@@ -109,10 +111,12 @@ class Dense:
         length = self._spec.input_length
         if length is None or length.pad not in (-1, ""):
             return lengths_of(checked_offsets(self.read, column, n))
+        # Fitted before, so that each example has as many values.
         values = column.values.reshape(n, length.values)
         padding = length.pad
         if values.dtype == object:
             padding = str(padding)
+        # The number of values up to each one that is no padding: the largest is the length.
         counts = np.where(values != padding, np.arange(1, length.values + 1), 0)
         longest: NDArray[np.int64] = counts.max(axis=1, initial=0)
         return longest

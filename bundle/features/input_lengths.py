@@ -32,8 +32,8 @@ class FittedColumn(NamedTuple):
 
     Attributes:
       column: The values.
-      cut: How many examples had more values.
-      padded: How many examples had fewer values, and were padded.
+      cut: The number of examples that had more values.
+      padded: The number of examples that had fewer values, and were padded.
     """
 
     column: Column
@@ -46,8 +46,8 @@ class FittedColumns(NamedTuple):
 
     Attributes:
       columns: The columns, by input.
-      cut: How many examples had more values, by input, where there are any.
-      padded: How many examples had fewer values, by input, where there are any.
+      cut: The number of examples that had more values, by input, where there are any.
+      padded: The number of examples that had fewer values, by input, where there are any.
     """
 
     columns: Mapping[str, Column]
@@ -168,16 +168,17 @@ def fit_length(
 
     Args:
       name: The input.
-      entry: How many values it takes, and what becomes of other lists.
-      column: What was sent.
+      entry: The entry of the manifest: the number of values, and what becomes of other lists.
+      column: The column that was sent.
       n: The number of examples.
-      default: What replaces an example without values; None: the input has no default.
+      default: The value of an example without values; None: the input has no default.
 
     Raises:
       WrongLength: An example has another number of values, and the entry does not say what becomes
         of it.
       FeatureError: The offsets do not fit.
     """
+    # The usual requests: all lists fit, which shows in the shape or in one comparison.
     expected = entry.values
     if column.offsets is None and column.values.shape == (n * expected,):
         return FittedColumn(column)
@@ -187,6 +188,7 @@ def fit_length(
     if not np.count_nonzero(wrong):
         return FittedColumn(column)
 
+    # An empty list is padded where there is padding, and takes the default otherwise.
     takes_default = np.zeros(n, bool)
     if entry.pad is None and default is not None:
         takes_default = lengths == 0
@@ -238,6 +240,7 @@ def _placed(
     entry: InputLength, values: NDArray[Any], offsets: Offsets, pad: object
 ) -> NDArray[Any]:
     """Returns [n, expected]: the values of each example that stay, and `pad` beside them."""
+    # Of each example: how many values stay, where they begin, and where they are placed.
     lengths = lengths_of(offsets)
     counts = np.minimum(lengths, entry.values)
     sources = offsets[:-1]

@@ -22,7 +22,7 @@ _TABLE_BYTES = 256 << 10
 """The maximum size of one table in memory, as float32."""
 _ALL_BYTES = 64 << 20
 """The maximum size of all tables of a reader in memory; the smallest are taken first."""
-_FEWEST = 16
+_TABLES_MIN = 16
 """The minimum number of tables of one width that are laid side by side."""
 _NEW_ROWS = 1 << 32
 """The room for the rows of new keys behind those of a remote table: more than a process can hold in
@@ -51,6 +51,7 @@ class Indicator:
     ) -> Vectors:
         """See TableReader.bags; the combiner of an indicator is always `sum`."""
         del combiner
+        # np.add.at, unlike an addition by indices, counts a row that comes twice in a bag twice.
         examples = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
         if weights is None:
             weights = np.ones(rows.size, np.float32)
@@ -146,6 +147,7 @@ class FetchedRows:
 
     def _indices(self, rows: Rows) -> Rows:
         """Returns where rows are among those that were fetched."""
+        # Only -1 is not among them, for which any index will do.
         return np.minimum(self.rows.searchsorted(rows), self.rows.size - 1)
 
 
@@ -160,6 +162,7 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
     remote = dict[str, RemoteTable]()
     ends = dict[str, int]()
     for name, table in tables.items():
+        # Rows of one layout travel in one array, whatever their tables.
         layout = f"{table.dtype}[{table.dim}]"
         first = ends.get(layout, 0)
         remote[name] = RemoteTable(
@@ -220,6 +223,7 @@ class Source(NamedTuple):
 
 def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
     """Lays small tables side by side; returns their sources by table."""
+    # The smallest first: most of them fit.
     tables_by_width: dict[int, list[TableReader]] = {}
     total_bytes = 0
     for table in sorted(dict.fromkeys(tables), key=_bytes):
@@ -227,9 +231,9 @@ def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
         if _bytes(table) <= _TABLE_BYTES and total_bytes <= _ALL_BYTES and table.rows:
             tables_by_width.setdefault(table.dim, []).append(table)
     sources: dict[object, Source] = {}
-    for dim, alike in tables_by_width.items():
-        if len(alike) >= _FEWEST:
-            rows = SideBySide(alike, dim)
+    for dim, tables_of_width in tables_by_width.items():
+        if len(tables_of_width) >= _TABLES_MIN:
+            rows = SideBySide(tables_of_width, dim)
             sources |= {table: Source(rows, first) for table, first in rows.firsts.items()}
     return sources
 

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     """Anything whose contiguous bytes can be read."""
 
 BLOCK_BYTES = 4 << 20
+"""The number of bytes of a file that share a checksum in the manifest."""
 PIECE_BYTES = 256 << 10
-"""As much is read and digested at once."""
-"""Of a file read at once, each into the same memory, which stays in the core's cache: new memory is
-mapped first.
+"""The number of bytes of a file that are read at a time, into the same memory, which stays in the
+core's cache: the kernel has to map new memory first.
 """
 _PIECES_MAX = 4096
-"""Sums kept apart before they are joined, which is fast only for many at once."""
+"""The maximum number of checksums of pieces before they are joined, which is fast only for many at
+once.
+"""
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 _MASK_DELTA = 0xA282EAD8
 
@@ -35,7 +37,7 @@ def crc32c(data: Bytes) -> int:
     """Returns the crc32c of contiguous bytes.
 
     Args:
-      data: bytes, bytearray, memoryview, map or C-order array; read, never copied.
+      data: A bytes, bytearray, memoryview, map or C-order array; read, never copied.
     """
     if type(data) is bytes:  # a view would take longer than the digest of a few hundred bytes
         return int(google_crc32c.value(data))
@@ -65,8 +67,10 @@ def combine(first: int, second: int, second_bytes: int) -> int:
     """Returns the crc32c of two joined ranges from those of each.
 
     Args:
-      first: crc32c of the range in front.
-      second: crc32c of the range behind it, `second_bytes` long.
+      first: The crc32c of the range in front.
+      second: The crc32c of the range behind it.
+      second_bytes: The length of the range behind.
+
     Source: zlib, crc32.c, crc32_combine (the method; here as 32 x 32 bit matrices).
     """
     return shifted(first, second_bytes) ^ second
@@ -77,6 +81,7 @@ def shifted(crc: int, count: int) -> int:
 
     The crc32c of the whole is the exclusive or of what its ranges add, in any order.
     """
+    # One matrix for each bit of the count: `_zero_bits` has those of the powers of two.
     bits = count * 8
     power = 0
     while bits:
@@ -94,12 +99,13 @@ def shifted_each(crcs: Sequence[int], counts: Sequence[int]) -> NDArray[np.uint3
     crc = np.array(crcs, np.uint32)
     bits = np.array(counts, np.uint64) * np.uint64(8)
     for power in range(int(bits.max(initial=0)).bit_length()):
-        here = np.flatnonzero(bits >> np.uint64(power) & np.uint64(1))
-        before = crc[here]
-        after = np.zeros(len(here), np.uint32)
+        # The ranges whose count has this bit are multiplied with its matrix, column by column.
+        indices = np.flatnonzero(bits >> np.uint64(power) & np.uint64(1))
+        before = crc[indices]
+        after = np.zeros(len(indices), np.uint32)
         for bit, column in enumerate(_zero_bits(power)):
             after ^= (before >> np.uint32(bit) & np.uint32(1)) * np.uint32(column)
-        crc[here] = after
+        crc[indices] = after
     return crc
 
 
@@ -127,6 +133,7 @@ class Digest:
         flat = contiguous(data)
         start = 0
         while start < flat.size:
+            # Up to the end of the open block at most.
             piece = flat[start : start + BLOCK_BYTES - self._open_bytes]
             self._open = int(google_crc32c.extend(self._open, piece))
             self._open_bytes += piece.size
@@ -140,7 +147,7 @@ class Digest:
         within the open block.
 
         Raises:
-          ValueError: they do not.
+          ValueError: They do not.
         """
         if size > self.room_bytes:
             raise ValueError(
@@ -217,6 +224,7 @@ class UnorderedDigest:
             raise ValueError(f"{self._bytes} bytes came of a file of {self._size}")
         self._join()
         result = Digest()
+        # Every block is whole now, the last one as long as what is left of the file.
         for crc in self._blocks.tolist():
             result.append(crc, min(BLOCK_BYTES, self._size - result.bytes))
         return result
@@ -239,7 +247,9 @@ def digest(
     """Digests what is left of an open file, or its next `size` bytes; fewer if it ends before.
 
     Args:
-      pause: called after each piece.
+      stream: The file, read from its position on.
+      size: The maximum number of bytes; None: all that follow.
+      pause: Called after each piece.
     """
     result = Digest()
     piece = np.empty(PIECE_BYTES, np.uint8)
@@ -260,7 +270,7 @@ def contiguous(data: Bytes) -> NDArray[np.uint8]:
     memoryviews and bytearrays.
 
     Raises:
-      ValueError: an array is not contiguous.
+      ValueError: An array is not contiguous.
     """
     if isinstance(data, np.ndarray):
         if data.ndim == 1 and data.dtype == np.uint8 and data.flags.c_contiguous:

@@ -15,9 +15,8 @@ Vectors = NDArray[np.float32]
 STORED: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "float16": np.dtype("<f2"),
-    "bfloat16": np.dtype(
-        "<u2"
-    ),  # numpy has no bfloat16; its bits are the upper half of a float32's
+    # NumPy has no bfloat16; its bits are the upper half of a float32's.
+    "bfloat16": np.dtype("<u2"),
     "int8": np.dtype("i1"),
 }
 """The numpy dtype that holds a value of each dtype of a table."""
@@ -83,11 +82,14 @@ def narrowed(values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], Vectors | 
 
 
 def _quantized(values: Vectors) -> tuple[NDArray[np.int8], Vectors]:
+    """Returns int8 rows and their scales; see `narrowed`."""
+    # Symmetric, up to 127 and not -128, so that a value and its negative stay opposite.
     largest = np.abs(values).max(axis=1)
     scales = largest / np.float32(127)
     scales[scales < _TINY_SCALE] = 0
     stored = values / scales[:, np.newaxis]
     np.rint(stored, out=stored)
+    # These rows were divided by 0.
     stored[scales == 0] = 0
     return stored.astype(np.int8), scales
 

@@ -33,6 +33,7 @@ def _name(text: str) -> str:
 
 
 def _ascending(boundaries: tuple[float, ...]) -> tuple[float, ...]:
+    # Between the limits of float32, which excludes infinities and NaN.
     ends = (-_FLOAT32_MAX, *boundaries, _FLOAT32_MAX)
     if not all(low <= high for low, high in pairwise(ends)):
         raise ValueError("boundaries must be finite in float32 and ascend")
@@ -50,7 +51,9 @@ Positive = Annotated[int, Field(ge=1, lt=1 << 62, strict=True)]
 Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63, strict=True)]
 """Any integer that is computed with, and never allocated."""
 Length = Annotated[int, Field(ge=1, le=1 << 16, strict=True)]
-"""Of a sequence or of one axis of a dense feature: a request allocates it for each example."""
+"""The length of a sequence or of one axis of a dense feature: a request allocates it for each
+example.
+"""
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A measured ratio of times."""
 Boundaries = Annotated[tuple[float, ...], AfterValidator(_ascending)]

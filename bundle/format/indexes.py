@@ -24,7 +24,7 @@ class Recall(StrictModel):
     k: Positive
     value: float
     low: float
-    """Lower end of the 95 % Wilson interval."""
+    """The lower end of the 95 % Wilson interval."""
     queries: Positive
     chosen_on: Count = 0
     """The number of other queries that the setting was chosen on; 0: There was nothing to choose,

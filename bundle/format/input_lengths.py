@@ -23,7 +23,7 @@ class InputLength(StrictModel):
     pad: PadValue | None = None
     """The value that fills up a shorter list, written as a request writes it."""
     pad_side: PadSide = "end"
-    """Where it is added."""
+    """The end of the list at which it is added."""
     keep: Keep | None = None
     """Which values of a longer list stay."""
 

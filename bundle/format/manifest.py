@@ -241,10 +241,11 @@ class Provenance(StrictModel):
     """What was exported, by what."""
 
     checkpoint: str
-    """Base name of the checkpoint's prefix; never a path of the machine that wrote it."""
+    """The base name of the checkpoint's prefix; never a path of the machine that wrote it."""
     step: int | None = None
     fingerprint: str
-    """`crc32c:` of the checkpoint's index file; `sha256:` of what an Orbax checkpoint writes last.
+    """`crc32c:` of the checkpoint's index file; `sha256:` of the file that Orbax writes
+    last.
     """
     model_code: str
     exporter: str
@@ -347,7 +348,7 @@ class Manifest(StrictModel):
     warm_up: WarmUpRequests | None = None
     """Requests that a service computes before it serves the version; null: The export had none."""
     changes_included: Count | None = None
-    """Sequence of the last change in the model's log that corpora and contexts contain, but for
+    """The sequence of the last change in the model's log that corpora and contexts contain, but for
     what expires; null: the log was not read."""
     verification: Verification
     files: tuple[File, ...]
@@ -429,6 +430,7 @@ class Manifest(StrictModel):
                     _known(table.vocabulary, self.vocabularies, f"features.{name}.ids.tables")
                 if isinstance(feature.ids, KeyedIds):
                     _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
+                # Rows that are read whatever the ids are must exist: no later read checks them.
                 rows = feature.indicator or self.tables[feature.table].rows
                 read = {"unknown.row": feature.unknown.row, "empty_row": feature.empty_row}
                 for field, row in {**read, "filler_row": feature.filler_row}.items():
@@ -438,6 +440,8 @@ class Manifest(StrictModel):
                         )
         return self
 
+    # Each of the following checks that names in one part of the manifest exist in another, so that
+    # no reader meets one that does not.
     @model_validator(mode="after")
     def _towers_closed(self) -> Manifest:
         for name, tower in self.towers.items():
@@ -557,6 +561,7 @@ def parse(data: bytes) -> Manifest:
     try:
         return Manifest.model_validate(content)
     except ValidationError as problem:
+        # One problem is enough to reject the manifest; a list of all would be long.
         first = problem.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "manifest"
         raise FormatError(f"manifest: {where}: {first['msg']}") from problem

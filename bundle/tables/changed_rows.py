@@ -28,14 +28,15 @@ Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
 _SLOTS_MIN = 64
+"""The minimum capacity, so that the first few changes do not move the vectors each time."""
 _RECENT_MAX = 16_384
-"""Rows that are sorted apart from the others. A change copies the numbers of these alone: 0.02 ms,
-in place of 10 ms for a million rows.
+"""The maximum number of rows that are sorted apart from the others. A change copies the numbers of
+these alone: 0.02 ms, in place of 10 ms for a million rows.
 """
 _COMPARED = 16_384
-"""Rows that are compared or copied at a time."""
+"""The number of rows that are compared or copied at a time, which bounds the memory for it."""
 _UNMAPPED_BYTES = 16 << 20
-"""Of vectors that are in memory at most, where there is a directory for a file of them."""
+"""The maximum size of the vectors in memory, where there is a directory for a file of them."""
 
 
 class _Slots:
@@ -56,6 +57,7 @@ class _Slots:
             if end > len(self.vectors):
                 return None
             self._used = end
+        # Outside the lock: these slots are this caller's alone.
         self.vectors[first:end] = vectors
         return first
 
@@ -74,8 +76,8 @@ def _empty_vectors(capacity: int, dim: int, directory: Path | None) -> Vectors:
     return np.empty((capacity, dim), np.float32)
 
 
-class _Part(NamedTuple):
-    """Some changed rows in memory.
+class _MemoryRows(NamedTuple):
+    """Changed rows whose vectors are in memory.
 
     Attributes:
       rows: [c] int64, ascending and distinct.
@@ -86,25 +88,28 @@ class _Part(NamedTuple):
     slots: Rows
 
     def find(self, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Returns the position of each row, or where it would be inserted; and which are here."""
+        """Returns the position of each row, or where it would be inserted, and whether it is one of
+        these rows.
+        """
         return _find(self.rows, rows)
 
-    def merged(self, rows: Rows, slots: Rows) -> _Part:
-        """Returns the part in which ascending rows have slots of their own."""
+    def merged(self, rows: Rows, slots: Rows) -> _MemoryRows:
+        """Returns these rows and further ones, ascending, whose new slots count."""
         positions, is_known = self.find(rows)
+        # Copied: other states share the arrays.
         merged_slots = self.slots.copy()
         merged_slots[positions[is_known]] = slots[is_known]
         if is_known.all():
-            return _Part(self.rows, merged_slots)
+            return _MemoryRows(self.rows, merged_slots)
         is_new = ~is_known
         before = positions[is_new]
-        return _Part(
+        return _MemoryRows(
             np.insert(self.rows, before, rows[is_new]),
             np.insert(merged_slots, before, slots[is_new]),
         )
 
 
-_EMPTY = _Part(np.empty(0, np.int64), np.empty(0, np.int64))
+_EMPTY = _MemoryRows(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class Exchange(NamedTuple):
@@ -137,8 +142,8 @@ class ChangedRows:
     def __init__(
         self,
         memory: _Slots,
-        settled: _Part,
-        recent: _Part,
+        settled: _MemoryRows,
+        recent: _MemoryRows,
         file: RowFile | None,
         count: int,
         memory_count: int,
@@ -149,9 +154,9 @@ class ChangedRows:
           memory: Holds the slots.
           settled: Rows in memory.
           recent: Rows that changed since, which may be among the others.
-          file: Rows in a file, which may be among those in memory; None: there is none.
-          count: How many rows are changed.
-          memory_count: How many of them are in memory.
+          file: Rows in a file, which may be in memory, too; None: there is none.
+          count: The number of changed rows.
+          memory_count: The number of changed rows in memory.
         """
         self.count = count
         self.memory_count = memory_count
@@ -165,9 +170,9 @@ class ChangedRows:
         """Returns the state of a table without changed rows.
 
         Args:
-          dim: Number of values of a row.
-          directory: Has the vectors of this state and of those that are made of it in a file, where
-            they take more than 16 MiB; None: they are in memory.
+          dim: The number of values of a row.
+          directory: The directory for a file of the vectors of this state and of states that follow
+            it, where they take more than 16 MiB; None: they are in memory.
         """
         return cls(_Slots(0, dim, directory), _EMPTY, _EMPTY, None, 0, 0)
 
@@ -192,10 +197,15 @@ class ChangedRows:
     @property
     def end_row(self) -> int:
         """The row behind the last one that is changed; 0: none is."""
-        rows = [self._settled.rows, self._recent.rows]
+        end_row = 0
+        arrays = [self._settled.rows, self._recent.rows]
         if self.file is not None:
-            rows.append(self.file.rows)
-        return max([0, *(int(part[-1]) + 1 for part in rows if part.size)])
+            arrays.append(self.file.rows)
+        # Each of them ascends.
+        for rows in arrays:
+            if rows.size:
+                end_row = max(end_row, int(rows[-1]) + 1)
+        return end_row
 
     @property
     def vectors(self) -> Vectors:
@@ -252,12 +262,14 @@ class ChangedRows:
                 slots = settled.slots[start : start + _COMPARED]
                 memory.add(self._memory.vectors.take(slots, axis=0))
             memory.add(vectors)
-            settled = _Part(settled.rows, np.arange(settled_count))
+            settled = _MemoryRows(settled.rows, np.arange(settled_count))
             first = settled_count
         recent = recent.merged(rows, first + np.arange(rows.size))
         if recent.rows.size > _RECENT_MAX:
             settled = settled.merged(*recent)
             recent = _EMPTY
+
+        # Counted by what this state has, before the new rows: each new one adds to the counts.
         is_in_memory = self._is_in_memory(rows)
         is_changed = is_in_memory | self._is_in_file(rows)
         count = self.count + int(np.count_nonzero(~is_changed))
@@ -277,26 +289,29 @@ class ChangedRows:
         """Returns a state with the same vectors, in which rows that a file has are not in memory.
 
         Args:
-          exchange: Of the file, and of a state with the same file as this one.
+          exchange: The exchange of the file, and of a state with the same file as this one.
 
         Returns:
           The state; None: this state does not have all rows of the file, or another file.
         """
         if exchange.before is not self.file:
             return None
+        # Further rows of the file that are not in memory are not changed in this state.
         in_memory = self._settled.merged(*self._recent).rows
         if not _find(in_memory, exchange.further)[1].all():
             return None
-        rows = distinct(np.concatenate([in_memory, exchange.lacking]))
+
+        # Rows that changed since the file was written stay in memory.
+        candidates = distinct(np.concatenate([in_memory, exchange.lacking]))
         differing = [np.empty(0, np.int64)]
-        for start in range(0, rows.size, _COMPARED):
-            part = rows[start : start + _COMPARED]
-            differing.append(part[~_is_equal(exchange.file, part, self.vectors_of(part))])
+        for start in range(0, candidates.size, _COMPARED):
+            rows = candidates[start : start + _COMPARED]
+            differing.append(rows[~_is_equal(exchange.file, rows, self.vectors_of(rows))])
         memory_rows = np.concatenate(differing)
         memory = self._slots_for(memory_rows.size)
         for start in range(0, memory_rows.size, _COMPARED):
             memory.add(self.vectors_of(memory_rows[start : start + _COMPARED]))
-        settled = _Part(memory_rows, np.arange(memory_rows.size))
+        settled = _MemoryRows(memory_rows, np.arange(memory_rows.size))
         return ChangedRows(memory, settled, _EMPTY, exchange.file, self.count, memory_rows.size)
 
     def contains(self, rows: Rows) -> NDArray[np.bool_]:
@@ -314,18 +329,19 @@ class ChangedRows:
           rows: [n] int64, in any order. Negative ones are never changed.
           out: [n, dim] float32 of these rows.
         """
+        # From the oldest vectors to the latest, which therefore count.
         if self.file is not None:
             positions, is_changed = _find(self.file.rows, rows)
             (changed,) = is_changed.nonzero()
             if changed.size:
                 out[changed] = self.file.vectors(positions[changed])
-        for part in (self._settled, self._recent):
-            if not part.rows.size:
+        for memory_rows in (self._settled, self._recent):
+            if not memory_rows.rows.size:
                 continue
-            positions, is_changed = part.find(rows)
+            positions, is_changed = memory_rows.find(rows)
             (changed,) = is_changed.nonzero()
             if changed.size:
-                slots = part.slots[positions[changed]]
+                slots = memory_rows.slots[positions[changed]]
                 out[changed] = self._memory.vectors.take(slots, axis=0)
 
     def _slots_for(self, count: int) -> _Slots:
@@ -359,9 +375,11 @@ def _is_equal(file: RowFile, rows: Rows, vectors: Vectors) -> NDArray[np.bool_]:
     """Returns which rows a file has with the same vectors, to the bit."""
     positions, is_known = _find(file.rows, rows)
     (numbers,) = is_known.nonzero()
-    stored = file.vectors(positions[numbers])
+    # As bits: 0 and -0 are equal as numbers.
+    stored_bits = file.vectors(positions[numbers]).view(np.uint32)
+    expected_bits = vectors[numbers].view(np.uint32)
     is_equal = np.zeros(rows.size, np.bool_)
-    is_equal[numbers] = (stored.view(np.uint32) == vectors[numbers].view(np.uint32)).all(axis=1)
+    is_equal[numbers] = (stored_bits == expected_bits).all(axis=1)
     return is_equal
 
 
@@ -383,7 +401,7 @@ def rounded(vectors: Vectors, dtype: str) -> Vectors:
 
     Args:
       vectors: [n, dim] float32.
-      dtype: Of the table: float32, bfloat16, float16 or int8.
+      dtype: The dtype of the table: float32, bfloat16, float16 or int8.
 
     Returns:
       [n, dim] float32.
@@ -419,6 +437,7 @@ def _last_of_each(rows: Rows, vectors: Vectors) -> tuple[Rows, Vectors]:
     """Returns rows in ascending order, each once, with the last vector of each."""
     if (rows[1:] > rows[:-1]).all():
         return rows, vectors
+    # A stable sort keeps duplicates in the order in which they were sent.
     order = rows.argsort(kind="stable")
     ordered = rows[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)

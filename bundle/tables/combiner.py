@@ -21,10 +21,10 @@ Vectors = NDArray[np.float32]
 Combiner = Literal["sum", "mean", "sqrtn"]
 
 _CLIPPED_TOGETHER = 1024
-"""Vectors clipped at a time, so that what is made of them stays in the cache."""
+"""The number of vectors that are clipped at a time, so that their copies stay in the cache."""
 _NOTHING = np.float32(-0.0)
-"""What a sum begins with: any other 0 would turn a bag of -0.0 into 0.0 in one way of adding, and
-not in another.
+"""The number that a sum begins with: any other 0 would turn a bag of -0.0 into 0.0 in one way of
+adding, and not in another.
 """
 _without_warnings = np.errstate(over="ignore", invalid="ignore")
 """Requests may send any finite weights, and tables may hold any values. A result beyond float32
@@ -44,10 +44,12 @@ def combine(
     Args:
       vectors: [m, dim] float32; overwritten if there are weights.
       offsets: [n + 1] int64: bag i owns vectors[offsets[i]:offsets[i + 1]].
-      combiner: sum, mean or sqrtn.
+      combiner: The combiner: sum, mean or sqrtn.
       weights: [m] float32; None: all 1.
+
     Returns:
       [n, dim] float32, C order.
+
     Source: TensorFlow 2.20, python/ops/embedding_ops.py and python/tpu/tpu_embedding_for_serving.py
     (the rules).
     """
@@ -67,6 +69,7 @@ def combine(
         divisors = _segment_sums(summands[:, np.newaxis], offsets)
     if combiner == "sqrtn":
         divisors = np.sqrt(divisors)
+    # Without a mask, NumPy divides faster.
     if divisors.all():
         return np.divide(sums, divisors, out=sums)
     return np.divide(sums, divisors, out=np.zeros_like(sums), where=divisors != 0)
@@ -88,6 +91,7 @@ def combine_rows(
     """
     exists = rows >= 0
     if np.count_nonzero(exists) < exists.size:
+        # The running count of existing rows turns old offsets into new ones.
         offsets = offsets_of(exists)[offsets]
         rows = rows[exists]
         if weights is not None:
@@ -116,6 +120,7 @@ def combine_clipped(
         for first in range(0, len(vectors), _CLIPPED_TOGETHER):
             part = vectors[first : first + _CLIPPED_TOGETHER]
             norms = np.sqrt(np.sum(part * part, axis=1, keepdims=True))
+            # Multiplied before divided, as TensorFlow does: the order decides the last bit.
             part *= limit
             part /= np.maximum(norms, limit)
         return vectors

@@ -22,12 +22,15 @@ from bundle.tables.id_values import Rows
 
 ENTRY_BYTES = 16
 _BUCKET_ENTRIES = 4
+"""The maximum number of entries of a bucket on average."""
 _WINDOW_MAX = 64
-"""Entries of one bucket that are looked at. Of 2^40 keys no bucket has as many, if the keys were
-not chosen for it.
+"""The maximum number of entries of one bucket that are compared. Of 2^40 keys no bucket has as
+many, if the keys were not chosen for it.
 """
 _FOUND_TOGETHER = 4096
+"""The number of keys that are found at a time: more would need more memory for their buckets."""
 _PARTITIONS = 256
+"""The number of parts of a writer's keys, each of which is sorted in memory."""
 
 
 class KeyIndex:
@@ -37,10 +40,11 @@ class KeyIndex:
         """Maps an index.
 
         Args:
-          path: its file.
-          size: how many keys it holds.
+          path: The file of the index.
+          size: The number of keys in it.
+
         Raises:
-          DigestMismatch: the file is missing or has not the size of such an index.
+          DigestMismatch: The file is missing or has not the size of such an index.
         """
         self.size = size
         self._bits = _bits(size)
@@ -65,10 +69,9 @@ class KeyIndex:
         """Returns [m] int64 rows of [m] int64 keys, -1 for those that it does not hold."""
         if keys.size <= _FOUND_TOGETHER:
             return self._find(keys)
-        parts = [
-            keys[first : first + _FOUND_TOGETHER] for first in range(0, keys.size, _FOUND_TOGETHER)
-        ]
-        return np.concatenate([self._find(part) for part in parts])
+        starts = range(0, keys.size, _FOUND_TOGETHER)
+        rows = [self._find(keys[start : start + _FOUND_TOGETHER]) for start in starts]
+        return np.concatenate(rows)
 
     def _find(self, keys: NDArray[np.int64]) -> Rows:
         buckets = _buckets(_mixed(keys), self._bits)
@@ -111,11 +114,12 @@ class KeyIndexWriter:
         """Adds keys; the first of all is row 0.
 
         Raises:
-          OSError: the disk is full or broken.
+          OSError: The disk is full or broken.
         """
         entries = np.empty((keys.size, 2), "<i8")
         entries[:, 0] = keys
         entries[:, 1] = np.arange(self.size, self.size + keys.size)
+        # By the leading 8 bits of the mix, in which the entries of the index are ordered.
         partition = (_mixed(entries[:, 0]) >> np.uint64(56)).astype(np.int64)
         order = np.argsort(partition, kind="stable")
         ends = np.cumsum(np.bincount(partition, minlength=_PARTITIONS))
@@ -131,8 +135,8 @@ class KeyIndexWriter:
         """Writes the index and returns how many keys it holds.
 
         Raises:
-          FormatError: a key comes twice, or there is none; names the key.
-          OSError: the disk is full or broken.
+          FormatError: A key comes twice, or there is none; names the key.
+          OSError: The disk is full or broken.
         """
         if not self.size:
             raise FormatError(f"key index {self._path.name!r} would hold no key")
@@ -164,9 +168,10 @@ class KeyIndexWriter:
         order = np.argsort(mixed, kind="stable")
         mixed = mixed[order]
         entries = entries[order]
-        twice = np.flatnonzero(mixed[1:] == mixed[:-1])
-        if twice.size:
-            (key, first_row), (_, second_row) = entries[twice[0] : twice[0] + 2].tolist()
+        # The mix is a permutation: equal mixes are equal keys.
+        repeated = np.flatnonzero(mixed[1:] == mixed[:-1])
+        if repeated.size:
+            (key, first_row), (_, second_row) = entries[repeated[0] : repeated[0] + 2].tolist()
             raise FormatError(
                 f"key {key} comes twice, as row {first_row} and row {second_row}; keys must be "
                 "distinct"

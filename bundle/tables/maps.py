@@ -34,13 +34,13 @@ class MappedRows:
         _check_sizes(root, segments, row_bytes)
         self._row_bytes = row_bytes
         self._map = RowMap([segment.rows for segment in segments])
+        # One map of each file, from its first to its last segment: a checkpoint's file may hold a
+        # great many, and Linux limits the number of maps of a process.
         spans: dict[str, tuple[int, int]] = {}
         for segment in segments:
             first, end = spans.get(segment.file, (segment.offset, 0))
-            spans[segment.file] = (
-                min(first, segment.offset),
-                max(end, segment.offset + segment.rows * row_bytes),
-            )
+            segment_end = segment.offset + segment.rows * row_bytes
+            spans[segment.file] = (min(first, segment.offset), max(end, segment_end))
         mapped = {file: _mapped(root, file, *span) for file, span in spans.items()}
         self._files = list(mapped.values())
         self._segments = [
@@ -65,8 +65,8 @@ class MappedRows:
         raw = np.empty((rows.size, self._row_bytes), np.uint8)
         segments, local = self._map.locate(rows.clip(0, self._map.starts[-1] - 1))
         for segment in np.unique(segments).tolist():
-            here = np.flatnonzero(segments == segment)
-            raw[here] = self._rows_of(segment)[local[here]]
+            indices = np.flatnonzero(segments == segment)
+            raw[indices] = self._rows_of(segment)[local[indices]]
         return raw
 
     def read(self, wanted: RowRange) -> Bytes:
@@ -75,11 +75,11 @@ class MappedRows:
         Returns:
           [rows, row_bytes] uint8.
         """
-        parts = [
-            self._rows_of(segment)[part.first : part.end]
-            for segment, part in self._map.ranges(wanted)
-        ]
-        return np.concatenate([np.empty((0, self._row_bytes), np.uint8), *parts])
+        # Begun with no rows, since a range may be empty.
+        arrays = [np.empty((0, self._row_bytes), np.uint8)]
+        for segment, rows in self._map.ranges(wanted):
+            arrays.append(self._rows_of(segment)[rows.first : rows.end])
+        return np.concatenate(arrays)
 
     def _rows_of(self, segment: int) -> Bytes:
         data, first, rows = self._segments[segment]
@@ -89,6 +89,7 @@ class MappedRows:
         """Brings all pages into memory and maps them; yields the bytes of each piece, after it.
         Ends once closed.
         """
+        # From a copy of the list: the maps may be closed after each piece.
         for file in list(self._files):
             start = 0
             while file in self._files and (size := residency.bring_in(file.data, start)):
@@ -138,6 +139,7 @@ def _check_sizes(root: Path, segments: Sequence[Segment], row_bytes: int) -> Non
 
 
 def _mapped(root: Path, file: str, first: int, end: int) -> _Mapped:
+    # A map begins at a page.
     start = first - first % mmap.ALLOCATIONGRANULARITY
     with files.locate(root, file).open("rb") as opened:
         try:

@@ -25,7 +25,7 @@ class NewKeys:
 
     Attributes:
       first_row: The number of rows of the table's files.
-      count: How many keys there are.
+      count: The number of keys.
     """
 
     def __init__(self, first_row: int, settled: tuple[Keys, Rows], recent: tuple[Keys, Rows]):
@@ -89,9 +89,11 @@ class NewKeys:
         return NewKeys(self.first_row, settled, recent)
 
 
-def _merged(part: tuple[Keys, Rows], keys: Keys, rows: Rows) -> tuple[Keys, Rows]:
+def _merged(before: tuple[Keys, Rows], keys: Keys, rows: Rows) -> tuple[Keys, Rows]:
     """Returns ascending keys and their rows, with further ones between them."""
     order = keys.argsort()
     keys = keys[order]
-    positions = part[0].searchsorted(keys)
-    return np.insert(part[0], positions, keys), np.insert(part[1], positions, rows[order])
+    keys_before, rows_before = before
+    positions = keys_before.searchsorted(keys)
+    all_keys = np.insert(keys_before, positions, keys)
+    return all_keys, np.insert(rows_before, positions, rows[order])

@@ -55,6 +55,7 @@ class OlderFile:
             piece = data[start : start + _COMPARED_BYTES]
             if not np.array_equal(self._read(offset + start, piece.size), piece):
                 return False
+        # Neighboring ranges are joined: files mostly come in order.
         end = offset + data.size
         if self._matched and self._matched[-1][1] == offset:
             self._matched[-1] = (self._matched[-1][0], end)
@@ -83,6 +84,7 @@ class OlderFile:
         Raises:
           OSError: It cannot be linked there, or it was removed or replaced meanwhile.
         """
+        # By the name: it may stand for another file by now, which this process did not compare.
         os.link(self._path, path)
         if not os.path.samestat(path.stat(), os.fstat(self._file.fileno())):
             path.unlink()
@@ -99,6 +101,7 @@ class OlderFile:
         stored = self._buffer[:count]
         size = 0
         while size < count:
+            # A read may return fewer bytes than there are.
             try:
                 more = os.preadv(self._file.fileno(), [stored[size:].data], offset + size)
             except OSError as problem:

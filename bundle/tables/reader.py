@@ -91,6 +91,7 @@ class SegmentWriter:
         self._path = path
         self._start = offset or 0
         self._attempt: Path | None = None
+        # A random name: a writer that is thought dead may still write under the one before.
         if offset is None:
             if attempts is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,19 +157,22 @@ class SegmentWriter:
         """Syncs and closes the file, gives it its name and returns its digest: `crc32c`, `blocks`,
         `bytes`.
         """
-        if not self._file.closed:
-            if self._unordered is not None:
-                self._digest = self._unordered.digest()
-            if self._older is not None:
-                self._reuse(self._older)
-            os.fsync(self._file.fileno())
-            self._file.close()
-            if self._attempt is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._attempt.rename(self._path)
-                # Renaming one link of a file to another link of it does nothing.
-                self._attempt.unlink(missing_ok=True)
-                files.sync(self._path.parent)
+        if self._file.closed:
+            return self._digest
+        if self._unordered is not None:
+            self._digest = self._unordered.digest()
+        if self._older is not None:
+            self._reuse(self._older)
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+        # The name comes last, so that a file that has it is whole.
+        if self._attempt is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._attempt.rename(self._path)
+            # Renaming one link of a file to another link of it does nothing.
+            self._attempt.unlink(missing_ok=True)
+            files.sync(self._path.parent)
         return self._digest
 
     def _put(self, offset: int, data: NDArray[np.uint8]) -> None:
@@ -188,12 +192,14 @@ class SegmentWriter:
     def _reuse(self, older: OlderFile) -> None:
         """Makes the file a link to the older one, all of whose bytes came; else writes it."""
         if self._attempt is not None and older.bytes == self._digest.bytes:
+            # Under a name of its own first: a link cannot replace a file, but a rename can.
             link = self._attempt.with_name(f"{self._attempt.name}-link")
             try:
                 older.link(link)
                 link.rename(self._attempt)
                 self.is_reused = True
             except OSError as problem:
+                # Not every file system has links; the bytes are copied then.
                 self.link_problem = problem.strerror or str(problem)
         if self.is_reused:
             older.close()
@@ -230,6 +236,7 @@ class SegmentWriter:
 
 def _opened(older: Path) -> OlderFile | None:
     """Opens the file of an older version; returns None if it cannot be opened."""
+    # It only saves work, and may have been removed meanwhile.
     try:
         return OlderFile(older)
     except OSError:
@@ -369,6 +376,7 @@ class TableReader:
         scales = np.empty((rows.size, 0), np.uint8)
         if self._scales is not None:
             scales = self._scales.take(rows)
+        # Compiled code widens rows, which leaves those of float32 as they are stored.
         if self.dtype == "float32" and self._native is not None:
             return self._native.take(rows, None).view(np.uint8), scales
         return self._stored.take(rows), scales
@@ -420,6 +428,7 @@ class TableReader:
 
     def close(self) -> None:
         """Lets go of the maps; they vanish when the last running gather has ended."""
+        # Compiled code refers to the maps, too.
         self._native = None
         self._stored.close()
         if self._scales is not None:

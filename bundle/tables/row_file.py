@@ -35,8 +35,9 @@ MAGIC = b"rowcastR"
 HEADER_BYTES = 4096
 _PREFIX = struct.Struct("<8sII")
 _CHUNK_ROWS = 16_384
-"""Rows that are read or written at a time: 4 MiB of 64 values."""
+"""The number of rows that are written at a time: 4 MiB of 64 values."""
 _CHUNK_BYTES = 4 << 20
+"""The number of bytes that are read at a time."""
 
 
 class RowFileHeader(StrictModel):
@@ -44,10 +45,10 @@ class RowFileHeader(StrictModel):
 
     Attributes:
       table: The name of the table.
-      dtype: Of the table.
-      dim: Number of values of a row.
-      count: How many rows the file holds.
-      crc32c: Of all bytes behind the header.
+      dtype: The dtype of the table.
+      dim: The number of values of a row.
+      count: The number of rows in the file.
+      crc32c: The checksum of all bytes behind the header.
     """
 
     table: str
@@ -63,8 +64,8 @@ class RowFile:
     Attributes:
       header: What the file holds.
       rows: [count] int64, ascending and distinct.
-      bytes: Size of the file.
-      inode: Number of the file, which differs from that of a file that replaces it.
+      bytes: The size of the file.
+      inode: The number of the file, which differs from that of a file that replaces it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,11 +91,14 @@ class RowFile:
                     f"file {path.name!r} has {self.bytes} bytes; {expected} were expected"
                 )
             whole: NDArray[np.uint8] = np.memmap(file, np.uint8, "r", HEADER_BYTES)
+        # All of it, chunk by chunk, which bounds the memory for it.
         digest = 0
         for start in range(0, whole.size, _CHUNK_BYTES):
             digest = extend(digest, whole[start : start + _CHUNK_BYTES])
         if digest != self.header.crc32c:
             raise DigestMismatch(f"file {path.name!r} does not match its checksum")
+
+        # Views of the map, one behind the other.
         dtype = self.header.dtype
         count = self.header.count
         rows_end = count * 8
@@ -131,9 +135,9 @@ def write_row_file(
     Args:
       path: The file; it replaces one that is there.
       table: The name of the table.
-      dtype: Of the table.
+      dtype: The dtype of the table.
       rows: [count] int64, ascending and distinct.
-      dim: Number of values of a row.
+      dim: The number of values of a row.
       vectors_of: Returns the vectors of some of the rows, as the table stores them.
 
     Raises:
@@ -142,6 +146,7 @@ def write_row_file(
     attempt = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         with attempt.open("xb") as file:
+            # Room for the header, which has the checksum of what follows it.
             file.write(bytes(HEADER_BYTES))
             digest = 0
             for part in _parts(rows, dtype, vectors_of):
@@ -166,6 +171,7 @@ def _parts(
 ) -> Iterator[NDArray[np.uint8]]:
     """Yields the bytes behind the header."""
     yield np.ascontiguousarray(rows, "<i8").view(np.uint8)
+    # Scales follow all vectors: they are small enough to wait in memory.
     all_scales = []
     for start in range(0, rows.size, _CHUNK_ROWS):
         stored, scales = narrowed(vectors_of(rows[start : start + _CHUNK_ROWS]), dtype)
@@ -192,7 +198,8 @@ def _read_header(path: Path, content: bytes) -> RowFileHeader:
 
 
 def _file_bytes(header: RowFileHeader) -> int:
-    of_row = 8 + row_bytes(header.dtype, header.dim)
+    # The number of a row and its values.
+    bytes_per_row = 8 + row_bytes(header.dtype, header.dim)
     if header.dtype == "int8":
-        of_row += SCALE_BYTES
-    return HEADER_BYTES + header.count * of_row
+        bytes_per_row += SCALE_BYTES
+    return HEADER_BYTES + header.count * bytes_per_row

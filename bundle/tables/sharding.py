@@ -49,6 +49,7 @@ def row_range(rows: int, shard: ShardNumber) -> RowRange:
     """Returns the rows of a table, or the partitions of an index, that a shard holds; none where
     there are too few.
     """
+    # Rounded from the products, so that neighbors meet and sizes differ by one row at most.
     first = ceil_div(rows * (shard.number - 1), shard.total)
     end = ceil_div(rows * shard.number, shard.total)
     return RowRange(first, end - first)
@@ -68,18 +69,18 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
     """Returns a range of a table's rows as a table of its own; its checksums are of no use."""
 
     def trimmed(segments: tuple[Segment, ...], row_bytes: int) -> tuple[Segment, ...]:
-        parts = []
+        trimmed_segments = []
         for segment in _overlapping(segments, wanted):
             rows = RowRange(segment.first_row, segment.rows)
-            part = overlap(rows, wanted)
-            skipped_rows = part.first - segment.first_row
+            shared = overlap(rows, wanted)
+            skipped_rows = shared.first - segment.first_row
             fields = {
                 "offset": segment.offset + skipped_rows * row_bytes,
-                "first_row": part.first - wanted.first,
-                "rows": part.rows,
+                "first_row": shared.first - wanted.first,
+                "rows": shared.rows,
             }
-            parts.append(segment.model_copy(update=fields))
-        return tuple(parts)
+            trimmed_segments.append(segment.model_copy(update=fields))
+        return tuple(trimmed_segments)
 
     segments = trimmed(table.segments, table.row_bytes)
     scales = trimmed(table.scales, SCALE_BYTES)
@@ -111,6 +112,8 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
             scales = _overlapping(table.scales, wanted)
             tables[name] = table.model_copy(update={"segments": segments, "scales": scales})
 
+    # Files, and directories as prefixes of their files. Filters are read in the shard, too: it
+    # returns only candidates that match.
     indexes = sharded_indexes(manifest)
     read = set[str]()
     for index in indexes.values():

@@ -24,6 +24,7 @@ _SEARCHED_MAX = 200
 together, from the start of their buckets, step by step.
 """
 _HASHED_TOGETHER = 65_536
+"""The number of strings that are hashed at a time, as objects of Python: the others stay mapped."""
 
 
 class Keys(Protocol):
@@ -45,7 +46,7 @@ class IntegerKeys:
         """Takes [size] int64 distinct keys.
 
         Raises:
-          FormatError: a key comes twice; names it.
+          FormatError: A key comes twice; names it.
         """
         self.size = keys.size
         self._first = 0
@@ -82,8 +83,10 @@ class IntegerKeys:
         """
         wanted = integers(feature, values)
         if self._consecutive:
-            inside = (wanted >= self._first) & (wanted <= self._first + self.size - 1)
-            return np.where(inside, np.where(inside, wanted, self._first) - self._first, -1)
+            is_held = (wanted >= self._first) & (wanted <= self._first + self.size - 1)
+            # Other ids are replaced before the subtraction, which could overflow.
+            keys = np.where(is_held, wanted, self._first)
+            return np.where(is_held, keys - self._first, -1)
         if not self.size:
             return np.full(wanted.size, -1, np.int64)
         indices = self._search(wanted)
@@ -115,7 +118,7 @@ class StringKeys:
         """Takes distinct keys.
 
         Raises:
-          FormatError: a key comes twice; names it.
+          FormatError: A key comes twice; names it.
         """
         self.size = len(keys)
         self._positions = {key: position for position, key in enumerate(keys)}
@@ -147,7 +150,7 @@ class MappedStringKeys:
         """Takes a `pyarrow.LargeStringArray` of distinct keys without nulls.
 
         Raises:
-          FormatError: a key comes twice; names it.
+          FormatError: A key comes twice; names it.
         """
         self.size = len(keys)
         self._keys = keys
@@ -169,6 +172,7 @@ class MappedStringKeys:
         pairs = zip(texts, self._texts_at(positions), strict=True)
         is_key = np.fromiter((text == key for text, key in pairs), np.bool_, len(texts))
         positions[~is_key] = -1
+        # The search leads to one of the keys that share a fingerprint, which may be another.
         if self._ambiguous:
             for number in np.flatnonzero(~is_key).tolist():
                 positions[number] = self._ambiguous.get(texts[number], -1)
@@ -207,8 +211,8 @@ class Vocabulary:
         """Opens an Arrow IPC file with the one column `key`, int64 or string.
 
         Raises:
-          DigestMismatch: the file is missing.
-          FormatError: it is no such file, or a key is null or comes twice.
+          DigestMismatch: The file is missing.
+          FormatError: It is no such file, or a key is null or comes twice.
         """
         import pyarrow as pa
 
@@ -235,7 +239,7 @@ def index_keys(column: Any) -> Keys:
     """Returns the positions of the keys in a `pyarrow.ChunkedArray`: int64 or strings, no nulls.
 
     Raises:
-      FormatError: a key comes twice; names it.
+      FormatError: A key comes twice; names it.
     """
     import pyarrow as pa
 
@@ -250,8 +254,8 @@ def write_vocabulary(path: Path, keys: Values) -> None:
     """Writes a vocabulary: [size] int64 or object holding str, in the order of the rows.
 
     Raises:
-      FormatError: a key comes twice.
-      FeatureError: a value is no key.
+      FormatError: A key comes twice.
+      FeatureError: A value is no key.
     """
     import pyarrow as pa
 
@@ -260,6 +264,7 @@ def write_vocabulary(path: Path, keys: Values) -> None:
     if checked.dtype == np.int64:
         arrow_type = pa.int64()
     column = pa.chunked_array([pa.array(checked, arrow_type)])
+    # Raises if a key comes twice.
     index_keys(column)
     arrow.write(path, pa.table({"key": column}))
 

@@ -21,9 +21,9 @@ from tests.object_store.memory_stores import SleepingClock, TroubledStore
 
 @pytest.fixture(params=["memory", "local"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
-    place = located(f"{request.param}://{tmp_path}/store/")
-    assert isinstance(place, RemotePath)
-    return place
+    path = located(f"{request.param}://{tmp_path}/store/")
+    assert isinstance(path, RemotePath)
+    return path
 
 
 def test_remote_path_what_was_written_is_read_and_listed(store: RemotePath) -> None:
@@ -78,7 +78,7 @@ def test_remote_path_tells_size_and_time_at_once(store: RemotePath) -> None:
 
 
 class CreatingStore(MemoryFileSystem):  # type: ignore[misc]
-    """Creates a file only if there is none when it is asked to; it shows none before.
+    """Creates a file only if there is none at the time of the request; it lists none before.
 
     As a store looks to an exporter that was frozen between its look and its request.
     """
@@ -105,11 +105,11 @@ def test_remote_path_new_file_in_google_cloud_storage_lets_the_store_decide(
 ) -> None:
     registry = importlib.import_module("fsspec.registry")
     monkeypatch.setitem(registry._registry, "gs", CreatingStore)
-    place = RemotePath("gs://bucket/a")
-    place.write(b"one", new=True)
+    path = RemotePath("gs://bucket/a")
+    path.write(b"one", new=True)
     with pytest.raises(FileExistsError):
-        place.write(b"two", new=True)
-    assert place.read(0, 10) == b"one"
+        path.write(b"two", new=True)
+    assert path.read(0, 10) == b"one"
 
 
 def client_error(code: str) -> Exception:
@@ -145,10 +145,10 @@ def test_request_that_may_succeed_later_is_repeated_with_backoff(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
-    place = RemotePath("troubled://store/a")
-    place.write(b"one")
+    path = RemotePath("troubled://store/a")
+    path.write(b"one")
     TroubledStore.failures.extend([failure] * 4)
-    assert place.read(0, 3) == b"one"
+    assert path.read(0, 3) == b"one"
     assert len(pauses) == 4
     assert pauses[3] > pauses[0] > 0
 
@@ -167,10 +167,10 @@ def test_request_that_is_denied_is_not_repeated(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it paused"))
-    place = RemotePath("troubled://store/b")
+    path = RemotePath("troubled://store/b")
     TroubledStore.failures.append(failure)
     with pytest.raises(OSError, match="troubled://store/b"):
-        place.read(0, 3)
+        path.read(0, 3)
 
 
 @pytest.mark.parametrize(

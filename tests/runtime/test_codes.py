@@ -25,12 +25,12 @@ def some_vectors(size: int, dim: int) -> NDArray[np.float32]:
 
 
 def written(
-    place: Path, vectors: NDArray[np.float32], distance: Distance
+    directory: Path, vectors: NDArray[np.float32], distance: Distance
 ) -> tuple[VectorCodes, Path, Path]:
     book = CodeBook.train(vectors, distance)
-    book.write(place / "codebook.bin")
-    book.encode(vectors).tofile(place / "codes.bin")
-    files = (place / "codes.bin", place / "codebook.bin")
+    book.write(directory / "codebook.bin")
+    book.encode(vectors).tofile(directory / "codes.bin")
+    files = (directory / "codes.bin", directory / "codebook.bin")
     return VectorCodes.load(*files, len(vectors), vectors.shape[1], distance), *files
 
 
@@ -48,9 +48,9 @@ def test_codes_find_what_exact_scores_do(tmp_path: Path, distance: Distance, dim
         query = normalised(vector[np.newaxis])[0] if distance == "cosine" else vector
         scores = exact_scores(vectors, query, positions, distance)
         best = np.sort(scores)[-10]
-        places = packed.nearest(query, 300)
-        assert len({*places.tolist()}) == places.size <= 300
-        hits += min(10, int(np.count_nonzero(scores[places] >= best)))
+        row_positions = packed.nearest(query, 300)
+        assert len({*row_positions.tolist()}) == row_positions.size <= 300
+        hits += min(10, int(np.count_nonzero(scores[row_positions] >= best)))
     assert hits >= 0.95 * 200
 
 
@@ -72,11 +72,11 @@ def test_training_and_encoding_compute_in_one_thread() -> None:
 def test_codes_of_a_vector_depend_on_no_other(tmp_path: Path, distance: Distance) -> None:
     vectors = some_vectors(3000, 8)
     codes, _, _ = written(tmp_path, vectors, distance)
-    alone = np.concatenate([codes.book.encode(vectors[at : at + 1]) for at in range(50)])
+    alone = np.concatenate([codes.book.encode(vectors[row : row + 1]) for row in range(50)])
     np.testing.assert_array_equal(codes.codes[:50], alone)
     np.testing.assert_array_equal(codes.part(100, 200).codes, codes.codes[100:200])
-    again = CodeBook.train(vectors, distance)
-    assert again.centroids.tobytes() == codes.book.centroids.tobytes()
+    retrained = CodeBook.train(vectors, distance)
+    assert retrained.centroids.tobytes() == codes.book.centroids.tobytes()
 
 
 def test_codes_of_few_vectors_are_found() -> None:

@@ -101,12 +101,12 @@ def test_compiled_tower_int8_is_near_f32_but_not_equal(towers: Path) -> None:
 def test_compiled_tower_outputs_are_owned_by_the_caller(towers: Path) -> None:
     tower = CompiledTower(towers / "query" / F32)
     first = tower.run(_query_inputs(2))["vector"]
-    kept = first.copy()
+    copy = first.copy()
 
     first_again = tower.run(_query_inputs(5))["vector"]
     first_again[:] = 0
 
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, copy)
 
 
 def test_compiled_tower_called_by_many_threads_returns_to_each_its_own_outputs(
@@ -139,7 +139,7 @@ def test_compiled_tower_called_by_many_threads_returns_to_each_its_own_outputs(
 @pytest.mark.parametrize("form", [F32, INT8])
 def test_compiled_tower_takes_inputs_from_its_buffers(towers: Path, form: str) -> None:
     tower = CompiledTower(towers / "query" / form)
-    other = CompiledTower(towers / "query" / form)
+    second_tower = CompiledTower(towers / "query" / form)
     for n in (5, 3, 3, 200, 5):
         inputs = _query_inputs(n)
         buffers = tower.buffers(n)
@@ -148,7 +148,7 @@ def test_compiled_tower_takes_inputs_from_its_buffers(towers: Path, form: str) -
         }
         buffers["user"][...] = inputs["user"]
         buffers["history"][...] = inputs["history"]
-        wanted = other.run(inputs)
+        wanted = second_tower.run(inputs)
         np.testing.assert_array_equal(tower.run(buffers)["vector"], wanted["vector"])
         swapped = tower.run({**buffers, "user": inputs["user"][::-1].copy()})["norm"]
         np.testing.assert_array_equal(swapped, wanted["norm"][::-1])
@@ -158,13 +158,13 @@ def test_compiled_tower_takes_inputs_from_its_buffers(towers: Path, form: str) -
 def test_compiled_tower_buffers_are_each_threads_own_and_used_again(towers: Path) -> None:
     tower = CompiledTower(towers / "query" / F32)
     first = tower.buffers(8)
-    again = tower.buffers(5)
+    reused = tower.buffers(5)
     elsewhere = []
     thread = threading.Thread(target=lambda: elsewhere.append(tower.buffers(8)))
     thread.start()
     thread.join(20)
 
-    assert np.shares_memory(first["user"], again["user"])
+    assert np.shares_memory(first["user"], reused["user"])
     assert not np.shares_memory(first["user"], elsewhere[0]["user"])
 
 
@@ -271,4 +271,4 @@ def test_compiled_tower_prepared_and_released_threads_give_the_same_bits(towers:
     answers.append(tower.run(inputs))
     assert len(answers) == 6
     for name, array in answers[0].items():
-        assert {each[name].tobytes() for each in answers} == {array.tobytes()}
+        assert {outputs[name].tobytes() for outputs in answers} == {array.tobytes()}

@@ -65,8 +65,8 @@ def test_runtime_maps_no_tensorflow_while_it_runs_tower_and_index(towers: Path) 
 
     assert ran.returncode == 0, ran.stderr[-2000:]
     seen = json.loads(ran.stdout.splitlines()[-1])
-    found = dict.fromkeys(("best", "codes", "scann", "litert"), True)
-    assert seen == found | {"tensorflow": [], "modules": []}
+    loaded = dict.fromkeys(("best", "codes", "scann", "litert"), True)
+    assert seen == loaded | {"tensorflow": [], "modules": []}
 
 
 def test_importing_scann_restores_a_tensorflow_that_was_there_before() -> None:

@@ -36,19 +36,19 @@ def _vectors(size: int, seed: int = 0) -> Vectors:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """Writes an index in partitions; returns its vectors and directories."""
     vectors = _vectors(SIZE)
-    known = dict[tuple[Any, ...], list[Path]]()
+    cache = dict[tuple[Any, ...], list[Path]]()
 
     def write(distance: Distance, kind: Kind, partitions: int) -> tuple[Vectors, list[Path]]:
-        if (distance, kind, partitions) not in known:
+        if (distance, kind, partitions) not in cache:
             base = tmp_path_factory.mktemp("index")
             directories = [
-                base / each for each in paths.index_partitions("items/scann", partitions)
+                base / path for path in paths.index_partitions("items/scann", partitions)
             ]
             for directory, rows in zip(directories, partition_rows(SIZE, partitions), strict=True):
-                own = vectors[rows.first : rows.end]
-                write_index(own, distance, kind, TREE if kind == "tree_ah" else {}, directory)
-            known[distance, kind, partitions] = directories
-        return vectors, known[distance, kind, partitions]
+                partition = vectors[rows.first : rows.end]
+                write_index(partition, distance, kind, TREE if kind == "tree_ah" else {}, directory)
+            cache[distance, kind, partitions] = directories
+        return vectors, cache[distance, kind, partitions]
 
     return write
 
@@ -58,18 +58,18 @@ def _queries(distance: Distance, count: int = 5) -> Vectors:
     return normalised(queries) if distance == "cosine" else queries
 
 
-@given(size=st.integers(1, 3000), asked=st.integers(1, 3000))
+@given(size=st.integers(1, 3000), count=st.integers(1, 3000))
 def test_partitions_hold_every_row_once_and_are_found_again_by_their_number(
-    size: int, asked: int
+    size: int, count: int
 ) -> None:
-    ranges = partition_rows(size, min(asked, size))
-    assert [ranges[0].first, *(each.end for each in ranges)] == [
-        *(each.first for each in ranges),
+    ranges = partition_rows(size, min(count, size))
+    assert [ranges[0].first, *(row_range.end for row_range in ranges)] == [
+        *(row_range.first for row_range in ranges),
         size,
     ]
-    assert len({each.rows for each in ranges[:-1]}) <= 1
+    assert len({row_range.rows for row_range in ranges[:-1]}) <= 1
     assert 1 <= ranges[-1].rows <= ranges[0].rows
-    assert len(ranges) <= asked
+    assert len(ranges) <= count
     assert partition_rows(size, len(ranges)) == ranges
 
 
@@ -87,25 +87,25 @@ def test_partition_rows_makes_as_many_partitions_as_requested_if_none_is_empty(
 def test_exhaustive_search_of_partitions_equals_that_of_one_index(
     written: Written, distance: Distance, kind: Kind, partitions: int
 ) -> None:
-    one, several = (
+    single, several = (
         load_index(written(distance, kind, n)[1], distance, written(distance, kind, n)[0])
         for n in (1, partitions)
     )
-    assert type(one) is ScannIndex
+    assert type(single) is ScannIndex
     assert isinstance(several, PartitionedIndex)
     assert (several.size, several.dim, several.reorder, several.distance) == (
         SIZE,
         DIM,
-        one.reorder,
+        single.reorder,
         distance,
     )
-    assert [each.size for each in several.partitions] == [
-        each.rows for each in partition_rows(SIZE, partitions)
+    assert [partition.size for partition in several.partitions] == [
+        row_range.rows for row_range in partition_rows(SIZE, partitions)
     ]
     for k in (1, 10, SIZE, SIZE + 5):
-        found, scores = several.search(_queries(distance), k)
-        wanted = one.search(_queries(distance), k)
-        np.testing.assert_array_equal(found, wanted[0])
+        actual, scores = several.search(_queries(distance), k)
+        wanted = single.search(_queries(distance), k)
+        np.testing.assert_array_equal(actual, wanted[0])
         np.testing.assert_array_equal(scores, wanted[1])
 
 
@@ -115,33 +115,33 @@ def test_candidates_of_brute_force_partitions_are_the_nearest_best_first(
 ) -> None:
     vectors, directories = written(distance, "brute_force", 3)
     index = load_index(directories, distance, vectors)
-    one = load_index(written(distance, "brute_force", 1)[1], distance, vectors)
+    single = load_index(written(distance, "brute_force", 1)[1], distance, vectors)
     for query in _queries(distance):
         for pool in (1, 20, SIZE):
-            found, scores = index.scored_candidates(query, pool)
-            assert found.dtype == np.uint32
-            np.testing.assert_array_equal(found, one.candidates(query, pool))
-            np.testing.assert_array_equal(found, index.candidates(query, pool))
+            positions, scores = index.scored_candidates(query, pool)
+            assert positions.dtype == np.uint32
+            np.testing.assert_array_equal(positions, single.candidates(query, pool))
+            np.testing.assert_array_equal(positions, index.candidates(query, pool))
             assert (np.diff(scores) <= 0).all()
 
 
 def test_candidates_of_equal_scores_are_in_the_order_of_their_rows(tmp_path: Path) -> None:
     vectors = np.tile(_vectors(4), (6, 1))
-    directories = [tmp_path / each for each in paths.index_partitions("scann", 3)]
+    directories = [tmp_path / path for path in paths.index_partitions("scann", 3)]
     for directory, rows in zip(directories, partition_rows(24, 3), strict=True):
         write_index(vectors[rows.first : rows.end], "dot_product", "brute_force", {}, directory)
-    found = load_index(directories, "dot_product", vectors).candidates(vectors[2], 6)
+    candidates = load_index(directories, "dot_product", vectors).candidates(vectors[2], 6)
     scores = vectors @ vectors[2]
-    assert found.tolist() == np.lexsort((np.arange(24), -scores))[:6].tolist()
+    assert candidates.tolist() == np.lexsort((np.arange(24), -scores))[:6].tolist()
 
 
 def test_few_leaves_of_each_partition_fill_the_end_with_nothing(written: Written) -> None:
     vectors, directories = written("dot_product", "tree_ah", 3)
     index = load_index(directories, "dot_product", vectors)
     positions, scores = index.search(_queries("dot_product"), SIZE, leaves_to_search=1)
-    found = (positions >= 0).sum(axis=1)
-    assert (found < SIZE).all()
-    for row, count in enumerate(found):
+    counts = (positions >= 0).sum(axis=1)
+    assert (counts < SIZE).all()
+    for row, count in enumerate(counts):
         assert set(positions[row, count:]) == {-1}
         assert np.isneginf(scores[row, count:]).all()
         assert np.unique(positions[row, :count]).size == count
@@ -149,8 +149,11 @@ def test_few_leaves_of_each_partition_fill_the_end_with_nothing(written: Written
             "all partitions are searched"
         )
     partitions = index.partitions  # type: ignore[attr-defined]
-    own = [each.search(_queries("dot_product"), 1, leaves_to_search=1)[1] for each in partitions]
-    np.testing.assert_array_equal(scores[:, 0], np.max(own, axis=0)[:, 0])
+    scores_by_partition = [
+        partition.search(_queries("dot_product"), 1, leaves_to_search=1)[1]
+        for partition in partitions
+    ]
+    np.testing.assert_array_equal(scores[:, 0], np.max(scores_by_partition, axis=0)[:, 0])
 
 
 def test_settings_of_a_search_replace_those_written_in_every_partition(written: Written) -> None:
@@ -191,10 +194,10 @@ def test_files_of_a_range_of_rows_are_those_of_its_vectors(tmp_path: Path) -> No
     np.testing.assert_array_equal(rows[np.array([0, 199])], vectors[[120, 319]])
     np.testing.assert_array_equal(rows.mapped, vectors[120:320])
     build_files(rows, "dot_product", "brute_force", {}, tmp_path / "scann")
-    found, _ = ScannIndex.load(tmp_path / "scann", "dot_product", rows.mapped).search(
+    positions, _ = ScannIndex.load(tmp_path / "scann", "dot_product", rows.mapped).search(
         vectors[150:151], 1
     )
-    assert found[0, 0] == np.argmax(vectors[120:320] @ vectors[150])
+    assert positions[0, 0] == np.argmax(vectors[120:320] @ vectors[150])
 
 
 def test_more_vectors_than_positions_have_bits_for_are_rejected(tmp_path: Path) -> None:

@@ -91,13 +91,13 @@ def test_tree_finds_most_and_all_with_every_leaf(
     (index, _) = trees[distance]
     best = np.argsort(-_reference(vectors, queries, distance), axis=1)[:, :10]
 
-    few, _ = index.search(queries, 10, leaves_to_search=1, reorder=10)
+    quick, _ = index.search(queries, 10, leaves_to_search=1, reorder=10)
     every, _ = index.search(queries, 10, leaves_to_search=40, reorder=4000)
 
     hits = np.mean(
         [
-            len(set(found) & set(wanted))
-            for found, wanted in zip(few.tolist(), best.tolist(), strict=True)
+            len(set(actual) & set(wanted))
+            for actual, wanted in zip(quick.tolist(), best.tolist(), strict=True)
         ]
     )
     assert 1 < hits < 9.9
@@ -131,10 +131,10 @@ def test_tree_that_holds_its_vectors_too_is_read_without_them(tree: Path, tmp_pa
         assets.write('assets { asset_type: DATASET_NPY asset_path: "dataset.npy" }')
 
     queries = _vectors(3, seed=1)
-    found, scores = ScannIndex.load(directory, "dot_product", vectors).search(queries, 9)
+    positions, scores = ScannIndex.load(directory, "dot_product", vectors).search(queries, 9)
 
     wanted, exact = ScannIndex.load(tree, "dot_product", vectors).search(queries, 9)
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(positions, wanted)
     np.testing.assert_array_equal(scores, exact)
 
 
@@ -195,11 +195,11 @@ def test_k_beyond_the_leaves_searched_is_filled(tree: Path, n: int) -> None:
 
     positions, scores = index.search(_vectors(n, seed=1), 3000, leaves_to_search=1)
 
-    found = positions >= 0
-    assert 0 < found[0].sum() < 3000
-    assert np.isfinite(scores[found]).all()
-    assert np.isneginf(scores[~found]).all()
-    assert len(set(positions[0][found[0]].tolist())) == found[0].sum()
+    is_candidate = positions >= 0
+    assert 0 < is_candidate[0].sum() < 3000
+    assert np.isfinite(scores[is_candidate]).all()
+    assert np.isneginf(scores[~is_candidate]).all()
+    assert len(set(positions[0][is_candidate[0]].tolist())) == is_candidate[0].sum()
 
 
 def test_k_beyond_the_written_reorder_is_still_met(tree: Path) -> None:
@@ -221,8 +221,14 @@ def test_search_of_several_queries_gives_each_the_bits_of_a_search_alone(
     positions, scores = index.search(queries, k, leaves_to_search=1)
 
     alone = [index.search(query[np.newaxis], k, leaves_to_search=1) for query in queries]
-    assert positions.tobytes() == np.concatenate([found for found, _ in alone]).tobytes()
-    assert scores.tobytes() == np.concatenate([found for _, found in alone]).tobytes()
+    assert (
+        positions.tobytes()
+        == np.concatenate([positions_of_query for positions_of_query, _ in alone]).tobytes()
+    )
+    assert (
+        scores.tobytes()
+        == np.concatenate([scores_of_query for _, scores_of_query in alone]).tobytes()
+    )
 
 
 def test_search_without_queries_returns_empty_arrays(tree: Path) -> None:
@@ -333,9 +339,9 @@ def test_build_with_wrong_parameters_is_rejected(changed: dict[str, Any], messag
 
 
 def test_build_of_a_tree_over_too_few_vectors_is_rejected() -> None:
-    few = {"num_leaves": 2, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 4}
+    parameters = {"num_leaves": 2, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 4}
 
     with pytest.raises(
         InvalidIndex, match="ScaNN builds no tree_ah index over 8 vectors of dim 16"
     ):
-        ScannIndex.build(_vectors(8), "dot_product", "tree_ah", few)
+        ScannIndex.build(_vectors(8), "dot_product", "tree_ah", parameters)

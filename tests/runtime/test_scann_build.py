@@ -35,11 +35,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VectorFile:
 
 def _recall(index: ScannIndex, file: VectorFile, distance: Distance) -> float:
     queries = file[np.arange(0, N, 150)] + np.float32(0.01)
-    found, _ = index.search(queries, 10, 12, 200)
+    positions, _ = index.search(queries, 10, 12, 200)
     right, _ = ExactIndex(file, distance).search(queries, 10)
     return float(
         np.mean(
-            [len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), right.tolist(), strict=True)]
+            [
+                len(set(a) & set(b)) / 10
+                for a, b in zip(positions.tolist(), right.tolist(), strict=True)
+            ]
         )
     )
 
@@ -96,12 +99,12 @@ def test_build_files_that_cannot_be_built_is_rejected(file: VectorFile, tmp_path
 
 
 def test_vector_file_reads_what_an_array_holds(file: VectorFile) -> None:
-    held = np.fromfile(file.path, "<f4").reshape(N, DIM)
+    stored = np.fromfile(file.path, "<f4").reshape(N, DIM)
 
     assert (len(file), file.shape) == (N, (N, DIM))
-    np.testing.assert_array_equal(file[:], held)
-    np.testing.assert_array_equal(file[5990:9000], held[5990:])
-    np.testing.assert_array_equal(file[np.array([7, 7, 0])], held[[7, 7, 0]])
+    np.testing.assert_array_equal(file[:], stored)
+    np.testing.assert_array_equal(file[5990:9000], stored[5990:])
+    np.testing.assert_array_equal(file[np.array([7, 7, 0])], stored[[7, 7, 0]])
     with pytest.raises(InvalidInput, match="no vectors of dim 7"):
         VectorFile(file.path, 7)
 
@@ -112,10 +115,10 @@ def test_exact_index_over_a_file_finds_the_same_as_over_an_array(
 ) -> None:
     queries = np.random.default_rng(6).normal(size=(5, DIM)).astype(np.float32)
 
-    found, scores = ExactIndex(file, distance).search(queries, 20)
+    positions, scores = ExactIndex(file, distance).search(queries, 20)
     right, wanted = ExactIndex(file[:], distance).search(queries, 20)
 
-    np.testing.assert_array_equal(found, right)
+    np.testing.assert_array_equal(positions, right)
     np.testing.assert_array_equal(scores, wanted)
 
 
@@ -125,16 +128,16 @@ def test_exact_index_over_a_file_finds_the_same_as_over_an_array(
 def test_match_stored_finds_the_vectors_at_their_positions(
     file: VectorFile, tmp_path: Path, kind: Kind, distance: Distance, size: int
 ) -> None:
-    own = VectorFile(file.path, DIM, RowRange(0, size))
+    part = VectorFile(file.path, DIM, RowRange(0, size))
     built = tmp_path / "built"
-    build_files(own, distance, kind, TREE if kind == "tree_ah" else {}, built)
+    build_files(part, distance, kind, TREE if kind == "tree_ah" else {}, built)
     rows = np.arange(0, size, max(1, size // 100))
 
-    assert match_stored(built, own, rows, distance, kind).all()
+    assert match_stored(built, part, rows, distance, kind).all()
 
     file[:][::-1].astype("<f4").tofile(tmp_path / "reversed.bin")
-    other = VectorFile(tmp_path / "reversed.bin", DIM, RowRange(N - size, size))
-    assert match_stored(built, other, rows, distance, kind).mean() < 0.2
+    reversed_file = VectorFile(tmp_path / "reversed.bin", DIM, RowRange(N - size, size))
+    assert match_stored(built, reversed_file, rows, distance, kind).mean() < 0.2
 
 
 def test_match_stored_of_damaged_codes_is_rejected(file: VectorFile, tmp_path: Path) -> None:

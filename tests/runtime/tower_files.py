@@ -36,17 +36,24 @@ def _write(directory: Path) -> None:
     save: Any = np.savez
     save(directory / "weights.npz", **weights)
     module = tf.Module()
-    module.kept = kept = {name: tf.Variable(values) for name, values in weights.items()}
+    module.kept = variables = {name: tf.Variable(values) for name, values in weights.items()}
 
     def query(user: Any, history: Any) -> Any:
-        hidden = tf.nn.relu(tf.concat([user, history], 1) @ kept["query_in"])
-        return {"vector": hidden @ kept["query_out"], "norm": tf.reduce_sum(tf.square(user), 1)}
+        hidden = tf.nn.relu(tf.concat([user, history], 1) @ variables["query_in"])
+        return {
+            "vector": hidden @ variables["query_out"],
+            "norm": tf.reduce_sum(tf.square(user), 1),
+        }
 
     def ranking(x: Any) -> Any:
-        return {"score": tf.sigmoid(tf.nn.relu(x @ kept["rank_in"]) @ kept["rank_out"])[:, 0]}
+        return {
+            "score": tf.sigmoid(tf.nn.relu(x @ variables["rank_in"]) @ variables["rank_out"])[:, 0]
+        }
 
     def candidate(movie: Any, year: Any) -> Any:
-        return {"vector": tf.concat([movie, tf.math.log(year)[:, None]], 1) @ kept["candidate"]}
+        return {
+            "vector": tf.concat([movie, tf.math.log(year)[:, None]], 1) @ variables["candidate"]
+        }
 
     def typed(watched: Any, hour: Any) -> Any:
         return {"sum": tf.reduce_sum(watched, [1, 2]) + tf.cast(hour, tf.float32)}

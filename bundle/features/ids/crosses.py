@@ -97,12 +97,14 @@ class Crossed:
         offsets = offsets_of(counts)
         hashed = np.full(offsets[-1], self._entry.hash_key, np.uint64)
         examples = np.repeat(np.arange(n), counts)
+
         # The number of a combination in its example has a digit for each input, the last of which
         # varies fastest. Input by input, the digit is split off.
         remainders = np.arange(offsets[-1]) - offsets[examples]
         digit_values = counts
         for key, (values, starts), input_lengths in zip(self._keys, packed, lengths, strict=True):
             numbers = key.numbers(values).view(np.uint64)
+            # With one value of each input, value i is that of example i.
             if (lengths != 1).any():
                 digit_values = digit_values // np.maximum(input_lengths, 1)
                 digits = remainders // digit_values[examples]

@@ -67,6 +67,7 @@ class Graph:
         self._steps: list[_Step] = []
         parameters: list[Array] = []
         finished = _last_reads(entry)
+        # Everything that depends on the nodes alone happens here, once: a request runs the steps.
         for position, node in enumerate(entry.nodes):
             if isinstance(node, InputNode):
                 # Strings that are only looked up need not become bytes.
@@ -93,6 +94,7 @@ class Graph:
                 self._constants.append((position, len(parameters)))
                 parameters.append(_constant(node))
         self._last = len(entry.nodes) - 1
+        # The context that silences NumPy takes longer than some operations on few ids.
         self._may_warn = any(step.node.op not in _QUIET for step in self._steps)
         self.parameters = tuple(parameters)
         self.form = _form(entry)
@@ -135,6 +137,7 @@ class Graph:
         Raises:
           FormatError: An operation does not take its operands, or the results are no rows.
         """
+        # No values, too: some operations of NumPy return other types or shapes for them.
         for count in (1, 0):
             samples = [("", _sample(node.dtype, count)) for node in self._entry.inputs]
             try:
@@ -195,6 +198,7 @@ class Graph:
                     f"node {step.position} ({step.node.op}) of a graph of ids does not fit what it "
                     f"reads: {problem}"
                 ) from problem
+            # Large requests would otherwise hold the results of all nodes in memory.
             for operand in step.finished:
                 del results[operand]
         return results[self._last]
@@ -254,6 +258,7 @@ def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
     """
 
     def search(_attributes: Attributes, keys: Array, default: Array) -> Array:
+        # Operations give bytes, as TensorFlow's; vocabularies hold strings.
         if keys.dtype == object and keys.size and type(keys.flat[0]) is bytes:
             keys = _strings(keys)
         positions = vocabulary.find("", keys)
@@ -269,10 +274,10 @@ def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
 
 def _strings(texts: Array) -> Array:
     """Returns the strings of [m] texts: [m] object."""
-    listed = texts.tolist()
-    strings = np.empty(len(listed), object)
+    text_list = texts.tolist()
+    strings = np.empty(len(text_list), object)
     # Bytes that are not UTF-8 become surrogates, which no key contains.
-    strings[:] = list(map(bytes.decode, listed, repeat("utf-8"), repeat("surrogateescape")))
+    strings[:] = list(map(bytes.decode, text_list, repeat("utf-8"), repeat("surrogateescape")))
     return strings
 
 
@@ -297,12 +302,12 @@ def _form(entry: GraphIds) -> Hashable:
     """Returns a key of a graph that does not depend on its parameters."""
     nodes = []
     for node in entry.nodes:
-        written = node.model_dump(mode="json")
+        fields = node.model_dump(mode="json")
         if isinstance(node, ConstantNode) and not node.is_list:
-            del written["values"]
+            del fields["values"]
         elif isinstance(node, OperationNode):
-            written["attributes"].pop(_SIZE, None)
-        nodes.append(written)
+            fields["attributes"].pop(_SIZE, None)
+        nodes.append(fields)
     return orjson.dumps(nodes), entry.tables
 
 
@@ -323,16 +328,16 @@ def _size(position: int, node: OperationNode) -> Array:
 
 def _last_reads(entry: GraphIds) -> dict[int, list[int]]:
     """Returns, by the position of an operation, the nodes whose results it is the last to read."""
-    last_reader = {
-        operand: position
-        for position, node in enumerate(entry.nodes)
-        if isinstance(node, OperationNode)
-        for operand in node.inputs
-    }
-    done: dict[int, list[int]] = {}
+    # A later reader replaces an earlier one.
+    last_reader: dict[int, int] = {}
+    for position, node in enumerate(entry.nodes):
+        if isinstance(node, OperationNode):
+            for operand in node.inputs:
+                last_reader[operand] = position
+    finished: dict[int, list[int]] = {}
     for operand, position in last_reader.items():
-        done.setdefault(position, []).append(operand)
-    return done
+        finished.setdefault(position, []).append(operand)
+    return finished
 
 
 def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
@@ -399,6 +404,7 @@ def _constant(node: ConstantNode) -> Array:
             values = np.array([_number(value) for value in node.values])
             if node.dtype.startswith(("int", "uint")) and values.dtype.kind not in "iu":
                 raise TypeError("they are no integers")
+            # NumPy reports floats that become infinite, but wraps integers around.
             with np.errstate(over="raise"):
                 narrowed = values.astype(node.dtype)
             if values.dtype.kind in "iu" and (narrowed != values).any():

@@ -21,7 +21,7 @@ _OLDER_SEED = np.uint64(0xDECAFCAFFE)
 _START = tuple(
     map(np.uint64, (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573))
 )
-"""Of SipHash."""
+"""The constants with which SipHash begins: "somepseudorandomlygeneratedbytes"."""
 
 
 def no_text(feature: str, problem: UnicodeEncodeError) -> FeatureError:
@@ -33,7 +33,7 @@ def hashes(feature: str, texts: Values) -> Hashes:
     """Returns [m] uint64 FarmHash fingerprints of [m] strings.
 
     Raises:
-      FeatureError: a string is no Unicode text; names `feature`.
+      FeatureError: A string is no Unicode text; names `feature`.
     """
     try:
         return np.fromiter(map(farmhash.fingerprint64, texts.tolist()), np.uint64, texts.size)
@@ -65,6 +65,7 @@ def siphashes(texts: Sequence[bytes], key: tuple[int, int]) -> Hashes:
     2.20, core/platform/strong_hash.h (the use).
     """
     low, high = (np.uint64(part & _BITS) for part in key)
+    # The last byte of the last word is the length; the bytes before it are zeros.
     padded = [text + bytes(7 - len(text) % 8) + bytes([len(text) & 0xFF]) for text in texts]
     result = np.empty(len(padded), np.uint64)
     for positions, words in _by_length(padded):
@@ -96,6 +97,7 @@ def _by_length(
     texts: Sequence[bytes],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
     """Yields the positions of texts of one length, 8 k bytes, and their words, [k, texts]."""
+    # Texts of one length are hashed at once, word by word.
     lengths = np.array([len(text) for text in texts], np.int64)
     for length in np.unique(lengths).tolist():
         positions = np.flatnonzero(lengths == length)

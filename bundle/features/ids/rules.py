@@ -65,11 +65,14 @@ class RuleSet:
 
     def resolve(self, columns: Sequence[Values]) -> list[Rows]:
         """Returns what `Rule.resolve` returns for each column."""
+        # An input of strings or integers may come as either, and only equal types are joined. The
+        # groups are cached by the types: requests to a model mostly agree in them.
         dtypes = tuple(map(_DTYPE, columns))
         if dtypes not in self._groups:
             self._groups[dtypes] = self._grouped(dtypes)
         rows = [*self._no_rows]
         for group in self._groups[dtypes]:
+            # A rule of its own needs no copy of its ids.
             member = group.only_member
             if member is not None:
                 rule = self._rules[member]
@@ -100,7 +103,9 @@ class RuleSet:
             all_rows = self._rules[first].evaluate(
                 self._features[first], np.concatenate(group_columns), parameters
             )
-        except FeatureError:  # it names the first input: evaluate each rule by itself
+        # The error names the first input, whose values may be sound: each rule is evaluated by
+        # itself to find the one at fault.
+        except FeatureError:
             for member, values in zip(group.members, group_columns, strict=True):
                 rows[member] = self._rules[member].resolve(self._features[member], values)
             return
@@ -127,6 +132,7 @@ class _Group:
         """Creates a group from the parameters of some rules."""
         parameters = []
         for values in zip(*[rules[member].parameters for member in members], strict=True):
+            # One value for all ids is cheaper than one repeated for each.
             if all(value == values[0] for value in values):
                 parameters.append(values[0])
             else:

@@ -35,21 +35,21 @@ class Text:
         """Returns [k] object, the words of m texts end to end, and [m + 1] int64 offsets.
 
         Raises:
-          FeatureError: a value is no string, or no Unicode text; names `feature`.
+          FeatureError: A value is no string, or no Unicode text; names `feature`.
         """
         entry = self._entry
         texts = self._graph.results([(feature, values)]).tolist()
+        # As bytes, the graph's texts are split at ASCII whitespace alone, as TensorFlow does.
         if entry.split == "characters":
-            listed = [list(text.decode()) for text in texts]
+            words_by_text = [list(text.decode()) for text in texts]
         else:
-            listed = [[word.decode() for word in text.split()] for text in texts]
+            words_by_text = [[word.decode() for word in text.split()] for text in texts]
         if entry.ngrams:
-            listed = [_ngrams(words, entry.ngrams) for words in listed]
+            words_by_text = [_ngrams(words, entry.ngrams) for words in words_by_text]
         if entry.length is not None:
-            listed = [words[: entry.length] for words in listed]
-        return _objects(list(chain.from_iterable(listed))), offsets_of(
-            [len(words) for words in listed]
-        )
+            words_by_text = [words[: entry.length] for words in words_by_text]
+        offsets = offsets_of([len(words) for words in words_by_text])
+        return _objects(list(chain.from_iterable(words_by_text))), offsets
 
 
 def _ngrams(words: Sequence[str], widths: Sequence[int]) -> list[str]:

@@ -85,9 +85,9 @@ def test_any_flipped_bit_is_rejected_and_recovery_keeps_the_other_records(tmp_pa
             assert recovery.damaged is not None
             assert recovery.damaged.read_bytes() == damaged
             recovery.damaged.unlink()
-            kept = payloads_of(path)
-            assert len(kept) == recovery.records >= len(PAYLOADS) - 1
-            assert [payload for payload in PAYLOADS if payload in kept] == kept
+            payloads = payloads_of(path)
+            assert len(payloads) == recovery.records >= len(PAYLOADS) - 1
+            assert [payload for payload in PAYLOADS if payload in payloads] == payloads
 
 
 def test_a_reader_goes_on_behind_what_it_has_read_after_a_recovery(tmp_path: Path) -> None:
@@ -186,25 +186,25 @@ def test_nothing_acknowledged_is_lost_or_twice_when_writers_are_killed(tmp_path:
         writer = context.Process(
             target=writers.append_until_killed, args=(path, acknowledged, number)
         )
-        other = context.Process(
+        second_writer = context.Process(
             target=writers.append_until_killed, args=(path, acknowledged, -number - 1)
         )
         bytes_before = _size(acknowledged)
         writer.start()
-        other.start()
+        second_writer.start()
         while _size(acknowledged) == bytes_before:
             assert writer.is_alive()
             threading.Event().wait(0.001)
         threading.Event().wait(0.005 * (number % 5))
         os.kill(writer.pid or 0, signal.SIGKILL)
-        os.kill(other.pid or 0, signal.SIGKILL)
+        os.kill(second_writer.pid or 0, signal.SIGKILL)
         writer.join()
-        other.join()
-    kept = payloads_of(path)
+        second_writer.join()
+    payloads = payloads_of(path)
     lines = acknowledged.read_bytes().splitlines() if acknowledged.exists() else []
-    assert len(set(kept)) == len(kept)
+    assert len(set(payloads)) == len(payloads)
     assert lines
-    assert set(lines) <= set(kept)
+    assert set(lines) <= set(payloads)
 
 
 def _size(path: Path) -> int:

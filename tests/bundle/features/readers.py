@@ -21,9 +21,9 @@ STORED = np.random.default_rng(0).standard_normal((64, 3)).astype("<f4")
 
 def objects(*values: Any) -> NDArray[Any]:
     """Returns an array of objects, whatever they are."""
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def column(

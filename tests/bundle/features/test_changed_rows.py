@@ -39,10 +39,10 @@ STATES = st.lists(
 """The rows that change next in each table."""
 
 
-def embedded(table: str, kind: Any = "single", **others: Any) -> entries.EmbeddedFeature:
+def embedded(table: str, kind: Any = "single", **fields: Any) -> entries.EmbeddedFeature:
     default = 3 if kind == "single" else [1, 3]
     return entries.EmbeddedFeature.model_validate(
-        {"kind": kind, "table": table, "role": "context", "default": default, **others}
+        {"kind": kind, "table": table, "role": "context", "default": default, **fields}
     )
 
 
@@ -158,31 +158,31 @@ def assert_reads_as(view: FeatureReader, expected: FeatureReader, seed: int) -> 
     columns = columns_of(seed)
     names = tuple(FEATURES)
     random = np.random.default_rng(seed)
-    for n, sent in ((N, columns), (1, {}), (N, some_of(columns, random))):
-        found_by_name = view.activations(names, sent, n)
-        expected_by_name = expected.activations(names, sent, n)
+    for n, sent_columns in ((N, columns), (1, {}), (N, some_of(columns, random))):
+        found_by_name = view.activations(names, sent_columns, n)
+        expected_by_name = expected.activations(names, sent_columns, n)
         for name, activation in expected_by_name.items():
             assert found_by_name[name].unknown == activation.unknown
             assert_same_bits(found_by_name[name].values, activation.values, name)
 
         widths = [expected_by_name[name].values[0].size for name in names]
         ends = tuple(np.cumsum(widths).tolist())
-        found = np.zeros((n, ends[-1]), np.float32)
+        actual = np.zeros((n, ends[-1]), np.float32)
         array = np.zeros((n, ends[-1]), np.float32)
         for _ in range(2):  # what is kept of the first call serves the second one
-            unknown = view.write([OutputBlock(found, names, ends)], sent, n)
-            assert unknown == expected.write([OutputBlock(array, names, ends)], sent, n)
-            assert_same_bits(found, array, "write")
+            unknown = view.write([OutputBlock(actual, names, ends)], sent_columns, n)
+            assert unknown == expected.write([OutputBlock(array, names, ends)], sent_columns, n)
+            assert_same_bits(actual, array, "write")
 
 
 def some_of(columns: Mapping[str, Column], random: np.random.Generator) -> dict[str, Column]:
     return {name: column for name, column in columns.items() if random.random() < 0.6}
 
 
-def assert_same_bits(found: NDArray[Any], expected: NDArray[Any], name: str) -> None:
-    assert found.shape == expected.shape
+def assert_same_bits(actual: NDArray[Any], expected: NDArray[Any], name: str) -> None:
+    assert actual.shape == expected.shape
     np.testing.assert_array_equal(
-        np.ascontiguousarray(found).view(np.uint32),
+        np.ascontiguousarray(actual).view(np.uint32),
         np.ascontiguousarray(expected).view(np.uint32),
         err_msg=name,
     )
@@ -224,8 +224,8 @@ def test_views_of_a_history_read_as_readers_over_rewritten_files(
         assert_reads_as(views[number], expected, seed)
         for table in ("float16", SMALL[3]):
             read = random.integers(-1, ROWS, 7)
-            found = views[number].take(table, read)
-            assert_same_bits(found, expected.take(table, read), table)
+            actual = views[number].take(table, read)
+            assert_same_bits(actual, expected.take(table, read), table)
 
 
 def test_row_that_is_not_finite_is_found_where_it_changed(files: Files) -> None:
@@ -263,29 +263,29 @@ def test_rows_of_small_tables_return_to_the_files_in_a_state_that_does_not_chang
         ({SMALL[0]: second, SMALL[1]: first}, later),
         ({SMALL[0]: first, SMALL[1]: first}, [earlier[0], later[1]]),
     ):
-        found = reader.with_changes(changed).activations(names, columns, 2)
+        activations = reader.with_changes(changed).activations(names, columns, 2)
         for name, vectors in zip(names, expected, strict=True):
-            assert_same_bits(found[name].values, vectors, name)
+            assert_same_bits(activations[name].values, vectors, name)
 
 
 def test_default_of_a_feature_is_read_of_the_row_as_it_is_now(files: Files) -> None:
     reader = files.reader(files.vectors)
-    place = OutputBlock(np.zeros((1, 4), np.float32), ("float32_plain",), (4,))
-    reader.write([place], {}, 1)
-    assert (place.array[0] == files.vectors["float32"][3]).all()
+    block = OutputBlock(np.zeros((1, 4), np.float32), ("float32_plain",), (4,))
+    reader.write([block], {}, 1)
+    assert (block.array[0] == files.vectors["float32"][3]).all()
     changed = ChangedRows.none(4)
     for value in (1, 2):  # the second change is of the same table
         changed = changed.with_rows(np.array([3]), np.full((1, 4), value, np.float32))
-        reader.with_changes({"float32": changed}).write([place], {}, 1)
-        assert (place.array == value).all()
-    reader.write([place], {}, 1)
-    assert (place.array[0] == files.vectors["float32"][3]).all()
+        reader.with_changes({"float32": changed}).write([block], {}, 1)
+        assert (block.array == value).all()
+    reader.write([block], {}, 1)
+    assert (block.array[0] == files.vectors["float32"][3]).all()
 
 
 def test_views_take_no_memory_of_their_own(files: Files) -> None:
     columns = columns_of(0)
     view = files.reader(files.vectors)
-    place = OutputBlock(
+    block = OutputBlock(
         np.zeros((N, 3 * 16), np.float32),
         tuple(f"{table}_plain" for table in SMALL),
         tuple(range(3, 49, 3)),
@@ -295,14 +295,14 @@ def test_views_take_no_memory_of_their_own(files: Files) -> None:
         for table in SMALL
     }
     views = [view.with_changes(changed)]
-    views[0].write([place], columns, N)
+    views[0].write([block], columns, N)
     tracemalloc.start()
     for number in range(100):
         row = np.array([number % ROWS])
         table = SMALL[number % 16]
         changed[table] = changed[table].with_rows(row, np.ones((1, 3), np.float32))
         views.append(views[-1].with_changes(changed))
-        views[-1].write([place], columns, N)
+        views[-1].write([block], columns, N)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes / 100 < 8_000  # the row numbers of 144 rows, and the view
@@ -329,10 +329,10 @@ def test_view_is_closed_with_its_reader(tmp_path: Path) -> None:
     files = Files(tmp_path)
     reader = files.reader(files.vectors)
     view = reader.with_changes({"float32": changed})
-    place = OutputBlock(np.zeros((N, 4), np.float32), ("float16_plain",), (4,))
-    view.write([place], columns, N)
+    block = OutputBlock(np.zeros((N, 4), np.float32), ("float16_plain",), (4,))
+    view.write([block], columns, N)
     reader.close()
     with pytest.raises(RowOutOfRange, match="closed"):
-        view.write([place], columns, N)
+        view.write([block], columns, N)
     with pytest.raises(FeatureError, match="no such feature"):
         view.activation("absent", columns, N)

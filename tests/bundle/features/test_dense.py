@@ -15,20 +15,20 @@ OFFSETS = np.array([0, 2, 2, 4])
 
 
 def feature(take: str, dtype: str = "int64", **more: Any) -> Dense:
-    told = {"kind": "dense", "role": "context", "take": take, "shape": [3], "dtype": dtype} | more
-    return Dense("bag", DenseFeature.model_validate(told), drop_weights=True)
+    fields = {"kind": "dense", "role": "context", "take": take, "shape": [3], "dtype": dtype} | more
+    return Dense("bag", DenseFeature.model_validate(fields), drop_weights=True)
 
 
 def test_dense_strings_are_padded_with_empty_strings_and_numbers_are_rejected() -> None:
-    asked = feature("padded", "string")
+    padded = feature("padded", "string")
     texts = np.array(["a", "b", "", "ö"], object)
-    assert asked.activation({"bag": Column(texts, OFFSETS)}, 3).values.tolist() == [
+    assert padded.activation({"bag": Column(texts, OFFSETS)}, 3).values.tolist() == [
         ["a", "b", ""],
         ["", "", ""],
         ["", "ö", ""],
     ]
     with pytest.raises(FeatureError, match="5 is an integer"):
-        asked.activation({"bag": Column(IDS, OFFSETS)}, 3)
+        padded.activation({"bag": Column(IDS, OFFSETS)}, 3)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_dense_bags_and_their_weights_are_padded_with_zeros(
     take: str, column: Column, n: int, expected: Any
 ) -> None:
     dtype = {"padded": "int64", "weights": "float32"}[take]
-    found = feature(take, dtype).activation({"bag": column}, n).values
-    assert found.dtype == np.dtype(dtype)
-    assert found.tolist() == expected
+    actual = feature(take, dtype).activation({"bag": column}, n).values
+    assert actual.dtype == np.dtype(dtype)
+    assert actual.tolist() == expected
 
 
 def test_dense_bag_that_is_too_long_is_rejected_with_its_example() -> None:
@@ -67,9 +67,9 @@ def test_dense_bag_with_another_number_of_weights_is_rejected() -> None:
 
 
 def test_dense_default_of_a_bag_is_padded_with_its_weights() -> None:
-    told = {"ids": [4, 9], "weights": [2, 0.5]}
-    assert feature("padded", default=told).activation({}, 2).values.tolist() == [[4, 9, 0]] * 2
-    assert feature("weights", "float32", default=told).activation({}, 1).values.tolist() == [
+    default = {"ids": [4, 9], "weights": [2, 0.5]}
+    assert feature("padded", default=default).activation({}, 2).values.tolist() == [[4, 9, 0]] * 2
+    assert feature("weights", "float32", default=default).activation({}, 1).values.tolist() == [
         [2, 0.5, 0]
     ]
     assert feature("padded", default=[]).activation({}, 1).values.tolist() == [[0, 0, 0]]

@@ -29,8 +29,8 @@ def reader(committed_bundle: Path) -> FeatureReader:
     return open_features(committed_bundle, read_manifest(committed_bundle))
 
 
-def found(reader: FeatureReader, name: str, sent: Column | None, n: int) -> Activation:
-    return reader.activation(name, {} if sent is None else {name: sent}, n)
+def found(reader: FeatureReader, name: str, column: Column | None, n: int) -> Activation:
+    return reader.activation(name, {} if column is None else {name: column}, n)
 
 
 def rows_of(reader: FeatureReader, table: str) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -40,7 +40,7 @@ def rows_of(reader: FeatureReader, table: str) -> np.ndarray[Any, np.dtype[np.fl
 
 
 @pytest.mark.parametrize(
-    ("name", "table", "sent", "rows", "unknown"),
+    ("name", "table", "column", "rows", "unknown"),
     [
         ("user", "users", column(49, 0, 20, 21, 20), [49, 0, 20, 21, 20], 0),
         ("user", "users", column(1, -1, 50), [1, 3, 3], 2),
@@ -57,9 +57,14 @@ def rows_of(reader: FeatureReader, table: str) -> np.ndarray[Any, np.dtype[np.fl
     ],
 )
 def test_single_reads_the_row_of_each_id_its_default_or_that_of_its_unknown_rule(
-    reader: FeatureReader, name: str, table: str, sent: Column | None, rows: list[int], unknown: int
+    reader: FeatureReader,
+    name: str,
+    table: str,
+    column: Column | None,
+    rows: list[int],
+    unknown: int,
 ) -> None:
-    activation = found(reader, name, sent, len(rows))
+    activation = found(reader, name, column, len(rows))
     assert (activation.values == rows_of(reader, table)[rows]).all()
     assert activation.unknown == unknown
 
@@ -69,22 +74,24 @@ def test_negative_rows_count_from_the_end_if_the_feature_requires_it(
     reader: FeatureReader, ids: IdRule
 ) -> None:
     entry = EmbeddedFeature(kind="single", table="users", role="context", ids=ids, from_end=True)
-    sent = np.array([-1, -50, -51, 49, 50]) + (0 if ids.kind == "identity" else 7)
-    activation = found(FeatureReader({"user": entry}, reader.tables, {}), "user", Column(sent), 5)
+    ids_sent = np.array([-1, -50, -51, 49, 50]) + (0 if ids.kind == "identity" else 7)
+    activation = found(
+        FeatureReader({"user": entry}, reader.tables, {}), "user", Column(ids_sent), 5
+    )
     assert (activation.values == rows_of(reader, "users")[[49, 0, 50, 49, 50]]).all()
     assert activation.unknown == 2
 
 
 def test_unknown_id_that_is_rejected_is_named_with_its_own_table(reader: FeatureReader) -> None:
-    both = ["user", "strict"]  # 24 is a row of the users' table only
+    names = ["user", "strict"]  # 24 is a row of the users' table only
     assert (
-        reader.activations(both, {"user": column(24, 49), "strict": column(0, 1)}, 2)[
+        reader.activations(names, {"user": column(24, 49), "strict": column(0, 1)}, 2)[
             "user"
         ].unknown
         == 0
     )
     with pytest.raises(UnknownRejected, match=r"'strict'.*24.*'hours'") as problem:
-        reader.activations(both, {"user": column(24, 49), "strict": column(0, 24)}, 2)
+        reader.activations(names, {"user": column(24, 49), "strict": column(0, 24)}, 2)
     assert problem.value.feature == "strict"
 
 
@@ -103,14 +110,14 @@ def test_write_of_defaults_among_what_was_sent_gives_the_activations(
     n: int, reader: FeatureReader
 ) -> None:
     names = ("watched", "user", "hour", "recent", "age")
-    sent = {"user": column(*range(n))}
-    values = [reader.activations([name], sent, n)[name].values.reshape(n, -1) for name in names]
+    columns = {"user": column(*range(n))}
+    values = [reader.activations([name], columns, n)[name].values.reshape(n, -1) for name in names]
     wanted = np.hstack(values).astype(np.float32)
-    ends = np.cumsum([each.shape[1] for each in values])
+    ends = np.cumsum([array.shape[1] for array in values])
     room = np.full(wanted.shape, np.nan, np.float32)
-    place = OutputBlock(room, names, tuple(ends.tolist()))
+    block = OutputBlock(room, names, tuple(ends.tolist()))
     for _ in range(2):
-        assert reader.write([place], sent, n) == {}
+        assert reader.write([block], columns, n) == {}
         assert room.tolist() == wanted.tolist()
         room[:] = np.nan
 
@@ -133,19 +140,21 @@ def test_write_fills_places_cut_anywhere_whatever_was_sent(
     names = (*list(SENT)[first:], *list(SENT)[:first])
     optional = [name for name in names if name != "user"]
     for omitted in chain.from_iterable(combinations(optional, count) for count in range(5)):
-        sent = {name: values for name, values in SENT.items() if name not in omitted}
-        parts = [reader.activations([name], sent, 3)[name].values.reshape(3, -1) for name in names]
+        columns = {name: values for name, values in SENT.items() if name not in omitted}
+        parts = [
+            reader.activations([name], columns, 3)[name].values.reshape(3, -1) for name in names
+        ]
         ends = [0, *accumulate(part.shape[1] for part in parts)]
         wanted = np.hstack(parts).astype(dtype)
         cuts = chain.from_iterable(combinations(range(1, 5), count) for count in range(5))
         for cut in cuts:
             room = np.full(wanted.shape, np.nan, dtype)
-            places = []
+            blocks = []
             for start, stop in pairwise((0, *cut, 5)):
                 array = room[:, ends[start] : ends[stop]]
                 inner = [end - ends[start] for end in ends[start + 1 : stop + 1]]
-                places.append(OutputBlock(array, names[start:stop], tuple(inner)))
-            assert reader.write(places, sent, 3) == {}
+                blocks.append(OutputBlock(array, names[start:stop], tuple(inner)))
+            assert reader.write(blocks, columns, 3) == {}
             assert room.tolist() == wanted.tolist(), (omitted, cut)
 
 
@@ -162,18 +171,18 @@ def test_bag_leaves_unknown_ids_and_weights_that_are_not_positive_out_of_its_mea
     np.testing.assert_allclose(
         found(reader, "watched", weighted, 1).values[0], movies[0], rtol=1e-6
     )
-    given = np.array([10, 5, 70, 8])  # without offsets it owns equally many
-    equal = found(reader, "watched", Column(given), 2).values
-    assert (equal == found(reader, "watched", Column(given, np.array([0, 2, 4])), 2).values).all()
+    values = np.array([10, 5, 70, 8])  # without offsets it owns equally many
+    equal = found(reader, "watched", Column(values), 2).values
+    assert (equal == found(reader, "watched", Column(values, np.array([0, 2, 4])), 2).values).all()
 
 
 def test_bag_of_one_example_has_the_same_bits_in_any_batch(reader: FeatureReader) -> None:
     random = np.random.default_rng(3)
     offsets = np.concatenate([[0], np.cumsum(random.integers(0, 40, 60))])
-    given = random.integers(0, 30, offsets[-1])
-    together = found(reader, "genres", Column(given, offsets), 60).values
+    values = random.integers(0, 30, offsets[-1])
+    together = found(reader, "genres", Column(values, offsets), 60).values
     for example in range(60):
-        alone = Column(given[offsets[example] : offsets[example + 1]])
+        alone = Column(values[offsets[example] : offsets[example + 1]])
         assert (found(reader, "genres", alone, 1).values[0] == together[example]).all()
 
 
@@ -197,7 +206,7 @@ def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(
 
 
 @pytest.mark.parametrize(
-    ("name", "sent"),
+    ("name", "column"),
     [
         *(
             ("age", column(*values))
@@ -216,8 +225,8 @@ def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(
         ("name", column(1, 2)),
         *(("watched", column(10, 5, weights=weights)) for weights in ([1.0], [1.0, float("nan")])),
         *(
-            ("watched", column(10, 5, offsets=at))
-            for at in ([0, 1], [0, 3, 2], [1, 1, 2], [0, 1, 3])
+            ("watched", column(10, 5, offsets=offsets))
+            for offsets in ([0, 1], [0, 3, 2], [1, 1, 2], [0, 1, 3])
         ),
         ("watched", Column(np.array([10, 5]), np.array([0.0, 1.0, 2.0]))),
         ("watched", column(10, 5, 8)),
@@ -228,12 +237,12 @@ def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(
     ],
 )
 def test_value_that_does_not_fit_is_rejected_with_the_name_of_the_feature(
-    reader: FeatureReader, name: str, sent: Column | None
+    reader: FeatureReader, name: str, column: Column | None
 ) -> None:
-    columns = {} if sent is None else {name: sent}
-    for asked in ([name], ["hour", name, "watched" if name != "watched" else "age"]):
+    columns = {} if column is None else {name: column}
+    for names in ([name], ["hour", name, "watched" if name != "watched" else "age"]):
         with pytest.raises(FeatureError, match=f"'{name}'"):
-            reader.activations(asked, columns, 2)
+            reader.activations(names, columns, 2)
 
 
 def test_rows_of_unknown_ids_are_negative_whatever_the_rule(reader: FeatureReader) -> None:
@@ -254,11 +263,11 @@ def test_activation_of_no_examples_is_empty(reader: FeatureReader) -> None:
     activations = reader.activations(
         shapes, dict.fromkeys(shapes, Column(np.empty(0, np.int64))), 0
     )
-    assert {name: each.values.shape for name, each in activations.items()} == shapes
+    assert {name: activation.values.shape for name, activation in activations.items()} == shapes
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         *({"kind": "single", "default": wrong} for wrong in ([1], 1.5, "x")),
         {"kind": "single", "default": 99, "unknown": Unknown(rule="refuse")},
@@ -276,13 +285,13 @@ def test_activation_of_no_examples_is_empty(reader: FeatureReader) -> None:
     ],
 )
 def test_default_that_does_not_fit_is_rejected_when_opened(
-    reader: FeatureReader, told: dict[str, Any]
+    reader: FeatureReader, fields: dict[str, Any]
 ) -> None:
-    model = DenseFeature if told["kind"] == "dense" else EmbeddedFeature
+    model = DenseFeature if fields["kind"] == "dense" else EmbeddedFeature
     table = {} if model is DenseFeature else {"table": "users"}
     with pytest.raises(FormatError, match=r"features\.f"):
         FeatureReader(
-            {"f": model.model_validate({"role": "context", **table, **told})}, reader.tables, {}
+            {"f": model.model_validate({"role": "context", **table, **fields})}, reader.tables, {}
         )
 
 

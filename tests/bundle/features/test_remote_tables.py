@@ -57,15 +57,15 @@ def fetched(
     without: frozenset[int] = frozenset(),
 ) -> dict[str, FetchedRows]:
     """Rows of two tables that lie end to end, but for lost ones."""
-    found = {}
+    fetched_rows = {}
     for layout, rows in wanted.items():
         lost = np.array([row % ROWS in without for row in rows.tolist()], bool)
         vectors = np.concatenate(
             [tables["t"].gather(rows[rows < ROWS]), tables["u"].gather(rows[rows >= ROWS] - ROWS)]
         )
         vectors[lost] = 0
-        found[layout] = FetchedRows(rows, vectors, lost if lost.any() else None)
-    return found
+        fetched_rows[layout] = FetchedRows(rows, vectors, lost if lost.any() else None)
+    return fetched_rows
 
 
 def remote() -> FeatureReader:
@@ -81,7 +81,7 @@ def remote() -> FeatureReader:
 
 
 def bag(values: list[list[int]], weights: bool = False) -> Column:
-    flat = [each for one in values for each in one]
+    flat = [value for bag in values for value in bag]
     offsets = np.cumsum([0, *map(len, values)])
     return Column(
         np.array(flat, np.int64),
@@ -92,10 +92,10 @@ def bag(values: list[list[int]], weights: bool = False) -> Column:
 
 def sent(singles: list[int], bags: list[list[int]]) -> dict[str, Column]:
     column = Column(np.array(singles))
-    known = Column(np.array(singles).clip(0, ROWS - 1))
+    known_ids = Column(np.array(singles).clip(0, ROWS - 1))
     return {
         **dict.fromkeys(("single", "zeros"), column),
-        "rejecting": known,
+        "rejecting": known_ids,
         "mean": bag(bags),
         "sum": bag(bags, weights=True),
         "sequence": bag(bags),
@@ -110,10 +110,10 @@ def test_fetched_rows_give_the_bits_of_mapped_ones(
     reader = remote()
     here = FeatureReader(FEATURES, tables, {}).activations(FEATURES, columns, 2)
     wanted = reader.wanted(FEATURES, columns, 2)
-    there = reader.activations(FEATURES, columns, 2, fetched(tables, wanted))
+    expected = reader.activations(FEATURES, columns, 2, fetched(tables, wanted))
     for name in FEATURES:
-        assert there[name].values.tobytes() == here[name].values.tobytes(), name
-        assert there[name].unknown == here[name].unknown
+        assert expected[name].values.tobytes() == here[name].values.tobytes(), name
+        assert expected[name].unknown == here[name].unknown
     for rows in wanted.values():
         assert (np.diff(rows) > 0).all(), "each row is wanted once"
         assert rows.size == 0 or 0 <= rows[0] <= rows[-1] < 2 * ROWS
@@ -129,20 +129,20 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
 ) -> None:
     def without(value: Any) -> Any:
         if isinstance(value, list):
-            return [without(each) for each in value]
+            return [without(element) for element in value]
         return -9 if value in lost else value
 
     names = [name for name in FEATURES if name != "rejecting"]
     columns = sent(singles, bags)
     reader = remote()
-    found = reader.activations(
+    activations = reader.activations(
         names, columns, 2, fetched(tables, reader.wanted(names, columns, 2), lost)
     )
     expected = FeatureReader(FEATURES, tables, {}).activations(
         names, sent(without(singles), without(bags)), 2
     )
     for name in names:
-        assert found[name].values.tobytes() == expected[name].values.tobytes(), name
+        assert activations[name].values.tobytes() == expected[name].values.tobytes(), name
 
 
 def test_lost_rows_of_a_feature_that_rejects_unknown_ids_are_unavailable(
@@ -150,9 +150,9 @@ def test_lost_rows_of_a_feature_that_rejects_unknown_ids_are_unavailable(
 ) -> None:
     columns = {"rejecting": Column(np.array([3, 40]))}
     reader = remote()
-    found = fetched(tables, reader.wanted(["rejecting"], columns, 2), frozenset({40}))
+    rows = fetched(tables, reader.wanted(["rejecting"], columns, 2), frozenset({40}))
     with pytest.raises(RowUnavailable, match="id 40 is unavailable"):
-        reader.activations(["rejecting"], columns, 2, found)
+        reader.activations(["rejecting"], columns, 2, rows)
 
 
 def test_arrays_of_towers_are_filled_from_fetched_rows(
@@ -161,10 +161,10 @@ def test_arrays_of_towers_are_filled_from_fetched_rows(
     from bundle.features.columns import OutputBlock
 
     array = np.empty((2, 2 * DIM), np.float32)
-    places = [OutputBlock(array, ("single", "zeros"), (DIM, 2 * DIM))]
+    blocks = [OutputBlock(array, ("single", "zeros"), (DIM, 2 * DIM))]
     columns = sent([3, -1], [[], []])
     reader = remote()
-    found = fetched(tables, reader.wanted(["single", "zeros"], columns, 2))
-    unknown = reader.write(places, columns, 2, found)
+    rows = fetched(tables, reader.wanted(["single", "zeros"], columns, 2))
+    unknown = reader.write(blocks, columns, 2, rows)
     assert unknown == {"single": 1, "zeros": 1}
     assert array.tolist() == [[*STORED[3], *STORED[3]], [*STORED[5], *np.zeros(DIM)]]

@@ -21,8 +21,8 @@ from tests.id_graphs import hash_ids
 
 
 def indicator(**changes: Any) -> entries.EmbeddedFeature:
-    told = {"kind": "single", "table": "", "role": "context", "indicator": 3}
-    return entries.EmbeddedFeature.model_validate(told | changes)
+    fields = {"kind": "single", "table": "", "role": "context", "indicator": 3}
+    return entries.EmbeddedFeature.model_validate(fields | changes)
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def reader() -> FeatureReader:
 def test_indicator_is_1_at_the_row_of_its_id_and_zeros_of_an_unknown_one(
     reader: FeatureReader,
 ) -> None:
-    found = reader.activation("one", {"one": Column(np.array([1, 3, 0]))}, 3)
-    assert found.values.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
-    assert found.unknown == 1
+    activation = reader.activation("one", {"one": Column(np.array([1, 3, 0]))}, 3)
+    assert activation.values.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    assert activation.unknown == 1
     assert reader.activation("one", {}, 2).values.tolist() == [[0, 0, 1]] * 2
 
 
@@ -80,33 +80,35 @@ def test_places_of_one_input_read_the_same_rows_as_separate_inputs(
     tmp_path: Path, count: int
 ) -> None:
     ids = np.random.default_rng(1).integers(-1, 66, (5, count))
-    told = [{"ids": hash_ids(64)} if place % 3 else {} for place in range(count)]
-    alone = {f"f{place}": single(**each) for place, each in enumerate(told)}
-    wide = {f"f{place}": single(**each, **at(place, count)) for place, each in enumerate(told)}
-    columns = {f"f{place}": Column(ids[:, place]) for place in range(count)}
+    rules = [{"ids": hash_ids(64)} if position % 3 else {} for position in range(count)]
+    alone = {f"f{position}": single(**rule) for position, rule in enumerate(rules)}
+    wide = {
+        f"f{position}": single(**rule, **at(position, count)) for position, rule in enumerate(rules)
+    }
+    columns = {f"f{position}": Column(ids[:, position]) for position in range(count)}
     expected = open_reader(tmp_path, **alone).activations(alone, columns, 5)
     reader = open_reader(tmp_path, **wide)
     for offsets in (None, np.arange(6) * count):
-        sent = {"wide": Column(ids.reshape(-1), offsets)}
+        sent_columns = {"wide": Column(ids.reshape(-1), offsets)}
         out = np.empty((5, 3 * count), np.float32)
-        found = reader.activations(wide, sent, 5)
+        activations = reader.activations(wide, sent_columns, 5)
         unknown = reader.write(
-            [OutputBlock(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent, 5
+            [OutputBlock(out, tuple(wide), tuple(range(3, 3 * count + 1, 3)))], sent_columns, 5
         )
         for number, name in enumerate(wide):
-            assert (found[name].values == expected[name].values).all()
+            assert (activations[name].values == expected[name].values).all()
             assert (out[:, 3 * number : 3 * number + 3] == expected[name].values).all()
-            assert found[name].unknown == expected[name].unknown == unknown.get(name, 0)
+            assert activations[name].unknown == expected[name].unknown == unknown.get(name, 0)
 
 
-def single(**told: Any) -> entries.EmbeddedFeature:
+def single(**fields: Any) -> entries.EmbeddedFeature:
     return entries.EmbeddedFeature.model_validate(
-        {"kind": "single", "table": "t", "role": "context", **told}
+        {"kind": "single", "table": "t", "role": "context", **fields}
     )
 
 
-def at(place: int, places: int) -> dict[str, Any]:
-    return {"inputs": ("wide",), "place": place, "places": places}
+def at(position: int, count: int) -> dict[str, Any]:
+    return {"inputs": ("wide",), "place": position, "places": count}
 
 
 def test_place_with_weights_or_a_default_of_another_size_is_rejected(reader: FeatureReader) -> None:
@@ -124,8 +126,8 @@ def test_place_with_weights_or_a_default_of_another_size_is_rejected(reader: Fea
 def tables(tmp_path: Path) -> dict[str, TableReader]:
     """Twenty small tables of width 3, five of width 2, and a large one of width 3."""
     random = np.random.default_rng(5)
-    shapes = {f"t{place}": (10 + place, 3) for place in range(20)} | {
-        f"w{place}": (4, 2) for place in range(5)
+    shapes = {f"t{number}": (10 + number, 3) for number in range(20)} | {
+        f"w{number}": (4, 2) for number in range(5)
     }
     shapes["large"] = (1 << 15, 3)
     values = {
@@ -166,8 +168,8 @@ def test_features_of_many_small_tables_read_the_same_together_as_alone(
         weights = random.random(ids.size).astype(np.float32) if name in ("t1", "w1") else None
         columns[bag] = Column(ids, offsets, weights)
     reader = FeatureReader(features, tables, {})
-    found = reader.activations(features, columns, 7)
+    activations = reader.activations(features, columns, 7)
     for name in features:
         alone = reader.activation(name, columns, 7)
-        np.testing.assert_array_equal(found[name].values, alone.values, err_msg=name)
-        assert found[name].unknown == alone.unknown
+        np.testing.assert_array_equal(activations[name].values, alone.values, err_msg=name)
+        assert activations[name].unknown == alone.unknown

@@ -18,12 +18,12 @@ PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "format.md").read_tex
 
 
 def models() -> list[type[BaseModel]]:
-    found = [
+    table_rows = [
         value
         for value in vars(entries).values()
         if isinstance(value, type) and issubclass(value, StrictModel)
     ]
-    return [model for model in found if model is not StrictModel]
+    return [model for model in table_rows if model is not StrictModel]
 
 
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.__name__)

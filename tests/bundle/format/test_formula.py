@@ -27,12 +27,12 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
-def in_python(text: str, place: int) -> float:
-    values = {name.replace(".", "_"): float(head[place]) for name, head in HEADS.items()}
-    found = eval(
+def in_python(text: str, position: int) -> float:
+    values = {name.replace(".", "_"): float(head[position]) for name, head in HEADS.items()}
+    value = eval(
         text.replace("^", "**").replace("a.b", "a_b"), {"__builtins__": {}}, FUNCTIONS | values
     )
-    return float(found) if not isinstance(found, complex) else math.nan
+    return float(value) if not isinstance(value, complex) else math.nan
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def in_python(text: str, place: int) -> float:
 )
 def test_formula_equals_python(text: str) -> None:
     formula = parse_formula(text)
-    found = formula.evaluate(HEADS)
-    assert found.dtype == np.float32
+    actual = formula.evaluate(HEADS)
+    assert actual.dtype == np.float32
     np.testing.assert_allclose(
-        found, [in_python(text.strip(), place) for place in range(3)], rtol=1e-6
+        actual, [in_python(text.strip(), position) for position in range(3)], rtol=1e-6
     )
     assert set(formula.names) == {name for name in HEADS if name in text}
 
@@ -92,9 +92,9 @@ def test_any_formula_equals_python_or_is_undefined(text: str) -> None:
         assert not any(name in text for name in HEADS) or len(text) > DEPTH_MAX
         return
     expected = []
-    for place in range(3):
+    for position in range(3):
         try:
-            expected.append(in_python(text, place))
+            expected.append(in_python(text, position))
         except (
             OverflowError,
             ZeroDivisionError,
@@ -105,18 +105,18 @@ def test_any_formula_equals_python_or_is_undefined(text: str) -> None:
     with np.errstate(over="ignore"):
         right = np.array(expected).astype(np.float32)
     try:
-        found = formula.evaluate(HEADS)
+        actual = formula.evaluate(HEADS)
     except FormulaUndefined:
         # Python's exp overflows where numpy's is infinite, and what is made of that may be finite
         # again.
         assert not np.isfinite(right).all() or float(np.abs(right).max()) > 1e37
         return
     defined = np.isfinite(right)
-    np.testing.assert_allclose(found[defined], right[defined], rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(actual[defined], right[defined], rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "invalid syntax"),
         ("click +* like", "invalid syntax at position 8; expected are numbers, names of outputs"),
@@ -141,9 +141,9 @@ def test_any_formula_equals_python_or_is_undefined(text: str) -> None:
     ],
 )
 def test_formula_with_a_syntax_error_names_the_position_and_what_was_expected(
-    text: str, told: str
+    text: str, message: str
 ) -> None:
-    with pytest.raises(FormulaError, match=told):
+    with pytest.raises(FormulaError, match=message):
         parse_formula(text)
 
 

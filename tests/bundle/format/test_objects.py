@@ -53,7 +53,7 @@ def test_object_map_of_format_1_has_an_object_for_each_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         (b'"format_version":2', b'"format_version":3', "format_version"),
         (b'"format_version":2', b'"format_version":1', "files are not those of format_version 1"),
@@ -69,7 +69,9 @@ def test_object_map_of_format_1_has_an_object_for_each_file() -> None:
         (b"{", b"[", "no JSON"),
     ],
 )
-def test_object_map_that_breaks_the_format_is_rejected(old: bytes, new: bytes, told: str) -> None:
+def test_object_map_that_breaks_the_format_is_rejected(
+    old: bytes, new: bytes, message: str
+) -> None:
     assert old in MAP.dump()
-    with pytest.raises(FormatError, match=told):
+    with pytest.raises(FormatError, match=message):
         parse(MAP.dump().replace(old, new, 1))

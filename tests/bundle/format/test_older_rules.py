@@ -38,10 +38,10 @@ def opened(root: Path, ids: Any, **fields: Any) -> FeatureReader:
     return FeatureReader(features, {"t": table}, VOCABULARIES)
 
 
-def rows(root: Path, ids: Any, *sent: Column, **fields: Any) -> list[int]:
+def rows(root: Path, ids: Any, *input_columns: Column, **fields: Any) -> list[int]:
     """Returns the rows of values of each input; -1 where there are none."""
-    columns = {f"i{number}": values for number, values in enumerate(sent)}
-    n = sent[0].values.size
+    columns = {f"i{number}": values for number, values in enumerate(input_columns)}
+    n = input_columns[0].values.size
     return list(opened(root, ids, **fields).rows("f", columns, n)[0].tolist())
 
 
@@ -96,7 +96,7 @@ GRAPH = {
 
 
 @pytest.mark.parametrize(
-    ("ids", "sent", "expected"),
+    ("ids", "column", "expected"),
     [
         ({"kind": "identity"}, column(0, 999, 1000, -1), [0, 999, -1, -1]),
         # Hashes are those of tf.strings.to_hash_bucket_fast and _strong, and of the layer Hashing.
@@ -146,9 +146,9 @@ GRAPH = {
     ],
 )
 def test_rule_of_one_value_gives_the_same_rows(
-    tmp_path: Path, ids: Any, sent: Column, expected: list[int]
+    tmp_path: Path, ids: Any, column: Column, expected: list[int]
 ) -> None:
-    assert rows(tmp_path, ids, sent) == expected
+    assert rows(tmp_path, ids, column) == expected
 
 
 SMALLEST = -(1 << 31)
@@ -156,7 +156,7 @@ HALVES = numbers(-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5)
 
 
 @pytest.mark.parametrize(
-    ("cast", "sent", "expected"),
+    ("cast", "column", "expected"),
     [
         ({"of": "float32", "to": "int32"}, HALVES, [-2, -1, 0, 0, 0, 1, 2]),
         *(
@@ -176,13 +176,13 @@ HALVES = numbers(-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5)
     ],
 )
 def test_cast_gives_the_same_integers(
-    tmp_path: Path, cast: Any, sent: Column, expected: list[int]
+    tmp_path: Path, cast: Any, column: Column, expected: list[int]
 ) -> None:
     for ids, wanted in (
         (computed(("add", 2)), [within(number + 2) for number in expected]),
         ({"kind": "identity"}, [within(number) for number in expected]),
     ):
-        assert rows(tmp_path, ids, sent, cast=cast) == wanted
+        assert rows(tmp_path, ids, column, cast=cast) == wanted
 
 
 def within(row: int) -> int:
@@ -202,8 +202,8 @@ def test_text_that_is_split_gives_the_same_rows(
 ) -> None:
     ids = {"kind": "text", "ids": hashed()} | fields
     reader = opened(tmp_path, ids, kind="bag", combiner="sum")
-    found, offsets = reader.rows("f", {"i0": column("Red  BLUE", " ", "red")}, 3)
-    assert [part.tolist() for part in np.split(found, offsets[1:-1])] == expected
+    rows, offsets = reader.rows("f", {"i0": column("Red  BLUE", " ", "red")}, 3)
+    assert [part.tolist() for part in np.split(rows, offsets[1:-1])] == expected
 
 
 def key(dtype: str, **fields: Any) -> Any:
@@ -215,7 +215,7 @@ COLORS = column("red", "blue")
 
 
 @pytest.mark.parametrize(
-    ("ids", "sent", "expected"),
+    ("ids", "columns", "expected"),
     [
         # Crosses are those of tf.sparse.cross_hashed.
         ([key("int64"), key("string")], (INTEGERS, COLORS), [795, 351]),
@@ -248,14 +248,14 @@ COLORS = column("red", "blue")
     ],
 )
 def test_cross_gives_the_same_rows(
-    tmp_path: Path, ids: Any, sent: tuple[Column, ...], expected: list[int]
+    tmp_path: Path, ids: Any, columns: tuple[Column, ...], expected: list[int]
 ) -> None:
     rule = {"kind": "crossed", "keys": ids, "buckets": 1000, "hash_key": 0xDECAFCAFFE}
-    assert rows(tmp_path, rule, *sent) == expected
+    assert rows(tmp_path, rule, *columns) == expected
 
 
 @pytest.mark.parametrize(
-    ("fields", "sent", "expected"),
+    ("fields", "columns", "expected"),
     [
         (
             {
@@ -290,9 +290,9 @@ def test_cross_gives_the_same_rows(
     ],
 )
 def test_joined_values_give_the_same_rows(
-    tmp_path: Path, fields: Any, sent: tuple[Column, ...], expected: list[int]
+    tmp_path: Path, fields: Any, columns: tuple[Column, ...], expected: list[int]
 ) -> None:
-    assert rows(tmp_path, {"kind": "joined"} | fields, *sent) == expected
+    assert rows(tmp_path, {"kind": "joined"} | fields, *columns) == expected
 
 
 def test_input_that_a_rule_did_not_take_is_rejected(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ NO_BAGS: list[Any] = [
 
 @pytest.mark.parametrize(
     ("reader", "column"),
-    [*((ROWS, each) for each in NO_ROWS), *(((ROWS, 1), each) for each in NO_BAGS)],
+    [*((ROWS, arguments) for arguments in NO_ROWS), *(((ROWS, 1), bags) for bags in NO_BAGS)],
 )
 def test_read_tables_leaves_out_a_column_without_valid_rows_or_bags(
     reader: Any, column: Any

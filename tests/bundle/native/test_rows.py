@@ -22,8 +22,8 @@ WANTED = np.array([3, 1])
         *((dtype, 6, [(MEMORY, 0, 10)], None) for dtype in ("float64", "int8")),
         *(("float32", dim, [(MEMORY, 0, 1)], None) for dim in (0, 1 << 62)),
         *(
-            ("float32", 6, [(MEMORY, at, rows)], None)
-            for at, rows in ((1, 10), (0, 11), (-1, 1), (0, 0), (0, 1 << 62))
+            ("float32", 6, [(MEMORY, first, rows)], None)
+            for first, rows in ((1, 10), (0, 11), (-1, 1), (0, 0), (0, 1 << 62))
         ),
         *(
             ("float32", 6, values, None)
@@ -73,8 +73,8 @@ def test_weights_and_combiner_that_do_not_fit_are_rejected() -> None:
 
 
 def test_many_rows_are_read_by_several_threads_at_once() -> None:
-    wanted = np.random.default_rng(0).integers(0, 10, 200_000)  # so many that the GIL is released
+    wanted = np.random.default_rng(0).integers(0, 10, 200_000)  # enough for the GIL to be released
     expected = MEMORY.view(np.float32).reshape(10, 6)[wanted]
     with ThreadPoolExecutor(3) as pool:
-        found = pool.map(lambda _: np.array_equal(ROWS.take(wanted, None), expected), range(15))
-    assert all(found)
+        are_equal = pool.map(lambda _: np.array_equal(ROWS.take(wanted, None), expected), range(15))
+    assert all(are_equal)

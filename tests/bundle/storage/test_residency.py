@@ -14,7 +14,7 @@ import pytest
 from bundle.storage import residency
 
 PAGES = 40 * 1024
-"""So many that residency is told by samples."""
+"""A size whose residency is estimated by samples."""
 
 
 def mapped(path: Path) -> np.ndarray:
@@ -37,7 +37,7 @@ def test_pages_brought_in_are_resident(tmp_path: Path, size: int) -> None:
     uncached(tmp_path / "f", size)
     data = mapped(tmp_path / "f")
     if residency.resident_bytes(data) == size:
-        pytest.skip("this disk's pages are not forgotten, or not told of")
+        pytest.skip("this disk's pages are not dropped, or not reported")
     done = 0
     while piece := residency.bring_in(data, done):
         done += piece
@@ -63,9 +63,9 @@ print(residency.bring_in(data, 0) == data.size)
 def test_warm_of_a_file_that_was_cut_short_does_not_end_the_process(tmp_path: Path) -> None:
     uncached(tmp_path / "f", 10 * mmap.PAGESIZE)
     command = [sys.executable, "-c", _CUT, str(tmp_path / "f")]
-    found = subprocess.run(
+    finished = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3]
     )
-    if found.returncode == -signal.SIGBUS and _linux() < (5, 14):
+    if finished.returncode == -signal.SIGBUS and _linux() < (5, 14):
         pytest.skip("this kernel has to touch the pages")
-    assert (found.returncode, found.stdout) == (0, "True\n"), found.stderr
+    assert (finished.returncode, finished.stdout) == (0, "True\n"), finished.stderr

@@ -31,10 +31,10 @@ def test_sweep_old_keeps_the_newest_and_the_spared(root: Path) -> None:
 
 
 def test_sweep_old_keeps_a_held_version_until_it_is_released(root: Path) -> None:
-    held = retention.hold(root / "m" / "2")
+    descriptor = retention.hold(root / "m" / "2")
     assert retention.sweep_old(root, "m", 1, spare=5) == ([1, 3, 4], [2])
-    assert held is not None
-    os.close(held)
+    assert descriptor is not None
+    os.close(descriptor)
     assert retention.sweep_old(root, "m", 1, spare=5) == ([2], [])
 
 

@@ -22,8 +22,8 @@ KEY = "key"
 
 def finished(root: Path, *steps: str, key: str = KEY) -> list[bool]:
     """Says which steps of version 1 a further run finds finished."""
-    with Staging(root, "movies", 1) as again:
-        return [again.finished(step, key) is not None for step in steps]
+    with Staging(root, "movies", 1) as resumed:
+        return [resumed.finished(step, key) is not None for step in steps]
 
 
 def visible(root: Path) -> list[str]:
@@ -63,10 +63,10 @@ def test_staged_files_that_are_in_other_versions_too_are_removed_unless_the_jour
             (stage.directory / name).hardlink_to(published)
         (stage.directory / "own").write_bytes(b"of a run")
         stage.finish("listed", KEY)
-    with Staging(tmp_path, "movies", 1) as again:
-        staged = [path.name for path in again.directory.rglob("*") if path.is_file()]
+    with Staging(tmp_path, "movies", 1) as resumed:
+        staged = [path.name for path in resumed.directory.rglob("*") if path.is_file()]
         assert sorted(staged) == ["listed", "own"]
-        assert again.finished("listed", KEY) is not None
+        assert resumed.finished("listed", KEY) is not None
     assert published.read_bytes() == b"of another version"
 
 
@@ -130,8 +130,8 @@ def test_commit_on_a_full_disk_leaves_nothing_visible_and_can_be_resumed(
                 stage.commit(manifest)
         assert visible(tmp_path) == []
         assert not (stage.directory / paths.MANIFEST).exists()
-    with Staging(tmp_path, "movies", 2) as again:
-        again.commit(manifest)
+    with Staging(tmp_path, "movies", 2) as resumed:
+        resumed.commit(manifest)
     assert visible(tmp_path) == ["2"]
 
 
@@ -181,10 +181,10 @@ def test_step_whose_file_was_damaged_is_not_finished(tmp_path: Path, damage: byt
         stage.finish("whole", KEY)
         assert stage.finished("whole", KEY) is not None
     (tmp_path / "movies" / ".staging-1" / "whole").write_bytes(damage)
-    with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("whole", KEY) is None
-        again.finish("whole", KEY)
-        assert again.finished("whole", KEY) is not None
+    with Staging(tmp_path, "movies", 1) as resumed:
+        assert resumed.finished("whole", KEY) is None
+        resumed.finish("whole", KEY)
+        assert resumed.finished("whole", KEY) is not None
 
 
 def test_step_with_a_directory_covers_its_files(tmp_path: Path) -> None:
@@ -204,13 +204,13 @@ def test_step_with_another_key_is_not_finished(tmp_path: Path) -> None:
         (stage.directory / "old").write_bytes(b"old")
         stage.finish("old", "inputs of before")
         stage.finish("kept", KEY)
-    with Staging(tmp_path, "movies", 1) as again:
-        assert again.finished("old", "inputs of now") is None
-        assert again.files("old") == ()
-        assert again.finished("kept", KEY) is not None
-        (again.directory / "old").write_bytes(b"new")
-        again.finish("old", "inputs of now")
-        assert [file.bytes for file in again.files("old")] == [3]
+    with Staging(tmp_path, "movies", 1) as resumed:
+        assert resumed.finished("old", "inputs of now") is None
+        assert resumed.files("old") == ()
+        assert resumed.finished("kept", KEY) is not None
+        (resumed.directory / "old").write_bytes(b"new")
+        resumed.finish("old", "inputs of now")
+        assert [file.bytes for file in resumed.files("old")] == [3]
     assert finished(tmp_path, "old", key="inputs of before") == [False]
     assert finished(tmp_path, "old", key="inputs of now") == [True]
 
@@ -221,17 +221,17 @@ def test_worker_that_outlives_its_run_publishes_nothing(
     with Staging(tmp_path, "movies", 1) as stage:
         orphan = SegmentWriter(stage.directory / "segment", stage.attempts)
         orphan.write(b"half")
-    with Staging(tmp_path, "movies", 1) as again:
-        assert list(again.directory.iterdir()) == [again.attempts]
-        with SegmentWriter(again.directory / "segment", again.attempts) as writer:
+    with Staging(tmp_path, "movies", 1) as resumed:
+        assert list(resumed.directory.iterdir()) == [resumed.attempts]
+        with SegmentWriter(resumed.directory / "segment", resumed.attempts) as writer:
             writer.write(b"whole")
         orphan.write(b" and more")
         with pytest.raises(FileNotFoundError):
             orphan.close()
         with pytest.raises(FileNotFoundError):
-            SegmentWriter(again.directory / "segment", stage.attempts)  # a task that starts late
-        assert (again.directory / "segment").read_bytes() == b"whole"
-        again.commit(copied(again, committed_bundle))
+            SegmentWriter(resumed.directory / "segment", stage.attempts)  # a task that starts late
+        assert (resumed.directory / "segment").read_bytes() == b"whole"
+        resumed.commit(copied(resumed, committed_bundle))
     assert os.listdir(tmp_path / "movies") == ["1"]
 
 

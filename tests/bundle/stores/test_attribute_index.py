@@ -64,8 +64,8 @@ def having(values: list[Any], meets: Callable[[Any], bool]) -> list[int]:
     lists = [value if isinstance(value, list) else [value] for value in values]
     return [
         row
-        for row, held in enumerate(lists)
-        if any(each is not None and each == each and meets(each) for each in held)
+        for row, row_values in enumerate(lists)
+        if any(value is not None and value == value and meets(value) for value in row_values)
     ]
 
 
@@ -79,15 +79,20 @@ def test_index_finds_the_candidates_of_each_value_and_of_several(tmp_path: Path,
     values = COLUMNS[kind][1]
     index = written(tmp_path, kind, values)
     assert index.kind == kind
-    lists = [held if isinstance(held, list) else [held] for held in values]
+    lists = [value if isinstance(value, list) else [value] for value in values]
     distinct = sorted(
-        {each for held in lists for each in held if each is not None and each == each}
+        {
+            value
+            for row_values in lists
+            for value in row_values
+            if value is not None and value == value
+        }
     )
     for value in distinct:
         assert index.rows_of(tokens(value)).tolist() == having(values, value.__eq__)
-    found = index.rows_of(tokens(*distinct, *distinct))
-    assert found.dtype == np.uint32
-    assert sorted(set(found.tolist())) == having(values, lambda _: True)
+    positions = index.rows_of(tokens(*distinct, *distinct))
+    assert positions.dtype == np.uint32
+    assert sorted(set(positions.tolist())) == having(values, lambda _: True)
     unknown = tokens("aa", "\U0001f601") if isinstance(distinct[0], str) else tokens(7, -7)
     assert index.rows_of(unknown).size == 0
     assert index.rows_of(unknown[:0]).size == 0
@@ -121,8 +126,8 @@ def test_index_compares_bounds_exactly(tmp_path: Path, kind: str) -> None:
         name: [having(values, partial(meets, bound)) for bound in BOUNDS]
         for name, meets in MEETS.items()
     }
-    for name, found in rows.items():
-        assert [sorted(index.rows_between(**{name: bound})) for bound in BOUNDS] == found
+    for name, expected in rows.items():
+        assert [sorted(index.rows_between(**{name: bound})) for bound in BOUNDS] == expected
     for (low, above), (high, below) in product(
         zip(BOUNDS, rows["gt"], strict=True), zip(BOUNDS, rows["le"], strict=True)
     ):
@@ -142,16 +147,16 @@ def test_attribute_index_of_any_lists_finds_the_same_as_a_scan(
 ) -> None:
     index = written(tmp_path_factory.mktemp("lists"), "list<string>", values)
     assert sorted(set(index.rows_of(objects(*wanted)).tolist())) == having(
-        values, lambda each: each in wanted
+        values, lambda value: value in wanted
     )
 
 
 def test_many_values_at_once_are_found(tmp_path: Path) -> None:
     values = [f"sku{row % 5000}" for row in range(20_000)]
     index = written(tmp_path, "string", values, len(values))
-    wanted = objects(*(f"sku{each}" for each in range(1000, 100_000)))
+    wanted = objects(*(f"sku{number}" for number in range(1000, 100_000)))
     assert np.sort(index.rows_of(wanted)).tolist() == having(
-        values, lambda each: int(each[3:]) >= 1000
+        values, lambda value: int(value[3:]) >= 1000
     )
 
 

@@ -68,8 +68,8 @@ def row(number: int) -> Row:
     """Returns the features and attributes of a candidate, which differ by its number."""
     values: dict[str, Any] = {}
     for name, pool in POOLS.items():
-        number, place = divmod(number * 7 + 3, len(pool))
-        values[name] = pool[place]
+        number, index = divmod(number * 7 + 3, len(pool))
+        values[name] = pool[index]
     values["feature:tags"] = list(range(number % 3))
     values["weights:tags"] = [tag + 0.5 for tag in values["feature:tags"]]
     return values
@@ -227,8 +227,8 @@ def assert_holds(store: ChangedStore, state: State, directory: Path) -> None:
 
     rows = [state.rows[position] for position in live]
     anew = opened(directory / "anew", ids[[state.ids[position] for position in live]], rows)
-    places = np.random.default_rng(0).integers(0, live.size, 2 * live.size)
-    for chosen in (places, places[:1], places[:0]):
+    indices = np.random.default_rng(0).integers(0, live.size, 2 * live.size)
+    for chosen in (indices, indices[:1], indices[:0]):
         positions = live[chosen]
         assert store.ids(positions).tolist() == anew.ids(chosen).tolist()
         assert store.attributes(positions, ATTRIBUTES) == anew.attributes(chosen, ATTRIBUTES)
@@ -351,7 +351,7 @@ def test_id_that_is_deleted_twice_at_once_ends_once(tmp_path: Path) -> None:
 
 def test_columns_of_similar_types_are_cast_to_those_of_the_store(tmp_path: Path) -> None:
     changes = changes_of(tmp_path)
-    sent = {
+    columns = {
         "attribute:words": pa.array([["w"]]),
         "attribute:seen": pa.nulls(1),
         "attribute:title": pa.array(["t"]).dictionary_encode(),
@@ -366,7 +366,7 @@ def test_columns_of_similar_types_are_cast_to_those_of_the_store(tmp_path: Path)
         "feature:movie": pa.array([5], pa.int8()),
         "id": pa.array([30], pa.int32()),
     }
-    positions = changes.upsert(pa.record_batch(sent))
+    positions = changes.upsert(pa.record_batch(columns))
     store = changes.store
     assert store.types == {"id": pa.int64(), **TYPES}
     features = store.features(positions, FEATURES)

@@ -55,8 +55,8 @@ def test_store_reads_back_after_it_was_written(tmp_path: Path) -> None:
         "kind": "string",
     }
     store = CandidateStore(tmp_path / "s", Corpus(file="s", **vars(written)))
-    found = store.attributes(np.array([2, 0, 0, 1]), list(ATTRIBUTES))
-    assert found == {
+    attributes = store.attributes(np.array([2, 0, 0, 1]), list(ATTRIBUTES))
+    assert attributes == {
         "title": ["U", "T", "T", None],
         "year": [2001, 1999, 1999, None],
         "score": [None, 1.5, 1.5, None],
@@ -91,14 +91,14 @@ def test_store_returns_numbers_of_attributes_and_codes_of_equal_values(tmp_path:
 
 
 def test_store_returns_features_as_they_were_sent(tmp_path: Path) -> None:
-    found = write(tmp_path / "s").features(np.array([2, 0, 2]), list(FEATURES))
-    assert found["movie"].values.tolist() == [7, 30, 7]
-    assert found["name"].values.tolist() == ["é", "x", "é"]
-    assert found["age"].values.dtype == np.float32
-    assert found["grid"].values.tolist() == [4, 5, 0, 1, 4, 5]
-    assert found["grid"].offsets is None
-    genres = found["genres"]
-    tags = found["tags"]
+    features = write(tmp_path / "s").features(np.array([2, 0, 2]), list(FEATURES))
+    assert features["movie"].values.tolist() == [7, 30, 7]
+    assert features["name"].values.tolist() == ["é", "x", "é"]
+    assert features["age"].values.dtype == np.float32
+    assert features["grid"].values.tolist() == [4, 5, 0, 1, 4, 5]
+    assert features["grid"].offsets is None
+    genres = features["genres"]
+    tags = features["tags"]
     assert genres.offsets is not None
     assert tags.offsets is not None
     assert tags.weights is not None
@@ -138,8 +138,8 @@ def test_store_read_of_an_unknown_feature_or_position_raises(tmp_path: Path) -> 
         where = np.array([0, position])
         for read in (
             store.ids,
-            lambda at: store.features(at, ["movie"]),
-            lambda at: store.attributes(at, ["title"]),
+            lambda positions: store.features(positions, ["movie"]),
+            lambda positions: store.attributes(positions, ["title"]),
         ):
             with pytest.raises(RowOutOfRange, match=str(position)):
                 read(where)
@@ -166,7 +166,7 @@ FEATURES_REJECTED = (
 
 
 @pytest.mark.parametrize(
-    ("ids", "columns", "attributes", "told"),
+    ("ids", "columns", "attributes", "message"),
     [
         (np.array([1, 2, 1]), {}, {}, "id 1 comes twice"),
         (objects("a", "b", "b"), {}, {}, "id 'b' comes twice"),
@@ -180,9 +180,9 @@ FEATURES_REJECTED = (
     ],
 )
 def test_write_store_of_an_unsupported_value_names_it_and_writes_nothing(
-    tmp_path: Path, ids: Any, columns: Any, attributes: Any, told: str
+    tmp_path: Path, ids: Any, columns: Any, attributes: Any, message: str
 ) -> None:
-    with pytest.raises(FormatError, match=told):
+    with pytest.raises(FormatError, match=message):
         write_store(tmp_path / "s", ids, columns, attributes)
     assert not (tmp_path / "s").exists()
 

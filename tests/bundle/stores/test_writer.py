@@ -59,7 +59,7 @@ def test_store_of_several_batches_reads_as_one(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "several"]
     assert len(arrow.open_mapped(tmp_path / "several").to_batches()) > 1
 
-    one, several = (
+    single, several = (
         CandidateStore(tmp_path / name, Corpus(file="s", **vars(written)))
         for name in ("one", "several")
     )
@@ -70,13 +70,15 @@ def test_store_of_several_batches_reads_as_one(
     ):
         assert (
             several.ids(positions).tolist()
-            == one.ids(positions).tolist()
+            == single.ids(positions).tolist()
             == ids[positions].tolist()
         )
-        assert several.attributes(positions, [*written.attributes]) == one.attributes(
+        assert several.attributes(positions, [*written.attributes]) == single.attributes(
             positions, [*written.attributes]
         )
-        found, expected = (store.features(positions, written.features) for store in (several, one))
+        actual, expected = (
+            store.features(positions, written.features) for store in (several, single)
+        )
         for name in written.features:
-            for mine, theirs in zip(found[name], expected[name], strict=True):
+            for mine, theirs in zip(actual[name], expected[name], strict=True):
                 np.testing.assert_array_equal(mine, theirs, strict=mine is not None)

@@ -79,10 +79,10 @@ def test_every_state_of_any_history_reads_as_a_table_with_its_last_vectors(
         expected_vectors = table.take(np.array(expected_rows, np.int64))
         np.testing.assert_array_equal(bits(state.vectors), bits(expected_vectors))
 
-        found = table.take(read)
-        state.replace(read, found)
+        actual = table.take(read)
+        state.replace(read, actual)
         final = np.array([source_of.get(row, row) for row in wanted], np.int64)
-        np.testing.assert_array_equal(bits(found), bits(table.take(final)))
+        np.testing.assert_array_equal(bits(actual), bits(table.take(final)))
         assert state.contains(read).tolist() == [row in source_of for row in wanted]
 
 
@@ -169,8 +169,8 @@ def test_a_damaged_file_of_rows_is_rejected(tmp_path: Path, dtype: TableDtype) -
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_vectors_that_were_rounded_before_stay_as_they_are(dtype: str) -> None:
     vectors = np.random.default_rng(0).standard_normal((5_000, 4)).astype(np.float32)
-    once = rounded(vectors, dtype)
-    np.testing.assert_array_equal(bits(rounded(once, dtype)), bits(once))
+    stored = rounded(vectors, dtype)
+    np.testing.assert_array_equal(bits(rounded(stored, dtype)), bits(stored))
 
 
 def test_vectors_are_shared_by_the_states_that_change_a_few_rows() -> None:

@@ -26,7 +26,7 @@ def test_key_index_finds_the_row_of_each_key_and_of_no_other(tmp_path: Path, siz
     assert (index.find(keys) == np.arange(size)).all()
     assert (index.find(keys + 1) == -1).all()
     assert index.find(keys[:0]).shape == (0,)
-    assert [each.name for each in tmp_path.iterdir()] == ["k"]
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]
     assert (tmp_path / "k").stat().st_size == index_bytes(size)
 
 

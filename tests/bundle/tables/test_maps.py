@@ -28,11 +28,11 @@ def scattered(root: Path, segments: int, files: int) -> tuple[list[Segment], np.
         contents[file] += os.urandom(int(random.integers(0, 9)))
         first = int(firsts[number])
         end = int(firsts[number + 1])
-        place = len(contents[file])
+        first_byte = len(contents[file])
         pages.append(
             Segment(
                 file=f"f{file}",
-                offset=place,
+                offset=first_byte,
                 first_row=first,
                 rows=end - first,
                 crc32c=0,
@@ -48,10 +48,10 @@ def scattered(root: Path, segments: int, files: int) -> tuple[list[Segment], np.
 def test_segments_of_one_file_share_one_map(tmp_path: Path) -> None:
     pages, _ = scattered(tmp_path, 3000, 2)
     mapped = MappedRows(tmp_path, pages, WIDTH)
-    held = [
+    maps = [
         line for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line
     ]
-    assert len(held) == 2
+    assert len(maps) == 2
     mapped.close()
     with pytest.raises(RowOutOfRange, match="closed"):
         mapped.take(np.array([0]))

@@ -66,8 +66,8 @@ def test_segment_that_equals_the_older_one_is_a_link_to_it(
     assert writer.is_reused
     assert (tmp_path / "new").samefile(older)
     # A run that was killed before it noted the segment writes it again.
-    again = written(tmp_path / "new", CONTENT, older, placed)
-    assert again.is_reused
+    rewritten = written(tmp_path / "new", CONTENT, older, placed)
+    assert rewritten.is_reused
     older.unlink()
     np.testing.assert_array_equal(np.fromfile(tmp_path / "new", np.uint8), CONTENT)
 

@@ -83,9 +83,9 @@ def test_segment_written_in_pieces_is_whole_and_so_is_its_digest(
     parts = np.array_split(data, 7)
     pieces = list(zip(accumulate(map(len, parts), initial=0), parts, strict=False))
     with SegmentWriter(tmp_path / "deep" / "t", size=data.size if placed else None) as writer:
-        for at, piece in reversed(pieces) if placed else pieces:
+        for offset, piece in reversed(pieces) if placed else pieces:
             if placed:
-                writer.write_at(at, piece)
+                writer.write_at(offset, piece)
             else:
                 writer.write(piece)
     assert (np.fromfile(tmp_path / "deep" / "t", np.uint8) == data).all()
@@ -137,6 +137,6 @@ def test_segment_is_written_in_requests_for_which_linux_takes_small_folios(
 
 
 def requests_to_write() -> int:
-    """How often this process has asked the kernel to write."""
+    """How often this process has called the kernel to write."""
     (count,) = re.findall(r"^syscw: (\d+)$", Path("/proc/self/io").read_text(), re.MULTILINE)
     return int(count)

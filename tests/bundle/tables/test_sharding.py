@@ -32,8 +32,13 @@ def test_row_ranges_of_all_shards_hold_every_row_once_in_similar_numbers(
     rows: int, total: int
 ) -> None:
     ranges = [row_range(rows, ShardNumber(number, total)) for number in range(1, total + 1)]
-    assert [row for each in ranges for row in range(each.first, each.end)] == list(range(rows))
-    assert max(each.rows for each in ranges) - min(each.rows for each in ranges) <= 1
+    assert [row for row_range in ranges for row in range(row_range.first, row_range.end)] == list(
+        range(rows)
+    )
+    assert (
+        max(row_range.rows for row_range in ranges) - min(row_range.rows for row_range in ranges)
+        <= 1
+    )
 
 
 @given(SHARDS)
@@ -70,7 +75,7 @@ def test_stored_rows_are_the_bytes_of_the_bundle(
     committed_bundle: Path, native: bool, dtype: str
 ) -> None:
     manifest = read_manifest(committed_bundle)
-    table = next(each for each in manifest.tables.values() if each.dtype == dtype)
+    table = next(entry for entry in manifest.tables.values() if entry.dtype == dtype)
     reader = TableReader(committed_bundle, table, native)
     rows = np.array([table.rows - 1, 0, 0])
     values, scales = reader.stored(rows)
@@ -89,17 +94,17 @@ def test_router_holds_vectors_that_an_index_of_its_own_shares_with_a_sharded_one
     (vectors,) = (file for file in manifest.files if file.path == index.vectors)
     written = [vectors.model_copy(update={"path": path}) for path in (codes.file, codes.codebook)]
     manifest = manifest.model_copy(update={"files": (*manifest.files, *written)})
-    both = manifest.model_copy(update={"indexes": {"whole": index, "apart": apart}})
+    changed = manifest.model_copy(update={"indexes": {"whole": index, "apart": apart}})
     only = manifest.model_copy(update={"indexes": {"apart": apart}})
 
-    def held(of: Manifest) -> set[str]:
-        return {file.path for file in held_by_router(of, 1).files}
+    def held(entry: Manifest) -> set[str]:
+        return {file.path for file in held_by_router(entry, 1).files}
 
-    assert index.vectors in held(both)
+    assert index.vectors in held(changed)
     assert index.vectors not in held(only)
-    shards = [held_by_shard(both, ShardNumber(number, 2), 1) for number in (1, 2)]
+    shards = [held_by_shard(changed, ShardNumber(number, 2), 1) for number in (1, 2)]
     assert all(codes.file in {file.path for file in shard.files} for shard in shards)
-    assert not {codes.file, codes.codebook} & held(both)
+    assert not {codes.file, codes.codebook} & held(changed)
     assert all(index.vectors in {file.path for file in shard.files} for shard in shards)
 
 
@@ -116,10 +121,10 @@ def test_each_part_of_an_index_is_held_by_the_router_or_by_one_shard(
     files = (*manifest.files, *(file.model_copy(update={"path": path}) for path in parts))
     manifest = manifest.model_copy(update={"indexes": {"movies": index}, "files": files})
     router = held_by_router(manifest, 1)
-    shards = [held_by_shard(manifest, ShardNumber(1 + at, total), 1) for at in range(total)]
-    holders = [[file.path for file in held.files] for held in (router, *shards)]
+    shards = [held_by_shard(manifest, ShardNumber(1 + index, total), 1) for index in range(total)]
+    holders = [[file.path for file in contents.files] for contents in (router, *shards)]
     for path in parts:
-        assert sum(path in held for held in holders) == 1
+        assert sum(path in paths for paths in holders) == 1
     assert all(path in holders[0] for path in parts) == (partitions == 1)
     assert (index.vectors in holders[0]) == (partitions == 1)
     assert list(router.indexes) == (["movies"] if partitions == 1 else [])
@@ -134,15 +139,15 @@ def test_check_files_of_a_shard_reads_only_the_files_that_it_holds(committed_bun
     assert router.features == manifest.features
     shards = [held_by_shard(manifest, ShardNumber(number, 2), 1) for number in (1, 2)]
     for table in manifest.tables.values():
-        for each in table.segments:
-            (committed_bundle / each.file).rename(committed_bundle / f"{each.file}.away")
+        for segment in table.segments:
+            (committed_bundle / segment.file).rename(committed_bundle / f"{segment.file}.away")
     check_files(committed_bundle, router, "full")
     for shard in shards:
         with pytest.raises(Exception, match="missing"):
             check_files(committed_bundle, shard, "full")
     for table in manifest.tables.values():
-        for each in table.segments:
-            (committed_bundle / f"{each.file}.away").rename(committed_bundle / each.file)
+        for segment in table.segments:
+            (committed_bundle / f"{segment.file}.away").rename(committed_bundle / segment.file)
     for shard in shards:
         assert set(shard.tables) == set(manifest.tables)
         check_files(committed_bundle, shard, "full")

@@ -36,10 +36,10 @@ from tests.bundle.features.readers import objects
     ],
 )
 def test_integer_keys_find_what_a_dictionary_finds(keys: list[int]) -> None:
-    found = IntegerKeys(np.array(keys, np.int64))
+    index = IntegerKeys(np.array(keys, np.int64))
     wanted = [*keys, *range(-3, 12), (1 << 63) - 1, -(1 << 63)]
     expected = [keys.index(key) if key in keys else -1 for key in wanted]
-    assert found.positions("f", np.array(wanted, np.int64)).tolist() == expected
+    assert index.positions("f", np.array(wanted, np.int64)).tolist() == expected
 
 
 @pytest.mark.parametrize("high", [5000, 1 << 40, (1 << 63) - 1])
@@ -51,13 +51,16 @@ def test_integer_keys_find_the_same_rows_at_once_and_one_by_one(high: int) -> No
         )
     )
     for order in (keys, random.permutation(keys)):
-        found = IntegerKeys(order)
+        index = IntegerKeys(order)
         wanted = random.permutation(np.concatenate([keys, random.integers(-high, high, 500)]))
         expected = np.concatenate(
-            [found.positions("f", wanted[at : at + 1]) for at in range(wanted.size)]
+            [
+                index.positions("f", wanted[position : position + 1])
+                for position in range(wanted.size)
+            ]
         )
-        assert found.positions("f", wanted).tolist() == expected.tolist()
-        assert found.positions("f", order).tolist() == list(range(order.size))
+        assert index.positions("f", wanted).tolist() == expected.tolist()
+        assert index.positions("f", order).tolist() == list(range(order.size))
 
 
 @pytest.mark.parametrize("keys", [[1, 1], [1, 2, 3, 2], [5, 4, 5], [0, 1, 2, 2]])
@@ -105,8 +108,8 @@ def test_large_vocabulary_of_strings_is_read_from_its_file(tmp_path: Path) -> No
     write_vocabulary(tmp_path / "v", objects(*keys))
     vocabulary = Vocabulary.open(tmp_path / "v")
     assert (vocabulary.size, vocabulary.dtype) == (DICTIONARY_MAX + 1, "string")
-    found = vocabulary.find("f", objects("user-x", *keys)).tolist()
-    assert found == [-1, *range(DICTIONARY_MAX + 1)]
+    positions = vocabulary.find("f", objects("user-x", *keys)).tolist()
+    assert positions == [-1, *range(DICTIONARY_MAX + 1)]
     with pytest.raises(FormatError, match="'user-7' comes twice"):
         write_vocabulary(tmp_path / "w", objects(*keys, "user-7"))
 

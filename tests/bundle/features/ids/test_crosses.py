@@ -28,9 +28,9 @@ HASH = hash_ids(64, "string")
 
 
 def crossed(**changes: Any) -> entries.EmbeddedFeature:
-    told = {"kind": "bag", "combiner": "sum", "ids": entries.CrossedIds(keys=KEYS, buckets=64)}
-    told |= {"table": "t", "role": "candidate", "inputs": ("user", "genre")}
-    return entries.EmbeddedFeature.model_validate(told | changes)
+    fields = {"kind": "bag", "combiner": "sum", "ids": entries.CrossedIds(keys=KEYS, buckets=64)}
+    fields |= {"table": "t", "role": "candidate", "inputs": ("user", "genre")}
+    return entries.EmbeddedFeature.model_validate(fields | changes)
 
 
 def joined(
@@ -66,23 +66,26 @@ def reader(tmp_path: Path) -> FeatureReader:
 
 def test_cross_of_long_bags_is_rejected_before_it_is_made(reader: FeatureReader) -> None:
     long = int(COMBINATIONS_MAX**0.5) + 1
-    sent = {"user": Column(np.zeros(long, np.int64)), "genre": Column(np.full(long, "a", object))}
+    columns = {
+        "user": Column(np.zeros(long, np.int64)),
+        "genre": Column(np.full(long, "a", object)),
+    }
     with pytest.raises(
         FeatureError, match=f"'user': more than {COMBINATIONS_MAX} combinations with genre"
     ):
-        reader.activation("bag", sent, 1)
+        reader.activation("bag", columns, 1)
 
 
 def test_cross_of_one_value_of_each_input_reads_their_row(reader: FeatureReader) -> None:
     genres = column("a", "b", "c")
-    sent = {"user": column(4, 7, 4), "genre": genres}
-    found = reader.activation(
+    columns = {"user": column(4, 7, 4), "genre": genres}
+    actual = reader.activation(
         "single", {"user": column(7, offsets=[0, 0, 1, 1]), "genre": genres}, 3
     )
-    rows, offsets = reader.rows("single", sent, 3)
+    rows, offsets = reader.rows("single", columns, 3)
     assert offsets.tolist() == [0, 1, 2, 3]
-    assert (found.values.view(np.uint32) == STORED[rows].view(np.uint32)).all()
-    assert (reader.activation("bag", sent, 3).values == found.values).all()
+    assert (actual.values.view(np.uint32) == STORED[rows].view(np.uint32)).all()
+    assert (reader.activation("bag", columns, 3).values == actual.values).all()
 
 
 def test_what_graphs_compute_of_inputs_is_crossed_in_their_place(tmp_path: Path) -> None:
@@ -92,18 +95,18 @@ def test_what_graphs_compute_of_inputs_is_crossed_in_their_place(tmp_path: Path)
     )
     computed = crossed(ids=entries.CrossedIds(keys=keys, buckets=64))
     reader = open_reader(tmp_path, computed=computed, plain=crossed())
-    sent = {"user": column(7, -1), "genre": column("A", "b")}
+    columns = {"user": column(7, -1), "genre": column("A", "b")}
     same = {"user": column(2, 4), "genre": column("a", "b")}
-    assert (reader.rows("computed", sent, 2)[0] == reader.rows("plain", same, 2)[0]).all()
+    assert (reader.rows("computed", columns, 2)[0] == reader.rows("plain", same, 2)[0]).all()
     with pytest.raises(FeatureError, match="'genre': 3 is an integer; a string was"):
-        reader.activation("computed", {**sent, "genre": column(3, 4)}, 2)
+        reader.activation("computed", {**columns, "genre": column(3, 4)}, 2)
 
 
 def test_joined_values_are_one_string_with_defaults_for_missing_inputs(
     reader: FeatureReader,
 ) -> None:
-    def rows(name: str, **sent: Column) -> Any:
-        return (reader.rows(name, sent, 2)[0] % 64).tolist()
+    def rows(name: str, **columns: Column) -> Any:
+        return (reader.rows(name, columns, 2)[0] % 64).tolist()
 
     def hashed(*texts: str) -> Any:
         return (hashes("f", objects(*texts)) % np.uint64(64)).tolist()
@@ -118,7 +121,7 @@ def test_joined_values_are_one_string_with_defaults_for_missing_inputs(
 
 
 @pytest.mark.parametrize(
-    ("name", "sent", "told"),
+    ("name", "columns", "message"),
     [
         *((name, {}, "'genre': no value was sent") for name in ("bag", "single", "joined")),
         *(
@@ -134,10 +137,10 @@ def test_joined_values_are_one_string_with_defaults_for_missing_inputs(
     ],
 )
 def test_value_that_does_not_fit_is_rejected_with_the_name_of_the_input(
-    reader: FeatureReader, name: str, sent: dict[str, Column], told: str
+    reader: FeatureReader, name: str, columns: dict[str, Column], message: str
 ) -> None:
-    with pytest.raises(FeatureError, match=told):
-        reader.activation(name, sent, 1)
+    with pytest.raises(FeatureError, match=message):
+        reader.activation(name, columns, 1)
 
 
 def test_default_of_several_values_does_not_fit_a_cross_of_one_of_each(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ HASHED = graph(
 
 
 def rows(entry: GraphIds, values: Any, **vocabularies: Vocabulary) -> list[int]:
-    found = rule_of(entry, vocabularies).resolve("city", np.asarray(values))
-    return list(found.tolist())
+    rows = rule_of(entry, vocabularies).resolve("city", np.asarray(values))
+    return list(rows.tolist())
 
 
 def texts(*values: str) -> Any:
@@ -134,7 +134,10 @@ def test_graph_takes_numbers_and_constants_that_are_not_finite() -> None:
         (
             graph(
                 sent("string"),
-                *(node("StringJoin", at, at, separator="") for at in range(40)),
+                *(
+                    node("StringJoin", node_position, node_position, separator="")
+                    for node_position in range(40)
+                ),
                 node("StringLength", 40, unit="BYTE"),
             ),
             texts("ab"),
@@ -240,7 +243,7 @@ def test_graph_that_cannot_be_computed_names_its_node(nodes: list[Node], message
 
 
 def test_expression_leaves_out_what_is_long() -> None:
-    nodes = [sent(), *(node("AddV2", at, at) for at in range(30))]
+    nodes = [sent(), *(node("AddV2", position, position) for position in range(30))]
     assert len(expression(graph(*nodes), "x")) < 500
 
 

@@ -86,13 +86,13 @@ NO_NUMBERS: list[NDArray[Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "values", "told"),
+    ("rule", "values", "message"),
     [
         *((IdentityIds(), values, "'f'") for values in NO_INTEGERS),
         *((bucket_ids((0.0,)), values, "'f'") for values in NO_NUMBERS),
         *(
-            (IdentityIds(), values, told)  # the shortest text of the first that is none
-            for values, told in (
+            (IdentityIds(), values, message)  # the shortest text of the first that is none
+            for values, message in (
                 (np.array([1e20], np.float32), r"an id of about 1e\+20 is beyond int64"),
                 (np.array([0.1], np.float32), r"'f': 0\.1 is no id"),
                 (np.array([5, np.inf], np.float32), "inf is no id"),
@@ -112,9 +112,9 @@ NO_NUMBERS: list[NDArray[Any]] = [
     ],
 )
 def test_invalid_id_is_rejected_with_the_name_of_the_feature(
-    rule: IdentityIds | GraphIds, values: NDArray[Any], told: str
+    rule: IdentityIds | GraphIds, values: NDArray[Any], message: str
 ) -> None:
-    with pytest.raises(FeatureError, match=told) as problem:
+    with pytest.raises(FeatureError, match=message) as problem:
         rows(rule, values)
     assert len(str(problem.value)) < 300
 

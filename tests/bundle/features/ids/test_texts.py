@@ -22,7 +22,7 @@ ROWS = [[2, 3], [], [3, 4, 1, 2], [1]]
 
 
 def title(**changes: Any) -> entries.EmbeddedFeature:
-    told = {
+    fields = {
         "kind": "bag",
         "combiner": "sum",
         "table": "t",
@@ -31,7 +31,7 @@ def title(**changes: Any) -> entries.EmbeddedFeature:
         "ids": WORDS,
     }
     return entries.EmbeddedFeature.model_validate(
-        {**told, "unknown": {"rule": "row", "row": 1}} | changes
+        {**fields, "unknown": {"rule": "row", "row": 1}} | changes
     )
 
 
@@ -44,23 +44,28 @@ def test_texts_are_the_rows_of_their_words_in_a_bag_or_a_sequence(tmp_path: Path
     reader = open_reader(
         tmp_path, *KNOWN, bag=title(), sequence=sequence(filler_row=6), numbers=numbers
     )
-    found = reader.activations(list(reader), TEXTS, 4)
+    activations = reader.activations(list(reader), TEXTS, 4)
     sums = [STORED[rows].sum(0, dtype=np.float32) for rows in ROWS]
-    np.testing.assert_allclose(found["bag"].values, sums, rtol=1e-6)
-    assert (found["sequence"].values == [STORED[[*rows, 6, 6, 6][:3]] for rows in ROWS]).all()
-    assert found["numbers"].values[:, :, 0].tolist() == [[2, 3, 0], [0, 0, 0], [3, 4, 1], [1, 0, 0]]
-    assert found["bag"].unknown == 2
+    np.testing.assert_allclose(activations["bag"].values, sums, rtol=1e-6)
+    assert (activations["sequence"].values == [STORED[[*rows, 6, 6, 6][:3]] for rows in ROWS]).all()
+    assert activations["numbers"].values[:, :, 0].tolist() == [
+        [2, 3, 0],
+        [0, 0, 0],
+        [3, 4, 1],
+        [1, 0, 0],
+    ]
+    assert activations["bag"].unknown == 2
 
 
 def test_text_that_is_left_out_takes_the_default(tmp_path: Path) -> None:
     reader = open_reader(tmp_path, *KNOWN, f=title(default="green"))
     assert (reader.activation("f", {}, 2).values == STORED[[4, 4]]).all()
-    some = {"title": column("red", offsets=[0, 0, 1])}
-    assert (reader.activation("f", some, 2).values == STORED[[4, 2]]).all()
+    columns = {"title": column("red", offsets=[0, 0, 1])}
+    assert (reader.activation("f", columns, 2).values == STORED[[4, 2]]).all()
 
 
 @pytest.mark.parametrize(
-    ("sent", "message"),
+    ("title_column", "message"),
     [
         (column(7), "7 is an integer; a string was expected"),
         (column("a", "b", offsets=[0, 2]), "2 values in example 0; one value was expected"),
@@ -70,8 +75,8 @@ def test_text_that_is_left_out_takes_the_default(tmp_path: Path) -> None:
     ],
 )
 def test_value_that_is_not_a_text_is_rejected_with_the_name_of_the_feature(
-    tmp_path: Path, sent: Column, message: str
+    tmp_path: Path, title_column: Column, message: str
 ) -> None:
     with pytest.raises(FeatureError, match=message) as rejected:
-        open_reader(tmp_path, *KNOWN, f=title()).activation("f", {"title": sent}, 1)
+        open_reader(tmp_path, *KNOWN, f=title()).activation("f", {"title": title_column}, 1)
     assert rejected.value.feature == "title"
