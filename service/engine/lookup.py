@@ -133,7 +133,10 @@ def count_queries(
     """Returns how many queries or contexts a batch has, at most `max_queries` of each request: by
     ids, else by its columns.
     """
-    n = count_examples(model_version.manifest, columns) if ids is None else int(ids.size)
+    if ids is None:
+        n = count_examples(model_version.manifest, columns)
+    else:
+        n = int(ids.size)
     check_queries(execution.largest(n), settings)
     return n
 
@@ -150,12 +153,17 @@ def complete(
     all of the lengths that the inputs take.
 
     Args:
-      inputs: of the n contexts, that are needed.
-      ids: of the contexts; None: nothing is taken from a store.
+      model_version: The model version.
+      inputs: The names of the inputs that are needed.
+      columns: The columns that were sent.
+      ids: The ids of the contexts; None: nothing is taken from a store.
+      n: The number of contexts.
+      execution: The batch of the request.
+
     Raises:
-      InvalidArgument: there is no store, more than one, or not one id for each context; or a
+      InvalidArgument: There is no store, more than one, or not one id for each context; or a
         context is not in the store and one of its inputs has no default: names it.
-      FeatureError: an example has another number of values than its input takes.
+      FeatureError: An example has another number of values than its input takes.
     """
     return fit(
         model_version, _with_stored(model_version, inputs, columns, ids, n, execution), n, execution
@@ -167,7 +175,7 @@ def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execut
     how, and counts them.
 
     Raises:
-      FeatureError: an example has another number of values than its input takes.
+      FeatureError: An example has another number of values than its input takes.
     """
     fitted = model_version.reader.fit(columns, n)
     for name, count in fitted.cut.items():
@@ -239,6 +247,7 @@ def _with_default(
         default = default["ids"]
     default = np.asarray(default).reshape(-1)
     unknown = int(np.count_nonzero(~is_known))
+    # The default of a context stands where the stored values of the contexts before it end.
     offsets = checked_offsets(name, stored, is_known.size - unknown)
     insert_positions = offsets[np.cumsum(is_known)[~is_known]].repeat(default.size)
     lengths = np.full(is_known.size, default.size)
@@ -259,9 +268,12 @@ async def fetch(
     in a phase, for a version that has remote rows.
 
     Args:
-      groups: places, columns and n of each call.
+      model_version: The model version.
+      groups: The blocks, columns and n of each call.
+      execution: The batch of the request.
+
     Raises:
-      FeatureError: as `write`.
+      FeatureError: See `write`.
     """
     wanted = dict[str, list[Rows]]()
     for blocks, columns, n in groups:
@@ -283,11 +295,15 @@ def write(
     """Looks features up, each once, into the arrays of `blocks`; to be called in a phase.
 
     Args:
-      columns: what was sent, by input; an input without a column takes its default.
-      n: examples in every column.
-      fetched: what `fetch` returned; None: no rows are remote.
+      model_version: The model version.
+      blocks: The arrays and their features.
+      columns: Columns by input; an input without a column takes its default.
+      n: The number of examples in every column.
+      execution: The batch of the request.
+      fetched: The rows that `fetch` returned; None: no rows are remote.
+
     Raises:
-      FeatureError: a column does not fit its feature, or is missing without a default; names the
+      FeatureError: A column does not fit its feature, or is missing without a default; names the
         input.
     """
     for name, count in model_version.reader.write(blocks, columns, n, fetched).items():
@@ -338,10 +354,11 @@ async def _fetched(
     """Fetches remote rows within the deadline; counts those that are lost.
 
     Raises:
-      RowsLost: some are lost, and the batch has several requests.
+      RowsLost: Some are lost, and the batch has several requests.
     """
     if model_version.shards is None or not wanted:
         return {}
+    # A batch of these requests and others may have fetched them: no shard is called twice (ADR 54).
     fetched = execution.fetched_before
     if fetched is None or not _holds(fetched, wanted):
         fetched = await model_version.shards.rows(wanted, execution.left_s)
@@ -373,12 +390,12 @@ async def look_up(
     """Reads the table rows of ids by one feature's id rule.
 
     Raises:
-      NotFound: no such feature.
-      InvalidArgument: an id alone has no row of the feature's table, or it has no table.
-      FeatureError: a value is no id of the feature, or is unknown, the feature rejects those, and
+      NotFound: There is no such feature.
+      InvalidArgument: An id alone has no row of the feature's table, or it has no table.
+      FeatureError: A value is no id of the feature, or is unknown, the feature rejects those, and
         the request does not skip them.
-      RowUnavailable: the row of an id is lost, and the feature rejects unknown ids.
-      RowNotFinite: the row of an id holds NaN or an infinity.
+      RowUnavailable: The row of an id is lost, and the feature rejects unknown ids.
+      RowNotFinite: The row of an id holds NaN or an infinity.
     """
     name, feature = embedded_feature(model_version, request.feature)
     (read,) = inputs_of(name, feature)
@@ -409,6 +426,9 @@ async def look_up(
     if feature.unknown.rule == "refuse" and lost.any():
         raise RowUnavailable(name, request.ids.values[lost][0])
     is_read &= ~lost
+    lost_or_none = None
+    if lost.any():
+        lost_or_none = lost
     is_finite = np.isfinite(vectors).all(axis=1)
     if not is_finite.all():
         count = int(np.count_nonzero(~is_finite))
@@ -423,7 +443,7 @@ async def look_up(
         feature.table,
         vectors,
         is_read,
-        lost if lost.any() else None,
+        lost_or_none,
         not_found,
     )
 

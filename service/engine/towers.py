@@ -35,8 +35,8 @@ from service.versions.input_layout import Layout, Span
 from service.versions.version import LoadedPart, LoadedTower, ModelVersion, TowerPlan
 
 _BLOCK_BYTES = 1 << 20
-"""About as much of its inputs as a part is run on at once: what it computes of more leaves the
-core's own cache.
+"""Bytes of inputs on which a part is run at once, about: the results for more of them would leave
+the core's own cache.
 """
 _ROWS_MIN = 100
 """Minimum number of examples in a block: with fewer, the weights are read too often."""
@@ -52,8 +52,8 @@ class Contexts:
 
     Attributes:
       offsets: [n + 1]; context i owns the candidates offsets[i]:offsets[i + 1].
-      frames: those of the layout, where the features are to be looked up into.
-      outputs: of the parts that were run, by name.
+      frames: The blocks of the layout that the features are to be looked up into.
+      outputs: The outputs by name, of the parts that were run.
     """
 
     offsets: Offsets
@@ -82,9 +82,8 @@ class Contexts:
 
     def columns(self, span: Span) -> Array:
         """Returns the columns of a frame that are copied."""
-        frame_columns: Array = self.frames[span.source[0]].array[
-            :, span.first : span.first + span.ends[-1]
-        ]
+        frame = self.frames[span.source[0]]
+        frame_columns: Array = frame.array[:, span.first : span.first + span.ends[-1]]
         return frame_columns
 
     def repeated(self, array: Array) -> Array:
@@ -99,8 +98,10 @@ class Inputs:
     """The inputs of the parts that run for each of m candidates, or of m examples.
 
     Attributes:
-      arrays: by part, the inputs that hold features, by name.
-      places: where the features are to be looked up into.
+      layout: The layout.
+      m: The number of candidates, or examples.
+      arrays: The inputs that hold features, by name, of each part.
+      places: The blocks that the features are to be looked up into.
     """
 
     def __init__(self, layout: Layout, m: int) -> None:
@@ -111,14 +112,18 @@ class Inputs:
         self.places: list[OutputBlock] = []
         self._repeated: list[tuple[Span, Array]] = []
         self._shared: list[tuple[Array, Array]] = []
-        flat: dict[tuple[int, ...], Array] = {}
+        rows_of_input: dict[tuple[int, ...], Array] = {}
         for part, inputs in enumerate(layout.parts):
-            for number, tensor in enumerate(() if layout.once[part] else inputs):
+            if layout.once[part]:
+                continue  # `run_contexts` makes its inputs
+            for number, tensor in enumerate(inputs):
                 if tensor.made:
-                    continue
-                rows = flat[part, number] = np.empty((m, tensor.width), tensor.dtype)
-                is_flat = tensor.shape == (tensor.width,)
-                self.arrays[part][tensor.name] = rows if is_flat else rows.reshape(m, *tensor.shape)
+                    continue  # another part computes it
+                rows = rows_of_input[part, number] = np.empty((m, tensor.width), tensor.dtype)
+                # Features are written side by side into rows, which share memory with the tensor.
+                self.arrays[part][tensor.name] = rows
+                if tensor.shape != (tensor.width,):
+                    self.arrays[part][tensor.name] = rows.reshape(m, *tensor.shape)
                 for span in tensor.written:
                     self.places.append(
                         OutputBlock(rows[:, span.start : span.stop], span.names, span.ends)
@@ -126,7 +131,9 @@ class Inputs:
                 for span in tensor.repeated:
                     self._repeated.append((span, rows[:, span.start : span.stop]))
                 for span in tensor.shared:
-                    source = flat[span.source][:, span.first : span.first + span.ends[-1]]
+                    # A source stands before what shares it, so that its rows exist already.
+                    source_rows = rows_of_input[span.source]
+                    source = source_rows[:, span.first : span.first + span.ends[-1]]
                     self._shared.append((source, rows[:, span.start : span.stop]))
 
     def fill(self, contexts: Contexts) -> None:
@@ -136,7 +143,9 @@ class Inputs:
         for span, target in self._repeated:
             source = contexts.columns(span)
             # One context is written to all rows by numpy itself; of many, copies are made first.
-            target[...] = source if len(source) == 1 else contexts.repeated(source)
+            if len(source) != 1:
+                source = contexts.repeated(source)
+            target[...] = source
         for source, target in self._shared:
             target[...] = source
 
@@ -147,11 +156,11 @@ async def embed(
     settings: ServiceSettings,
     execution: Execution,
 ) -> EmbeddingResult:
-    """Answers an Embedding with one model version: the tower's result, [n, dim] float32.
+    """Computes the tower's result for n examples, [n, dim] float32.
 
     Raises:
-      InvalidArgument, TooLarge, NotFound: see service/errors.py.
-      FeatureError: a column does not fit its feature.
+      InvalidArgument, TooLarge, NotFound: See service/errors.py.
+      FeatureError: A column does not fit its feature.
     """
     name, tower = choose_tower(model_version, request.tower)
     check_names(request.features, tower.inputs, "features", "a feature", f"tower {name!r}")
@@ -170,8 +179,8 @@ async def result(
     """Runs a tower on the features of n examples; returns its result, [n, dim] float32.
 
     Raises:
-      RowNotFinite: the result is not finite because of a row.
-      NotFinite: the result is not finite.
+      RowNotFinite: The result is not finite because of a row.
+      NotFinite: The result is not finite.
     """
     plan = tower.plan(frozenset([tower.entry.result]))
     inputs = Inputs(plan.layout_alone, n)
@@ -184,6 +193,7 @@ async def result(
     try:
         outputs = run(tower, plan, inputs, execution)
     except NotFinite:
+        # Only now: to look at all rows that were read would cost each request.
         await lookup.check_rows_finite(model_version, inputs.places, columns, n, execution)
         raise
     return outputs[tower.entry.result].reshape(n, -1)
@@ -195,21 +205,21 @@ def run_contexts(
     """Runs the parts that run once for each context; adds their outputs to `contexts`."""
     n = contexts.offsets.size - 1
     for number, part in enumerate(plan.parts):
-        if plan.layout.once[number]:
-            inputs = {}
-            for tensor in plan.layout.parts[number]:
-                columns = (
-                    [contexts.outputs[tensor.made]]
-                    if tensor.made
-                    else [*map(contexts.columns, tensor.repeated)]
-                )
-                joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-                inputs[tensor.name] = np.ascontiguousarray(
-                    joined.reshape(n, *tensor.shape), tensor.dtype
-                )
-            contexts.outputs.update(
-                _run(tower, part, inputs, n, plan.layout.row_bytes[number], execution)
-            )
+        if not plan.layout.once[number]:
+            continue
+        inputs = {}
+        for tensor in plan.layout.parts[number]:
+            if tensor.made:
+                joined = contexts.outputs[tensor.made]
+            else:
+                columns = [*map(contexts.columns, tensor.repeated)]
+                joined = columns[0]
+                if len(columns) > 1:
+                    joined = np.concatenate(columns, axis=1)
+            shaped = joined.reshape(n, *tensor.shape)
+            inputs[tensor.name] = np.ascontiguousarray(shaped, tensor.dtype)
+        row_bytes = plan.layout.row_bytes[number]
+        contexts.outputs.update(_run(tower, part, inputs, n, row_bytes, execution))
 
 
 def run(
@@ -222,9 +232,14 @@ def run(
     """Runs the other parts; returns the outputs of the plan by name, [m, ...] float32.
 
     Args:
-      inputs, contexts: with all features looked up, and the parts of contexts run.
+      tower: The tower.
+      plan: The parts that give the outputs.
+      inputs, contexts: The arrays, after all features were looked up, and after the parts of
+        contexts were run.
+      execution: The batch of the request.
+
     Raises:
-      NotFinite: an output holds NaN or an infinity.
+      NotFinite: An output holds NaN or an infinity.
     """
     inputs.fill(contexts)
     layout = inputs.layout
@@ -233,17 +248,20 @@ def run(
 
     def output(name: str) -> Array:
         array = outputs.get(name)
-        return contexts.repeated(contexts.outputs[name]) if array is None else array
+        if array is None:
+            # A part that runs once for each context gives it.
+            array = contexts.repeated(contexts.outputs[name])
+        return array
 
     for number, part in enumerate(plan.parts):
-        if not layout.once[number]:
-            arrays = inputs.arrays[number]
-            for tensor in layout.parts[number]:
-                if tensor.made:
-                    arrays[tensor.name] = np.ascontiguousarray(
-                        output(tensor.made).reshape(m, *tensor.shape), tensor.dtype
-                    )
-            outputs |= _run(tower, part, arrays, m, layout.row_bytes[number], execution)
+        if layout.once[number]:
+            continue
+        arrays = inputs.arrays[number]
+        for tensor in layout.parts[number]:
+            if tensor.made:
+                shaped = output(tensor.made).reshape(m, *tensor.shape)
+                arrays[tensor.name] = np.ascontiguousarray(shaped, tensor.dtype)
+        outputs |= _run(tower, part, arrays, m, layout.row_bytes[number], execution)
     results = {name: output(name) for name in plan.outputs}
     for name, array in results.items():
         check_finite(array, f"output {name!r} of tower {tower.name!r}")
@@ -266,18 +284,14 @@ def _run(
     blocks = []
     for first in range(0, n, block):
         execution.check()
-        block_inputs = (
-            inputs
-            if block == n
-            else {name: array[first : first + block] for name, array in inputs.items()}
-        )
+        block_inputs = inputs
+        if block < n:
+            block_inputs = {name: array[first : first + block] for name, array in inputs.items()}
         blocks.append(part.network.run(block_inputs))
     execution.count("tower_examples", n, tower.manifest.model, tower.name, part.entry.name)
-    return (
-        blocks[0]
-        if block == n
-        else {
-            name: np.concatenate([block_outputs[name] for block_outputs in blocks])
-            for name in blocks[0]
-        }
-    )
+    if len(blocks) == 1:
+        return blocks[0]
+    outputs = {}
+    for name in blocks[0]:
+        outputs[name] = np.concatenate([block_outputs[name] for block_outputs in blocks])
+    return outputs

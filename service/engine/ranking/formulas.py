@@ -32,7 +32,7 @@ class Ordering:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs of the tower that it needs."""
+        """The outputs of the tower that the score needs."""
         if self.formula is None:
             return (self.tower.entry.result,)
         return tuple(name for name in self.formula.names if name in self.tower.heads)
@@ -44,7 +44,7 @@ class Ordering:
         takes.
 
         Raises:
-          InvalidArgument: as `evaluated`.
+          InvalidArgument: See `evaluated`.
         """
         if self.formula is None:
             return values[self.tower.entry.result]
@@ -55,9 +55,12 @@ def ordering(tower: LoadedTower, text: str, other_names: Collection[str] = ()) -
     """Returns what candidates are ordered by: the request's formula, else the bundle's.
 
     Args:
-      other_names: what the request's formula may take beside outputs of the tower.
+      tower: The tower.
+      text: The formula of the request; empty: it has none.
+      other_names: The names that the request's formula may take beside outputs of the tower.
+
     Raises:
-      InvalidArgument: the text is no formula, or names none of these; names the nearest one.
+      InvalidArgument: The text is no formula, or names none of these; names the nearest one.
     """
     if not text:
         return Ordering(tower, tower.formula)
@@ -69,9 +72,13 @@ def parsed(text: str, names: Collection[str], what: str, owner: str) -> Formula:
     """Reads the formula of a request.
 
     Args:
-      names: what it may take; `what`, with its article, and `owner` say what those are.
+      text: The formula.
+      names: The names that it may take.
+      what: What one of them is, with its article.
+      owner: What they belong to.
+
     Raises:
-      InvalidArgument: the text is no formula, or takes something else; names the nearest one.
+      InvalidArgument: The text is no formula, or takes another name; names the nearest one.
     """
     try:
         formula = _parsed(text)
@@ -87,16 +94,20 @@ def evaluated(
     """Returns [m] float32 scores of candidates.
 
     Args:
-      values: [m] of each name that the formula takes.
-      id_of: a candidate's id by its place, for an error; None: they have none.
+      formula: The formula.
+      values: [m] values by name, for each name that the formula takes.
+      id_of: Returns a candidate's id by its position, for an error; None: they have none.
+
     Raises:
-      InvalidArgument: the formula has no finite value for a candidate; names it and what the
+      InvalidArgument: The formula has no finite value for a candidate; names it and what the
         formula takes of it.
     """
     try:
         return formula.evaluate(values)
     except FormulaUndefined as problem:
-        id_text = "" if id_of is None else f"; its id is {str(id_of(problem.position))[:128]!r}"
+        id_text = ""
+        if id_of is not None:
+            id_text = f"; its id is {str(id_of(problem.position))[:128]!r}"
         expected = "a formula with a finite value for each candidate"
         raise _invalid(formula.text, f"{problem}{id_text}", expected) from problem
 

@@ -49,8 +49,8 @@ from service.errors import InvalidArgument, RowNotFinite
 from service.versions.version import LoadedStore, LoadedTower, ModelVersion, TowerPlan
 
 _RANGE_MIN = 512
-"""Candidates of a range, at least: to divide a request takes about 0.3 ms, as long as a small tower
-computes these.
+"""Minimum number of candidates of a range: to divide a request takes about 0.3 ms, as long as a
+small tower computes these.
 """
 
 
@@ -80,8 +80,13 @@ class CandidatesNotFinite(RowNotFinite):
 
 @dataclass(frozen=True)
 class Candidates:
-    """m candidates; context i owns offsets[i]:offsets[i + 1]. Features as sent, the rest from the
-    store by position, which is -1 for a candidate that the store does not have.
+    """m candidates of n contexts.
+
+    Attributes:
+      offsets: [n + 1]; context i owns the candidates offsets[i]:offsets[i + 1].
+      sent: The features that the request sends, by input.
+      corpus: The store that has the other features; None: none is needed.
+      positions: [m] int64, the positions in the store; -1: the store does not have the candidate.
     """
 
     offsets: Offsets
@@ -95,6 +100,7 @@ class Candidates:
         """
         m = int(self.offsets[-1])
         columns = self.sent
+        # To cut columns takes numpy calls for each feature: most requests are not divided.
         if stop - start < m:
             columns = {name: _rows(column, m, start, stop) for name, column in columns.items()}
         if self.corpus is None or self.positions is None:
@@ -108,7 +114,9 @@ class Candidates:
         counts = np.zeros(int(self.offsets[-1]), np.int64)
         counts[selected] = 1
         columns = {name: repeated(name, column, counts) for name, column in self.sent.items()}
-        positions = None if self.positions is None else self.positions[selected]
+        positions = self.positions
+        if positions is not None:
+            positions = positions[selected]
         return Candidates(selected.searchsorted(self.offsets), columns, self.corpus, positions)
 
 
@@ -172,6 +180,7 @@ async def rank(
     try:
         outputs = await score(model_version, plan.tower, plan.outputs, context, scored, execution)
     except CandidatesNotFinite as problem:
+        # The others are ranked without them. This happens at most once: their rows are finite.
         execution.check_alone()
         failed = _failed(problem.among(scorable), candidates.offsets)
         scorable = scorable[problem.kept(scorable.size)]
@@ -181,7 +190,8 @@ async def rank(
     ids = request.candidate_ids
     if ids is not None and scorable.size < m:
         ids = ids[scorable]
-    scores = plan.ordering.scores(outputs, None if ids is None else ids.__getitem__)
+    id_of = None if ids is None else ids.__getitem__
+    scores = plan.ordering.scores(outputs, id_of)
     if not request.formula:
         execution.scored(plan.tower, scores, context_count)
     heads = {head: outputs[head] for head in request.heads}
@@ -190,7 +200,9 @@ async def rank(
     if not_found is not None:
         execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
         ranked = replace(ranked, not_found=not_found)
-    return replace(ranked, failed=tuple(failed)) if failed else ranked
+    if failed:
+        ranked = replace(ranked, failed=tuple(failed))
+    return ranked
 
 
 def _failed(problem: CandidatesNotFinite, offsets: Offsets) -> list[FailedCandidate]:
@@ -213,10 +225,10 @@ async def score(
     """Computes outputs of a ranking tower for contexts and candidates; by name, [m] float32 each.
 
     Raises:
-      FeatureError: a column does not fit its feature.
-      RowNotFinite: an output is not finite because of a row that a context reads.
-      CandidatesNotFinite: outputs are not finite because of rows that candidates read.
-      NotFinite: an output holds NaN or an infinity.
+      FeatureError: A column does not fit its feature.
+      RowNotFinite: An output is not finite because of a row that a context reads.
+      CandidatesNotFinite: Outputs are not finite because of rows that candidates read.
+      NotFinite: An output holds NaN or an infinity.
     """
     offsets = candidates.offsets
     # What features of candidates read of their contexts.
@@ -273,10 +285,13 @@ async def _scores(
         return inputs
 
     def run(start: int, stop: int, inputs: towers.Inputs) -> None:
-        range_contexts = contexts if inputs.m == m else contexts.rows(start, stop)
+        range_contexts = contexts
+        if inputs.m < m:
+            range_contexts = contexts.rows(start, stop)
         for name, array in towers.run(tower, plan, inputs, execution, range_contexts).items():
             scores[name][start:stop] = array.reshape(inputs.m)
 
+    # Parts in another form than LiteRT may give a candidate other bits in another range.
     count = min(execution.idle_threads + 1, m // _RANGE_MIN)
     if count > 1 and all(part.form.kind == "litert" for part in plan.parts):
         ranges = list(pairwise(m * number // count for number in range(count + 1)))
@@ -400,17 +415,19 @@ def _select(
     """Returns the k best candidates of each context, or all of them in the order sent.
 
     Args:
-      ids: Of the candidates with a score.
+      model_version: The model version.
+      ids: The ids of the candidates with a score.
       scored: The positions of these among all candidates.
-      offsets: Context i owns offsets[i]:offsets[i + 1] of all candidates.
-      scores, heads: Of the candidates with a score.
-      k: How many are returned of each context; 0: all.
+      offsets: [n + 1]; context i owns offsets[i]:offsets[i + 1] of all candidates.
+      scores, heads: The scores, and the heads by name, of the candidates with a score.
+      k: The number of candidates that are returned of each context; 0: all.
     """
     positions = np.arange(scores.size)
     kept_offsets = scored.searchsorted(offsets)
     if k:
         positions, kept_offsets = best(scores, kept_offsets, k)
-        ids = None if ids is None else ids[positions]
+        if ids is not None:
+            ids = ids[positions]
         scores = scores[positions]
         heads = {head: values[positions] for head, values in heads.items()}
 
@@ -462,4 +479,6 @@ def _rows(column: Column, m: int, start: int, stop: int) -> Column:
         first = int(offsets[start])
         last = int(offsets[stop])
         offsets = offsets[start : stop + 1] - first
-    return Column(values[first:last], offsets, None if weights is None else weights[first:last])
+    if weights is not None:
+        weights = weights[first:last]
+    return Column(values[first:last], offsets, weights)

@@ -29,14 +29,16 @@ Mask = NDArray[np.bool_]
 _TRUTHS = {"false": 0, "true": 1}
 _EARTH_RADIUS_M = 6_371_008.8
 _STRINGS_PER_STEP = 8_192
-"""Strings of a filter that are spelled at a time."""
+"""Number of strings of a filter that are spelled at a time: the deadline is checked in between."""
 _BOX_MARGIN = 1e-9
 """Degrees by which the box around a circle is larger: a rounded coordinate on its edge lies in it.
 """
 _FEW_LEFT = 10
-"""How many times as many all positions are as those that are left, so that to look up the latter
-takes no longer than to mark the others (measured with a million positions).
+"""Factor by which all positions have to outnumber those that are left, so that to look up the
+latter takes no longer than to mark the others (measured with a million positions).
 """
+_OBJECT_BYTES = 512
+"""Memory of the Python objects of a filter in the cache, in bytes, about."""
 _PARTS = "allow, deny, ge, gt, le, lt or is_null"
 
 
@@ -47,8 +49,8 @@ class Matches:
     Attributes:
       positions: [m] uint32, ascending.
       mask: [size] bool; None: not needed yet, as are the block and the codes.
-      block: their vectors side by side, in the order of positions.
-      codes: likewise their codes.
+      block: Their vectors side by side, in the order of positions.
+      codes: Their codes, in the same order.
     """
 
     positions: NDArray[np.uint32]
@@ -58,15 +60,21 @@ class Matches:
 
     @property
     def bytes(self) -> int:
-        """Memory that it takes."""
-        vectors = None if self.block is None else self.block.vectors
-        arrays = (self.positions, self.mask, vectors)
-        codes_bytes = 0 if self.codes is None else self.codes.bytes
-        return 512 + codes_bytes + sum(array.nbytes for array in arrays if array is not None)
+        """Memory that the matches take."""
+        size = _OBJECT_BYTES + self.positions.nbytes
+        if self.mask is not None:
+            size += self.mask.nbytes
+        if self.block is not None:
+            size += self.block.vectors.nbytes
+        if self.codes is not None:
+            size += self.codes.bytes
+        return size
 
     def masked(self, size: int) -> Matches:
         """Returns the same with a mask over `size` candidates."""
-        return self if self.mask is not None else replace(self, mask=_mask(self.positions, size))
+        if self.mask is not None:
+            return self
+        return replace(self, mask=_mask(self.positions, size))
 
     def gathered(self, index: LoadedIndex) -> Matches:
         """Returns the same with a block of vectors of an index."""
@@ -78,12 +86,14 @@ class CompiledFilter(NamedTuple):
     """A filter with its key in the cache, what matches it, and whether the cache held it.
 
     Attributes:
-      key: b"": it is no filter of a request, and is not kept.
+      key: The key in the cache; b"": it is no filter of a request, and is not kept.
+      matches: The candidates that match.
+      is_cached: Whether the cache held them.
     """
 
     key: bytes
     matches: Matches
-    again: bool
+    is_cached: bool
 
 
 def compiled(
@@ -98,7 +108,7 @@ def compiled(
         circle, and between parts of many strings.
 
     Raises:
-      InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
+      InvalidArgument: An attribute is unknown or not filtered on, or a condition does not suit it.
     """
     text = repr(_spelled(request_filter, check))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -207,7 +217,9 @@ def _check_circle(corpus: FilteredCorpus, circle: Circle, where: str) -> None:
     for part, (lowest, highest) in ranges.items():
         value = getattr(circle, part)
         if not (lowest <= value <= highest and math.isfinite(value)):
-            expected = f"{lowest} to {highest}" if math.isfinite(highest) else "at least 0"
+            expected = "at least 0"
+            if math.isfinite(highest):
+                expected = f"{lowest} to {highest}"
             raise InvalidArgument.of_field(f"{where}.{part}", value, expected)
 
 
@@ -411,6 +423,7 @@ def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDAr
         circle.latitude - height, circle.latitude + height
     )
 
+    # A box around the circle, whose candidates the indexes give without a pass over all of them.
     width = 180.0
     if abs(circle.latitude) + height < 90:  # no pole is in the circle
         width = math.degrees(math.asin(math.sin(angle) / math.cos(center_latitude))) + _BOX_MARGIN
@@ -420,6 +433,7 @@ def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDAr
     if west >= -180 and east <= 180:
         rows_in_longitude, longitudes = longitude_index.numbers_between(west, east)
     else:
+        # The box crosses the date line or has a pole in it: any longitude may lie in it.
         rows_in_longitude, longitudes = longitude_index.numbers_between()
     longitude_of = np.full(size, np.nan)
     longitude_of[rows_in_longitude] = longitudes

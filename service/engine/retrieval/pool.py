@@ -194,7 +194,9 @@ class Retriever:
         self.execution.check_alone()
         self._problems.append(problem)
         self._reasons.append(f"source {source.name!r} is left out: {problem}")
-        reason = "late" if isinstance(problem, DeadlineExceeded) else "failed"
+        reason = "failed"
+        if isinstance(problem, DeadlineExceeded):
+            reason = "late"
         self.execution.count("sources_left_out", 1, self.model_version.model, reason)
 
     async def _candidates(

@@ -4,7 +4,7 @@ under one deadline.
 A stage may come before the ranking: a cheaper ranking tower, which chooses the candidates that are
 ranked.
 
-What the stage, ranking and diversity took before tells what they will take. If the deadline leaves
+What the stage, ranking and diversity took before shows what they will take. If the deadline leaves
 too little time for the stage, it is left out, and the first retrieved candidates are kept. If it
 leaves too little for ranking and diversity, diversity is dropped; if it leaves too little for the
 ranking, only the best candidates are ranked, and the others follow in the order of the stage, or of
@@ -13,8 +13,9 @@ the retrieval.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,11 +51,11 @@ async def recommend(
     settings: ServiceSettings,
     execution: Execution,
 ) -> RetrievalResult:
-    """Answers a Recommendation with one model version.
+    """Retrieves candidates for n contexts and ranks them, with one model version.
 
     Raises:
-      InvalidArgument, TooLarge, NotFound: see service/errors.py.
-      FeatureError: a column does not fit its feature.
+      InvalidArgument, TooLarge, NotFound: See service/errors.py.
+      FeatureError: A column does not fit its feature.
     """
     name, tower = choose_ranking_tower(model_version, request.tower)
     k = check_k(request.k, K_DEFAULT, settings.max_k)
@@ -120,8 +121,8 @@ async def recommend(
             corpus, planned.index, pool.neighbors, scores, k, shaped, execution, ranked, quotas
         )
     execution.begin("lookup")
-    answer = _answer(model_version, planned, staged, request, chosen, offsets, scores, k, reasons)
-    return _explain_stage(answer, stage, staged, k)
+    result = _result(model_version, planned, staged, request, chosen, offsets, scores, k, reasons)
+    return _explain_stage(result, stage, staged, k)
 
 
 def _formula_names(planned: Sources) -> list[str]:
@@ -132,7 +133,7 @@ def _formula_names(planned: Sources) -> list[str]:
     return names
 
 
-def _answer(
+def _result(
     model_version: ModelVersion,
     planned: Sources,
     staged: StagedPool,
@@ -150,9 +151,9 @@ def _answer(
       planned: The sources.
       staged: The candidates that were ranked.
       request: The request.
-      chosen: [m] where the recommendations are in the pool.
+      chosen: [m] positions of the recommendations in the pool.
       offsets: [n + 1], which of these belong to each context.
-      scores: Those of all candidates of the pool.
+      scores: The scores of all candidates of the pool.
       k: The number of recommendations that each context wants.
       reasons: Why the response is degraded; (): it is not.
     """
@@ -160,21 +161,21 @@ def _answer(
     positions = pool.neighbors.positions[chosen]
     best = pool.neighbors._replace(positions=positions, scores=scores[chosen], offsets=offsets)
     unexplained = replace(request, explain=False)
-    answer = retrieve.answer(model_version, planned.corpus, best, unexplained, k)
+    result = retrieve.retrieval_result(model_version, planned.corpus, best, unexplained, k)
     explanations: tuple[Explanation, ...] = ()
     if request.explain and not planned.names:
         explanations = search.explained(best, request, k)
     elif request.explain:
         explanations = _explained(staged, offsets, request, k)
-    answer = replace(
-        answer,
+    result = replace(
+        result,
         explanations=explanations,
         retrieval_scores=pool.neighbors.scores[chosen],
         degraded_reason="; ".join(reasons),
     )
     if not planned.names:
-        return answer
-    return replace(answer, source_names=planned.names, sources=pool.sources[chosen])
+        return result
+    return replace(result, source_names=planned.names, sources=pool.sources[chosen])
 
 
 def _explained(
@@ -298,17 +299,17 @@ async def _required(
 
 
 def _explain_stage(
-    answer: RetrievalResult, stage: Stage | None, staged: StagedPool, k: int
+    result: RetrievalResult, stage: Stage | None, staged: StagedPool, k: int
 ) -> RetrievalResult:
     """Returns a response that says what the stage dropped where contexts have fewer than k
     recommendations.
     """
-    if stage is None or not answer.explanations:
-        return answer
+    if stage is None or not result.explanations:
+        return result
     explanations = []
-    sizes = lengths_of(answer.offsets).tolist()
+    sizes = lengths_of(result.offsets).tolist()
     for explanation, size, dropped in zip(
-        answer.explanations, sizes, staged.dropped.tolist(), strict=True
+        result.explanations, sizes, staged.dropped.tolist(), strict=True
     ):
         if size < k and dropped:
             lost = f"stage {stage.name!r} has dropped {dropped} candidates of the pool"
@@ -316,7 +317,7 @@ def _explain_stage(
             explanations.append(explanation._replace(shortfall=shortfall))
         else:
             explanations.append(explanation)
-    return replace(answer, explanations=tuple(explanations))
+    return replace(result, explanations=tuple(explanations))
 
 
 def _left_out(problem: CandidatesNotFinite, neighbors: search.Neighbors) -> str:
@@ -333,10 +334,10 @@ class _Steps:
     """What a recommendation has time for.
 
     Attributes:
-      ranked_max: candidates to rank for each query; None: all.
-      diversity: that of the request, or 0.
-      diversifying: pace of the step that makes the list diverse.
-      reason: what is left out and why, in a sentence; empty: nothing is.
+      ranked_max: The number of candidates to rank for each query; None: all.
+      diversity: The diversity of the request, or 0.
+      diversifying: The pace of the step that makes the list diverse.
+      reason: A sentence that says what is left out and why; empty: nothing is.
     """
 
     ranked_max: int | None
@@ -362,7 +363,11 @@ def _plan_steps(
     version = ranker.model_version
     kind = ("diversity", version.model, version.version)
     picked = k + (request.offset or 0)
-    diversifying = Pace(execution, kind, m * picked if request.diversity else 0)
+    # Each pick is compared with all candidates.
+    comparisons = 0
+    if request.diversity:
+        comparisons = m * picked
+    diversifying = Pace(execution, kind, comparisons)
     diversity_s = diversifying.expected_s
     ranking_s = ranker.pace(m, execution).expected_s
     left_s = execution.least_left_s
@@ -378,6 +383,7 @@ def _plan_steps(
         cost_text = f"ranking and diversity take about {(ranking_s + diversity_s) * 1000:.0f} ms"
         return _Steps(None, 0.0, diversifying, remained + cost_text + without)
 
+    # The same number of each context, so that none is left without ranked candidates.
     share = max(0.0, left_s) / (ranking_s * MARGIN)
     counts = lengths_of(pool.neighbors.offsets)
     ranked_max = int(m * share) // counts.size
@@ -393,7 +399,15 @@ def _plan_steps(
 
 @dataclass(frozen=True)
 class _Ranker:
-    """Scores candidates, or the best of them. `context`: features of the n contexts."""
+    """Scores candidates, or the best of them.
+
+    Attributes:
+      model_version: The model version.
+      order: The tower, and the formula over its outputs.
+      plan: The parts of the tower that are run.
+      corpus: The candidates.
+      context: The features of the n contexts.
+    """
 
     model_version: ModelVersion
     order: formulas.Ordering
@@ -408,8 +422,10 @@ class _Ranker:
         ordered by.
 
         Args:
-          staged: the candidates.
-          ranked_max: candidates of each context to score; None: all.
+          staged: The candidates.
+          ranked_max: The number of candidates of each context to score; None: all.
+          execution: The batch of the request.
+
         Returns:
           [m] scores; [m] whether they are of the ranking, None if all are.
         """
@@ -450,11 +466,13 @@ class _Ranker:
             version = self.model_version
             with self.pace(m, execution).measured():
                 values = await score(version, tower, self.plan, self.context, candidates, execution)
-        further_names = (
-            [] if formula is None else [name for name in formula.names if name not in values]
-        )
-        attributes = [name for name in further_names if name != "retrieval_score"]
-        numbers = self.corpus.store.numbers(neighbors.positions, attributes) if attributes else {}
+        attributes: list[str] = []
+        if formula is not None:
+            known_names = {"retrieval_score", *values}
+            attributes = [name for name in formula.names if name not in known_names]
+        numbers: Mapping[str, NDArray[Any]] = {}
+        if attributes:
+            numbers = self.corpus.store.numbers(neighbors.positions, attributes)
         return self.order.scores(
             {"retrieval_score": neighbors.scores, **numbers, **values},
             reordering.id_of(self.corpus, neighbors),

@@ -1,5 +1,5 @@
-"""What becomes of the candidates that were found: a formula, a least score, crowding and diversity;
-then the k best.
+"""Reordering of the candidates that were retrieved: a formula, a minimum score, crowding and
+diversity; then the k best.
 """
 
 from __future__ import annotations
@@ -29,16 +29,21 @@ from service.versions.version import LoadedStore, ServedIndex
 Scores = NDArray[np.float32]
 Places = NDArray[np.int64]
 _NUMBERS = ("int64", "double", "bool")
+"""Types of attributes that a formula may take."""
 _DISTINCT = ("string", "int64", "bool")
+"""Types of attributes that crowding may limit: two doubles are hardly ever equal."""
 _GROWTH = 4
+"""Factor by which a search grows where crowding leaves too few candidates. A larger one fetches
+more than is needed; a smaller one searches more often.
+"""
 
 
 def check(request: SelectionRequest, corpus: LoadedStore, k: int) -> None:
     """Rejects a request whose options are out of range.
 
     Raises:
-      InvalidArgument: pool_size, crowding, diversity or min_score; names its value and what was
-        expected.
+      InvalidArgument: The pool_size, crowding, diversity or min_score is out of range; names its
+        value and what was expected.
     """
     if request.pool_size and request.pool_size < k:
         message = f"pool_size is {request.pool_size}, fewer than k, which is {k}"
@@ -114,7 +119,7 @@ async def reordered(
 
 
 def id_of(corpus: LoadedStore, neighbors: Neighbors) -> Callable[[int], Any]:
-    """Returns what gives the id of a candidate by its place among those found."""
+    """Returns a function that gives the id of a neighbor by its position among all."""
     return lambda position: corpus.store.ids(neighbors.positions[position : position + 1])[0]
 
 
@@ -130,8 +135,12 @@ async def widened(
     that it leaves.
 
     Args:
-      neighbors: `fetched` for each of n queries, or all that match.
-      find: searches for one of the queries; takes its number and how many are wanted.
+      neighbors: The neighbors of n queries: `fetched` of each, or all that match.
+      find: Searches for one of the queries; takes its number and the number of neighbors.
+      corpus: The candidates.
+      crowding: The maximum number of neighbors with the same value, by attribute.
+      fetched: The number of neighbors that were searched for.
+      k: The number of neighbors that are returned.
     """
     ends = neighbors.offsets.tolist()
     maxima = list(crowding.values())
@@ -177,16 +186,17 @@ async def best(
     Args:
       corpus: The candidates.
       index: The index whose vectors diversity compares; None: the request has no diversity.
-      neighbors: What was found.
-      k: The number of candidates wanted of each query.
+      neighbors: The m candidates.
+      scores: [m] float32, the scores that are returned.
+      k: The number of candidates of each query that are picked.
       request: The options.
       execution: The batch of the request.
-      quotas: How many candidates of each source are picked; None: any number.
-      scores: [m] that are returned, of what was found.
-      ranked: [m]; the others follow in the order in which they were found, as min_score and
+      ranked: [m], which candidates are ranked; the others follow in their order, as min_score and
         diversity know nothing of them. None: all are.
+      quotas: The number of candidates of each source that are picked; None: any number.
+
     Returns:
-      [m'] places among what was found, and the [n + 1] offsets of each query's.
+      [m'] positions among the candidates, and the [n + 1] offsets of each query's.
     """
     ends = neighbors.offsets.tolist()
     crowding = request.crowding or {}
@@ -195,14 +205,20 @@ async def best(
     if quotas is not None:
         codes = np.hstack([codes, quotas.codes])
         maxima += quotas.maxima
-    by_score = np.ones(scores.size, np.bool_) if ranked is None else ranked
-    with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
-        least = np.float32(-np.inf if request.min_score is None else request.min_score)
+    by_score = np.ones(scores.size, np.bool_)
+    if ranked is not None:
+        by_score = ranked
+    min_score = np.float32(-np.inf)
+    if request.min_score is not None:
+        with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
+            min_score = np.float32(request.min_score)
     chosen = [np.empty(0, np.int64)] * (len(ends) - 1)
     first = request.offset or 0
     last = first + k
 
-    diversity = request.diversity if ranked is None else 0.0
+    diversity = 0.0
+    if ranked is None:
+        diversity = request.diversity
     vectors = None
     if diversity and index is not None:
         vectors = await sharded_search.vectors_at(index, neighbors.positions, execution)
@@ -213,7 +229,7 @@ async def best(
             (np.where(by_score[query_range], -scores[query_range], 0), ~by_score[query_range])
         )
         selected = order + ends[query]
-        selected = selected[(scores[selected] >= least) | ~by_score[selected]]
+        selected = selected[(scores[selected] >= min_score) | ~by_score[selected]]
         minima = None
         if quotas is not None:
             minima = quotas.minima(selected, last)
@@ -257,12 +273,12 @@ def _possible(corpus: LoadedStore, crowding: Mapping[str, int]) -> int:
 def uncrowded(
     codes: Places, maxima: Sequence[int], k: int, minima: Minima | None = None
 ) -> list[int]:
-    """Picks the first k candidates that crowding leaves; returns their places.
+    """Picks the first k candidates that crowding leaves; returns their positions.
 
     Args:
-      codes: [m, a] of candidates, best first: the values of each attribute; -1 is not limited.
-      maxima: [a] how many candidates may have the same value of an attribute.
-      k: How many are picked at most.
+      codes: [m, a] values of each attribute, of candidates, best first; -1 is not limited.
+      maxima: [a] maximum numbers of candidates with the same value of an attribute.
+      k: The maximum number of candidates that are picked.
       minima: Keeps room for sources with a minimum; None: there are none.
     """
     counters = [Counter[int]() for _ in maxima]
@@ -307,23 +323,27 @@ def diverse(
     maxima: Sequence[int],
     minima: Minima | None = None,
 ) -> list[int]:
-    """Picks candidates by maximal marginal relevance; returns at most k places, in the order in
+    """Picks candidates by maximal marginal relevance; returns at most k positions, in the order in
     which they are picked.
 
     The next is the one with the largest (1 - diversity) * relevance - diversity * s: relevance is
     the score, scaled to [0, 1]; s is the largest cosine to one that is picked already.
 
     Args:
-      scores: [m] of candidates, best first. vectors: [m, dim] of the same.
+      scores: [m] scores of candidates, best first.
+      vectors: [m, dim] float32, the vectors of the same.
+      k: The maximum number of candidates that are picked.
+      diversity: The weight of the difference between candidates, 0 to 1.
       codes, maxima, minima: Arguments of `uncrowded`; without attributes, nothing is crowded.
+
     Source: Carbonell and Goldstein, "The use of MMR, diversity-based reranking ...", SIGIR 1998.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     directions = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     relevance = scores.astype(np.float64) - scores.min(initial=np.inf)
-    relevance = (relevance * ((1 - diversity) / (relevance.max(initial=0.0) or 1.0))).astype(
-        np.float32
-    )
+    range_of_scores = relevance.max(initial=0.0) or 1.0
+    relevance = (relevance * ((1 - diversity) / range_of_scores)).astype(np.float32)
+    # Nothing is picked yet: the smallest cosine to it leaves the order to the scores.
     similarity = np.full(scores.size, -1, np.float32)
     counters = [Counter[int]() for _ in maxima]
     picked = list[int]()

@@ -20,6 +20,7 @@ from service.config import ServiceSettings
 from service.engine import lookup, towers
 from service.engine.calls import (
     K_DEFAULT,
+    Explanation,
     IdLists,
     Ids,
     Offsets,
@@ -65,7 +66,9 @@ Positions = NDArray[Any]
 
 _NONE: Positions = np.empty(0, np.uint32)
 _NEGATIVE_WEIGHT = 0.5
-"""How far a query moves away from negative examples, as a share of its length or distance."""
+"""Distance by which a query moves away from negative examples, as a share of its length or
+distance. A larger weight avoids them more, and finds fewer candidates that the query is about.
+"""
 
 
 async def retrieve(
@@ -74,11 +77,11 @@ async def retrieve(
     settings: ServiceSettings,
     execution: Execution,
 ) -> RetrievalResult:
-    """Answers a Retrieval with one model version.
+    """Retrieves candidates for n queries with one model version.
 
     Raises:
-      InvalidArgument, TooLarge, NotFound: see service/errors.py.
-      FeatureError: a column does not fit its feature.
+      InvalidArgument, TooLarge, NotFound: See service/errors.py.
+      FeatureError: A column does not fit its feature.
     """
     k = check_k(request.k, K_DEFAULT, settings.max_k)
     name, index = choose_index(model_version, request.index)
@@ -107,7 +110,7 @@ async def retrieve(
     neighbors = await find(index, queries, request, formula, k, settings, execution)
     execution.begin("lookup")
     share = execution.searched_share
-    retrieved = answer(model_version, index.corpus, neighbors, request, k, share)
+    retrieved = retrieval_result(model_version, index.corpus, neighbors, request, k, share)
     if not_found is None:
         return retrieved
     execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
@@ -165,7 +168,7 @@ async def pool(
     them; for pages no more, so that each page is of the same pool.
 
     Raises:
-      TooLarge: more than max_candidates.
+      TooLarge: The pools have more than max_candidates.
     """
     n = len(queries.allowed.excluded)
     fetched = min(request.retrieved_count, index.corpus.entry.size)
@@ -216,15 +219,23 @@ def check_selection(
     limit.
 
     Args:
-      ids, columns: of the queries.
+      corpus: The candidates.
+      request: The request.
+      settings: The limits.
+      ids: The ids of the queries.
+      columns: The columns of the queries.
     """
     check_attributes(corpus, request.attributes, "attributes")
-    excluded = request.exclude_ids.ids if request.exclude_ids else None
-    negatives = request.negative_ids.ids if request.negative_ids else None
-    if negatives is not None:  # their vectors are read
-        at_most(settings, "max_candidates", negatives.size, "negative_ids")
-    tokens = [] if request.filter is None else request.filter.tokens
-    check_values(settings, columns, *ids, excluded, negatives, request.context_ids, *tokens)
+    id_arrays = [*ids, request.context_ids]
+    if request.exclude_ids is not None:
+        id_arrays.append(request.exclude_ids.ids)
+    if request.negative_ids is not None:
+        # Their vectors are read.
+        at_most(settings, "max_candidates", request.negative_ids.ids.size, "negative_ids")
+        id_arrays.append(request.negative_ids.ids)
+    if request.filter is not None:
+        id_arrays += request.filter.tokens
+    check_values(settings, columns, *id_arrays)
     if not 0 <= request.recall <= 1:
         raise InvalidArgument.of_field("recall", request.recall, "0 (as exported) to 1")
 
@@ -277,9 +288,13 @@ async def avoid_negatives(
     examples; by l2, it moves on by a share of its distance from their mean.
 
     Args:
-      vectors: [v, dim] of the queries.
+      index: The index.
+      vectors: [v, dim] float32, the vectors of the queries.
+      request: The request.
       query_candidates: The candidates that each query is; empty: queries are none.
-      offsets: Those of the vectors, as of `search.Queries`.
+      n: The number of queries.
+      offsets: The offsets of the vectors, as in `search.Queries`.
+      execution: The batch of the request.
 
     Returns:
       The vectors to search for, and the candidates that each query must not find.
@@ -307,7 +322,9 @@ async def avoid_negatives(
     means = {key: part.mean(axis=0) for key, part in zip(lists, parts, strict=True)}
 
     moved = np.array(vectors, np.float32)
-    vector_ends = np.arange(n + 1) if offsets is None else offsets
+    vector_ends = offsets
+    if vector_ends is None:
+        vector_ends = np.arange(n + 1)
     for positions, (first, last) in zip(negatives, pairwise(vector_ends.tolist()), strict=True):
         mean = means.get(id(positions))
         if mean is None:
@@ -331,10 +348,15 @@ def allowed(
     and the denied.
 
     Args:
-      query_candidates: the candidates that each query is; (): queries are none.
+      index: The index.
+      request: The request.
+      n: The number of queries.
+      execution: The batch of the request.
+      query_candidates: The candidates that each query is; (): queries are none.
+
     Raises:
-      InvalidArgument: the filter does not suit the attributes, or the exclusions not the queries.
-      UnknownCandidate: an excluded id is none.
+      InvalidArgument: The filter does not suit the attributes, or the exclusions not the queries.
+      UnknownCandidate: An excluded id is none.
     """
     wanted = request.filter or None
     if wanted is None and request.exclude_ids is None and not query_candidates:
@@ -343,7 +365,8 @@ def allowed(
     compiled = None
     if wanted is not None and index.here is not None:
         compiled = filters.compiled(index.here, wanted, execution.check)
-        execution.count("filters", 1, "cached" if compiled.again else "compiled")
+        outcome = "cached" if compiled.is_cached else "compiled"
+        execution.count("filters", 1, outcome)
     elif wanted is not None:
         # Shards compile it. What is wrong with a request is found here, so that whatever a shard
         # rejects is not the client's fault.
@@ -352,7 +375,7 @@ def allowed(
     return AllowedCandidates(denied, excluded, compiled)
 
 
-def answer(
+def retrieval_result(
     model_version: ModelVersion,
     corpus: LoadedStore,
     neighbors: Neighbors,
@@ -365,6 +388,9 @@ def answer(
     attributes: dict[str, list[Any]] = {}
     if request.attributes:
         attributes = corpus.store.attributes(positions, list(request.attributes))
+    explanations: tuple[Explanation, ...] = ()
+    if request.explain:
+        explanations = search.explained(neighbors, request, k)
     return RetrievalResult(
         model_version.model,
         model_version.version,
@@ -372,7 +398,7 @@ def answer(
         scores,
         offsets,
         attributes,
-        search.explained(neighbors, request, k) if request.explain else (),
+        explanations,
         round(searched_share * corpus.entry.size),
     )
 

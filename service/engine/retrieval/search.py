@@ -44,17 +44,21 @@ if TYPE_CHECKING:  # faiss is loaded where an index has codes
 
 Positions = NDArray[np.int64]
 CELLS_MAX = 4 << 20
-"""Largest queries x candidates fetched in one exact search: bounds the memory of a call, 12 bytes
-each.
+"""Maximum product of queries and candidates in one exact search: bounds the memory of a call, 12
+bytes each.
 """
 _GATHERED_BYTES_MAX = 16 << 20
-"""Largest copy of matching vectors that is made even if it is not kept."""
+"""Maximum size of a copy of matching vectors that is made even if it is not kept, in bytes. Side by
+side they are scored together for all queries; a larger copy takes more memory of each batch.
+"""
 _FEW = 2
-"""Where fewer than one in so many of those expected is allowed, others lie before the best: it goes
-deeper.
+"""Factor by which fewer candidates are allowed than expected until a search goes deeper: others lie
+before the best then. A smaller factor repeats more searches; a larger one misses neighbors.
 """
 _SPARE = 10
-"""One in so many of the candidates fetched may be excluded without a deeper search."""
+"""One of this many fetched candidates may be excluded without a deeper search. So a list hardly
+ever depends on what is excluded from it, and most searches are made once.
+"""
 _PER_EXCLUDED = 4
 """Candidates fetched for each excluded one that lies before the best, around which more score about
 equally.
@@ -66,8 +70,8 @@ class Neighbors(NamedTuple):
     + 1].
 
     Attributes:
-      explanations: How those of each query were found. Unless this was requested, they hold the
-        path and the number of scores alone, and those of shards are ().
+      explanations: How the neighbors of each query were found. Unless this was requested, they hold
+        the path and the number of scores alone, and there are none of shards.
     """
 
     positions: Positions
@@ -127,10 +131,10 @@ class AllowedCandidates(NamedTuple):
     """Which candidates the queries of a request may find.
 
     Attributes:
-      denied: Those that no query may find, ascending and distinct. They are one array, since a long
-        deny list is not copied for every query.
-      excluded: Further ones of each query, ascending and distinct.
-      filter: None: all match.
+      denied: The candidates that no query may find, ascending and distinct. They are one array,
+        since a long deny list is not copied for every query.
+      excluded: The further candidates that each query may not find, ascending and distinct.
+      filter: The filter with its matches; None: all candidates match.
       denied_mask: [size] bool, which candidates of the index are denied; None: it is not known.
     """
 
@@ -215,6 +219,7 @@ def nearest(
                 return reaching
         rows = search.rows()
     else:
+        # Each vector of a query is searched for by itself, with what the query excludes.
         sizes = lengths_of(offsets).tolist()
         pairs = zip(allowed.excluded, sizes, strict=True)
         excluded = [positions for positions, size in pairs for _ in range(size)]
@@ -228,6 +233,7 @@ def nearest(
     neighbors = joined(rows)
     check_finite(neighbors.scores, "a candidate's score")
     if allowed.filter is not None and allowed.filter.key:
+        # A filter without a key is not one of a request, but what is left of a changed part.
         for explanation in neighbors.explanations:
             execution.count("filtered_searches", 1, explanation.path)
     if not options.explain:
@@ -241,7 +247,7 @@ def nearest(
 
 
 def explained(neighbors: Neighbors, request: SelectionRequest, k: int) -> tuple[Explanation, ...]:
-    """Returns the explanations of what is answered, with why queries have fewer than k
+    """Returns the explanations of a result, with the reasons why queries have fewer than k
     neighbors.
     """
     later = []
@@ -263,12 +269,16 @@ def explained(neighbors: Neighbors, request: SelectionRequest, k: int) -> tuple[
         else:
             matches = _only(explanation.matches)
             shortfall = f"{matches} candidates pass the filter, the exclusions and the deny list"
-        explanations.append(explanation._replace(shortfall="" if size >= k else shortfall))
+        if size >= k:
+            shortfall = ""
+        explanations.append(explanation._replace(shortfall=shortfall))
     return tuple(explanations)
 
 
 def _only(count: int) -> str:
-    return f"only {count}" if count else "no"
+    if not count:
+        return "no"
+    return f"only {count}"
 
 
 class _Search:
@@ -292,16 +302,22 @@ class _Search:
         self._execution = execution
         self._sent = vectors
         self._distance = index.entry.distance
-        self._vectors = normalised(vectors) if self._distance == "cosine" else vectors
+        self._vectors = vectors
+        if self._distance == "cosine":
+            self._vectors = normalised(vectors)
         self._compiled = allowed.filter
-        self._matches = None if allowed.filter is None else allowed.filter.matches
+        self._matches: Matches | None = None
+        if allowed.filter is not None:
+            self._matches = allowed.filter.matches
         self._size = len(index.vectors)
         self._live_share = 1 - self._denied.size / self._size
         # To look for the few that are denied costs less than to plan for them.
         self._is_worn = self._live_share < 1 - 1 / _SPARE
         self._plan = Plan(None, None)
         if not options.exact:
-            matching = None if self._matches is None else self._matches.positions.size
+            matching = None
+            if self._matches is not None:
+                matching = self._matches.positions.size
             self._plan = plan_search(index, options.recall, options.k, matching)
         if self._is_worn and self._are_live_scored_alone():
             self._score_live_alone()
@@ -386,7 +402,9 @@ class _Search:
         best = np.lexsort((union, -scores))[: self._k]
         explanations = [explanation for row in rows for explanation in row.explanations]
         by_index = any(explanation.path == "index" for explanation in explanations)
-        path = "index" if by_index else explanations[0].path
+        path = explanations[0].path
+        if by_index:
+            path = "index"
         scored = sum(explanation.scored for explanation in explanations)
         return Neighbors.of_one(union[best], scores[best], Explanation(path, scored=scored))
 
@@ -448,7 +466,9 @@ class _Search:
         assert tree is not None  # noqa: S101 - else the plan is an exact search
         query = self._vectors[vector]
         excluded_count = self._excluded_count(vector)
-        mask = None if self._matches is None else self._matches.mask
+        mask = None
+        if self._matches is not None:
+            mask = self._matches.mask
         share = depth.share
         first = depth.pool
         if self._is_worn:
@@ -498,10 +518,10 @@ class _Search:
         """Scans the codes of what matches, for some of the vectors.
 
         Args:
-          vectors: the vectors.
-          rows: of all vectors; those found are written there.
-          scan: the depth.
-          matches: what is scanned.
+          vectors: The numbers of the vectors.
+          rows: The neighbors of all vectors, to which those of the scanned ones are written.
+          scan: The depth.
+          matches: The candidates whose codes are scanned.
         """
         codes = matches.codes or scan.codes.pack(matches.positions)
         if matches.codes is None:
@@ -522,10 +542,10 @@ class _Search:
         the list and changes nothing else.
 
         Args:
-          vector: the vector.
-          positions: of what matches.
-          codes: of what matches.
-          scan: the depth.
+          vector: The number of the vector.
+          positions: The positions of the candidates that match.
+          codes: The codes of the same.
+          scan: The depth.
 
         Returns:
           The neighbors; None: to score all that match is cheaper.
@@ -551,7 +571,9 @@ class _Search:
                 allowed_candidates = candidates[allowed]
                 kept_scores = scores[allowed]
             many_excluded = allowed_candidates.size < pool - pool // _SPARE
-            judged = kept_scores if many_excluded else scores
+            judged = scores
+            if many_excluded:
+                judged = kept_scores
             if allowed_candidates.size >= self._k and scan.suffices(judged):
                 best = best_of(allowed_candidates, kept_scores, self._k)
                 return Neighbors.of_one(*best, Explanation("index", scored=allowed_candidates.size))
@@ -572,10 +594,11 @@ class _Search:
             fits = index.compiled.fits(block_bytes)
             if not fits and block_bytes > _GATHERED_BYTES_MAX:
                 return self._in_blocks(vectors, positions)
-            is_cached = self._compiled is not None and self._compiled.again
+            is_cached = self._compiled is not None and self._compiled.is_cached
             if len(vectors) > 1 or (is_cached and fits):
                 matches = matches.gathered(index)
-                self._matches = matches if fits else self._matches
+                if fits:
+                    self._matches = matches
         block = matches.block
         denied = _count_among(self._denied, positions)
         fetch = [
@@ -610,7 +633,9 @@ class _Search:
         memory, for one vector after the other.
         """
         index = self._index
-        count = self._size if positions is None else positions.size
+        count = self._size
+        if positions is not None:
+            count = positions.size
         rows: list[Neighbors] = []
         for vector in vectors:
             # By itself: products of several vectors round otherwise, which may leave out another
@@ -638,7 +663,9 @@ class _Search:
             keep = ~self._is_excluded(vector, positions)
             positions = positions[keep]
             scores = scores[keep]
-        path = "exact" if positions.size else "none"
+        path = "none"
+        if positions.size:
+            path = "exact"
         explanation = Explanation(path, scored=scored)
         return Neighbors.of_one(positions[: self._k], scores[: self._k], explanation)
 

@@ -6,8 +6,9 @@ for the k of the recipe and for some larger ones; a filter that few candidates m
 both. Without the tree, the codes of all that match are scanned, or, where they are few, all their
 exact scores are computed.
 
-The cheapest way is taken, by costs that the exporter has measured. They stand in the manifest, so
-that all workers and replicas choose alike, and a list does not depend on which of them computes it.
+The cheapest way is taken, by costs that the exporter has measured (ADR 34, 49 and 57). They stand
+in the manifest, so that all workers and replicas choose alike, and a list does not depend on which
+of them computes it.
 """
 
 from __future__ import annotations
@@ -30,29 +31,47 @@ _SEARCHES_PER_FILTER = 30
 filter really is requested must not change a list.
 """
 _SCAN_COST_MAX = 0.75
-"""Of a scan, as a share of what exact scores cost: these find all neighbors, and costs are measured
-within about a quarter.
+"""Maximum cost of a scan, as a share of the cost of exact scores: these find all neighbors, and
+costs are measured within about a quarter.
 """
 _POOL_PER_NEIGHBOR = 4
+"""Number of candidates found by codes that are reordered at first, for each neighbor."""
 _POOL_MIN = 300
-"""Candidates found by codes that are reordered at first, for each neighbor and in all."""
+"""Minimum number of candidates found by codes that are reordered at first. A smaller pool shows too
+little of what lies behind it; a larger one costs every scan.
+"""
 FETCHED_PER_POOL = 2
-"""A scan finds more candidates than are reordered at first: every other search needs them (measured
-where 10 % match), and they cost less than a second scan.
+"""Candidates that a scan finds, for each that is reordered at first: every other search needs more
+(measured where 10 % match), and they cost less than a second scan.
 """
 _LATE_PER_MISSED = 1.5
 """Neighbors that the later half of a pool may hold for each that may be missed. With 1, searches go
 deeper than they need to on average; with 2, recalls of 0.95 were down to 0.92 (measured at k = 10).
 """
 _SCANNED_PER_FETCHED = 12
-"""Least candidates in the leaves searched for each that is fetched; with fewer, those nearest are
-not among them.
+"""Minimum number of candidates in the leaves searched, for each that is fetched; with fewer, the
+nearest are not among them.
+"""
+_SPARE_FACTOR = 1.2
+_SPARE_NEIGHBORS = 10
+"""Minimum pool, in matches: this factor of k plus this number. With a pool of k matches, a single
+excluded candidate would take a second, deeper search; each spare one costs an exact score.
+"""
+_MATCHES_BY_SHARE = 1 / 3
+"""How the number of matches to fetch grows with the share of the candidates that match, as a power:
+a share s takes s^(-2/3) times as many candidates as no filter does (ADR 34).
+"""
+_DECADES_TO_ONE_PER_NEIGHBOR = 4
+"""Decades by which the share of the matches has to fall until one match is fetched for each
+neighbor, where an index reorders few for each. The power 1/3 alone fetched too few there: recall
+was 0.918 instead of 0.95 where a tenth of 100,000 candidates matched.
 """
 _PLANS_MAX = 1000
-"""Plans that are kept of an index."""
+"""Maximum number of plans that are kept of an index: clients choose k, recall and filters."""
 _LEAVES_BY_K = 0.5
+"""How the leaves grow with k beyond the largest k that was measured, as a power."""
 _POOL_BY_K = 0.75
-"""How the leaves and the pool grow with k beyond the largest that was measured, as powers."""
+"""How the pool grows with k beyond the largest k that was measured, as a power."""
 _POOL_BY_K_FOR_MORE = 0.85
 """How the pool grows with k, at least, for a recall that was not measured at a larger k."""
 
@@ -61,8 +80,9 @@ class Setting(NamedTuple):
     """How an index is searched for the k of the recipe.
 
     Attributes:
-      leaves, reorder: None: as it was exported.
-      recall: to reach at every k; 0: that of the recipe.
+      leaves: The number of leaves to search; None: as it was exported.
+      reorder: The number of candidates to reorder; None: as it was exported.
+      recall: The recall to reach at every k; 0: that of the recipe.
     """
 
     leaves: int | None = None
@@ -80,9 +100,9 @@ class SearchDepth:
     alone, so that a list does not depend on what else is searched or was searched before.
 
     Attributes:
-      share: of the candidates, those that match.
-      reorder: candidates whose exact scores are computed, of the smallest pool.
-      pool: candidates to fetch at first.
+      share: The share of the candidates that match.
+      reorder: The number of candidates of the smallest pool whose exact scores are computed.
+      pool: The number of candidates to fetch at first.
     """
 
     def __init__(
@@ -91,24 +111,24 @@ class SearchDepth:
         """Plans a search.
 
         Args:
-          index: that is searched.
-          setting: leaves and reordering for the k of the recipe.
-          k: neighbors wanted.
-          matching: candidates that match the filter.
-          otherwise: what a search of these without the tree costs.
+          index: The index that is searched.
+          setting: The leaves and the reordering for the k of the recipe.
+          k: The number of neighbors.
+          matching: The number of candidates that match the filter.
+          otherwise: The cost of a search of these without the tree.
         """
         self._costs = index.costs
         self._size = len(index.vectors)
         self._otherwise = otherwise
-        slack = math.ceil(1.2 * (k + 10))
+        matches_min = math.ceil(_SPARE_FACTOR * (k + _SPARE_NEIGHBORS))
         self.share = max(1, matching) / self._size
 
         leaves_growth, pool_growth = _growth(index.entry, k, setting.recall)
         tree = index.approximate
         assert tree is not None  # noqa: S101 - else all searches are exact
         reorder = setting.reorder or tree.reorder
-        self.reorder = max(math.ceil(reorder * pool_growth), slack)
-        matches = max(_matches_fetched(k, self.reorder, self.share), slack)
+        self.reorder = max(math.ceil(reorder * pool_growth), matches_min)
+        matches = max(_matches_fetched(k, self.reorder, self.share), matches_min)
         self.pool = min(self._size, math.ceil(matches / self.share))
 
         self._leaves: float | None = None
@@ -160,8 +180,8 @@ class ScanDepth:
     a pool holds a share of the k best, at most about as many lie behind the pool.
 
     Attributes:
-      codes: of all vectors.
-      pool: candidates to reorder at first.
+      codes: The codes of all vectors.
+      pool: The number of candidates to reorder at first.
     """
 
     def __init__(
@@ -176,20 +196,20 @@ class ScanDepth:
         """Plans scans.
 
         Args:
-          codes: of all vectors of the index.
-          costs: of searches of it.
-          recall: the least.
-          k: neighbors wanted.
-          matching: candidates that match the filter.
-          otherwise: what a scan of these may cost at most.
+          codes: The codes of all vectors of the index.
+          costs: The costs of its searches.
+          recall: The minimum recall.
+          k: The number of neighbors.
+          matching: The number of candidates that match the filter.
+          otherwise: The maximum cost of a scan of these.
         """
         self.codes = codes
         self.pool = max(_POOL_MIN, _POOL_PER_NEIGHBOR * k)
         self._k = k
         self._late_max = _LATE_PER_MISSED * (1 - recall) * k
         self._matching = matching
-        of_match = costs.scanned + costs.code_gathered / _SEARCHES_PER_FILTER
-        self._scan_cost = costs.scan_start + of_match * matching
+        match_cost = costs.scanned + costs.code_gathered / _SEARCHES_PER_FILTER
+        self._scan_cost = costs.scan_start + match_cost * matching
         self._pool_cost = costs.found * FETCHED_PER_POOL + costs.reordered
         self._otherwise = otherwise
 
@@ -199,6 +219,7 @@ class ScanDepth:
 
     def pays(self, pool: int) -> bool:
         """Returns whether to reorder a pool costs enough less than to score all that match."""
+        # A pool of more than half of the matches has no later half that says how many lie behind.
         return 2 * pool < self._matching and self.cost(pool) < self._otherwise
 
     def suffices(self, scores: NDArray[np.float32]) -> bool:
@@ -219,8 +240,8 @@ class Plan(NamedTuple):
     does, else by exact scores of all that match.
 
     Attributes:
-      depth: of searches by the index; None: none is made.
-      scan: likewise, of scans.
+      depth: The depth of searches by the index; None: none is made.
+      scan: The depth of scans; None: none is made.
     """
 
     depth: SearchDepth | None
@@ -231,10 +252,10 @@ def plan_search(index: LoadedIndex, recall: float, k: int, matching: int | None)
     """Returns how to search for a request; plans are kept with the index.
 
     Args:
-      index: that is searched.
-      recall: the least; 0: that of the recipe; 1: all neighbors, by exact search.
-      k: neighbors wanted.
-      matching: candidates that match the filter; None: there is no filter.
+      index: The index that is searched.
+      recall: The minimum recall; 0: that of the recipe; 1: all neighbors, by exact search.
+      k: The number of neighbors.
+      matching: The number of candidates that match the filter; None: there is no filter.
     """
     key = recall, k, matching
     plan: Plan | None = index.plans.get(key)
@@ -275,17 +296,21 @@ def scores_live_alone(index: LoadedIndex, plan: Plan, live_share: float, matchin
 
 
 def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Plan:
-    """Plans a search; as of `plan_search`."""
+    """Plans a search; see `plan_search`."""
     costs = index.costs
     filtered = matching is not None
-    count = len(index.vectors) if matching is None else matching
+    count = len(index.vectors)
+    if matching is not None:
+        count = matching
     target = recall or index.entry.recall.target
-    # Curves and scans tell which share of the neighbors is found, not that none is missing.
+    # Curves and scans show which share of the neighbors is found, not that none is missing.
     if filtered and target >= 1:
         return Plan(None, None)
-    if costs is None:  # by brute force, the index scores what does not match, too
-        depth = SearchDepth(index, _EXPORTED, k, count, 0.0)
-        return Plan(None if filtered else depth, None)
+    if costs is None:
+        # The index itself searches exactly, what does not match included: a filter gains nothing.
+        if filtered:
+            return Plan(None, None)
+        return Plan(SearchDepth(index, _EXPORTED, k, count, 0.0), None)
 
     cached = min(count, costs.cached)
     otherwise = costs.exact_start + cached + costs.uncached * (count - cached)
@@ -315,8 +340,9 @@ def _matches_fetched(k: int, reorder: int, share: float) -> float:
     are to be reordered for each neighbor. Both rules were measured: the first where ten or more
     are reordered for each neighbor, the second where fewer are.
     """
-    by_share = reorder * math.pow(share, 1 / 3)
-    by_neighbor = k * math.pow(reorder / k, 1 + math.log10(share) / 4)
+    by_share = reorder * math.pow(share, _MATCHES_BY_SHARE)
+    decades = math.log10(share)
+    by_neighbor = k * math.pow(reorder / k, 1 + decades / _DECADES_TO_ONE_PER_NEIGHBOR)
     return max(by_share, by_neighbor)
 
 
@@ -324,8 +350,9 @@ def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:
     """Returns the cheapest setting that was measured to reach a recall.
 
     Args:
-      index: a tree.
-      recall: the least, by the measured curve; 0: as exported.
+      index: The index, a tree.
+      recall: The minimum recall, by the measured curve; 0: as exported.
+
     Returns:
       The setting; None: exact search alone reaches it.
     """
@@ -337,7 +364,10 @@ def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:
     if reaching:
         cheapest = min(reaching, key=lambda point: point.relative_cost).parameters
         return Setting(cheapest["leaves_to_search"], cheapest["reorder"], recall)
-    return Setting(recall=recall) if index.entry.recall.value >= recall else None
+    # The exported setting, which may lie between two points of the curve.
+    if index.entry.recall.value >= recall:
+        return Setting(recall=recall)
+    return None
 
 
 def _growth(entry: Index, k: int, recall: float) -> tuple[float, float]:
@@ -347,9 +377,9 @@ def _growth(entry: Index, k: int, recall: float) -> tuple[float, float]:
     reaches the recall of the recipe. For a higher one, more candidates are reordered.
 
     Args:
-      entry: of the index.
-      k: neighbors wanted.
-      recall: to reach; 0: that of the recipe.
+      entry: The manifest entry of the index.
+      k: The number of neighbors.
+      recall: The recall to reach; 0: that of the recipe.
     """
     ks = [entry.recall.k, *(depth.k for depth in entry.depths)]
     if k <= ks[0] or entry.kind == "brute_force":

@@ -161,6 +161,7 @@ class BatchQueue:
 
     def add(self, job: Job) -> None:
         """Appends a job."""
+        # A job without a key is a batch of its own: no other job equals it.
         self._jobs.setdefault(job if job.key is None else job.key, {})[job] = None
         self._count(job, 1)
 
@@ -206,7 +207,10 @@ class BatchQueue:
         self.cost += sign * job.cost
         # An empty queue is expected to take exactly 0: rounding errors of the sums would add up,
         # and an idle process would seem busy.
-        self.expected_s = self.expected_s + sign * job.expected_s if self.size else 0.0
+        if self.size:
+            self.expected_s += sign * job.expected_s
+        else:
+            self.expected_s = 0.0
 
 
 class Queues:
@@ -259,9 +263,10 @@ class Queues:
 
     def add(self, job: Job, estimate_s: float | None) -> None:
         """Appends a job to the queue that fits its estimate; None: nothing is known of its kind."""
-        short = estimate_s is not None and estimate_s <= self._inline_max_s
-        queue = self.inline if short else self.long
-        queue.add(job)
+        if estimate_s is not None and estimate_s <= self._inline_max_s:
+            self.inline.add(job)
+        else:
+            self.long.add(job)
 
     def remove(self, job: Job) -> bool:
         """Removes a job if it still waits; returns whether it did."""
