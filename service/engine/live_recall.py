@@ -1,6 +1,6 @@
-"""The recall of live retrievals: a share of the queries that an approximate index answered is
-searched exactly, too, afterwards, among all candidates that it was allowed to find: those of the
-bundle, and those that changed since.
+"""The recall of live retrievals: a share of the queries of an approximate index is searched again,
+exactly, among all candidates that they were allowed to find: those of the bundle, and those that
+changed since.
 
 A request never waits for that. Its query is copied into a bounded queue, and one thread of the
 lowest priority searches in short steps, only while no request is in progress, within a budget of
@@ -43,20 +43,25 @@ if TYPE_CHECKING:  # search calls this module through its execution
 log = logger(__name__)
 
 QUEUE_MAX = 64
-"""Sampled queries that wait; further ones are dropped."""
+"""Maximum number of sampled queries that wait; further ones are dropped. More would be of an older
+version of the candidates when they are searched.
+"""
 _QUEUE_BYTES_MAX = 16 << 20
-"""Memory of the queries that wait, with which no further one is taken: each keeps which candidates
-it was allowed to find.
+"""Memory of the queries that wait, in bytes, from which no further one is taken: each keeps which
+candidates it was allowed to find.
 """
 _STEP_BYTES = 1 << 20
-"""Vectors that are scored in one step, which takes a fraction of a millisecond."""
+"""Bytes of the vectors that are scored in one step, which takes a fraction of a millisecond. A
+request that arrives meanwhile waits for the rest of the step.
+"""
 _BURST_S = 0.05
-"""CPU time that the thread may have saved while it had nothing to do."""
+"""Maximum CPU time that the thread may have saved while it had nothing to do, in seconds."""
 _PAUSE_MIN_S = 0.001
-"""Shorter pauses cost more than they are for."""
+"""Minimum pause in seconds: shorter ones cost more than they are for."""
 _BUSY_S = 0.005
-"""Pause before another look at the requests in progress."""
+"""Pause before another look at the requests in progress, in seconds."""
 _LOWEST_PRIORITY = 19
+"""Priority of the thread, as the `nice` value of Linux."""
 
 
 class CpuBudget:
@@ -76,7 +81,7 @@ class CpuBudget:
         """Creates an empty bucket, in the thread whose time it counts.
 
         Args:
-          share: Of one core, above 0.
+          share: The share of one core, above 0.
           clock: Returns the current monotonic time in seconds.
           cpu_clock: Returns the CPU time of the thread in seconds.
         """
@@ -108,7 +113,7 @@ class _Part:
       index: The index of the bundle, or of a segment.
       matches: [m] positions of the candidates that match the filter; None: there is none.
       excluded: Positions that the query must not find, each array ascending.
-      scored: How many of the candidates are scored.
+      scored: The number of candidates that are scored already.
     """
 
     index: weakref.ref[LoadedIndex]
@@ -133,9 +138,9 @@ class _Query:
       index: The index of the bundle.
       vector: [dim] float32, as it was searched.
       k: The number of neighbors that were searched.
-      scores: Those that the response had, best first.
-      parts: What is to be searched exactly still.
-      best: The best exact scores up to there, at most k, in no order.
+      scores: The scores of the response, best first.
+      parts: The parts that are to be searched exactly still.
+      best: The best exact scores so far, at most k, in no order.
     """
 
     model: str
@@ -166,6 +171,7 @@ class _Query:
         else:
             positions = part.matches[part.scored : end]
         scores = exact_scores(index.vectors, self.vector, positions, index.entry.distance)
+        # Few candidates are better than the best so far: only these are looked up below.
         if self.best.size == self.k:
             is_better = scores > self.best.min()
             scores = scores[is_better]
@@ -180,8 +186,8 @@ class _Query:
             self.parts = self.parts[1:]
 
     def hits(self) -> int:
-        """Returns how many of the exact nearest candidates the response had: those that score at
-        least as high as the last of them, since one of equal candidates is as near as another.
+        """Returns how many of the exact nearest candidates the response had: those whose scores
+        reach that of the last of them, since one of equal candidates is as near as another.
         """
         return int(np.count_nonzero(self.scores >= self.best.min()))
 
@@ -207,8 +213,8 @@ class LiveRecall:
     for any thread.
 
     Attributes:
-      countdown: Queries that are answered before the next one is sampled. Whoever answers some
-        subtracts their number, and calls `sample` once it is below 0: most queries cost no call.
+      countdown: The number of queries before the next one is sampled. Each search subtracts the
+        number of its queries, and calls `sample` once it is below 0: most queries cost no call.
     """
 
     def __init__(
@@ -224,8 +230,8 @@ class LiveRecall:
         Args:
           versions: The loaded versions.
           metrics: Where queries, hits and neighbors are counted.
-          share: Of the queries that are sampled, above 0.
-          cpu_share: Of one core, the maximum.
+          share: The share of the queries that are sampled, above 0.
+          cpu_share: The maximum share of one core.
           inflight: Returns the number of requests in progress.
         """
         self._versions = versions
@@ -279,7 +285,7 @@ class LiveRecall:
 
     def report(self) -> None:
         """Sets the gauges, and drops what belongs to versions that are not current any more; call
-        it once a second.
+        it once per second.
         """
         current = self._current_indexes()
         with self._lock:
@@ -311,6 +317,7 @@ class LiveRecall:
         """
         if self._share >= 1:
             return 0
+        # Skips between independent samples have a geometric distribution; `draw` is never 0.
         draw = 1 - self._random.random()
         return int(math.log(draw) / math.log1p(-self._share))
 
@@ -335,6 +342,7 @@ class LiveRecall:
         """Queues one of some queries, unless its neighbors are exact; see `sample`."""
         if index.entry.kind == "brute_force":  # which scores all candidates
             return
+        # Parts that were searched exactly need no second search.
         known_scores = [np.empty(0, np.float32)]
         approximate_parts = []
         for part in parts:
@@ -380,8 +388,11 @@ class LiveRecall:
         budget = CpuBudget(self._cpu_share)
         while not self._closing.is_set():
             with self._lock:
-                query = self._queue[0] if self._queue else None
-                if query is None:
+                query = None
+                if self._queue:
+                    query = self._queue[0]
+                else:
+                    # Under the lock: what is queued afterwards sets it again.
                     self._wanted.clear()
             if query is None:
                 self._wanted.wait()
@@ -409,7 +420,9 @@ class LiveRecall:
             return
         with lease as version:
             served = version.indexes.get(query.name)
-            index = None if served is None else served.here
+            index = None
+            if served is not None:
+                index = served.here
             part = query.parts[0]
             part_index = part.index()
             is_outdated = index is None or query.index() is not index
@@ -425,7 +438,7 @@ class LiveRecall:
 
         Args:
           query: The query.
-          index: What answered it, which it was compared with; None: it is dropped.
+          index: The index that the query was compared with; None: the query is dropped.
         """
         with self._lock:
             # The report may have dropped it.

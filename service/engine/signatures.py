@@ -137,29 +137,30 @@ def _calls(model_version: ModelVersion) -> Iterator[Json]:
 
 
 def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
-    """Describes an input by the first of the features that read it; `stores`: it may be left to a
-    store.
+    """Describes an input by the first of the features that read it.
+
+    Args:
+      manifest: The manifest.
+      name: The name of the input.
+      stores: Whether a client may leave the input to a store.
     """
     readers = manifest.inputs[name]
     role = manifest.role_of(name)
     default = manifest.default_of(name)
     every = [manifest.features[reader] for reader in readers]
     feature = every[0]
-    holding = manifest.corpora if role == "candidate" else manifest.contexts
-    stored = stores and any(name in store.features for store in holding.values())
+    entries: Mapping[str, Corpus] = manifest.contexts
+    if role == "candidate":
+        entries = manifest.corpora
+    stored = stores and any(name in store.features for store in entries.values())
     if isinstance(feature, DenseFeature):
-        bag = next(
-            (
-                feature
-                for feature in every
-                if isinstance(feature, DenseFeature) and feature.take == "padded"
-            ),
-            None,
-        )
         fields: Json = {"kind": feature.kind, "shape": feature.shape}
-        if bag is not None:
-            feature = bag
-            fields = {"kind": "bag", "length": bag.shape[0]}
+        # A padded list is described as a bag: a client sends as many values as it has.
+        for reader in every:
+            if isinstance(reader, DenseFeature) and reader.take == "padded":
+                feature = reader
+                fields = {"kind": "bag", "length": reader.shape[0]}
+                break
         fields["weighted"] = any(reader.weighted for reader in every)
     elif feature.places is not None:  # a list of exactly as many values
         fields = {"kind": "dense", "shape": (feature.places,), "unknown": _unknown(feature)}
@@ -190,7 +191,9 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
 
 
 def _unknown(feature: EmbeddedFeature) -> str:
-    return f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
+    if feature.unknown.rule == "row":
+        return f"row {feature.unknown.row}"
+    return feature.unknown.rule
 
 
 def _rule(rule: IdRule, inputs: Sequence[str]) -> Json:
@@ -206,7 +209,10 @@ def _rule(rule: IdRule, inputs: Sequence[str]) -> Json:
     if isinstance(rule, JoinedIds):
         written["ids"] = _graph(rule.ids, *inputs)
     if isinstance(rule, TextIds):
-        written["ids"] = _graph(rule.ids, "word" if rule.split == "whitespace" else "character")
+        unit = "character"
+        if rule.split == "whitespace":
+            unit = "word"
+        written["ids"] = _graph(rule.ids, unit)
         if rule.text is not None:
             written["text"] = _graph(rule.text, *inputs)
     return written

@@ -84,13 +84,13 @@ class Candidates:
 
     Attributes:
       offsets: [n + 1]; context i owns the candidates offsets[i]:offsets[i + 1].
-      sent: The features that the request sends, by input.
+      request_columns: The features that the request sends, by input.
       corpus: The store that has the other features; None: none is needed.
       positions: [m] int64, the positions in the store; -1: the store does not have the candidate.
     """
 
     offsets: Offsets
-    sent: Columns
+    request_columns: Columns
     corpus: LoadedStore | None = None
     positions: NDArray[np.int64] | None = None
 
@@ -99,7 +99,7 @@ class Candidates:
         stored too.
         """
         m = int(self.offsets[-1])
-        columns = self.sent
+        columns = self.request_columns
         # To cut columns takes numpy calls for each feature: most requests are not divided.
         if stop - start < m:
             columns = {name: _rows(column, m, start, stop) for name, column in columns.items()}
@@ -113,7 +113,9 @@ class Candidates:
         """Returns some of the candidates, by their ascending positions among all."""
         counts = np.zeros(int(self.offsets[-1]), np.int64)
         counts[selected] = 1
-        columns = {name: repeated(name, column, counts) for name, column in self.sent.items()}
+        columns = {
+            name: repeated(name, column, counts) for name, column in self.request_columns.items()
+        }
         positions = self.positions
         if positions is not None:
             positions = positions[selected]
@@ -163,7 +165,10 @@ async def rank(
     for first, end in execution.parts(context_count):
         _check_response(request, plan, candidates.offsets[first : end + 1], scorable, settings)
     execution.computed(context_count, scorable.size)
-    candidates = replace(candidates, sent=lookup.fit(model_version, candidates.sent, m, execution))
+    candidates = replace(
+        candidates,
+        request_columns=lookup.fit(model_version, candidates.request_columns, m, execution),
+    )
 
     context = lookup.complete(
         model_version,
@@ -235,7 +240,7 @@ async def score(
     crossed = [name for name in plan.crossed if name in context]
     if crossed:
         copies = {name: repeated(name, context[name], lengths_of(offsets)) for name in crossed}
-        candidates = replace(candidates, sent={**candidates.sent, **copies})
+        candidates = replace(candidates, request_columns={**candidates.request_columns, **copies})
     try:
         return await _scores(model_version, tower, plan, context, candidates, execution)
     except NotFinite as problem:
@@ -296,7 +301,7 @@ async def _scores(
     if count > 1 and all(part.form.kind == "litert" for part in plan.parts):
         ranges = list(pairwise(m * number // count for number in range(count + 1)))
         try:
-            _check_divisible(candidates.sent, m)
+            _check_divisible(candidates.request_columns, m)
             execution.begin("compute")  # lookups included
             execution.parallel(count, lambda number: run(*ranges[number], look_up(*ranges[number])))
             return scores
@@ -456,7 +461,7 @@ async def _fetch(
     m = int(offsets[-1])
     groups = [(contexts.frames, context, offsets.size - 1)]
     if m:
-        groups.append((towers.Inputs(plan.layout, 0).places, candidates.sent, m))
+        groups.append((towers.Inputs(plan.layout, 0).places, candidates.request_columns, m))
     return await lookup.fetch(model_version, groups, execution)
 
 

@@ -342,13 +342,14 @@ class _Search:
                     rows[number] = self._reordered(number, fetched)
 
             self._execution.parallel(count, search)
+            # To fetch or to scan more did not pay for these: they are searched in the next way.
             short = [vector for vector, row in enumerate(rows) if row is None]
         if short and scan is not None and self._matches is not None:
             self._scan_codes(short, rows, scan, self._matches)
             short = [vector for vector, row in enumerate(rows) if row is None]
         if short:
-            for at, row in zip(short, self._exactly(short), strict=True):
-                rows[at] = row
+            for number, row in zip(short, self._exactly(short), strict=True):
+                rows[number] = row
         self._keep()
         return [row for row in rows if row is not None]
 
@@ -393,6 +394,7 @@ class _Search:
         """
         if len(rows) == 1:
             return rows[0]
+        # A candidate that one vector found may be nearer to another, which did not find it.
         union = distinct(np.concatenate([row.positions for row in rows]))
         scores = np.full(union.size, -np.inf, np.float32)
         for query in self._vectors[first : first + len(rows)]:
@@ -445,6 +447,7 @@ class _Search:
             positions = np.concatenate([positions for positions, _ in by_vector])
             scores = np.concatenate([scores for _, scores in by_vector])
             numbers = np.arange(count).repeat([scores.size for _, scores in by_vector])
+        # `rows` names what is not finite.
         if not math.isfinite(scores.sum()):
             return None
         is_reached = scores >= floors[numbers]
@@ -498,6 +501,7 @@ class _Search:
             if removed:
                 reordered = reordered[~is_excluded[: reordered.size]]
 
+            # Fewer matches than that lie far from the query, and others before them were missed.
             expected = max(pool * share / _FEW, first * share / _FEW + ahead)
             if reordered.size >= self._k and matching.size >= expected:
                 return reordered
@@ -560,6 +564,7 @@ class _Search:
                 if fetched.size < pool:
                     break
                 scores = scores[:0]
+            # The best by their codes are scored already: only what the larger pool adds is read.
             added = fetched[scores.size : pool]
             added_scores = exact_scores(self._index.vectors, query, added, self._distance)
             scores = np.concatenate([scores, added_scores])
@@ -570,6 +575,7 @@ class _Search:
                 allowed = ~self._is_excluded(vector, candidates)
                 allowed_candidates = candidates[allowed]
                 kept_scores = scores[allowed]
+            # See above: a few excluded candidates do not decide how deep the search goes.
             many_excluded = allowed_candidates.size < pool - pool // _SPARE
             judged = scores
             if many_excluded:
@@ -690,7 +696,8 @@ def _count_among(positions: NDArray[Any], ascending: NDArray[Any]) -> int:
     """Returns how many of some positions are among others; both ascend and are distinct."""
     if not positions.size or not ascending.size:
         return 0
-    if positions.size > ascending.size:  # to look up the fewer ones takes less time
+    if positions.size > ascending.size:
+        # To look up the fewer ones takes less time.
         positions, ascending = ascending, positions
     return int(np.count_nonzero(is_among(positions, ascending)))
 

@@ -25,5 +25,5 @@ def load(write: Callable[..., SmallBundle]) -> Iterator[Callable[..., Served]]:
         return loaded[-1]
 
     yield served
-    for each in loaded:
-        each.close()
+    for load in loaded:
+        load.close()

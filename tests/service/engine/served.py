@@ -113,7 +113,9 @@ class Served:
     def value(self, metric: str, **labels: str) -> float:
         families = text_string_to_metric_families(self.metrics.render().decode())
         samples = (sample for family in families for sample in family.samples)
-        return sum(each.value for each in samples if (each.name, each.labels) == (metric, labels))
+        return sum(
+            sample.value for sample in samples if (sample.name, sample.labels) == (metric, labels)
+        )
 
     def counted(self, tower: str = "ranking") -> dict[str, CountingTower]:
         """Puts a counter before each part of a tower; returns them by part."""
@@ -121,11 +123,13 @@ class Served:
 
     def wrapped(self, tower: str, wrapper: Callable[[Tower], Any]) -> dict[str, Any]:
         """Puts a network of our own before each part of a tower; returns them by part."""
-        found = self.version.towers[tower]
-        networks = {part.entry.name: wrapper(part.network) for part in found.parts}
-        parts = tuple(replace(part, network=networks[part.entry.name]) for part in found.parts)
+        loaded_tower = self.version.towers[tower]
+        networks = {part.entry.name: wrapper(part.network) for part in loaded_tower.parts}
+        parts = tuple(
+            replace(part, network=networks[part.entry.name]) for part in loaded_tower.parts
+        )
         self.version = replace(
-            self.version, towers={**self.version.towers, tower: replace(found, parts=parts)}
+            self.version, towers={**self.version.towers, tower: replace(loaded_tower, parts=parts)}
         )
         return networks
 

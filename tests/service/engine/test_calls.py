@@ -28,7 +28,9 @@ def test_kind_and_cost_of_a_retrieval_see_its_filter_exclusions_and_recall() -> 
     filtered = retrieval(filter=Filter({"genre": Condition(allow=many)}))
     shorter = retrieval(filter=Filter({"genre": Condition(allow=many[:1])}))
     excluding = retrieval(exclude_ids=IdLists(many, np.array([0, many.size])))
-    kinds = {each.kind for each in (plain, filtered, shorter, excluding, retrieval(recall=0.9))}
+    kinds = {
+        request.kind for request in (plain, filtered, shorter, excluding, retrieval(recall=0.9))
+    }
     assert len(kinds) == 5
     assert retrieval(recall=0.5).kind != retrieval(recall=1.0).kind
     assert plain.cost(SIZES) == shorter.cost(SIZES) == 1

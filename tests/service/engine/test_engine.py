@@ -68,10 +68,10 @@ def test_failed_batch_is_counted_and_logged_and_its_requests_are_computed_alone(
         first = pool.submit(post, 0)
         assert tower.entered.wait(20)
         # The others wait for the only thread, as one batch.
-        others = [pool.submit(post, user) for user in range(1, 1 + QUERIES)]
+        other_posts = [pool.submit(post, user) for user in range(1, 1 + QUERIES)]
         until(lambda: service.dataplane.engine.inflight == 1 + QUERIES)
         tower.release.set()
-        assert {each.result().status_code for each in (first, *others)} == {200}
+        assert {post.result().status_code for post in (first, *other_posts)} == {200}
     until(lambda: service.value("rowcast_failed_batches_total", call="retrieve") == 1)
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
     (failed,) = [line for line in lines if line["event"] == "batch_failed"]
@@ -142,9 +142,9 @@ def test_failure_that_a_request_may_have_caused_is_that_of_one_request(tmp_path:
             raise InvalidArgument("3")
         return "ranked"
 
-    found = execute_together(compute, 5, tmp_path)
+    results = execute_together(compute, 5, tmp_path)
     assert batches == [5, 1, 1, 1, 1, 1]
-    assert [str(each) for each in found] == ["ranked"] * 3 + ["3", "ranked"]
+    assert [str(result) for result in results] == ["ranked"] * 3 + ["3", "ranked"]
 
 
 def test_requests_of_a_batch_whose_rows_are_lost_use_what_the_batch_fetched(
@@ -165,6 +165,6 @@ def test_requests_of_a_batch_whose_rows_are_lost_use_what_the_batch_fetched(
         none = np.empty(0, np.float32)
         return RankingResult("m", 1, None, none.astype(np.int32), none, {}, np.zeros(2, np.int64))
 
-    found = execute_together(compute, 2, tmp_path)
+    results = execute_together(compute, 2, tmp_path)
     assert calls == 1
-    assert [each.coverage for each in found] == [1.0, 0.0]
+    assert [result.coverage for result in results] == [1.0, 0.0]

@@ -92,8 +92,8 @@ def test_large_response_is_rejected_before_it_is_computed(
 ) -> None:
     assert [code for code, _ in clients.all(fits)] == ["OK"] * 3
     computed = examples(clients, exceeds.call)
-    for code, found in clients.all(exceeds):
-        assert (code, message in found) == ("TOO_LARGE", True), found
+    for code, error in clients.all(exceeds):
+        assert (code, message in error) == ("TOO_LARGE", True), error
     assert examples(clients, exceeds.call) == computed
 
 
@@ -116,26 +116,26 @@ def test_estimate_is_at_least_the_size_of_the_response(clients: Clients) -> None
 def test_large_response_is_the_same_in_pieces(small_towers: Path, tmp_path: Path) -> None:
     write_small_bundle(tmp_path, small_towers)
     service = RunningService(tmp_path)
-    ids = [each % 50 for each in range(30_000)]
+    ids = [number % 50 for number in range(30_000)]
     try:
         body = {"feature": "user", "ids": ids}
         answer = httpx.post(f"{service.http}/v1/models/movies:lookup", json=body, timeout=30)
-        one = httpx.post(
+        response = httpx.post(
             f"{service.http}/v1/models/movies:lookup",
             json={"feature": "user", "ids": list(range(50))},
         ).json()
         assert len(answer.content) > 1 << 20
         assert int(answer.headers["content-length"]) == len(answer.content)
-        found = json.loads(answer.content)
-        assert found["vectors"] == [one["vectors"][each] for each in ids]
-        assert found["found"] == [True] * len(ids)
+        content = json.loads(answer.content)
+        assert content["vectors"] == [response["vectors"][movie_id] for movie_id in ids]
+        assert content["found"] == [True] * len(ids)
         accept = {"accept": "application/x-protobuf"}
         message = pb.LookupResponse.FromString(
             httpx.post(
                 f"{service.http}/v1/models/movies:lookup", json=body, headers=accept, timeout=30
             ).content
         )
-        expected = struct.pack("<8f", *one["vectors"][7])
+        expected = struct.pack("<8f", *response["vectors"][7])
         assert message.vectors[7 * 32 : 8 * 32] == expected
         assert len(message.vectors) == len(ids) * 32
     finally:

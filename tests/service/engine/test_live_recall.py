@@ -75,12 +75,12 @@ class Sampled:
         return self.small
 
     def retrieve(self, vectors: NDArray[np.float32], **request: Any) -> RetrievalResult:
-        """Answers a retrieval of the current version."""
+        """Returns the result of a retrieval of the current version."""
         execution = Execution("retrieve", live_recall=self.recall)
-        sent = RetrievalRequest(Target(), vectors=vectors, **{"k": K, **request})
+        request_object = RetrievalRequest(Target(), vectors=vectors, **{"k": K, **request})
         with self.manager.acquire("movies") as version:
             answer: RetrievalResult = completed(
-                retrieve.retrieve(version, sent, self.settings, execution)
+                retrieve.retrieve(version, request_object, self.settings, execution)
             )
         return answer
 
@@ -197,7 +197,7 @@ def test_recall_is_that_of_an_exact_search_among_what_each_query_may_find(
         vectors = queries(20, seed)
         answer = sampled.retrieve(vectors, explain=True, **request)
         answered = [explanation.path == "index" for explanation in answer.explanations]
-        assert any(answered), f"the tree answers none of {request}"
+        assert any(answered), f"the tree computes none of {request}"
         by_index += sum(answered)
         for number in np.flatnonzero(answered):
             first, last = answer.offsets[number : number + 2].tolist()
@@ -292,12 +292,12 @@ def test_recall_is_measured_by_the_distance_of_the_index(
         sampled.manager.add(replace(version, version=2, indexes={"movies": served}))
     sampled.manager.arrange("movies", Arrangement(2, frozenset({2})))
 
-    sent = queries(20)
-    answer = sampled.retrieve(sent)
-    differences = vectors[np.newaxis] - sent[:, np.newaxis]
+    sent_queries = queries(20)
+    answer = sampled.retrieve(sent_queries)
+    differences = vectors[np.newaxis] - sent_queries[:, np.newaxis]
     scores = -(differences**2).sum(axis=2)
     if distance == "cosine":
-        scores = sent @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T
+        scores = sent_queries @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T
     nearest = np.argsort(-scores, axis=1)[:, :K]
     pairs = zip(nearest, answer.ids.reshape(20, K), strict=True)
     hits = sum(np.isin(expected, returned).sum() for expected, returned in pairs)
@@ -363,8 +363,8 @@ def test_share_of_the_queries_is_sampled(sampled: Sampled) -> None:
     sampled.recall = LiveRecall(sampled.manager, sampled.metrics, 0.1, 1.0, lambda: 1)
     for seed in range(20):
         sampled.retrieve(queries(100, seed))
-    taken = sampled.recall.queued + sampled.dropped()
-    assert 130 <= taken <= 270  # 200 are expected, and the deviation is 13
+    sampled_count = sampled.recall.queued + sampled.dropped()
+    assert 130 <= sampled_count <= 270  # 200 are expected, and the deviation is 13
 
 
 def test_budget_lets_a_thread_spend_its_share_and_save_little() -> None:

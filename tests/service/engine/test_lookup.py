@@ -50,7 +50,7 @@ def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "why"),
+    ("feature", "reason"),
     [
         ({"table": "users", "place": 1, "places": 3}, "reads one of several values of its input"),
         ({"table": "", "indicator": 8}, "is an indicator: it has no table"),
@@ -61,14 +61,14 @@ def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(load: Load) -> None:
     ],
 )
 def test_lookup_of_a_feature_without_a_row_for_an_id_alone_is_rejected(
-    feature: dict[str, Any], why: str, load: Load
+    feature: dict[str, Any], reason: str, load: Load
 ) -> None:
     service = load(
         features={
             "user": EmbeddedFeature.model_validate({"kind": "single", "role": "context"} | feature)
         }
     )
-    with pytest.raises(InvalidArgument, match=f"'user' {why}"):
+    with pytest.raises(InvalidArgument, match=f"'user' {reason}"):
         service.look_up("user", column(1))
 
 
@@ -97,7 +97,7 @@ USER_OR_0 = {
 def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(load: Load) -> None:
     service = load(users=True, features=USER_OR_0)
     movies = service.small.ids[[1, 2, 3, 4]]
-    found = service.rank(
+    ranked = service.rank(
         context_ids=np.array([7, 999, 3, 998]), candidate_ids=movies, offsets=np.arange(5)
     ).scores
     stored = service.rank(
@@ -106,7 +106,7 @@ def test_rank_of_an_unknown_context_takes_the_defaults_and_counts_it(load: Load)
     default = service.rank(
         context={"user": column(0, 0)}, candidate_ids=movies[1::2], offsets=np.arange(3)
     ).scores
-    np.testing.assert_allclose(found, [stored[0], default[0], stored[1], default[1]], 1e-6)
+    np.testing.assert_allclose(ranked, [stored[0], default[0], stored[1], default[1]], 1e-6)
     assert service.value("rowcast_missing_contexts_total", model="movies", store="users") == 2
 
 

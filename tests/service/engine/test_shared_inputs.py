@@ -47,28 +47,28 @@ def test_rank_crosses_context_and_candidate_for_each_candidate(load: Load, parts
     phone = service.rank(
         context={"user": column(3), "device": column("phone")}, candidate_ids=movies[:1]
     ).scores
-    others = {
+    other_features = {
         device: service.rank(
             context={"user": column(8), "device": column(device)}, candidate_ids=movies[1:]
         ).scores
         for device in ("tv", "web")
     }
-    np.testing.assert_allclose(scores, [*phone, *others["tv"]], 1e-5, 1e-5)
-    assert not np.allclose(others["tv"], others["web"])
+    np.testing.assert_allclose(scores, [*phone, *other_features["tv"]], 1e-5, 1e-5)
+    assert not np.allclose(other_features["tv"], other_features["web"])
 
 
 def test_rank_without_a_crossed_context_input_takes_its_default(load: Load) -> None:
     service = load(features=CROSSED)
-    sent = service.rank(
+    with_feature = service.rank(
         context={"user": column(3), "device": column("web")}, candidate_ids=service.small.ids[:9]
     )
-    left = service.rank(context={"user": column(3)}, candidate_ids=service.small.ids[:9])
-    assert left.scores.tolist() == sent.scores.tolist()
-    found = service.recommend(context={"user": column(3), "device": column("tv")}, k=3)
-    again = service.rank(
-        context={"user": column(3), "device": column("tv")}, candidate_ids=found.ids
+    without_feature = service.rank(context={"user": column(3)}, candidate_ids=service.small.ids[:9])
+    assert without_feature.scores.tolist() == with_feature.scores.tolist()
+    recommended = service.recommend(context={"user": column(3), "device": column("tv")}, k=3)
+    ranked_again = service.rank(
+        context={"user": column(3), "device": column("tv")}, candidate_ids=recommended.ids
     )
-    np.testing.assert_allclose(found.scores, again.scores, 1e-6)
+    np.testing.assert_allclose(recommended.scores, ranked_again.scores, 1e-6)
 
 
 def test_input_read_as_id_and_as_number_is_sent_once(load: Load) -> None:

@@ -45,16 +45,16 @@ def described(load: Load, **options: Any) -> Any:
 
 
 def by_name(values: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in values}
+    return {value["name"]: value for value in values}
 
 
 def features(details: Any, call: str, tower: str = "") -> dict[str, dict[str, Any]]:
     """Returns the features of a call by name."""
     return by_name(
         next(
-            each
-            for each in details["calls"]
-            if each["call"] == call and tower in ("", each["tower"])
+            described_call
+            for described_call in details["calls"]
+            if described_call["call"] == call and tower in ("", described_call["tower"])
         )["features"]
     )
 
@@ -70,7 +70,7 @@ def pick(value: dict[str, Any], names: str) -> list[Any]:
 
 def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
     details = described(load)
-    assert [pick(each, "call tower outputs") for each in details["calls"]] == [
+    assert [pick(call, "call tower outputs") for call in details["calls"]] == [
         ["retrieve", "query", ["vector"]],
         ["rank", "ranking", ["score", "watch", "rating"]],
         ["recommend", "ranking", ["score"]],
@@ -79,7 +79,7 @@ def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
         ["embed", "ranking", ["score"]],
     ]
     # What the query tower and contexts read is listed once.
-    taken = [
+    ranked_calls = [
         "city",
         "history",
         "hour",
@@ -88,7 +88,7 @@ def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
         "recent",
         "user",
     ]
-    assert sorted(features(details, "recommend")) == taken
+    assert sorted(features(details, "recommend")) == ranked_calls
     embedded = features(details, "embed", "candidate").values()
     # Nothing is read from the store of candidates.
     assert all(feature["required"] and not feature["stored"] for feature in embedded)
@@ -96,19 +96,19 @@ def test_describe_lists_each_call_and_its_tower(load: Load) -> None:
 
 @pytest.mark.parametrize("id_kind", ["int64", "string"])
 def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: str) -> None:
-    found = features(described(load, id_kind=id_kind), "rank")
-    assert pick(found["user"], "type unknown required") == ["int64", "row 0", True]
-    assert pick(found["liked"], "kind weighted combiner default required") == [
+    ranking_features = features(described(load, id_kind=id_kind), "rank")
+    assert pick(ranking_features["user"], "type unknown required") == ["int64", "row 0", True]
+    assert pick(ranking_features["liked"], "kind weighted combiner default required") == [
         "bag",
         True,
         "sum",
         [],
         False,
     ]
-    assert pick(found["recent"], "kind length") == ["sequence", 3]
-    assert pick(found["mood"], "kind type shape") == ["dense", "float32", [2]]
+    assert pick(ranking_features["recent"], "kind length") == ["sequence", 3]
+    assert pick(ranking_features["mood"], "kind type shape") == ["dense", "float32", [2]]
     expected = [id_kind, "candidate", True, False, "refuse", "movies"]
-    assert pick(found["movie"], "type role stored required unknown table") == expected
+    assert pick(ranking_features["movie"], "type role stored required unknown table") == expected
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
     parts = [pick(part, "name per") for part in ranking["parts"]]
     assert parts[:3] == [["context", "context"], ["trunk", "candidate"], ["score", "candidate"]]
     assert {
-        each["name"]: pick(each, "readers tensor") for each in ranking["parts"][1]["inputs"]
+        tensor["name"]: pick(tensor, "readers tensor") for tensor in ranking["parts"][1]["inputs"]
     } == {
         "packed": [["movie", "mood", "genres", "hour", "year"], ""],
         "context": [[], "context"],
@@ -158,11 +158,13 @@ def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
 
 
 def test_describe_inputs_has_their_readers_and_id_graphs(load: Load) -> None:
-    again = EmbeddedFeature(
+    second_feature = EmbeddedFeature(
         kind="single", table="cities", role="context", inputs=("user",), ids=hash_ids(16)
     )
-    computed = again.model_copy(update={"table": "users", "ids": LENGTHS})
-    details = described(load, features={"user@cities": again, "user@users": computed}, users=True)
+    computed = second_feature.model_copy(update={"table": "users", "ids": LENGTHS})
+    details = described(
+        load, features={"user@cities": second_feature, "user@users": computed}, users=True
+    )
     assert pick(features(details, "rank")["user"], "readers stored required") == [
         ["user", "user@cities", "user@users"],
         True,
@@ -275,7 +277,7 @@ def test_describe_ids_of_several_values_has_their_computations_in_both_forms(
     history = feature_entries()["history"].model_copy(update={"input_length": length})
     details = described(load, features={"city": city, "history": history})
     assert by_name(details["readers"])["city"]["ids"] == expected
-    message = next(each for each in details_message(details).readers if each.name == "city")
+    message = next(reader for reader in details_message(details).readers if reader.name == "city")
     assert plain_message(message)["ids"] == expected
 
 
@@ -302,12 +304,14 @@ def test_describe_input_of_a_fixed_length_has_what_becomes_of_other_lists(
 ) -> None:
     entry = feature_entries()["recent"].model_copy(update={"input_length": length, "default": None})
     details = described(load, features={"recent": entry})
-    found = features(details, "rank")
-    assert found["recent"]["input_length"] == length.model_dump()
-    assert found["user"]["input_length"] is None
+    ranking_features = features(details, "rank")
+    assert ranking_features["recent"]["input_length"] == length.model_dump()
+    assert ranking_features["user"]["input_length"] is None
 
     calls = details_message(details).calls
-    message = next(each for call in calls for each in call.features if each.name == "recent")
+    message = next(
+        feature for call in calls for feature in call.features if feature.name == "recent"
+    )
     assert message.input_length.values == 3
     assert message.input_length.HasField("pad") == (column is not None)
     if column is not None:

@@ -1,4 +1,4 @@
-"""What the names in requests mean, and what is said of unknown ones."""
+"""What the names in requests mean, and how unknown ones are rejected."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_name_hint_without_a_close_name_lists_a_bounded_number() -> None:
 
 
 def test_name_hint_among_thousands_still_finds_a_misspelt_name() -> None:
-    known = [f"feature_{number:04d}" for number in range(3000)] + ["watched_movies"]
-    assert name_hint("watched_movie", known, "takes") == "did you mean 'watched_movies'?"
+    accepted = [f"feature_{number:04d}" for number in range(3000)] + ["watched_movies"]
+    assert name_hint("watched_movie", accepted, "takes") == "did you mean 'watched_movies'?"
 
 
 @pytest.mark.parametrize("name", ["watched_movie" * 100_000, "feature_x"])

@@ -1,4 +1,4 @@
-"""Synthetic requests that a version answers before it is served."""
+"""Synthetic requests that a version computes before it is served."""
 
 from __future__ import annotations
 

@@ -31,8 +31,10 @@ def test_formula_of_the_bundle_gives_scores_and_order_unless_one_is_sent(load: L
     best = rank(service, candidate_ids=service.small.ids, k=5)
     assert best.positions.tolist() == np.argsort(-answer.scores, kind="stable")[:5].tolist()
     assert best.scores.tolist() == np.sort(answer.scores)[::-1][:5].tolist()
-    own = rank(service, candidate_ids=service.small.ids, formula="rating")
-    assert own.scores.tolist() == own.heads["rating"].tolist(), "a request's formula wins"
+    by_rating = rank(service, candidate_ids=service.small.ids, formula="rating")
+    assert by_rating.scores.tolist() == by_rating.heads["rating"].tolist(), (
+        "a request's formula wins"
+    )
 
 
 def test_formula_runs_only_the_parts_of_its_outputs(load: Load) -> None:

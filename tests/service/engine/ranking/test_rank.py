@@ -150,15 +150,15 @@ def test_rank_divided_has_the_same_bits(
         for counter in counters.values():
             counter.examples.clear()
         request = random_ranking(whole.small.ids, seed)
-        found = divided.rank(**request)
+        ranked = divided.rank(**request)
         expected = whole.rank(**request)
         m = len(request["candidate_ids"])
         assert len(counters["trunk" if parts else "whole"].examples) == min(4, m // 4)
-        assert found.scores.tobytes() == expected.scores.tobytes()
-        assert found.positions.tolist() == expected.positions.tolist()
-        assert found.offsets.tolist() == expected.offsets.tolist()
+        assert ranked.scores.tobytes() == expected.scores.tobytes()
+        assert ranked.positions.tolist() == expected.positions.tolist()
+        assert ranked.offsets.tolist() == expected.offsets.tolist()
         for head in request["heads"]:
-            assert found.heads[head].tobytes() == expected.heads[head].tobytes()
+            assert ranked.heads[head].tobytes() == expected.heads[head].tobytes()
 
 
 def test_rank_divided_uses_all_threads_and_runs_context_parts_once(load: Load) -> None:

@@ -52,7 +52,7 @@ def load_index(
 
     Args:
       coded: whether it has codes.
-      costs: by which searches choose their ways.
+      costs: The costs by which searches choose their ways.
     """
     ids = np.arange(len(vectors))
     arrays = {name: pa.array(values) for name, values in attributes.items()}
@@ -72,14 +72,14 @@ def load_index(
         curve=tuple(curve),
         costs=costs,
     )
-    directories = [place / each for each in entry.directories]
+    directories = [place / name for name in entry.directories]
     for directory, rows in zip(
         directories, partitions.partition_rows(len(vectors), parts), strict=True
     ):
         write_index(vectors[rows.first : rows.end], distance, "tree_ah", parameters, directory)
     filters = {
-        name: AttributeIndex(place, each, corpus.attributes[name], corpus.size)
-        for name, each in corpus.filters.items()
+        name: AttributeIndex(place, attribute_filter, corpus.attributes[name], corpus.size)
+        for name, attribute_filter in corpus.filters.items()
     }
     loaded = LoadedStore("items", corpus, filters, CandidateStore(place / corpus.file, corpus))
     approximate = partitions.load_index(directories, distance, vectors)
@@ -109,12 +109,12 @@ def load_index(
 def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Neighbors:
     """Returns the neighbors of each vector with explanations; `request`: options of a Retrieval."""
     execution = Execution("retrieve")
-    sent = RetrievalRequest(Target(), vectors=vectors, **request)
+    request_object = RetrievalRequest(Target(), vectors=vectors, **request)
     assert isinstance(index.corpus, LoadedStore)
     served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
-    allowed = retrieve.allowed(served, sent, len(vectors), execution)
+    allowed = retrieve.allowed(served, request_object, len(vectors), execution)
     queries = search.Queries(vectors, allowed)
-    options = search.SearchOptions(k, sent.exact, sent.recall, explain=True)
+    options = search.SearchOptions(k, request_object.exact, request_object.recall, explain=True)
     return search.nearest(index, queries, options, execution)
 
 
@@ -124,7 +124,7 @@ def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
     served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
     version: Any = SimpleNamespace(model="items", version=1, indexes={"items": served}, shards=None)
     settings = ServiceSettings(root=Path.cwd())
-    sent = RetrievalRequest(Target(), **request)
-    answer = completed(retrieve.retrieve(version, sent, settings, Execution("retrieve")))
+    request_object = RetrievalRequest(Target(), **request)
+    answer = completed(retrieve.retrieve(version, request_object, settings, Execution("retrieve")))
     ids: list[int] = answer.ids.tolist()
     return ids

@@ -28,8 +28,8 @@ def condition(**conditions: Any) -> Condition:
     lists = {name: np.array(conditions[name]) for name in ("allow", "deny") if name in conditions}
     conditions.update(
         {
-            name: each.astype(object) if each.dtype.kind == "U" else each
-            for name, each in lists.items()
+            name: values.astype(object) if values.dtype.kind == "U" else values
+            for name, values in lists.items()
         }
     )
     return Condition(**conditions)
@@ -154,7 +154,9 @@ def random_filter(random: np.random.Generator) -> dict[str, dict[str, Any]]:
     def some(values: list[Any]) -> dict[str, Any]:
         names = [name for name in ("allow", "deny") if random.random() < 0.5]
         return {
-            name: [values[at] for at in random.integers(0, len(values), random.integers(1, 4))]
+            name: [
+                values[index] for index in random.integers(0, len(values), random.integers(1, 4))
+            ]
             for name in names
         }
 
@@ -166,13 +168,13 @@ def random_filter(random: np.random.Generator) -> dict[str, dict[str, Any]]:
             for name, bound in zip(names, drawn, strict=True)
         }
 
-    made = {
+    parts = {
         "genres": some(genres),
         "classic": some([True, False]),
         "year": some(list(range(1985, 2035))) | bounds(1985, 2035),
         "rating": bounds(-1, 11),
     }
-    return {name: each for name, each in made.items() if each and random.random() < 0.6}
+    return {name: part for name, part in parts.items() if part and random.random() < 0.6}
 
 
 @pytest.mark.parametrize("index_kind", ["brute_force", "tree_ah"])
@@ -184,34 +186,40 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
     small = service.small
     random = np.random.default_rng(4)
     for _ in range(300):
-        made = random_filter(random)
+        filter_value = random_filter(random)
         vector = random.normal(size=8).astype(np.float32)
         k = int(random.integers(1, 41))
         excluded = random.choice(small.ids, random.integers(0, 9))
-        sent = {
+        json_filter = {
             name: condition(
                 **{
-                    key: [str(each).lower() for each in value] if name == "classic" else value
-                    for key, value in each.items()
+                    key: [str(item_value).lower() for item_value in value]
+                    if name == "classic"
+                    else value
+                    for key, value in wanted_condition.items()
                 }
             )
-            for name, each in made.items()
+            for name, wanted_condition in filter_value.items()
         }
         answer = service.retrieve(
-            vectors=vector, k=k, filter=Filter(sent), exclude_ids=IdLists(excluded), explain=True
+            vectors=vector,
+            k=k,
+            filter=Filter(json_filter),
+            exclude_ids=IdLists(excluded),
+            explain=True,
         )
-        out = {*reference.excluded_by(small, made), *excluded.tolist()}
+        out = {*reference.excluded_by(small, filter_value), *excluded.tolist()}
         expected = reference.neighbors(small, vector.astype(np.float64), 40, list(out))
         (explained,) = answer.explanations
         assert (explained.matches, explained.selectivity) == (len(expected), len(expected) / 40), (
-            made
+            filter_value
         )
-        assert answer.ids.size == min(k, len(expected)), made
+        assert answer.ids.size == min(k, len(expected)), filter_value
         assert bool(explained.shortfall) == (len(expected) < k)
         assert (explained.path == "none") == (not expected)
-        assert not out & set(answer.ids.tolist()), made
+        assert not out & set(answer.ids.tolist()), filter_value
         if explained.path != "index":
-            assert answer.ids.tolist() == [movie for movie, _ in expected[:k]], made
+            assert answer.ids.tolist() == [movie for movie, _ in expected[:k]], filter_value
 
 
 def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load: Load) -> None:
@@ -220,8 +228,8 @@ def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load:
     late = Filter({"year": Condition(ge=2025)})
     exclude = IdLists(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
     answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude_ids=exclude)
-    found = [set(each.tolist()) for each in np.split(answer.ids, answer.offsets[1:-1])]
-    assert found == [set(ids[37:]), set(ids[35:]), {ids[35], ids[36], ids[38], ids[39]}]
+    id_sets = [set(ids.tolist()) for ids in np.split(answer.ids, answer.offsets[1:-1])]
+    assert id_sets == [set(ids[37:]), set(ids[35:]), {ids[35], ids[36], ids[38], ids[39]}]
     assert service.value("rowcast_filtered_searches_total", path="exact") == 3
 
 
@@ -238,9 +246,9 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
         {"exclude_ids": IdLists(ids[2:5]), "exact": True},
         {"exclude_ids": IdLists(ids[30:40]), "filter": Filter({"year": Condition(ge=1990)})},
     ):
-        found = service.retrieve(vectors=ONES, k=40, explain=True, **options)
-        assert not {ids[3], ids[36]} & set(found.ids.tolist())
-        assert found.ids.size == found.explanations[0].matches < 40
+        neighbors = service.retrieve(vectors=ONES, k=40, explain=True, **options)
+        assert not {ids[3], ids[36]} & set(neighbors.ids.tolist())
+        assert neighbors.ids.size == neighbors.explanations[0].matches < 40
     recommended = service.recommend(context={"user": column(5)}, k=40, pool_size=40)
     assert recommended.ids.size == 38
 
@@ -257,16 +265,16 @@ def test_explanation_counts_what_is_allowed(load: Load) -> None:
         if year is not None:
             options["filter"] = Filter({"year": Condition(ge=year)})
         for exact in (False, True):
-            found = service.retrieve(vectors=ONES, k=40, explain=True, exact=exact, **options)
-            (explanation,) = found.explanations
-            assert explanation.matches == found.ids.size, (denied, excluded, year, exact)
-            assert explanation.selectivity == found.ids.size / 40
+            neighbors = service.retrieve(vectors=ONES, k=40, explain=True, exact=exact, **options)
+            (explanation,) = neighbors.explanations
+            assert explanation.matches == neighbors.ids.size, (denied, excluded, year, exact)
+            assert explanation.selectivity == neighbors.ids.size / 40
 
 
-@pytest.mark.parametrize("left", [0, 1, 7, 99, 100, 101, 500, 999, 1000])
-def test_positions_that_are_not_among_others_are_all_the_rest(left: int) -> None:
-    shuffled = np.random.default_rng(left).permutation(1000).astype(np.uint32)
-    expected = np.sort(shuffled[:left])
-    rest = not_among(np.sort(shuffled[left:]), 1000)
+@pytest.mark.parametrize("remaining_count", [0, 1, 7, 99, 100, 101, 500, 999, 1000])
+def test_positions_that_are_not_among_others_are_all_the_rest(remaining_count: int) -> None:
+    shuffled = np.random.default_rng(remaining_count).permutation(1000).astype(np.uint32)
+    expected = np.sort(shuffled[:remaining_count])
+    rest = not_among(np.sort(shuffled[remaining_count:]), 1000)
     assert rest.dtype == np.uint32
     assert rest.tolist() == expected.tolist()

@@ -62,9 +62,11 @@ def test_formula_takes_outputs_the_retrieval_score_and_attributes(load: Load) ->
         + np.array(years) / 100
         - ranking.heads["rating"]
     )
-    found = ranked(service, k=6, formula="watch + 0.1 * retrieval_score + year / 100 - rating")
-    assert found.ids.tolist() == plain.ids[np.argsort(-scores)][:6].tolist()
-    np.testing.assert_allclose(found.scores, np.sort(scores)[::-1][:6], 1e-5)
+    recommended = ranked(
+        service, k=6, formula="watch + 0.1 * retrieval_score + year / 100 - rating"
+    )
+    assert recommended.ids.tolist() == plain.ids[np.argsort(-scores)][:6].tolist()
+    np.testing.assert_allclose(recommended.scores, np.sort(scores)[::-1][:6], 1e-5)
     with pytest.raises(
         InvalidArgument, match="formula has the unknown name 'title'; an output of tower 'ranking'"
     ):
@@ -76,7 +78,9 @@ def test_formula_without_outputs_runs_no_ranking_tower(load: Load) -> None:
     (counter,) = service.counted().values()
     answer = ranked(service, k=6, formula="year - 0 * retrieval_score", attributes=("year",))
     assert (
-        answer.scores.tolist() == answer.attributes["year"] == [2029 - place for place in range(6)]
+        answer.scores.tolist()
+        == answer.attributes["year"]
+        == [2029 - position for position in range(6)]
     )
     assert counter.examples == []
 
@@ -85,18 +89,20 @@ def test_crowding_diversity_and_min_score_apply_to_the_scores_of_the_ranking(loa
     service = load(size=200)
     plain = ranked(service, k=200, pool_size=200, attributes=("studio",))
     studios = plain.attributes["studio"]
-    kept = list[int]()
-    for place, studio in enumerate(studios):
-        if studio is None or studio not in [studios[each] for each in kept]:
-            kept.append(place)
+    chosen_positions = list[int]()
+    for position, studio in enumerate(studios):
+        if studio is None or studio not in [
+            studios[chosen_position] for chosen_position in chosen_positions
+        ]:
+            chosen_positions.append(position)
     crowded = ranked(service, k=30, pool_size=200, crowding={"studio": 1})
-    assert crowded.ids.tolist() == plain.ids[kept[:30]].tolist()
+    assert crowded.ids.tolist() == plain.ids[chosen_positions[:30]].tolist()
     least = float(plain.scores[4])
     assert (
         ranked(service, k=30, pool_size=200, min_score=least).ids.tolist() == plain.ids[:5].tolist()
     )
-    few = ranked(service, k=9, pool_size=9, crowding={"studio": 1})
-    assert few.ids.size == 9, "the pool of nine has grown"
+    short_list = ranked(service, k=9, pool_size=9, crowding={"studio": 1})
+    assert short_list.ids.size == 9, "the pool of nine has grown"
     diverse = ranked(service, k=9, pool_size=200, diversity=0.9)
     assert diverse.ids[0] == plain.ids[0]
     assert set(diverse.ids.tolist()) != set(plain.ids[:9].tolist())

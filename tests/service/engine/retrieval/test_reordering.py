@@ -1,4 +1,4 @@
-"""Formula, least score, crowding and diversity, against loops over all candidates of
+"""Formula, minimum score, crowding and diversity, against loops over all candidates of
 small corpora.
 """
 
@@ -31,13 +31,17 @@ def diverse_by_loops(
     low = min(scores)
     high = max(scores)
     gains = {}
-    for place in free:
-        relevance = (scores[place] - low) / (high - low) if high > low else 0.0
+    for candidate in free:
+        relevance = (scores[candidate] - low) / (high - low) if high > low else 0.0
         cosines = []
-        for other in chosen:
-            lengths = float(np.linalg.norm(vectors[place]) * np.linalg.norm(vectors[other]))
-            cosines.append(float(vectors[place] @ vectors[other]) / lengths if lengths else 0.0)
-        gains[place] = (1 - diversity) * relevance - diversity * max(cosines, default=0.0)
+        for chosen_candidate in chosen:
+            lengths = float(
+                np.linalg.norm(vectors[candidate]) * np.linalg.norm(vectors[chosen_candidate])
+            )
+            cosines.append(
+                float(vectors[candidate] @ vectors[chosen_candidate]) / lengths if lengths else 0.0
+            )
+        gains[candidate] = (1 - diversity) * relevance - diversity * max(cosines, default=0.0)
     return gains
 
 
@@ -48,17 +52,22 @@ MAXIMA = st.tuples(st.integers(1, 3), st.integers(1, 4))
 
 
 def free_by_loops(
-    codes: Codes, maxima: tuple[int, int], chosen: list[int], left: list[int]
+    codes: Codes, maxima: tuple[int, int], chosen: list[int], remaining: list[int]
 ) -> list[int]:
     """Those whose values are not there as often as they may be."""
     free = []
-    for place in left:
+    for candidate in remaining:
         counts = [
-            sum(codes[each][column] == codes[place][column] for each in chosen)
+            sum(
+                codes[chosen_candidate][column] == codes[candidate][column]
+                for chosen_candidate in chosen
+            )
             for column in range(2)
         ]
-        if all(codes[place][column] < 0 or counts[column] < maxima[column] for column in range(2)):
-            free.append(place)
+        if all(
+            codes[candidate][column] < 0 or counts[column] < maxima[column] for column in range(2)
+        ):
+            free.append(candidate)
     return free
 
 
@@ -78,26 +87,26 @@ def test_diverse_picks_the_largest_gain_among_those_that_crowding_leaves(
     # Equal and zero vectors are among them.
     vectors = random.integers(-1, 2, (len(codes), 3)).astype(np.float32)
     picked = reordering.diverse(scores, vectors, k, diversity, np.array(codes), maxima)
-    for step, place in enumerate(picked):
-        left = [each for each in range(len(codes)) if each not in picked[:step]]
-        free = free_by_loops(codes, maxima, picked[:step], left)
+    for step, candidate in enumerate(picked):
+        remaining = [number for number in range(len(codes)) if number not in picked[:step]]
+        free = free_by_loops(codes, maxima, picked[:step], remaining)
         gains = diverse_by_loops(
             scores.tolist(), vectors.astype(float), diversity, picked[:step], free
         )
-        assert gains[place] >= max(gains.values()) - 1e-5
-    left = [each for each in range(len(codes)) if each not in picked]
+        assert gains[candidate] >= max(gains.values()) - 1e-5
+    remaining = [number for number in range(len(codes)) if number not in picked]
     assert len(picked) == len(set(picked)) <= k
-    assert len(picked) == k or not free_by_loops(codes, maxima, picked, left)
+    assert len(picked) == k or not free_by_loops(codes, maxima, picked, remaining)
 
 
 @given(codes=CODES, maxima=MAXIMA, k=st.integers(1, 12))
 def test_uncrowded_leaves_the_first_of_each_value(
     codes: Codes, maxima: tuple[int, int], k: int
 ) -> None:
-    kept: list[int] = []
-    for place in range(len(codes)):
-        kept += free_by_loops(codes, maxima, kept, [place])
-    assert reordering.uncrowded(np.array(codes, np.int64), maxima, k) == kept[:k]
+    picked_by_loops: list[int] = []
+    for candidate in range(len(codes)):
+        picked_by_loops += free_by_loops(codes, maxima, picked_by_loops, [candidate])
+    assert reordering.uncrowded(np.array(codes, np.int64), maxima, k) == picked_by_loops[:k]
 
 
 def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
@@ -108,24 +117,24 @@ def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
 def all_of(service: Served) -> list[tuple[int, float, dict[str, Any]]]:
     """Id, score and attributes of every candidate, best first."""
     names = ("year", "rating", "title")
-    found = service.retrieve(
+    neighbors = service.retrieve(
         context={"user": column(4)}, k=service.small.ids.size, attributes=names
     )
-    rows = zip(*[found.attributes[name] for name in names], strict=True)
+    rows = zip(*[neighbors.attributes[name] for name in names], strict=True)
     named = [dict(zip(names, row, strict=True)) for row in rows]
-    return list(zip(found.ids.tolist(), found.scores.tolist(), named, strict=True))
+    return list(zip(neighbors.ids.tolist(), neighbors.scores.tolist(), named, strict=True))
 
 
 def test_formula_orders_the_pool_by_score_and_attributes_null_counting_as_zero(load: Load) -> None:
     service = load()
     ids, scores = answer_of(service, k=40, formula="score * 0.5 + (year - 1990) / 10 - rating")
     expected = {
-        one: score * 0.5 + ((each["year"] or 0) - 1990) / 10 - each["rating"]
-        for one, score, each in all_of(service)
+        movie_id: score * 0.5 + ((attributes["year"] or 0) - 1990) / 10 - attributes["rating"]
+        for movie_id, score, attributes in all_of(service)
     }
-    assert ids == sorted(expected, key=lambda one: -expected[one])
-    np.testing.assert_allclose(scores, [expected[one] for one in ids], 1e-5)
-    best = [one for one, _, _ in all_of(service)][:12]
+    assert ids == sorted(expected, key=lambda movie_id: -expected[movie_id])
+    np.testing.assert_allclose(scores, [expected[movie_id] for movie_id in ids], 1e-5)
+    best = [movie_id for movie_id, _, _ in all_of(service)][:12]
     ids, _ = answer_of(service, k=5, pool_size=12, formula="-score")
     assert ids == best[::-1][:5], "only the pool is reordered"
 
@@ -137,7 +146,7 @@ def test_min_score_leaves_out_what_scores_less_but_not_what_scores_the_same(load
     assert answer_of(service, k=10, min_score=-1e300) == (ids, scores)
     assert answer_of(service, k=10, min_score=1e300) == ([], [])
     ids, _ = answer_of(service, k=10, formula="-score", min_score=0)
-    assert ids == [one for one, score, _ in reversed(all_of(service)) if score <= 0][:10]
+    assert ids == [movie_id for movie_id, score, _ in reversed(all_of(service)) if score <= 0][:10]
 
 
 @pytest.mark.parametrize("candidates", [0, 8])
@@ -145,12 +154,15 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
     load: Load, candidates: int
 ) -> None:
     service = load(size=400)
-    found = service.retrieve(context={"user": column(4)}, k=400, attributes=("studio",))
-    studios = found.attributes["studio"]
-    kept: list[int] = []
-    for place, studio in enumerate(studios):
-        if studio is None or [studios[each] for each in kept].count(studio) < 2:
-            kept.append(place)
+    neighbors = service.retrieve(context={"user": column(4)}, k=400, attributes=("studio",))
+    studios = neighbors.attributes["studio"]
+    chosen_positions: list[int] = []
+    for position, studio in enumerate(studios):
+        if (
+            studio is None
+            or [studios[chosen_position] for chosen_position in chosen_positions].count(studio) < 2
+        ):
+            chosen_positions.append(position)
     for k in (8, 30, 390):
         ids, _ = answer_of(
             service,
@@ -158,7 +170,7 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
             pool_size=candidates and max(candidates, k),
             crowding={"studio": 2},
         )
-        assert ids == found.ids[kept[:k]].tolist()
+        assert ids == neighbors.ids[chosen_positions[:k]].tolist()
 
 
 @pytest.mark.parametrize("candidates", [0, 8])
@@ -167,32 +179,39 @@ def test_crowding_by_several_attributes_takes_the_best_that_each_of_them_leaves(
 ) -> None:
     service = load(size=400)
     names = ("studio", "classic")
-    found = service.retrieve(context={"user": column(4)}, k=400, attributes=names)
-    values = list(zip(*[found.attributes[name] for name in names], strict=True))
-    kept: list[int] = []
-    for place, (studio, classic) in enumerate(values):
-        studios = [values[each][0] for each in kept].count(studio)
-        classics = [values[each][1] for each in kept].count(classic)
+    neighbors = service.retrieve(context={"user": column(4)}, k=400, attributes=names)
+    values = list(zip(*[neighbors.attributes[name] for name in names], strict=True))
+    chosen_positions: list[int] = []
+    for position, (studio, classic) in enumerate(values):
+        studios = [values[chosen_position][0] for chosen_position in chosen_positions].count(studio)
+        classics = [values[chosen_position][1] for chosen_position in chosen_positions].count(
+            classic
+        )
         if (studio is None or studios < 2) and (classic is None or classics < 5):
-            kept.append(place)
+            chosen_positions.append(position)
     ids, _ = answer_of(service, k=8, pool_size=candidates, crowding={"studio": 2, "classic": 5})
-    assert ids == found.ids[kept[:8]].tolist()
+    assert ids == neighbors.ids[chosen_positions[:8]].tolist()
 
 
 def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load: Load) -> None:
     service = load(size=400)
     vectors = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
     request = {"vectors": vectors, "query_offsets": np.array([0, 2, 5]), "attributes": ("studio",)}
-    found = service.retrieve(k=400, **request)
+    neighbors = service.retrieve(k=400, **request)
     crowded = service.retrieve(k=9, pool_size=9, crowding={"studio": 1}, explain=True, **request)
-    assert [each.matches for each in crowded.explanations] == [400, 400]
+    assert [explanation.matches for explanation in crowded.explanations] == [400, 400]
     for first, last, start in ((0, 400, 0), (400, 800, 9)):
-        kept: list[int] = []
-        for place in range(first, last):
-            studio = found.attributes["studio"][place]
-            if studio is None or studio not in [found.attributes["studio"][each] for each in kept]:
-                kept.append(place)
-        assert crowded.ids[start : start + 9].tolist() == found.ids[kept[:9]].tolist()
+        chosen_positions: list[int] = []
+        for position in range(first, last):
+            studio = neighbors.attributes["studio"][position]
+            if studio is None or studio not in [
+                neighbors.attributes["studio"][chosen_position]
+                for chosen_position in chosen_positions
+            ]:
+                chosen_positions.append(position)
+        assert (
+            crowded.ids[start : start + 9].tolist() == neighbors.ids[chosen_positions[:9]].tolist()
+        )
 
 
 @pytest.mark.parametrize(
@@ -219,30 +238,34 @@ def test_pages_of_a_pool_make_up_its_list(load: Load, call: str, options: dict[s
         )
 
     whole = page(0, 60)
-    found = list[int]()
+    page_ids = list[int]()
     for offset in range(0, 56, 7):
         part = page(offset, 7)
-        found += part.ids.tolist()
+        page_ids += part.ids.tolist()
         (explanation,) = part.explanations
         ended = "the pool of 60 candidates has no more neighbors"
         assert explanation.shortfall == ("" if part.ids.size == 7 else ended)
-    assert len(set(found)) == len(found) > 14
-    assert found == whole.ids[:56].tolist()
+    assert len(set(page_ids)) == len(page_ids) > 14
+    assert page_ids == whole.ids[:56].tolist()
 
 
 def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load) -> None:
     service = load()
-    found = all_of(service)
+    all_neighbors = all_of(service)
     ids, _ = answer_of(service, k=10, diversity=0.6)
-    places = {one: place for place, one in enumerate(service.small.ids.tolist())}
-    vectors = np.array([service.small.vectors[places[one]] for one, _, _ in found], float)
-    order = {one: place for place, (one, _, _) in enumerate(found)}
-    for step, one in enumerate(ids):
-        chosen = [order[each] for each in ids[:step]]
-        left = [place for place in range(len(found)) if place not in chosen]
-        gains = diverse_by_loops([score for _, score, _ in found], vectors, 0.6, chosen, left)
-        assert gains[order[one]] >= max(gains.values()) - 1e-5
-    assert ids != [one for one, _, _ in found[:10]]
+    positions = {movie_id: position for position, movie_id in enumerate(service.small.ids.tolist())}
+    vectors = np.array(
+        [service.small.vectors[positions[movie_id]] for movie_id, _, _ in all_neighbors], float
+    )
+    order = {movie_id: position for position, (movie_id, _, _) in enumerate(all_neighbors)}
+    for step, next_id in enumerate(ids):
+        chosen = [order[chosen_id] for chosen_id in ids[:step]]
+        remaining = [position for position in range(len(all_neighbors)) if position not in chosen]
+        gains = diverse_by_loops(
+            [score for _, score, _ in all_neighbors], vectors, 0.6, chosen, remaining
+        )
+        assert gains[order[next_id]] >= max(gains.values()) - 1e-5
+    assert ids != [movie_id for movie_id, _, _ in all_neighbors[:10]]
     assert answer_of(service, k=10, diversity=0.0) == answer_of(service, k=10)
 
 

@@ -35,8 +35,8 @@ def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Loa
     index = service.version.indexes["movies"].here
     assert index is not None
     assert index.approximate is not None
-    found, _ = index.approximate.search(vectors, 200)
-    assert (found < 0).any(), "the tree alone finds too few, else this test shows nothing"
+    fetched, _ = index.approximate.search(vectors, 200)
+    assert (fetched < 0).any(), "the tree alone finds too few, else this test shows nothing"
 
     excluded = service.small.ids[::2]
     answer = service.retrieve(vectors=vectors, k=150, exclude_ids=IdLists(excluded))
@@ -76,7 +76,9 @@ def test_queries_with_exclusions_of_their_own_share_one_deny_list(load: Load) ->
     tracemalloc.stop()
     assert peak_bytes < denied.nbytes / 10
     assert allowed.denied is denied
-    assert [each.tolist() for each in allowed.excluded] == [[place] for place in range(32)]
+    assert [excluded.tolist() for excluded in allowed.excluded] == [
+        [position] for position in range(32)
+    ]
 
 
 @pytest.mark.parametrize(

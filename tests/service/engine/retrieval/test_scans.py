@@ -71,8 +71,8 @@ def exact_list(
     index: LoadedIndex, query: NDArray[np.float32], matching: NDArray[np.bool_], k: int
 ) -> list[int]:
     exact = ExactIndex(index.vectors, index.entry.distance)
-    found, _ = exact.search(query[np.newaxis], k, np.flatnonzero(matching))
-    return [each for each in found[0].tolist() if each >= 0]
+    exact_positions, _ = exact.search(query[np.newaxis], k, np.flatnonzero(matching))
+    return [position for position in exact_positions[0].tolist() if position >= 0]
 
 
 def scanned(index: LoadedIndex, matching: int, k: int) -> bool:
@@ -89,13 +89,13 @@ def test_scan_has_the_recall_at_every_k(index: LoadedIndex, name: str, below: in
     """Also where what matches lies together: near to some queries and far from the others."""
     matching = attributes()[name] < below
     assert scanned(index, int(matching.sum()), k) == (k < 1000)
-    sent = Filter({name: Condition(lt=below)})
+    percent_filter = Filter({name: Condition(lt=below)})
     hits = 0
     for query in QUERIES:
-        found = find(index, query[np.newaxis], k, filter=sent, recall=0.9)
-        assert matching[found.positions].all()
-        assert found.positions.size == k
-        hits += len({*found.positions.tolist()} & {*exact_list(index, query, matching, k)})
+        neighbors = find(index, query[np.newaxis], k, filter=percent_filter, recall=0.9)
+        assert matching[neighbors.positions].all()
+        assert neighbors.positions.size == k
+        hits += len({*neighbors.positions.tolist()} & {*exact_list(index, query, matching, k)})
     assert hits / (k * len(QUERIES)) >= 0.9
 
 
@@ -107,9 +107,11 @@ def test_recall_of_one_with_a_filter_misses_no_neighbor(index: LoadedIndex, reci
         index = replace(index, entry=entry, plans={})
     for name, below in (("percent", 20), ("cluster", 20), ("percent", 80)):
         matching = attributes()[name] < below
-        sent = Filter({name: Condition(lt=below)})
-        found = find(index, QUERIES[:20], 10, filter=sent, recall=0.0 if recipe else 1.0)
-        for row, query in zip(found.positions.reshape(20, 10), QUERIES, strict=False):
+        percent_filter = Filter({name: Condition(lt=below)})
+        neighbors = find(
+            index, QUERIES[:20], 10, filter=percent_filter, recall=0.0 if recipe else 1.0
+        )
+        for row, query in zip(neighbors.positions.reshape(20, 10), QUERIES, strict=False):
             assert row.tolist() == exact_list(index, query, matching, 10)
 
 
@@ -136,30 +138,30 @@ def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
     wanted = 0
     for seed in cases:
         random = Random(seed)
-        sent, matching = a_filter(random)
+        random_filter, matching = a_filter(random)
         k = random.choice([1, 10, 30, 100])
         chosen = random.sample(range(len(QUERIES)), 3)
         excluded = random.sample(range(SIZE), random.choice([0, 0, 5]))
-        options: dict[str, Any] = {"filter": sent, "recall": 0.9}
+        options: dict[str, Any] = {"filter": random_filter, "recall": 0.9}
         if excluded:
             options["exclude_ids"] = IdLists(np.array(excluded))
         alone = [
-            find(without_cache(index), QUERIES[[each]], k, **options).positions.tolist()
-            for each in chosen
+            find(without_cache(index), QUERIES[[query_number]], k, **options).positions.tolist()
+            for query_number in chosen
         ]
         together = find(index, QUERIES[chosen], k, **options)
-        again = [find(index, QUERIES[[each]], k, **options) for each in chosen]
+        repeated = [find(index, QUERIES[[query_number]], k, **options) for query_number in chosen]
         split = np.split(together.positions, together.offsets[1:-1])
-        assert [each.tolist() for each in split] == alone, seed
-        assert [each.positions.tolist() for each in again] == alone, seed
+        assert [positions.tolist() for positions in split] == alone, seed
+        assert [neighbors.positions.tolist() for neighbors in repeated] == alone, seed
 
         allowed = matching.copy()
         allowed[excluded] = False
-        for each, found in zip(chosen, alone, strict=True):
-            assert allowed[found].all(), seed
-            true = exact_list(index, QUERIES[each], allowed, k)
-            assert len(found) == len(true), seed
-            hits += len({*found} & {*true})
+        for number, expected in zip(chosen, alone, strict=True):
+            assert allowed[expected].all(), seed
+            true = exact_list(index, QUERIES[number], allowed, k)
+            assert len(expected) == len(true), seed
+            hits += len({*expected} & {*true})
             wanted += len(true)
         scans += scanned(index, int(matching.sum()), k)
     assert hits / wanted >= 0.9
@@ -167,20 +169,22 @@ def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
 
 
 def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
-    sent = Filter({"percent": Condition(lt=20)})
+    percent_filter = Filter({"percent": Condition(lt=20)})
     matching = attributes()["percent"] < 20
     for query in QUERIES[:10]:
-        free = find(index, query[np.newaxis], 30, filter=sent).positions.tolist()
+        free = find(index, query[np.newaxis], 30, filter=percent_filter).positions.tolist()
         excluded = IdLists(np.array(free[3:20:4]))
-        fewer = find(index, query[np.newaxis], 30, filter=sent, exclude_ids=excluded)
-        expected = [each for each in free if each not in {*free[3:20:4]}]
+        fewer = find(index, query[np.newaxis], 30, filter=percent_filter, exclude_ids=excluded)
+        expected = [position for position in free if position not in {*free[3:20:4]}]
         assert fewer.positions.tolist()[: len(expected)] == expected
 
         # All that are near: others are found farther away.
         seen = exact_list(index, query, matching, 2000)
         allowed = matching.copy()
         allowed[seen] = False
-        far = find(index, query[np.newaxis], 30, filter=sent, exclude_ids=IdLists(np.array(seen)))
+        far = find(
+            index, query[np.newaxis], 30, filter=percent_filter, exclude_ids=IdLists(np.array(seen))
+        )
         true = exact_list(index, query, allowed, 30)
         assert len({*far.positions.tolist()} & {*true}) >= 24
         assert allowed[far.positions].all()
@@ -188,10 +192,10 @@ def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
 
 def test_codes_of_a_filter_are_cached_within_their_bytes(index: LoadedIndex) -> None:
     cached = replace(index, compiled=FilterCache(4 << 20))
-    sent = Filter({"percent": Condition(lt=20)})
+    percent_filter = Filter({"percent": Condition(lt=20)})
     matching = int((attributes()["percent"] < 20).sum())
     assert scanned(index, matching, 10)
-    find(cached, QUERIES[:1], 10, filter=sent)
+    find(cached, QUERIES[:1], 10, filter=percent_filter)
     # 4 bytes for each position and 8 of codes; neither a mask nor vectors.
     assert 12 * matching <= cached.compiled.bytes <= 12 * matching + 2000
 
@@ -217,14 +221,16 @@ def test_costs_in_the_manifest_choose_whether_codes_are_scanned(index: LoadedInd
 
 
 def test_more_is_reordered_for_a_higher_recall(index: LoadedIndex) -> None:
-    sent = Filter({"cluster": Condition(lt=20)})
+    cluster_filter = Filter({"cluster": Condition(lt=20)})
     scored = []
     for recall in (0.8, 0.95, 0.99):
-        found = [
-            find(index, query[np.newaxis], 100, filter=sent, recall=recall).explanations[0]
+        explanations = [
+            find(index, query[np.newaxis], 100, filter=cluster_filter, recall=recall).explanations[
+                0
+            ]
             for query in QUERIES
         ]
-        scored.append(sum(each.scored for each in found))
+        scored.append(sum(explanation.scored for explanation in explanations))
     assert scored[0] < scored[1] < scored[2]
 
 
@@ -232,6 +238,6 @@ def test_vectors_that_codes_cannot_tell_apart_are_found(tmp_path: Path) -> None:
     vectors = np.ones((SIZE, 4), np.float32)
     percent = np.arange(SIZE) % 100
     index = load_index(tmp_path, vectors, {"percent": percent}, parameters=TREE, coded=True)
-    found = find(index, vectors[:1], 20, filter=Filter({"percent": Condition(lt=20)}))
-    assert found.positions.size == 20
-    assert (percent[found.positions] < 20).all()
+    neighbors = find(index, vectors[:1], 20, filter=Filter({"percent": Condition(lt=20)}))
+    assert neighbors.positions.size == 20
+    assert (percent[neighbors.positions] < 20).all()

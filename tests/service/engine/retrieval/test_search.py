@@ -75,13 +75,13 @@ def best(
     index: LoadedIndex, query: NDArray[np.float32], allowed: NDArray[np.bool_], k: int
 ) -> list[int]:
     """The k nearest of what is allowed, in float64."""
-    places = np.flatnonzero(allowed)
-    scores = _scores(index, query.tobytes())[places]
-    if len(places) > k:
+    positions = np.flatnonzero(allowed)
+    scores = _scores(index, query.tobytes())[positions]
+    if len(positions) > k:
         near = scores >= np.partition(scores, -k)[-k]
-        places = places[near]
+        positions = positions[near]
         scores = scores[near]
-    return list(places[np.argsort(-scores, kind="stable")[:k]].tolist())
+    return list(positions[np.argsort(-scores, kind="stable")[:k]].tolist())
 
 
 @lru_cache(50)
@@ -98,23 +98,23 @@ def _wide(index: LoadedIndex) -> NDArray[np.float64]:
 def recall(
     index: LoadedIndex, queries: NDArray[np.float32], allowed: NDArray[np.bool_], **request: Any
 ) -> tuple[float, set[str]]:
-    """Recall against brute force, each query alone, and the paths taken; checks how many there are,
+    """Recall against exact search, each query alone, and the paths taken; checks how many there are,
     and which.
     """
     hits = 0
     paths = set[str]()
     wanted = min(K, int(np.count_nonzero(allowed)))
     for query in queries:
-        found = find(index, query[np.newaxis], K, **request)
-        assert found.positions.size == wanted
-        assert allowed[found.positions].all()
-        hits += len(set(found.positions.tolist()) & set(best(index, query, allowed, K)))
-        paths.add(found.explanations[0].path)
+        neighbors = find(index, query[np.newaxis], K, **request)
+        assert neighbors.positions.size == wanted
+        assert allowed[neighbors.positions].all()
+        hits += len(set(neighbors.positions.tolist()) & set(best(index, query, allowed, K)))
+        paths.add(neighbors.explanations[0].path)
     return hits / (len(queries) * wanted), paths
 
 
 def allow(**values: Any) -> Filter:
-    return Filter({name: Condition(allow=np.atleast_1d(each)) for name, each in values.items()})
+    return Filter({name: Condition(allow=np.atleast_1d(value)) for name, value in values.items()})
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_search_with_a_filter_of_matches_far_from_the_query_has_the_recall(
     index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, share: float
 ) -> None:
     clusters = attributes["cluster"]
-    centres = np.array([index.vectors[clusters == each].mean(axis=0) for each in range(200)])
+    centres = np.array([index.vectors[clusters == cluster].mean(axis=0) for cluster in range(200)])
     hits = []
     for query in queries[::4]:
         farthest = np.argsort(centres @ query)[: int(200 * share)]
-        found, _ = recall(
+        measured_recall, _ = recall(
             index, query[np.newaxis], np.isin(clusters, farthest), filter=allow(cluster=farthest)
         )
-        hits.append(found)
+        hits.append(measured_recall)
     assert np.mean(hits) >= 0.95
 
 
@@ -173,15 +173,17 @@ def test_tree_that_reorders_few_for_each_neighbor_has_the_recall_with_a_filter(
         "recall": index.entry.recall.model_copy(update={"k": k}),
         "costs": COSTS.model_copy(update={"exact_start": 1e6}),
     }
-    few = replace(index, entry=index.entry.model_copy(update=changes), plans={})
+    reordering_few = replace(index, entry=index.entry.model_copy(update=changes), plans={})
     everything = np.ones(SIZE, bool)
 
     def recall_of(allowed: NDArray[np.bool_], **request: Any) -> float:
         hits = 0
         for query in queries:
-            found = find(few, query[np.newaxis], k, recall=0.95, **request)
-            assert found.explanations[0].path == "index"
-            hits += len({*found.positions.tolist()} & {*best(few, query, allowed, k)})
+            neighbors = find(reordering_few, query[np.newaxis], k, recall=0.95, **request)
+            assert neighbors.explanations[0].path == "index"
+            hits += len(
+                {*neighbors.positions.tolist()} & {*best(reordering_few, query, allowed, k)}
+            )
         return hits / (k * len(queries))
 
     filtered = recall_of(attributes[name] == 1, filter=allow(**{name: 1}))
@@ -195,8 +197,8 @@ def test_search_for_more_neighbors_than_the_recipe_names_has_the_recall(
     everything = np.ones(SIZE, bool)
     hits = 0
     for query in queries:
-        found = find(index, query[np.newaxis], k).positions.tolist()
-        hits += len({*found} & {*best(index, query, everything, k)})
+        positions = find(index, query[np.newaxis], k).positions.tolist()
+        hits += len({*positions} & {*best(index, query, everything, k)})
     assert hits / (len(queries) * k) >= 0.95
 
 
@@ -211,9 +213,9 @@ def test_higher_recall_than_that_of_the_recipe_is_reached_for_more_neighbors(
     everything = np.ones(SIZE, bool)
     hits = 0
     for query in queries[:20]:
-        found = find(deep, query[np.newaxis], k, recall=0.95)
-        assert found.explanations[0].path == "index"
-        hits += len({*found.positions.tolist()} & {*best(index, query, everything, k)})
+        neighbors = find(deep, query[np.newaxis], k, recall=0.95)
+        assert neighbors.explanations[0].path == "index"
+        hits += len({*neighbors.positions.tolist()} & {*best(index, query, everything, k)})
     assert hits / (20 * k) >= 0.95
 
 
@@ -244,8 +246,8 @@ def test_list_does_not_depend_on_what_other_queries_exclude(
     sizes = [number % 2 * 500 for number in range(len(queries))]
     ids = np.concatenate([np.arange(size) for size in sizes])
     offsets = np.cumsum([0, *sizes])
-    found = coarsely(index, queries, k, exclude_ids=IdLists(ids, offsets))
-    together = np.split(found.positions, found.offsets[1:-1])
+    neighbors = coarsely(index, queries, k, exclude_ids=IdLists(ids, offsets))
+    together = np.split(neighbors.positions, neighbors.offsets[1:-1])
     for number in range(0, len(queries), 2):
         assert together[number].tolist() == alone[number].tolist()
 
@@ -257,9 +259,11 @@ def test_list_without_a_candidate_is_the_same_but_for_it(
         listed = coarsely(index, query[np.newaxis], K).positions.tolist()
         for absent in (listed[7], listed[-1], (listed[0] + 1) % SIZE):
             excluded = IdLists(np.array([absent]))
-            found = coarsely(index, query[np.newaxis], K, exclude_ids=excluded).positions.tolist()
+            positions = coarsely(
+                index, query[np.newaxis], K, exclude_ids=excluded
+            ).positions.tolist()
             remaining = [position for position in listed if position != absent]
-            assert found[: len(remaining)] == remaining
+            assert positions[: len(remaining)] == remaining
 
 
 def test_list_does_not_depend_on_what_was_requested_before(
@@ -271,14 +275,14 @@ def test_list_does_not_depend_on_what_was_requested_before(
         for query in queries:
             index.compiled.forget(index)
             first += coarsely(index, query[np.newaxis], K, filter=condition).positions.tolist()
-        again = coarsely(index, queries, K, filter=condition)
-        assert again.positions.tolist() == first
+        repeated = coarsely(index, queries, K, filter=condition)
+        assert repeated.positions.tolist() == first
 
 
 def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
     index: LoadedIndex, queries: NDArray[np.float32]
 ) -> None:
-    known: dict[tuple[int, int], bytes] = {}
+    earlier_lists: dict[tuple[int, int], bytes] = {}
     requests: list[dict[str, Any]] = [
         {},
         {"exact": True},
@@ -292,21 +296,23 @@ def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
     ]
     for request in requests:
         for together in (queries, queries[5:6], queries[6:7]):
-            found = find(index, together, 50, **request)
+            neighbors = find(index, together, 50, **request)
             first = 0
             if len(together) == 1:
                 first = 5 if together[0, 0] == queries[5, 0] else 6
-            for at, (start, end) in enumerate(
-                zip(found.offsets[:-1], found.offsets[1:], strict=True)
+            for query_number, (start, end) in enumerate(
+                zip(neighbors.offsets[:-1], neighbors.offsets[1:], strict=True)
             ):
                 for position, score in zip(
-                    found.positions[start:end], found.scores[start:end], strict=True
+                    neighbors.positions[start:end], neighbors.scores[start:end], strict=True
                 ):
                     assert (
-                        known.setdefault((first + at, int(position)), score.tobytes())
+                        earlier_lists.setdefault(
+                            (first + query_number, int(position)), score.tobytes()
+                        )
                         == score.tobytes()
                     )
-    assert len(known) > 50 * len(queries)
+    assert len(earlier_lists) > 50 * len(queries)
 
 
 def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
@@ -418,9 +424,11 @@ def test_search_explains_matches_path_and_shortfall(
     query = np.ones((1, DIM), np.float32)
     matching = np.flatnonzero((attributes["thousandth"] == 5) & (attributes["tenth"] == 3))
     filters = allow(thousandth=5, tenth=3)
-    found = find(index, query, 50, filter=filters, exclude_ids=IdLists(np.append(matching[:2], 0)))
-    (explained,) = found.explanations
-    assert sorted(found.positions.tolist()) == matching[2:].tolist()
+    neighbors = find(
+        index, query, 50, filter=filters, exclude_ids=IdLists(np.append(matching[:2], 0))
+    )
+    (explained,) = neighbors.explanations
+    assert sorted(neighbors.positions.tolist()) == matching[2:].tolist()
     assert (explained.path, explained.matches, explained.scored) == (
         "exact",
         matching.size - 2,
@@ -442,14 +450,14 @@ def test_filters_used_again_are_cached_within_their_bytes(tmp_path: Path) -> Non
     tree = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 30}
     group = np.arange(2000) % 40
     index = load_index(tmp_path, vectors, {"group": group}, parameters=tree, cache_bytes=20_000)
-    held = []
-    for each in [0, 0, *range(40), 0]:
-        found = find(index, vectors[:1], 5, filter=allow(group=each))
-        expected = best(index, vectors[0], group == each, 5)
-        assert found.positions.tolist() == expected
-        held.append(index.compiled.bytes)
-    assert held[0] < held[1], "the vectors are kept when it is asked again"
-    assert 0 < max(held) <= 20_000
+    cached_bytes = []
+    for group_number in [0, 0, *range(40), 0]:
+        neighbors = find(index, vectors[:1], 5, filter=allow(group=group_number))
+        expected = best(index, vectors[0], group == group_number, 5)
+        assert neighbors.positions.tolist() == expected
+        cached_bytes.append(index.compiled.bytes)
+    assert cached_bytes[0] < cached_bytes[1], "the vectors are kept when it is requested again"
+    assert 0 < max(cached_bytes) <= 20_000
     index.compiled.forget(index)
     assert index.compiled.bytes == 0
 
@@ -469,12 +477,12 @@ def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, dist
         scores = np.divide(
             wide @ query, lengths * np.linalg.norm(query), out=np.zeros(3000), where=lengths > 0
         )
-    places = np.flatnonzero(group == 0)
-    expected = places[np.argsort(-scores[places], kind="stable")[:30]]
+    positions = np.flatnonzero(group == 0)
+    expected = positions[np.argsort(-scores[positions], kind="stable")[:30]]
     for _ in range(3):
-        found = find(index, query[np.newaxis].astype(np.float32), 30, filter=allow(group=0))
-        assert found.positions.tolist() == expected.tolist()
-        np.testing.assert_allclose(found.scores, scores[expected], rtol=1e-4, atol=1e-5)
+        neighbors = find(index, query[np.newaxis].astype(np.float32), 30, filter=allow(group=0))
+        assert neighbors.positions.tolist() == expected.tolist()
+        np.testing.assert_allclose(neighbors.scores, scores[expected], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
@@ -493,13 +501,13 @@ def test_negative_examples_take_neighbors_like_them_off_the_list(
     def found(**request: Any) -> list[int]:
         return retrieve_ids(index, vectors=np.repeat(query, 2, axis=0), k=40, **request)
 
-    both = found()
-    assert {each % 2 for each in both[:40]} == {0, 1}
-    assert both[:40] == both[40:]
+    both_groups = found()
+    assert {position % 2 for position in both_groups[:40]} == {0, 1}
+    assert both_groups[:40] == both_groups[40:]
     disliked = IdLists(np.array([1, 3, 5, 10**6]), np.array([0, 0, 4]))
     moved = found(negative_ids=disliked)
-    assert moved[:40] == both[:40]
-    assert {each % 2 for each in moved[40:]} == {0}
+    assert moved[:40] == both_groups[:40]
+    assert {position % 2 for position in moved[40:]} == {0}
     everyone = found(negative_ids=IdLists(np.array([1, 3, 5])))
     assert everyone[:40] == everyone[40:] == moved[40:]
     excluded = IdLists(np.array([0, 2]))

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.anyio
 FAR = 1e9
 
 
-class Bench:
+class Simulation:
     """A scheduler over a clock that the test sets; remembers which jobs were computed together, and
     where.
     """
@@ -121,7 +121,7 @@ class Bench:
         return first
 
 
-Make = Callable[..., Bench]
+Make = Callable[..., Simulation]
 
 
 @pytest.fixture
@@ -130,333 +130,349 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def bench() -> Iterator[Make]:
-    made: list[Bench] = []
+def simulate() -> Iterator[Make]:
+    simulations: list[Simulation] = []
 
-    def make(**options: Any) -> Bench:
-        made.append(Bench(**options))
-        return made[-1]
+    def make(**options: Any) -> Simulation:
+        simulations.append(Simulation(**options))
+        return simulations[-1]
 
     yield make
-    for each in made:
-        each.scheduler.close()
+    for simulation in simulations:
+        simulation.scheduler.close()
 
 
 @pytest.mark.parametrize(
     ("inline_max_s", "on_loop"), [(1.0, [False, True, True]), (0.0, [False] * 3)]
 )
 async def test_scheduler_kind_that_is_known_to_be_short_is_computed_on_the_loop(
-    bench: Make, inline_max_s: float, on_loop: list[bool]
+    simulate: Make, inline_max_s: float, on_loop: list[bool]
 ) -> None:
-    one = bench(inline_max_s=inline_max_s)
+    simulation = simulate(inline_max_s=inline_max_s)
     for request in range(3):
-        assert await one.run(request) == request
-    assert one.on_loop == on_loop
+        assert await simulation.run(request) == request
+    assert simulation.on_loop == on_loop
 
 
-async def test_scheduler_equal_keys_in_one_turn_are_one_batch_in_order(bench: Make) -> None:
-    one = bench()
-    await one.learn()
-    waiting = [one.run(n, key="same") for n in range(5)] + [
-        one.run("other", key="x"),
-        one.run("alone"),
+async def test_scheduler_equal_keys_in_one_turn_are_one_batch_in_order(simulate: Make) -> None:
+    simulation = simulate()
+    await simulation.learn()
+    waiting = [simulation.run(n, key="same") for n in range(5)] + [
+        simulation.run("other", key="x"),
+        simulation.run("alone"),
     ]
     assert await asyncio.gather(*waiting) == [0, 1, 2, 3, 4, "other", "alone"]
-    assert one.batches == [[0, 1, 2, 3], [4], ["other"], ["alone"]]
+    assert simulation.batches == [[0, 1, 2, 3], [4], ["other"], ["alone"]]
 
 
-async def test_scheduler_batch_on_the_loop_is_as_short_as_its_limit(bench: Make) -> None:
-    one = bench(inline_max_s=0.01)
-    await one.learn()
-    one.scheduler.estimates.observe("slow", 0.004)
-    jobs = [one.run(number, key="same", kind="slow") for number in range(6)]
+async def test_scheduler_batch_on_the_loop_is_as_short_as_its_limit(simulate: Make) -> None:
+    simulation = simulate(inline_max_s=0.01)
+    await simulation.learn()
+    simulation.scheduler.estimates.observe("slow", 0.004)
+    jobs = [simulation.run(number, key="same", kind="slow") for number in range(6)]
     await asyncio.gather(*jobs)
-    assert all(one.on_loop[1:])
-    assert [len(batch) for batch in one.batches] == [2, 2, 2]
+    assert all(simulation.on_loop[1:])
+    assert [len(batch) for batch in simulation.batches] == [2, 2, 2]
 
 
-async def test_scheduler_batch_of_long_jobs_is_as_short_as_its_limit(bench: Make) -> None:
-    one = bench(inline_max_s=0.0)
-    one.scheduler.estimates.observe("slow", 0.002)
-    first = await one.hold()
-    jobs = [one.run(number, key="same", kind="slow") for number in range(5)]
+async def test_scheduler_batch_of_long_jobs_is_as_short_as_its_limit(simulate: Make) -> None:
+    simulation = simulate(inline_max_s=0.0)
+    simulation.scheduler.estimates.observe("slow", 0.002)
+    first = await simulation.hold()
+    jobs = [simulation.run(number, key="same", kind="slow") for number in range(5)]
     await asyncio.sleep(0)
-    one.release.set()
+    simulation.release.set()
     await asyncio.gather(first, *jobs)
-    assert [len(batch) for batch in one.batches] == [1, 2, 2, 1]
+    assert [len(batch) for batch in simulation.batches] == [1, 2, 2, 1]
 
 
-async def test_scheduler_batch_of_a_kind_of_unknown_time_is_limited_by_cost(bench: Make) -> None:
-    one = bench(max_queued=100_000)
-    first = await one.hold()
-    jobs = [one.run(cost, key="same", cost=cost) for cost in (3000, 1000, 1000, 9000)]
+async def test_scheduler_batch_of_a_kind_of_unknown_time_is_limited_by_cost(simulate: Make) -> None:
+    simulation = simulate(max_queued=100_000)
+    first = await simulation.hold()
+    jobs = [simulation.run(cost, key="same", cost=cost) for cost in (3000, 1000, 1000, 9000)]
     await asyncio.sleep(0)
-    one.release.set()
+    simulation.release.set()
     await asyncio.gather(first, *jobs)
-    assert one.batches == [["first"], [3000, 1000], [1000], [9000]]
+    assert simulation.batches == [["first"], [3000, 1000], [1000], [9000]]
 
 
-async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(bench: Make) -> None:
-    one = bench()
-    await one.learn()
-    before = one.scheduler.estimates.expected("kind") or 0.0
-    one.before = lambda: one.advance(0.02)
-    one.answer = lambda request: InvalidArgument("no")
+async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(simulate: Make) -> None:
+    simulation = simulate()
+    await simulation.learn()
+    before = simulation.scheduler.estimates.expected("kind") or 0.0
+    simulation.before = lambda: simulation.advance(0.02)
+    simulation.answer = lambda request: InvalidArgument("no")
     with pytest.raises(InvalidArgument):
-        await one.run("fails")
-    assert (one.scheduler.estimates.expected("kind") or 0.0) > before
+        await simulation.run("fails")
+    assert (simulation.scheduler.estimates.expected("kind") or 0.0) > before
 
 
-async def test_scheduler_kinds_that_only_failed_are_not_kept(bench: Make) -> None:
-    one = bench()
-    one.before = lambda: one.advance(0.02)
-    one.answer = lambda request: InvalidArgument("no")
+async def test_scheduler_kinds_that_only_failed_are_not_kept(simulate: Make) -> None:
+    simulation = simulate()
+    simulation.before = lambda: simulation.advance(0.02)
+    simulation.answer = lambda request: InvalidArgument("no")
     for number in range(3):
         with pytest.raises(InvalidArgument):
-            await one.run("fails", kind=f"named by a client {number}")
-        assert one.scheduler.estimates.expected(f"named by a client {number}") is None
+            await simulation.run("fails", kind=f"named by a client {number}")
+        assert simulation.scheduler.estimates.expected(f"named by a client {number}") is None
 
 
-async def test_scheduler_cost_of_failed_requests_keeps_nobody_out(bench: Make) -> None:
-    one = bench(max_queued=10)
-    one.answer = lambda request: InvalidArgument("no")
+async def test_scheduler_cost_of_failed_requests_keeps_nobody_out(simulate: Make) -> None:
+    simulation = simulate(max_queued=10)
+    simulation.answer = lambda request: InvalidArgument("no")
     for _ in range(3):
         with pytest.raises(InvalidArgument):
-            await one.run("fails", cost=1_000)
-    waiting = one.run("a", cost=5)
+            await simulation.run("fails", cost=1_000)
+    waiting = simulation.run("a", cost=5)
     await asyncio.sleep(0)
-    assert one.scheduler.overload("m", "rank", FAR) is None
+    assert simulation.scheduler.overload("m", "rank", FAR) is None
     await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def test_scheduler_expensive_requests_keep_none_out_of_a_queue_that_is_half_empty(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench(max_queued=10)
+    simulation = simulate(max_queued=10)
     for _ in range(3):
-        await one.run("a", cost=1_000)
-    waiting = one.run("a", cost=5)
+        await simulation.run("a", cost=1_000)
+    waiting = simulation.run("a", cost=5)
     await asyncio.sleep(0)
-    assert one.scheduler.overload("m", "rank", FAR) is None
+    assert simulation.scheduler.overload("m", "rank", FAR) is None
     await waiting
 
 
-async def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(bench: Make) -> None:
-    one = bench(inline_max_s=0.0)
-    first = await one.hold()
-    later = [one.run(n, key="same") for n in range(2)]
+async def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(simulate: Make) -> None:
+    simulation = simulate(inline_max_s=0.0)
+    first = await simulation.hold()
+    later = [simulation.run(n, key="same") for n in range(2)]
     await asyncio.sleep(0)
-    one.release.set()
+    simulation.release.set()
     assert await asyncio.gather(first, *later) == ["first", 0, 1]
-    assert one.batches == [["first"], [0, 1]]
+    assert simulation.batches == [["first"], [0, 1]]
 
 
-async def test_scheduler_queue_full_by_cost_rejects_with_retry_after(bench: Make) -> None:
-    one = bench(max_queued=10)
-    await one.learn()
-    accepted = [one.run("a", cost=50), one.run("b", cost=1)]
+async def test_scheduler_queue_full_by_cost_rejects_with_retry_after(simulate: Make) -> None:
+    simulation = simulate(max_queued=10)
+    await simulation.learn()
+    accepted = [simulation.run("a", cost=50), simulation.run("b", cost=1)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded) as rejected:
-        await one.scheduler.run(one.job("c", cost=1))
+        await simulation.scheduler.run(simulation.job("c", cost=1))
     assert (rejected.value.reason, rejected.value.retry_after_s) == ("queue", 0.1)
     assert await accepted[0] == "a"  # alone, whatever it costs
     assert isinstance((await asyncio.gather(accepted[1], return_exceptions=True))[0], Overloaded)
 
 
-async def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(bench: Make) -> None:
-    one = bench()
-    await one.learn()
+async def test_scheduler_deadline_before_the_estimated_turn_rejects_at_once(simulate: Make) -> None:
+    simulation = simulate()
+    await simulation.learn()
     for kind in ("slow", ("m", "rank")):
-        one.scheduler.estimates.observe(kind, 0.5)
-    first = one.run("a", kind="slow", deadline=one.now + 10)
+        simulation.scheduler.estimates.observe(kind, 0.5)
+    first = simulation.run("a", kind="slow", deadline=simulation.now + 10)
     await asyncio.sleep(0)
     with pytest.raises(Overloaded) as rejected:
-        await one.scheduler.run(one.job("b", kind="slow", deadline=one.now + 0.6))
+        await simulation.scheduler.run(
+            simulation.job("b", kind="slow", deadline=simulation.now + 0.6)
+        )
     assert rejected.value.reason == "deadline"
     assert rejected.value.retry_after_s >= 0.5
     assert await first == "a"
-    assert one.batches == [["a"]]
+    assert simulation.batches == [["a"]]
 
 
-async def test_scheduler_wait_is_corrected_by_how_long_jobs_really_waited(bench: Make) -> None:
-    one = bench()
-    await one.learn()
-    one.before = lambda: one.advance(0.01)
+async def test_scheduler_wait_is_corrected_by_how_long_jobs_really_waited(simulate: Make) -> None:
+    simulation = simulate()
+    await simulation.learn()
+    simulation.before = lambda: simulation.advance(0.01)
     for _ in range(100):
-        await one.run("usual")
+        await simulation.run("usual")
 
     def respond(request: Any) -> Any:
         # What else the loop does makes each job wait eight times as long as computing takes.
-        asyncio.get_running_loop().call_soon(one.advance, 0.07)
+        asyncio.get_running_loop().call_soon(simulation.advance, 0.07)
         return request
 
-    one.answer = respond
+    simulation.answer = respond
     for _ in range(20):
-        await asyncio.gather(*(one.run(number) for number in range(4)))
-    waiting = [one.run(number) for number in range(4)]
+        await asyncio.gather(*(simulation.run(number) for number in range(4)))
+    waiting = [simulation.run(number) for number in range(4)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded) as rejected:  # 0.05 s without the correction
-        await one.scheduler.run(one.job("late", deadline=one.now + 0.2))
+        await simulation.scheduler.run(simulation.job("late", deadline=simulation.now + 0.2))
     assert rejected.value.reason == "deadline"
     await asyncio.gather(*waiting)
 
-    one.answer = lambda request: request
+    simulation.answer = lambda request: request
     for _ in range(50):
-        await one.run("usual")
-    waiting = [one.run(number) for number in range(4)]
+        await simulation.run("usual")
+    waiting = [simulation.run(number) for number in range(4)]
     await asyncio.sleep(0)
-    assert await one.scheduler.run(one.job("in time", deadline=one.now + 0.2)) == "in time"
+    assert (
+        await simulation.scheduler.run(simulation.job("in time", deadline=simulation.now + 0.2))
+        == "in time"
+    )
     await asyncio.gather(*waiting)
 
 
 async def test_scheduler_long_turns_of_the_loop_are_added_once_whatever_the_queue(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench()
-    await one.learn()
-    one.before = lambda: one.advance(0.004)
+    simulation = simulate()
+    await simulation.learn()
+    simulation.before = lambda: simulation.advance(0.004)
     for _ in range(100):
-        waiting = [one.run(number, key="same") for number in range(4)]
+        waiting = [simulation.run(number, key="same") for number in range(4)]
         await asyncio.sleep(0)
-        one.advance(0.08)  # a turn of rejections
+        simulation.advance(0.08)  # a turn of rejections
         await asyncio.gather(*waiting)
 
-    waiting = [one.run(number, key="same") for number in range(10)]
+    waiting = [simulation.run(number, key="same") for number in range(10)]
     await asyncio.sleep(0)
     # About 0.08 s for the turn, and 0.01 s for the queue.
-    assert await one.scheduler.run(one.job("in time", deadline=one.now + 0.15)) == "in time"
+    assert (
+        await simulation.scheduler.run(simulation.job("in time", deadline=simulation.now + 0.15))
+        == "in time"
+    )
     await asyncio.gather(*waiting)
 
-    waiting = [one.run(number, key="same") for number in range(10)]
+    waiting = [simulation.run(number, key="same") for number in range(10)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
-        await one.scheduler.run(one.job("late", deadline=one.now + 0.03))
+        await simulation.scheduler.run(simulation.job("late", deadline=simulation.now + 0.03))
     await asyncio.gather(*waiting)
 
 
 async def test_scheduler_batches_get_their_share_of_a_loop_that_is_busy_with_other_things(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench()
-    await one.learn()
+    simulation = simulate()
+    await simulation.learn()
 
-    one.before = lambda: one.advance(0.001)
-    waiting = [one.run(number) for number in range(12)]
-    while not one.batches:
+    simulation.before = lambda: simulation.advance(0.001)
+    waiting = [simulation.run(number) for number in range(12)]
+    while not simulation.batches:
         await asyncio.sleep(0)
-    assert len(one.batches) == 1
-    one.now += 0.004  # a turn of rejections
-    while len(one.batches) == 1:
+    assert len(simulation.batches) == 1
+    simulation.now += 0.004  # a turn of rejections
+    while len(simulation.batches) == 1:
         await asyncio.sleep(0)
-    assert len(one.batches) == 1 + 4
+    assert len(simulation.batches) == 1 + 4
     await asyncio.gather(*waiting)
 
 
 async def test_scheduler_overloaded_lets_grpc_accept_calls_before_the_next_batch(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench()
-    await one.learn()
-    one.before = lambda: one.advance(0.01)
-    await one.run("second")
-    assert one.scheduler.overload("m", "rank", one.now) is None  # but it comes too late
-    one.scheduler.call_accepted()
-    third = one.run("third")
+    simulation = simulate()
+    await simulation.learn()
+    simulation.before = lambda: simulation.advance(0.01)
+    await simulation.run("second")
+    assert (
+        simulation.scheduler.overload("m", "rank", simulation.now) is None
+    )  # but it comes too late
+    simulation.scheduler.call_accepted()
+    third = simulation.run("third")
     for _ in range(20):
         await asyncio.sleep(0)
-    assert one.batches == [["second"]]
+    assert simulation.batches == [["second"]]
 
-    one.advance(0.001)  # No call was accepted: none waits.
+    simulation.advance(0.001)  # No call was accepted: none waits.
     assert await third == "third"
 
 
 async def test_scheduler_overloaded_computes_although_grpc_accepts_calls_without_end(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench()
-    await one.learn()
-    one.before = lambda: one.advance(0.01)
-    await one.run("second")
-    assert one.scheduler.overload("m", "rank", one.now) is None
-    third = one.run("third")
+    simulation = simulate()
+    await simulation.learn()
+    simulation.before = lambda: simulation.advance(0.01)
+    await simulation.run("second")
+    assert simulation.scheduler.overload("m", "rank", simulation.now) is None
+    third = simulation.run("third")
     for _ in range(1000):
-        one.scheduler.call_accepted()
-        one.advance(0.0001)
+        simulation.scheduler.call_accepted()
+        simulation.advance(0.0001)
         await asyncio.sleep(0)
-    assert one.batches == [["second"], ["third"]]
+    assert simulation.batches == [["second"], ["third"]]
     assert await third == "third"
 
 
-async def test_scheduler_request_before_its_body_is_judged_by_its_own_model(bench: Make) -> None:
-    one = bench()
-    await one.learn()
-    one.scheduler.estimates.observe(("heavy", "rank"), 0.5)
-    first = one.run("a")
+async def test_scheduler_request_before_its_body_is_judged_by_its_own_model(simulate: Make) -> None:
+    simulation = simulate()
+    await simulation.learn()
+    simulation.scheduler.estimates.observe(("heavy", "rank"), 0.5)
+    first = simulation.run("a")
     await asyncio.sleep(0)
-    assert one.scheduler.overload("m", "rank", one.now + 0.1) is None
-    assert one.scheduler.overload("", "rank", one.now + 0.1) is None
-    assert one.scheduler.overload("heavy", "rank", one.now + 0.1) is not None
+    assert simulation.scheduler.overload("m", "rank", simulation.now + 0.1) is None
+    assert simulation.scheduler.overload("", "rank", simulation.now + 0.1) is None
+    assert simulation.scheduler.overload("heavy", "rank", simulation.now + 0.1) is not None
     await first
 
 
 async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_others_of_its_batch(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench()
-    await one.learn()
-    one.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
-    late = one.run("late", key="k", deadline=one.now + 1)
-    gone = asyncio.ensure_future(one.run("gone", key="k"))
-    waiting = [late, gone, one.run("bad", key="k"), one.run("good", key="k")]
+    simulation = simulate()
+    await simulation.learn()
+    simulation.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
+    late = simulation.run("late", key="k", deadline=simulation.now + 1)
+    gone = asyncio.ensure_future(simulation.run("gone", key="k"))
+    waiting = [late, gone, simulation.run("bad", key="k"), simulation.run("good", key="k")]
     await asyncio.sleep(0)
-    one.now += 2
+    simulation.now += 2
     gone.cancel()
     *failed, good = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(each) for each in failed] == [
+    assert [type(failure) for failure in failed] == [
         DeadlineExceeded,
         asyncio.CancelledError,
         InvalidArgument,
     ]
     assert good == "good"
-    assert one.batches == [["bad", "good"]]
+    assert simulation.batches == [["bad", "good"]]
 
 
-async def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(bench: Make) -> None:
-    one = bench(inline_max_s=0.0)
-    first = await one.hold()
+async def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(
+    simulate: Make,
+) -> None:
+    simulation = simulate(inline_max_s=0.0)
+    first = await simulation.hold()
     hung_up = asyncio.Event()
-    job = one.job("gone")
+    job = simulation.job("gone")
     job.context.disconnected = hung_up.wait
-    waiting = asyncio.ensure_future(one.scheduler.run(job))
+    waiting = asyncio.ensure_future(simulation.scheduler.run(job))
     await asyncio.sleep(0)
     hung_up.set()
     with pytest.raises(Cancelled):
         await waiting
-    one.release.set()
+    simulation.release.set()
     assert await first == "first"
-    assert one.batches == [["first"]]
+    assert simulation.batches == [["first"]]
 
 
-async def test_scheduler_deadline_that_passes_while_computing_fails_in_time(bench: Make) -> None:
-    one = bench(inline_max_s=0.0)
-    slow = await one.hold(deadline=one.now + 1)
-    one.now += 2
+async def test_scheduler_deadline_that_passes_while_computing_fails_in_time(simulate: Make) -> None:
+    simulation = simulate(inline_max_s=0.0)
+    slow = await simulation.hold(deadline=simulation.now + 1)
+    simulation.now += 2
     with pytest.raises(DeadlineExceeded):
         await slow
-    one.release.set()
+    simulation.release.set()
 
 
-async def test_scheduler_every_outcome_releases_the_version(bench: Make) -> None:
-    one = bench(max_queued=10)
-    await one.learn()
-    gone = asyncio.ensure_future(one.run("gone"))
-    rest = [one.run("late", deadline=one.now - 1), one.run("big", cost=100), one.run("good")]
+async def test_scheduler_every_outcome_releases_the_version(simulate: Make) -> None:
+    simulation = simulate(max_queued=10)
+    await simulation.learn()
+    gone = asyncio.ensure_future(simulation.run("gone"))
+    rest = [
+        simulation.run("late", deadline=simulation.now - 1),
+        simulation.run("big", cost=100),
+        simulation.run("good"),
+    ]
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.gather(gone, *rest, return_exceptions=True)
-    one.versions.close()
-    one.versions.wait_closed()
-    assert one.closed == 1
+    simulation.versions.close()
+    simulation.versions.wait_closed()
+    assert simulation.closed == 1
 
 
 def test_compute_pool_parallel_that_fails_raises_the_failure_and_is_idle_again() -> None:
@@ -475,12 +491,12 @@ def test_compute_pool_thread_that_has_done_its_part_is_idle_before_the_slowest()
     pool = ComputePool(2)
     idle = threading.Event()
     pool.when_idle = idle.set
-    taken = threading.Barrier(2)
+    both_started = threading.Barrier(2)
     caller = threading.current_thread()
     seen: list[int] = []
 
     def compute(_: int) -> None:
-        taken.wait(20)  # both threads have one
+        both_started.wait(20)  # both threads have one
         if threading.current_thread() is caller:
             assert idle.wait(20)
             seen.append(pool.idle)
@@ -491,9 +507,9 @@ def test_compute_pool_thread_that_has_done_its_part_is_idle_before_the_slowest()
 
 
 async def test_scheduler_batch_takes_the_thread_that_has_done_its_part_of_another(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench(inline_max_s=0.0, threads=2)
+    simulation = simulate(inline_max_s=0.0, threads=2)
     queued = threading.Event()
     computed = threading.Event()
 
@@ -502,33 +518,35 @@ async def test_scheduler_batch_takes_the_thread_that_has_done_its_part_of_anothe
             computed.set()
             return request
         caller = threading.current_thread()
-        both = threading.Barrier(2)
+        both_started = threading.Barrier(2)
 
         def part(_: int) -> None:
-            both.wait(20)
+            both_started.wait(20)
             (computed if threading.current_thread() is caller else queued).wait(20)
 
-        one.entered.set()
-        one.pool.parallel(2, part)
+        simulation.entered.set()
+        simulation.pool.parallel(2, part)
         return computed.is_set()
 
-    one.answer = compute
-    large = one.run("large")
-    await asyncio.to_thread(one.entered.wait, 20)
-    later = one.run("later")
+    simulation.answer = compute
+    large = simulation.run("large")
+    await asyncio.to_thread(simulation.entered.wait, 20)
+    later = simulation.run("later")
     await asyncio.sleep(0.05)
     queued.set()
     assert list(await asyncio.gather(large, later)) == [True, "later"]
 
 
 class OtherProcess:
-    """Answers the call of a job once the test releases it."""
+    """Responds to the call of a job once the test releases it."""
 
-    def __init__(self, bench: Bench, request: Any, problem: ServiceError | None = None) -> None:
+    def __init__(
+        self, simulation: Simulation, request: Any, problem: ServiceError | None = None
+    ) -> None:
         self.called = asyncio.Event()
         self.release = asyncio.Event()
         self._problem = problem
-        bench.calls[request] = RemoteCall(asyncio.get_running_loop(), self._respond)
+        simulation.calls[request] = RemoteCall(asyncio.get_running_loop(), self._respond)
 
     async def _respond(self) -> str:
         self.called.set()
@@ -540,68 +558,68 @@ class OtherProcess:
 
 @pytest.mark.parametrize("inline_max_s", [0.0, 1.0])
 async def test_scheduler_job_that_waits_for_another_process_takes_no_thread(
-    bench: Make, inline_max_s: float
+    simulate: Make, inline_max_s: float
 ) -> None:
-    one = bench(inline_max_s=inline_max_s, threads=1)
-    await one.learn()
-    other = OtherProcess(one, "waits")
-    waiting = one.run("waits")
-    await other.called.wait()
-    assert [await one.run(number) for number in range(3)] == [0, 1, 2]
-    other.release.set()
+    simulation = simulate(inline_max_s=inline_max_s, threads=1)
+    await simulation.learn()
+    process = OtherProcess(simulation, "waits")
+    waiting = simulation.run("waits")
+    await process.called.wait()
+    assert [await simulation.run(number) for number in range(3)] == [0, 1, 2]
+    process.release.set()
     assert await waiting == "response"
-    assert one.on_loop[1:] == [inline_max_s > 0] * 4
+    assert simulation.on_loop[1:] == [inline_max_s > 0] * 4
 
 
 async def test_scheduler_failed_call_of_another_process_reaches_the_computation(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench()
-    other = OtherProcess(one, "fails", Overloaded("the shard is overloaded", 3.0, "shard"))
-    failing = one.run("fails")
-    other.release.set()
+    simulation = simulate()
+    process = OtherProcess(simulation, "fails", Overloaded("the shard is overloaded", 3.0, "shard"))
+    failing = simulation.run("fails")
+    process.release.set()
     with pytest.raises(Overloaded, match="the shard is overloaded"):
         await failing
 
 
 async def test_scheduler_time_that_another_process_takes_is_no_time_of_computation(
-    bench: Make,
+    simulate: Make,
 ) -> None:
-    one = bench()
-    await one.learn()
-    expected_s = one.scheduler.estimates.expected("kind")
-    other = OtherProcess(one, "waits")
-    waiting = one.run("waits")
-    await other.called.wait()
-    one.advance(100)
-    other.release.set()
+    simulation = simulate()
+    await simulation.learn()
+    expected_s = simulation.scheduler.estimates.expected("kind")
+    process = OtherProcess(simulation, "waits")
+    waiting = simulation.run("waits")
+    await process.called.wait()
+    simulation.advance(100)
+    process.release.set()
     await waiting
-    assert one.scheduler.estimates.expected("kind") == pytest.approx(expected_s, abs=1e-2)
+    assert simulation.scheduler.estimates.expected("kind") == pytest.approx(expected_s, abs=1e-2)
 
 
-async def test_scheduler_deadline_passes_while_another_process_is_called(bench: Make) -> None:
-    one = bench()
-    other = OtherProcess(one, "late")
-    late = one.run("late", deadline=one.now + 10)
-    await other.called.wait()
-    one.advance(11)
+async def test_scheduler_deadline_passes_while_another_process_is_called(simulate: Make) -> None:
+    simulation = simulate()
+    process = OtherProcess(simulation, "late")
+    late = simulation.run("late", deadline=simulation.now + 10)
+    await process.called.wait()
+    simulation.advance(11)
     with pytest.raises(DeadlineExceeded):
         await late
-    other.release.set()
-    assert await one.run("next") == "next"
+    process.release.set()
+    assert await simulation.run("next") == "next"
 
 
-async def test_scheduler_close_fails_jobs_that_wait_for_another_process(bench: Make) -> None:
-    one = bench()
-    other = OtherProcess(one, "waits")
-    waiting = one.run("waits")
-    await other.called.wait()
-    one.scheduler.close()
+async def test_scheduler_close_fails_jobs_that_wait_for_another_process(simulate: Make) -> None:
+    simulation = simulate()
+    process = OtherProcess(simulation, "waits")
+    waiting = simulation.run("waits")
+    await process.called.wait()
+    simulation.scheduler.close()
     with pytest.raises(NotReady):
         await waiting
-    one.versions.close()
-    one.versions.wait_closed()
-    assert one.closed == 1
+    simulation.versions.close()
+    simulation.versions.wait_closed()
+    assert simulation.closed == 1
 
 
 async def test_estimates_of_too_many_kinds_forget_the_one_not_observed_for_longest() -> None:
