@@ -383,6 +383,7 @@ class Engine:
         fetched = None
         if len(batch) > 1:
             try:
+                # Jobs with equal keys have the same version, which the key contains.
                 merged = merge([job.request for job in batch], batch[0].lease.version)
                 result = await self._execute(batch, merged.request, pool, ends=merged.ends)
                 return split(result, merged.ends)

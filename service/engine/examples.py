@@ -66,6 +66,7 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
         bodies["embed"] = {"tower": name, "features": _values(model_version, towers[name].inputs)}
     looked_up = list(_looked_up(model_version))
     if looked_up:
+        # A feature that has the name of its input is the one that a client would look up first.
         named_as_sent = [name for name in looked_up if name in model_version.manifest.inputs]
         feature = next(iter([*named_as_sent, *looked_up]))
         (input_name,) = model_version.manifest.inputs_of([feature])
@@ -163,6 +164,7 @@ def _value(model_version: ModelVersion, name: str, size: int) -> Any:
       size: How many of them an example has.
     """
     values = list(_possible_values(model_version, name))
+    # The value that the fewest features do not know shows the most of the model.
     unknown = [(_unknown(model_version, name, value, size), value) for value in values]
     accepted = [(count, value) for count, value in unknown if count is not None]
     _, value = min(accepted or unknown[:1], key=lambda pair: pair[0] or 0)

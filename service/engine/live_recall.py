@@ -43,8 +43,8 @@ if TYPE_CHECKING:  # search calls this module through its execution
 log = logger(__name__)
 
 QUEUE_MAX = 64
-"""Maximum number of sampled queries that wait; further ones are dropped. More would be of an older
-version of the candidates when they are searched.
+"""Maximum number of sampled queries that wait; further ones are dropped. A longer queue takes more
+memory and measures no more: the budget of CPU time decides how many are searched.
 """
 _QUEUE_BYTES_MAX = 16 << 20
 """Memory of the queries that wait, in bytes, from which no further one is taken: each keeps which
@@ -163,6 +163,7 @@ class _Query:
         size = len(index.vectors)
         if part.matches is not None:
             size = part.matches.size
+        # At least one, however long a vector is: else the search would never end.
         count = max(1, _STEP_BYTES // (4 * index.entry.dim))
         end = min(size, part.scored + count)
         positions: NDArray[Any]
@@ -357,6 +358,7 @@ class LiveRecall:
             return
         model, name = keys[0]
         if index.entry.distance == "cosine":
+            # As the index searched it, so that exact scores are comparable.
             vector = normalised(vector[np.newaxis])[0]
         query = _Query(
             model=model,
@@ -369,6 +371,7 @@ class LiveRecall:
             best=_best(np.concatenate(known_scores), k),
         )
         with self._lock:
+            # At most 64 of them, so that the sum need not be kept.
             queued_bytes = sum(waiting.bytes for waiting in self._queue)
             is_full = len(self._queue) >= QUEUE_MAX or queued_bytes >= _QUEUE_BYTES_MAX
             if is_full or self._closing.is_set():

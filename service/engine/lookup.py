@@ -115,6 +115,7 @@ def count_examples(manifest: Manifest, columns: Columns) -> int:
         elif feature.one_each:
             return int(column.values.size)
     for name, column in columns.items():
+        # No column shows the number of examples by its own: an input of a fixed length may.
         length = manifest.length_of(name)
         if length is None or length.pad is not None or length.keep is not None:
             continue
@@ -208,6 +209,7 @@ def _with_stored(
     execution.begin("lookup")
     positions = store.store.positions(ids, "context_ids")
     is_known = positions >= 0
+    # Only known contexts: position -1 would read the last one.
     stored = store.store.features(positions[is_known], names)
     if not is_known.all():
         missing = int(np.count_nonzero(~is_known))
@@ -408,6 +410,7 @@ async def look_up(
     is_read = rows >= 0
     execution.looked_up(model_version.model, [(name,)], n)
     execution.count("oov_ids", n - int(np.count_nonzero(is_read)), model_version.model, name)
+    # A request that skips unknown ids gets zeros for them, whatever the rule of the feature.
     skips_unknown = request.not_found is NotFoundRule.SKIP
     if feature.unknown.rule == "refuse" and not skips_unknown and not is_read.all():
         unknown = str(request.ids.values[~is_read][0])[:128]
@@ -460,6 +463,7 @@ async def _vectors(
     if shards is None or name in model_version.tables:
         return model_version.reader.take(name, rows), np.zeros(rows.size, bool)
     remote = shards.tables[name]
+    # Tables of one layout lie behind each other on the shards; -1 stays -1.
     rows = np.where(rows < 0, rows, rows + remote.first)
     layout = remote.among.name
     wanted = {layout: distinct(rows[rows >= 0])}

@@ -59,6 +59,7 @@ class ScoreDrift:
           scores: [m] of all contexts.
           contexts: How many contexts there are.
         """
+        # Every request pays for this: 8 scores of a context take a fraction of all.
         step = max(1, scores.size // (_SCORES_PER_CONTEXT * max(1, contexts)))
         bins = np.searchsorted(tower.score_edges, scores[::step], side="right")
         counts = np.bincount(bins, minlength=SCORE_BINS_MAX)
@@ -85,6 +86,7 @@ class ScoreDrift:
                 self._set("score_baseline", key, [0] * SCORE_BINS_MAX)
             for key, tower in current.items():
                 window = self._windows.get(key)
+                # A new version of the model begins a new window, since its scores are others.
                 if window is None or window.tower() is not tower:
                     window = self._windows[key] = _Window(tower)
                     self._set("score_baseline", key, tower.score_shares)

@@ -172,6 +172,7 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
         fields |= _pick(feature, "weighted", "table")
         if not feature.split:
             fields |= {"length": feature.length or 0, "combiner": feature.combiner or ""}
+    # A client may leave out what has a default, or what a store has by id.
     required = default is None and not stored
     head = {
         "name": name,

@@ -72,6 +72,7 @@ def _merged_retrievals(
         else:
             changes["context"] = _merged_columns(contexts)
     if first.vectors is not None:
+        # Flat: of requests with [n, dim] and with [n * dim] vectors, both are accepted.
         vectors = [request.vectors.ravel() for request in requests if request.vectors is not None]
         changes["vectors"] = np.concatenate(vectors)
     if first.ids is not None:
@@ -91,6 +92,7 @@ def _merged_recommendations(
         context = _counted_columns(contexts, sum(counts))
     else:
         context = _merged_columns(contexts)
+    # Their keys are equal, so that all have the same sources in the same order, but for ids.
     by_number = zip(*[request.sources for request in requests], strict=True)
     sources = tuple(map(_merged_source, by_number))
     changes = _merged_selections(requests)
@@ -123,6 +125,7 @@ def _merged_rankings(requests: Sequence[RankingRequest], version: ModelVersion) 
     offsets = []
     for request, count in zip(requests, candidate_counts, strict=True):
         if request.offsets is None:
+            # One context owns all candidates of its request, but not those of the others.
             offsets.append(np.array([0, count], np.int64))
         else:
             offsets.append(request.offsets)
@@ -176,6 +179,7 @@ def _counted_columns(requests: Sequence[Columns], n: int) -> dict[str, Column]:
     for column in merged.values():
         if column.offsets is not None:
             return merged
+    # Any column serves: without offsets, all examples have the same number of values.
     name, column = next(iter(merged.items()))
     offsets = np.arange(n + 1) * (column.values.size // n)
     merged[name] = column._replace(offsets=offsets)
@@ -206,6 +210,7 @@ def _merged_offsets(requests: Sequence[Offsets | None]) -> Offsets:
     """Returns the offsets of all requests, each of which has some from 0 on."""
     parts = [offsets for offsets in requests if offsets is not None]
     ends = offsets_of([int(offsets[-1]) for offsets in parts])
+    # Values of a request lie behind those of all requests before it.
     firsts = ends[:-1].repeat([offsets.size - 1 for offsets in parts])
     merged = np.concatenate([offsets[:-1] for offsets in parts]) + firsts
     return np.append(merged, ends[-1])

@@ -30,6 +30,7 @@ def split(answer: Any, ends: Offsets) -> list[Any]:
       ValueError: The response is for another number of examples.
     """
     size, part_of = _PARTS[type(answer)]
+    # A wrong division would give a client the results of another one.
     count = size(answer)
     if count != ends[-1]:
         raise ValueError(f"the response is for {count} examples, and the requests have {ends[-1]}")

@@ -162,6 +162,7 @@ async def rank(
         if candidates.positions is not None:
             scorable = np.flatnonzero(candidates.positions >= 0)
         not_found = lookup.not_found_ids(request.candidate_ids, scorable, candidates.offsets)
+    # The limit is one of each request of a batch, and merging must not change who is rejected.
     for first, end in execution.parts(context_count):
         _check_response(request, plan, candidates.offsets[first : end + 1], scorable, settings)
     execution.computed(context_count, scorable.size)
@@ -239,6 +240,7 @@ async def score(
     # What features of candidates read of their contexts.
     crossed = [name for name in plan.crossed if name in context]
     if crossed:
+        # A crossed feature has a row for each pair of context and candidate.
         copies = {name: repeated(name, context[name], lengths_of(offsets)) for name in crossed}
         candidates = replace(candidates, request_columns={**candidates.request_columns, **copies})
     try:
@@ -398,6 +400,7 @@ def _candidates(
         check_queries(execution.largest(context_count), settings)
         check_offsets(offsets, context_count, count, "offsets")
 
+    # What a request sends wins over the store, so that a client can try another value.
     missing = set(plan.inputs["candidate"]) - request.candidate_features.keys()
     if ids is None or not missing:
         return Candidates(offsets, request.candidate_features)
@@ -436,6 +439,7 @@ def _select(
         scores = scores[positions]
         heads = {head: values[positions] for head, values in heads.items()}
 
+    # Clients count positions within each context.
     first_of_context = offsets[:-1].repeat(lengths_of(kept_offsets))
     return RankingResult(
         model=model_version.model,

@@ -65,6 +65,7 @@ def examples_of(request: RetrievalRequest, ids: Ids, corpus: LoadedStore) -> Exa
         offsets = np.arange(ids.size + 1)
     existing = np.flatnonzero(positions >= 0)
     not_found = lookup.not_found_ids(ids, existing, offsets)
+    # Then nothing has to be divided anew.
     if existing.size == ids.size:
         return Examples(positions, request.query_offsets, not_found)
     return Examples(positions[existing], existing.searchsorted(offsets), not_found)
@@ -78,6 +79,7 @@ def searchable(queries: Queries) -> tuple[Queries, NDArray[np.bool_]]:
     counts = lengths_of(offsets)
     has_vector = counts > 0
     numbers = np.flatnonzero(has_vector).tolist()
+    # Queries without a vector are not searched: a mean or a maximum over nothing has no value.
     allowed = queries.allowed
     allowed = allowed._replace(excluded=[allowed.excluded[number] for number in numbers])
     if queries.vectors.shape[0] == len(numbers):

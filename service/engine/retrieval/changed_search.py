@@ -86,6 +86,8 @@ def _searched(
     parts = []
     for part, allowed in zip(index.changed_parts, changed_allowed, strict=True):
         searched = None
+        # Candidates that were added lately are few, and most score less than the neighbors that the
+        # index of the bundle has found.
         if part.approximate is None and floors is not None:
             searched = _reaching(part, queries.vectors, allowed, floors, options)
         if searched is None:
@@ -106,6 +108,7 @@ def _nearest(
     compiled = _filter(part, options, execution)
     if compiled is not None:
         allowed = allowed._replace(filter=compiled)
+    # A part without a tree would plan a search that it cannot make.
     if part.approximate is None and not options.exact:
         options = options._replace(exact=True)
     part_queries = Queries(queries.vectors, allowed, queries.offsets)
@@ -165,6 +168,8 @@ def _reaching(
     # Most often, no candidates are denied but those that are not in the block.
     has_denied = allowed.denied.size > len(part.vectors) - scored
     if has_denied or any(excluded.size for excluded in allowed.excluded):
+        # Few candidates reach the floors: to look these up costs less than to mark all that are
+        # denied.
         is_allowed = ~is_among(positions, allowed.denied)
         for number, excluded in enumerate(allowed.excluded):
             is_allowed &= (numbers != number) | ~is_among(positions, excluded)
@@ -187,6 +192,7 @@ def _merged(
 ) -> Neighbors:
     """Returns the k nearest of what was found in the parts; as of `with_changed`."""
     parts = [base_neighbors]
+    # Each part counts from its own first candidate; merged, they lie behind each other.
     for part, first in zip(changed, index.part_ends.tolist(), strict=False):
         local, scores, offsets, of_queries = part.neighbors
         parts.append(Neighbors(local + first, scores, offsets, of_queries))

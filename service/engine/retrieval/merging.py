@@ -37,6 +37,7 @@ def merged(parts: Sequence[Neighbors], k: int, offsets: Offsets | None = None) -
     order = _best_first(queries, positions, scores)
     if query_count < vector_count:
         # The first of equal candidates of a query is the one with the best score.
+        # Positions fit into 32 bits, so that one integer stands for a query and a candidate.
         candidates = (queries << 32) + positions
         _, firsts = np.unique(candidates[order], return_index=True)
         order = order[np.sort(firsts)]
@@ -57,11 +58,13 @@ def _best_first(
     first.
     """
     # A key of integers is sorted in a fraction of the time that three keys take.
+    # The bits of a float32, with those of negative ones turned around, ascend as the numbers do.
     negated = (np.float32(0) - scores).view(np.int32)
     ascending = negated ^ ((negated >> 31) & np.int32(0x7FFFFFFF))
     keys = (queries << 32) + ascending
     order = keys.argsort(kind="stable")
     keys = keys[order]
+    # Equal scores are rare, and need the positions as a third key.
     if (keys[1:] == keys[:-1]).any():
         return np.lexsort((positions, -scores, queries))
     return order

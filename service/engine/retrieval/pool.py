@@ -136,6 +136,7 @@ class Retriever:
           ServiceError: All sources fail; that of the first one.
         """
         planned = self.sources.planned
+        # Where all sources are fallbacks, none of them waits for others.
         main = [source for source in planned if not source.entry.fallback] or [*planned]
         everyone = np.arange(self.contexts)
         parts = [await self._part(source, everyone) for source in main]
@@ -143,6 +144,7 @@ class Retriever:
 
         fallback = [source for source in planned if source not in main]
         wanted = self.k + (self.request.offset or 0)
+        # Fallbacks are searched for contexts that need them alone: they may be expensive.
         short = (lengths_of(offsets) < wanted).nonzero()[0]
         if fallback and short.size:
             parts += [await self._part(source, short) for source in fallback]
@@ -163,6 +165,7 @@ class Retriever:
 
     async def _part(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _SourceCandidates:
         """Returns the candidates of a source for some contexts; none if it is left out."""
+        # A source that is alone cannot be left out: its failure is that of the request.
         if len(self.sources.planned) == 1:
             return await self._candidates(source, numbers)
         nothing = np.empty(0, np.int64)
@@ -248,6 +251,7 @@ class Retriever:
         vectors, negatives = await retrieve.avoid_negatives(
             index, self._vectors[name], self.request, [], self.contexts, None, self.execution
         )
+        # Several sources may search the same index, or indexes that share a query tower.
         queries = self._queries[index.name] = _Queries(vectors, negatives)
         return queries
 
@@ -280,6 +284,7 @@ class Retriever:
         positions_by_context = retrieve.positions_by_query(
             self.sources.corpus, lists, self.contexts, f"{where}.ids", f"{where}.offsets"
         )
+        # Contexts that share one list share its array, whose ids are counted once.
         distinct_lists = {id(positions): positions for positions in positions_by_context}
         count = sum([positions.size for positions in distinct_lists.values()])
         unknown = int(lists.ids.size) - count
@@ -321,6 +326,7 @@ class Retriever:
                 of_context = slice(*contexts.searchsorted([number, number + 1]))
                 is_permitted[of_context] &= ~filters.is_among(positions[of_context], unwanted)
         if request.filter:
+            # Contexts often share candidates: each is compared with the filter once.
             candidates, numbers = np.unique(positions, return_inverse=True)
             is_matching = filters.matching(corpus, request.filter, candidates, self.execution.check)
             is_permitted &= is_matching[numbers]
@@ -379,6 +385,7 @@ def _merged(
     )
     if len(parts) == 1:
         return positions, sources, scores, owners.searchsorted(np.arange(contexts + 1))
+    # Sources take turns, as the docstring of the module says.
     turns = [
         np.arange(part.contexts.size) - part.contexts.searchsorted(part.contexts) for part in parts
     ]
@@ -387,8 +394,10 @@ def _merged(
     _, firsts, numbers = np.unique(keys[order], return_index=True, return_inverse=True)
     first_sources = np.full(firsts.size, np.iinfo(np.int32).max, np.int32)
     np.minimum.at(first_sources, numbers, sources[order])
+    # Sources that are no index know no score (-inf), so that the maximum is the known one.
     best_scores = np.full(firsts.size, -np.inf, np.float32)
     np.maximum.at(best_scores, numbers, scores[order])
+    # `np.unique` has sorted by candidate: back to the order of the turns.
     in_turn = firsts.argsort()
     chosen = order[firsts[in_turn]]
     offsets = offsets_of(np.bincount(owners[chosen], minlength=contexts))

@@ -73,6 +73,7 @@ class Minima:
 
     def permits(self, candidate: int, free: int) -> bool:
         """Returns whether a candidate may be picked for a free place; if so, counts it."""
+        # A candidate that no minimum needs must leave the last free positions to those that do.
         if not self._needed[self._numbers[candidate]] and free <= sum(self._needed):
             return False
         self.count(candidate)
@@ -82,6 +83,7 @@ class Minima:
         """Returns the gains of candidates, -inf for those that must leave their place to others."""
         if free > sum(self._needed):
             return gains
+        # As many positions are free as sources still need: only their candidates may take them.
         is_needed = np.array(self._needed)[self._sources] > 0
         permitted = np.where(is_needed, gains, -np.inf)
         if permitted.max(initial=-np.inf) > -np.inf:

@@ -66,6 +66,7 @@ async def recommend(
         model_version.towers[index.entry.query_tower] for index in planned.indexes.values()
     ]
     stage = stages.choose(model_version, request, name, k)
+    # One context serves all steps: the sources, the stage and the ranking.
     inputs = {*model_version.ranking_inputs(name, "context"), *planned.list_inputs}
     for query_tower in query_towers:
         inputs |= query_tower.inputs.keys()
@@ -81,6 +82,7 @@ async def recommend(
     planned.check_count(request, n, settings, execution)
 
     plan = tower.plan(frozenset(order.outputs))
+    # Of these inputs, only what the request computes with is read from the store.
     needed = dict.fromkeys([*plan.inputs["context"], *planned.list_inputs])
     if stage is not None:
         needed |= dict.fromkeys(stage.plan.inputs["context"])
@@ -112,6 +114,7 @@ async def recommend(
     pool = staged.pool
     if ranked is None and not request.formula:
         execution.scored(tower, scores, n)
+    # Time may have left no room for diversity.
     shaped = replace(request, diversity=steps.diversity)
     quotas = None
     if request.sources:
@@ -248,6 +251,7 @@ async def _pass_stage(
     except CandidatesNotFinite as problem:
         execution.check_alone()
         reasons = (_left_out(problem, candidates.pool.neighbors),)
+        # Candidates whose rows are not finite leave the pool, and the others are scored once more.
         finite = problem.kept(needed.size)
         lost = np.delete(needed, finite)
         pool = pool.only(np.delete(np.arange(pool.sources.size), lost))
@@ -290,6 +294,7 @@ async def _required(
     if has_quotas:
         quotas = Quotas(request.sources, pool.sources)
     scores = stages.scores_by_stage(pool, *scored)
+    # The scores are those of the stage, to which the options of the ranking do not apply.
     shaped = replace(request, min_score=None, diversity=0.0, offset=None)
     last = k + (request.offset or 0)
     required, _ = await reordering.best(

@@ -100,10 +100,12 @@ async def retrieve(
         offsets = examples.offsets
         query_candidates = examples.by_query()
         not_found = examples.not_found
+    # A query by example never finds itself.
     vectors, query_candidates = await avoid_negatives(
         index, vectors, request, query_candidates, n, offsets, execution
     )
     queries = Queries(vectors, allowed(index, request, n, execution, query_candidates), offsets)
+    # Some ids of the request may not exist, and their queries have nothing to search for.
     find = _neighbors
     if not_found is not None:
         find = _neighbors_of_existing
@@ -201,6 +203,7 @@ async def _find(
         neighbors = search.nearest(index.here, queries, options, execution)
     sampler = execution.live_recall
     if sampler is not None and not (exact or request.recall or queries.offsets is not None):
+        # Sampled are queries as the bundle configures them: with other options, recall is another.
         sampler.countdown -= len(queries.allowed.excluded)
         if sampler.countdown < 0:
             parts = parts or [SearchedPart(index.here, queries.allowed, neighbors)]
@@ -310,6 +313,7 @@ async def avoid_negatives(
     if query_candidates:
         unwanted = [np.concatenate(pair) for pair in zip(query_candidates, negatives, strict=True)]
     # Queries to which the same list was sent share its array. One read: shards are called.
+    # By identity, since equal lists would have to be compared first.
     lists = {id(positions): positions for positions in negatives if positions.size}
     if not lists:
         return vectors, unwanted
@@ -419,6 +423,7 @@ def excluded_positions(
     if exclude is not None:
         positions = positions_by_query(corpus, exclude, n, "exclude_ids", "exclude_offsets")
         if n > 1 and exclude.offsets is None:
+            # One list of all queries joins the deny list, instead of being copied for each query.
             further = _further(positions[0], denied)
             denied = np.insert(denied, np.searchsorted(denied, further), further)
         elif lists:

@@ -57,6 +57,7 @@ async def vectors_at(index: ServedIndex, positions: Positions, execution: Execut
 
     base_size = index.base_size
     is_changed = positions >= base_size
+    # Changed candidates lie behind those of the bundle, and in this process.
     vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
     changed = positions[is_changed] - base_size
     vectors[is_changed] = changed_search.changed_vectors_at(index, changed)
@@ -97,6 +98,7 @@ async def nearest(
     parts: Sequence[Neighbors]
     parts, share = await _shards(index).search(wanted, execution.left_s)
     if share < 1:
+        # Shards that fail leave their candidates out; the response says so by its coverage.
         execution.count("partial_searches", query_count)
         execution.searched_share = min(execution.searched_share, share)
     neighbors = merged(parts, options.k, offsets)

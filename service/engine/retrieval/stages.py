@@ -109,6 +109,7 @@ def choose(
         raise InvalidArgument(f"keep is {request.keep}, and {reason}; leave it out", violation)
     if entry is None or request.skip_stage:
         return None
+    # What a request sends holds as it is; what the bundle says grows to the length of the list.
     keep = request.keep or entry.keep
     if request.offset is None and not request.keep:
         keep = max(keep, k)
@@ -170,6 +171,8 @@ def kept(
     offsets = pool.neighbors.offsets
     sizes = lengths_of(offsets)
     contexts = np.arange(sizes.size).repeat(sizes)
+    # The sort is stable: candidates that the stage has not scored stay in the order of the
+    # retrieval.
     order = np.lexsort((-scores_by_stage(pool, scored, stage_scores), contexts))
     is_best = np.arange(order.size) - offsets[:-1].repeat(sizes) < stage.keep
     is_kept = is_best | is_required[order]

@@ -63,12 +63,14 @@ class ComputePool:
                 self._count(-1)
                 self.when_idle()
 
+        # The calling thread takes part, and needs no helper for its own share.
         helpers = max(0, min(count - 1, self.idle))
         self._count(helpers)
         tasks = [self._executor.submit(take_part) for _ in range(helpers)]
         try:
             work()
         finally:
+            # A helper that has not begun would find nothing left to compute.
             started = [task for task in tasks if not task.cancel()]
             self._count(len(started) - helpers)
             problems = [task.exception() for task in started]  # waits for each

@@ -98,8 +98,8 @@ def _wide(index: LoadedIndex) -> NDArray[np.float64]:
 def recall(
     index: LoadedIndex, queries: NDArray[np.float32], allowed: NDArray[np.bool_], **request: Any
 ) -> tuple[float, set[str]]:
-    """Recall against exact search, each query alone, and the paths taken; checks how many there are,
-    and which.
+    """Recall against exact search, each query alone, and the paths taken; checks how many there
+    are, and which.
     """
     hits = 0
     paths = set[str]()
