@@ -112,8 +112,10 @@ class Admin:
             raise CtlError(
                 f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE
             ) from None
+        # Whatever listens at the address may respond with anything.
         try:
             status: Document = orjson.loads(content)
+            # 202: accepted, and not in effect in every worker yet.
             if response.status in {200, 202}:
                 return status
             code = status["error"]["code"]
@@ -134,6 +136,7 @@ class Admin:
         Raises:
           CtlError: There is none, or there are several.
         """
+        # A root names a service better than a port, which anything could have.
         services = find_services()
         roots = ", ".join(service.root for service in services) or "none"
         if self.root is not None:

@@ -391,6 +391,7 @@ def _join(parts: list[Path], staged: Path, output: OutputFile) -> int:
     have no list.
     """
     failed = 0
+    # One block at a time is in memory. The file has its name once it is complete.
     with parquet.ParquetWriter(staged, parquet.read_schema(parts[0])) as writer:
         for part in parts:
             table = parquet.read_table(part)
@@ -447,6 +448,7 @@ class _Recommender:
         self._types = {"ids": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}
         for name in request.attributes:
             self._types[f"attribute:{name}"] = _TYPES[corpus.entry.attributes[name]]
+        # Users who are computed together, each with as many candidates.
         self._users = max(1, _CANDIDATES // max(1, request.retrieved_count))
 
     def lists(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[str]]:
@@ -479,6 +481,7 @@ class _Recommender:
 
     def _part(self, row: dict[str, Any]) -> dict[str, Any]:
         """Returns a user as one of the requests of a JSON body; what is null is not sent."""
+        # The id is a feature only if the model takes one of its name.
         task = self._task
         features = {name: value for name, value in row.items() if value is not None}
         if task.id_column not in self._version.manifest.inputs and task.id_column != _CONTEXT_ID:

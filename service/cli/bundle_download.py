@@ -128,6 +128,7 @@ def pull(
       PullError: A file differs from its checksum, or the destination cannot take it; fetched bytes
         are kept.
     """
+    # The whole manifest is published, whatever part is downloaded: shards find their part by it.
     manifest = select_part(source.manifest)
     downloaded = 0
     reused_bytes = 0
@@ -161,6 +162,7 @@ def pull(
                     stage.add(sorted({extent.path for extent in extents}))
                 else:
                     stage.commit(manifest, source.data)
+        # Last: the older versions are of use until this one is complete.
         if keep is not None:
             removed, in_use = retention.sweep_old(root, manifest.model, keep, manifest.version)
     return Pulled(
@@ -315,6 +317,7 @@ def _fetch(block: _Extent, source: BundleSource, target: Path) -> int:
         with reading():
             data = source.file(block.path).read(block.offset, block.bytes)
         if len(data) == block.bytes and block.crc32c in (None, crc32c(data)):
+            # Opened for each block: several threads write different blocks of one file.
             with (target / block.path).open("r+b") as file:
                 file.seek(block.offset)
                 return file.write(data)

@@ -126,6 +126,7 @@ def _read_small(file: RemotePath, bytes_max: int) -> bytes:
 
 def _read_objects(directory: RemotePath) -> ObjectMap | None:
     """Returns the objects of each file of a bundle; None: files lie under their own names."""
+    # A bundle that was copied to the store as it lies on a disk has none.
     file = directory / OBJECTS
     if not file.is_file():
         return None
@@ -147,6 +148,8 @@ def _read_manifest(directory: RemotePath, stored: ObjectMap | None) -> bytes:
             f"{MANIFEST_BYTES_MAX}",
             EXIT_SOURCE,
         )
+    # The names of objects are the SHA-256 of their contents: nothing else vouches for a manifest,
+    # which has the checksums of all other files.
     data = content.read(0, file.bytes)
     for block in file.blocks:
         part = data[block.offset : block.offset + block.bytes]
@@ -171,6 +174,7 @@ def _file(directory: RemotePath, stored: ObjectMap | None, path: str) -> StoredC
 
 
 def _is_committed(directory: RemotePath) -> bool:
+    """Returns whether a version is complete: one of these files is written last."""
     return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
 
 

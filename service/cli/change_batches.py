@@ -46,6 +46,8 @@ class Batch:
 
     def takes(self, item: Item, line: bytes) -> bool:
         """Whether the item of a line may be sent together with these."""
+        # A body has each id once, and the same fields in all items. Items of other fields, or a
+        # later state of an id, begin a new batch.
         if not self.items:
             return True
         return (

@@ -371,6 +371,7 @@ def _applied_lines(admin: Admin, model: str, change: _Change) -> int:
     """Returns how many lines of a file the service has applied before, by the offset of their
     stream.
     """
+    # The log has the offset of each stream: a file that was sent in part goes on there.
     if not change.stream:
         return 0
     offsets: dict[str, int] = admin.request(f"{scope(model)}changes")["streams"]
@@ -400,6 +401,7 @@ def _line(problem: CtlError, batch: Batch) -> str:
     """Returns the line of the item that is at fault; the first and the last of the batch if the
     service does not say which one is.
     """
+    # The service names positions in the batch; the user looks for a line of the file.
     for field_path in problem.fields:
         item = _ITEM.match(field_path)
         if item is not None:

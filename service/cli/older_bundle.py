@@ -132,6 +132,7 @@ def _candidates(stored: Sequence[StoredBlock], sums: _Sums, older: _Sums) -> lis
     """Returns the blocks whose checksums are those of the older file: others differ, and need not
     be read.
     """
+    # A crc32c only saves the reading: blocks are the same if their SHA-256 is.
     if sums.crc32c == older.crc32c:
         return [*stored]
     pairs = zip(stored, sums.blocks, older.blocks, strict=False)
@@ -172,6 +173,7 @@ def _is_in(older_file: Path, block: StoredBlock) -> bool:
 def _link(older_file: Path, target: Path, blocks: Sequence[StoredBlock]) -> None:
     """Makes a hard link to a file, or a copy where the file system allows none."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    # Another file system, another user, or too many links to one file.
     try:
         target.hardlink_to(older_file)
     except OSError:
@@ -181,6 +183,7 @@ def _link(older_file: Path, target: Path, blocks: Sequence[StoredBlock]) -> None
 def _copy(older_file: Path, target: Path, blocks: Sequence[StoredBlock]) -> None:
     """Copies blocks of a file to a new one."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    # The file has holes where blocks differ: the download fills them in.
     with older_file.open("rb", buffering=0) as source, target.open("xb", buffering=0) as file:
         for block in blocks:
             for offset in range(block.offset, block.offset + block.bytes, OBJECT_BYTES):

@@ -155,6 +155,7 @@ def _with_progress(
     if Path(root).exists() and not Path(root).is_dir():
         raise PullError(f"ROOT {root!r} is not a directory; name one, or a new path", EXIT_USAGE)
     source = find_bundle(url, model, version)
+    # On stderr, and only on a terminal: stdout has the result, for programs.
     console = Console(stderr=True)
     columns = *Progress.get_default_columns(), DownloadColumn(binary_units=True)
     with Progress(

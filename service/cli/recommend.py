@@ -133,6 +133,7 @@ def recommend_command(
 
             def report(finished: int, total: int) -> None:
                 progress.update(bar, completed=finished, total=total)
+                # The log of a scheduler shows lines, and no bar.
                 if not console.is_terminal:
                     lines.update(finished, total)
 

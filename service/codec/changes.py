@@ -156,6 +156,7 @@ def _columns(items: Sequence[dict[str, Any]]) -> dict[str, Column]:
     names = _names_in(tables)
     columns = {}
     for name in names:
+        # Left out, a feature would have a default, and the candidate another vector.
         for number, table in enumerate(tables):
             if name not in table:
                 where = f"items[{number}].features"
@@ -227,6 +228,7 @@ def _matrix(vectors: Sequence[Any], where: str) -> NDArray[np.float32]:
 
 
 def _sequences(items: Sequence[dict[str, Any]]) -> NDArray[np.int64] | None:
+    # All or none: an item without a number could neither be late nor on time.
     numbered = [item for item in items if "sequence" in item]
     if not numbered:
         return None

@@ -60,7 +60,15 @@ _FIELD_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed call as the client sees it; each transport writes it in its own form."""
+    """A failed call as the client sees it; each transport writes it in its own form.
+
+    Attributes:
+      code: The code of the error.
+      message: A sentence for a person.
+      request_id: The id under which the log has the details.
+      retry_after_s: The time after which the client may try again; None: it may not help.
+      violations: What is wrong with which fields.
+    """
 
     code: Code
     message: str
@@ -98,11 +106,14 @@ def _shortened(violation: FieldViolation) -> FieldViolation:
 
 def _cut(text: str, bytes_max: int) -> str:
     """Returns the beginning of a text that fits; surrogates have no bytes."""
+    # A character has at least one byte: without the first cut, a text of megabytes would be encoded
+    # for a few hundred bytes.
     return text[:bytes_max].encode(errors="ignore")[:bytes_max].decode(errors="ignore")
 
 
 def details_message(failure: Failure) -> pb.ErrorDetails:
     """Returns a failure as the message that both transports carry."""
+    # The enumeration of the contract has the names of `Code`, with a prefix.
     code = pb.ErrorCode.Value(_ENUM_PREFIX + failure.code.value)
     return pb.ErrorDetails(
         code=code,
@@ -162,6 +173,7 @@ def log_failure(
         # The response says that the log has the details under the request id: no line is left out.
         logger.error("request_failed", extra=extra, exc_info=problem)
         return
+    # A client that repeats a wrong request must not fill the log up.
     level = _LEVELS.get(failure.code, logging.INFO)
     extra = limited(extra, call, failure.code, model, PRINCIPAL.get())
     logger.log(level, "request_failed", extra=extra)
@@ -179,6 +191,8 @@ def reason_of(problem: BaseException) -> str:
         return f"a row of table {problem.table} holds NaN or an infinity"
     if not isinstance(problem, ServiceError) or isinstance(problem, Internal):
         return type(problem).__name__
+    # Without violations, the message is the only description; it may repeat what a client sent if
+    # the client is at fault.
     if not problem.violations:
         if problem.code in _CLIENT_AT_FAULT:
             return type(problem).__name__

@@ -137,6 +137,7 @@ def dump(value: Any) -> bytes:
     """Returns the JSON bytes of a response; float32 numbers as the shortest text that reads back as
     the same float32.
     """
+    # orjson writes arrays without a Python object for each number.
     return orjson.dumps(value, _list, orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -336,6 +337,7 @@ def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> c
       InvalidArgument: An unknown field, or a wrong type.
     """
     fields(body, ("feature", "ids", "not_found"), "body")
+    # A column, since ids of the feature may be numbers that buckets divide.
     ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
     not_found = _option(body, "not_found", calls.NotFoundRule.ERROR)
     return calls.LookupRequest(target, _option(body, "feature", ""), ids, not_found)
@@ -497,6 +499,7 @@ def _parts(
     fields(body, (*options, *part_fields, "requests"), "body")
     if "requests" not in body:
         return [body]
+    # Beside the list, it would be ignored, or stand for all requests: the client must say which.
     misplaced = next((name for name in part_fields if name in body), None)
     if misplaced is not None:
         message = f"the body has 'requests', so {misplaced!r} belongs in each of them"
@@ -593,6 +596,7 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
       InvalidArgument: One is no JSON object, or two have different features.
     """
     tables = [part.get(where, {}) for part in parts]
+    # One column holds a feature of all requests, so that none may lack it.
     for number, table in enumerate(tables):
         if not isinstance(table, dict):
             raise InvalidArgument.of_field(where, shown(table), "a JSON object of features")
@@ -701,6 +705,7 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
     if "crowding" in body:
         crowding = _option(body, "crowding", {})
         at_most(settings, "max_names", len(crowding), "crowding")
+        # Not `isinstance`, for which true is an integer.
         for attribute, maximum in crowding.items():
             if type(maximum) is not int:
                 raise InvalidArgument.of_field(

@@ -54,6 +54,7 @@ def parse(message_class: type[Any], body: bytes) -> Any:
     try:
         return message_class.FromString(body)
     except DecodeError as problem:
+        # "Error parsing message with type 'rowcast...': Wire format was corrupt": the end helps.
         name = message_class.__name__
         reason = str(problem).rpartition(": ")[2]
         message = f"the body is not a {name}: its bytes do not decode as protobuf ({reason})"
@@ -100,6 +101,7 @@ def target_of(spec: pb.ModelSpec, url: _Url) -> calls.Target:
         raise InvalidArgument.of_field("model.version", spec.version, expected)
     if url is None:
         return calls.Target(spec.name, spec.version or None, spec.label)
+    # A message without a model is sent by clients that name it in the URL.
     if (
         spec.name not in {"", url.model}
         or spec.version not in {0, url.version}
@@ -317,7 +319,9 @@ def _column(message: pb.Column, where: str) -> Column:
         expected = "a list of int64s, int32s, float32s or strings"
         raise InvalidArgument.of_field(where, "no values", expected, "has")
     values = _values(message, kind, where)
-    offsets = weights = None
+    offsets = None
+    weights = None
+    # int32 on the wire, which no message can exceed; int64 in the engine, as in all its arrays.
     if message.offsets:
         offsets = packed(message.offsets, _INT32, f"{where}.offsets").astype(np.int64)
     if message.weights:
@@ -365,6 +369,7 @@ def _sources(messages: Sequence[pb.Source], where: str) -> tuple[calls.Source, .
 
 def _source(message: pb.Source, where: str) -> calls.Source:
     """Reads a source, whose ids and offsets are one list of ids for each context."""
+    # The other fields have the names of those of Source.
     source: dict[str, Any] = {field.name: value for field, value in message.ListFields()}
     offsets = source.pop("offsets", None)
     if "ids" in source:
@@ -429,6 +434,7 @@ def column_message(column: Column) -> pb.Column:
     message = pb.Column()
     if column.values.dtype == object:
         message.strings.values.extend(column.values.tolist())
+        # Also without values: an empty list of texts is no column without a kind.
         message.strings.SetInParent()
     elif column.values.dtype == np.float32:
         message.float32s = column.values.tobytes()
@@ -580,6 +586,7 @@ def _attribute(values: list[Any]) -> pb.Attribute:
     """
     nulls = [position for position, value in enumerate(values) if value is None]
     message = pb.Attribute(nulls=nulls)
+    # The values have one type, but for null; booleans travel as integers.
     kinds = {type(value) for value in values if value is not None}
     if kinds == {str}:
         message.strings.values.extend(value or "" for value in values)

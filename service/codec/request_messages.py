@@ -14,7 +14,8 @@ from service.engine import calls
 
 
 def request_message(request: calls.Request) -> Any:
-    """Returns a request of named tensors as its message, without the model.
+    """Returns a request of named tensors as its message, without the model: the replay sends it to
+    the version that it checks.
 
     Args:
       request: A Retrieval, a Ranking or an Embedding that `request_of` of `tensors.py` returned.

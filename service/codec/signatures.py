@@ -36,6 +36,7 @@ def details_message(details: Mapping[str, Any]) -> pb.GetModelResponse:
     Args:
       details: The JSON value of `GET /v1/models/{model}`.
     """
+    # JSON has name and version side by side; the contract has them in a ModelSpec.
     values = {name: value for name, value in details.items() if name != "version"}
     values["model"] = {"name": details["model"], "version": details["version"]}
     response = pb.GetModelResponse()

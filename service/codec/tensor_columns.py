@@ -93,6 +93,7 @@ class ColumnReader:
 
         weights = None
         name = f"{tensor_input.tensor}{WEIGHTS}"
+        # In whichever of the three forms: only the order of the weights counts.
         if tensor_input.weighted and name in self._arrays:
             weight_values, _, _ = self._values(name)
             weights = _converted(weight_values.reshape(-1), "float32", name)
@@ -100,11 +101,8 @@ class ColumnReader:
                 value = f"{weights.size} weights for the {values.size} values of "
                 value += repr(tensor_input.tensor)
                 raise input_error(name, value, "one weight for each value", "has")
-        return Column(
-            _converted(values.reshape(-1), tensor_input.dtype, tensor_input.tensor),
-            offsets,
-            weights,
-        )
+        column_values = _converted(values.reshape(-1), tensor_input.dtype, tensor_input.tensor)
+        return Column(column_values, offsets, weights)
 
     def k(self) -> int:
         """Returns the number of neighbors: a number, or the same for each row.

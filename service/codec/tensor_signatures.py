@@ -207,10 +207,13 @@ def _of_index(version: ModelVersion, index: str, name: str) -> Signature:
 
 
 _INPUTS: WeakKeyDictionary[LoadedTower, tuple[TensorInput, ...]] = WeakKeyDictionary()
+"""The inputs of the loaded towers, which are forgotten with the tower."""
 
 
 def _inputs_of(tower: LoadedTower) -> tuple[TensorInput, ...]:
-    """Returns the inputs of a tower. It takes a while for thousands of them, and is done once."""
+    """Returns the inputs of a tower, which are described for the first request: that takes a while
+    for thousands of them.
+    """
     inputs = _INPUTS.get(tower)
     if inputs is None:
         tensors = distinct_identifiers(tower.inputs)
@@ -234,6 +237,9 @@ def _input(manifest: Manifest, name: str, tensors: Mapping[str, str], role: Role
     readers = [manifest.features[feature_name] for feature_name in manifest.inputs[name]]
     feature = readers[0]
     length = manifest.length_of(name)
+
+    # By default an example has any number of values. Dense values have a shape, features with
+    # places as many values, and single ids are one value.
     shape: tuple[int, ...] | None = None
     if isinstance(feature, DenseFeature):
         if feature.take == "values":
@@ -242,8 +248,10 @@ def _input(manifest: Manifest, name: str, tensors: Mapping[str, str], role: Role
         shape = (feature.places,)
     elif feature.one_each:
         shape = ()
+    # A length that the model states replaces it, unless it says the same in another shape.
     if length is not None and math.prod(shape or ()) != length.values:
         shape = (length.values,)
+    # The name of the weights may belong to another input.
     weights = f"{tensors[name]}{WEIGHTS}"
     return TensorInput(
         name=name,

@@ -31,6 +31,7 @@ def fill(message: Message, value: Any) -> None:
     if filler is not None:
         filler(message, value)
         return
+    # Present even if no field is set, such as an index without parameters.
     message.SetInParent()
     for name, field_value in value.items():
         if field_value is not None:
@@ -81,6 +82,7 @@ def _set_scalar_field(message: Message, field: FieldDescriptor, value: Any) -> N
 
 def enum_number(enum: EnumDescriptor, text: str) -> int:
     """Returns the number of an enumerated value, such as `dot_product`; "" is unspecified."""
+    # By the style of protobuf, a value has the name of its type as a prefix: DISTANCE_DOT_PRODUCT.
     prefix = _WORD_STARTS.sub("_", enum.name)
     name = f"{prefix}_{text or 'unspecified'}".upper()
     return int(enum.values_by_name[name].number)
@@ -94,6 +96,7 @@ def _fill_id(message: Any, value: int | str) -> None:
 
 
 def _fill_id_rule(message: Any, value: Mapping[str, Any]) -> None:
+    # In JSON, `kind` says which rule it is; the message has a field for each kind.
     fields = {name: content for name, content in value.items() if name != "kind"}
     fill(getattr(message, value["kind"]), fields)
 

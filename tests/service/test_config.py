@@ -166,9 +166,9 @@ def test_read_settings_out_of_limits_names_the_setting(
         read_settings(options)
 
 
-@pytest.mark.parametrize(("given", "what"), [("films", "one model"), ("films/3", "one bundle")])
+@pytest.mark.parametrize(("location", "what"), [("films", "one model"), ("films/3", "one bundle")])
 def test_read_settings_with_a_directory_below_the_root_names_the_root(
-    tmp_path: Path, given: str, what: str
+    tmp_path: Path, location: str, what: str
 ) -> None:
     (tmp_path / "films/3").mkdir(parents=True)
     (tmp_path / "films/3/manifest.json").touch()
@@ -176,7 +176,7 @@ def test_read_settings_with_a_directory_below_the_root_names_the_root(
         SettingsError,
         match=f"is the directory of {what}; set the root above it, '{re.escape(str(tmp_path))}'",
     ):
-        read_settings({"root": tmp_path / given})
+        read_settings({"root": tmp_path / location})
     assert read_settings({"root": tmp_path}).root == tmp_path
 
 
@@ -187,7 +187,9 @@ def test_read_settings_without_a_root_names_the_setting(monkeypatch: pytest.Monk
 
 
 def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> None:
-    shown = " ".join(CliRunner().invoke(command(), ["--help"], terminal_width=200).output.split())
+    help_text = " ".join(
+        CliRunner().invoke(command(), ["--help"], terminal_width=200).output.split()
+    )
     types = {
         "http-port": "int",
         "admin-port": "int",
@@ -196,11 +198,11 @@ def test_help_lists_every_setting_with_its_type_unit_limits_and_variable() -> No
         "verify": "sizes|full",
     }
     for name, kind in types.items():
-        assert f"--{name} <{kind}>" in shown
-    assert shown.count("(at least 0, at most 65535)") == 5
+        assert f"--{name} <{kind}>" in help_text
+    assert help_text.count("(at least 0, at most 65535)") == 5
     for name, field in ServiceSettings.model_fields.items():
-        assert f"--{name.replace('_', '-')}" in shown
-        assert f"[env: ROWCAST_{name.upper()}]" in shown
+        assert f"--{name.replace('_', '-')}" in help_text
+        assert f"[env: ROWCAST_{name.upper()}]" in help_text
         assert field.description
         unit = "second" if name.endswith("_s") else ""
         if "bytes" in name:

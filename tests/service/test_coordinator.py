@@ -93,7 +93,7 @@ def test_version_for_which_memory_is_missing_elsewhere_may_become_current(
 
 
 @pytest.mark.parametrize(
-    ("other", "expected"),
+    ("other_report", "expected"),
     [
         (report(2, failed=(3,)), {3}),
         (report(2, failed=(3,), listens=False), set()),  # it waits until it can load 3
@@ -103,10 +103,10 @@ def test_version_for_which_memory_is_missing_elsewhere_may_become_current(
     ],
 )
 def test_lacking_versions_are_those_that_a_worker_failed_to_load(
-    other: Report, expected: set[int], service: Coordinator
+    other_report: Report, expected: set[int], service: Coordinator
 ) -> None:
     service.report(1, report(2, 3))
-    service.report(2, other)
+    service.report(2, other_report)
     assert lacking(service, 1) == expected
 
 
@@ -129,7 +129,7 @@ def test_one_worker_loads_at_a_time(service: Coordinator) -> None:
     assert not service.begin_load(2, MODEL, 2, FILES).granted
     service.end_load(1, loaded=True)
     assert service.begin_load(2, MODEL, 2, FILES).granted
-    service.forget(2)  # it was asked to end
+    service.forget(2)  # the supervisor stopped it
     assert service.begin_load(1, MODEL, 2, FILES).granted
 
 

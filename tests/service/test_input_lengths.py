@@ -86,15 +86,15 @@ def test_list_of_another_length_is_rejected_alike_by_every_call_and_transport(
 def test_list_that_the_recipe_pads_or_cuts_is_answered_as_the_list_that_it_stands_for(
     model: str, values: list[int], same: list[int], clients: Clients
 ) -> None:
-    for sent, meant in zip(cases(values, model), cases(same, model), strict=True):
-        found = clients.all(sent)
-        assert [code for code, _ in found] == ["OK"] * 3
-        assert found == clients.all(meant)
+    for sent_case, meant in zip(cases(values, model), cases(same, model), strict=True):
+        results = clients.all(sent_case)
+        assert [code for code, _ in results] == ["OK"] * 3
+        assert results == clients.all(meant)
 
 
 def test_missing_list_is_rejected_if_the_input_is_required(clients: Clients) -> None:
     body = {"tower": "query", "requests": [{"features": {"user": 7}}]}
     case = Case("embed", "none", body, model="exact")
-    found = clients.all(case)
-    assert {code for code, _ in found} == {"INVALID_ARGUMENT"}
-    assert all(message.startswith("features.history: no value") for _, message in found)
+    results = clients.all(case)
+    assert {code for code, _ in results} == {"INVALID_ARGUMENT"}
+    assert all(message.startswith("features.history: no value") for _, message in results)

@@ -29,7 +29,7 @@ ALL_CORES = len(os.sched_getaffinity(0))
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def membership(tmp_path: Path) -> Path:
     path = tmp_path / "own"
     path.write_text("4:memory:/a/b\n3:cpu,cpuacct:/a\n0::/a/b\n")
     return path
@@ -56,19 +56,19 @@ def write_quota(directory: Path, quota: str) -> None:
 @pytest.mark.parametrize("names", [V2, V1])
 @pytest.mark.parametrize("where", ["a/b", "a", ""])
 def test_free_bytes_limit_of_a_cgroup_holds_for_all_below(
-    tmp_path: Path, own: Path, names: tuple[str, str, str], where: str
+    tmp_path: Path, membership: Path, names: tuple[str, str, str], where: str
 ) -> None:
     root = tmp_path / "memory" if names is V1 else tmp_path
     write_memory(root / "a", names, "100000", "400")
     write_memory(root / where, names, "1000", "400")
-    assert free_bytes(tmp_path, own) == 600
+    assert free_bytes(tmp_path, membership) == 600
     write_memory(root / where, names, "1000", "1400")
-    assert free_bytes(tmp_path, own) == 0
+    assert free_bytes(tmp_path, membership) == 0
     write_memory(root / where, names, "1000", "990", (300, 400))  # pages of files count as free
-    assert free_bytes(tmp_path, own) == 710
+    assert free_bytes(tmp_path, membership) == 710
 
 
-def test_free_bytes_without_a_limit_is_the_machines(tmp_path: Path, own: Path) -> None:
+def test_free_bytes_without_a_limit_is_the_machines(tmp_path: Path, membership: Path) -> None:
     (total,) = (
         int(line.split()[1]) << 10
         for line in Path("/proc/meminfo").read_text().splitlines()
@@ -76,61 +76,61 @@ def test_free_bytes_without_a_limit_is_the_machines(tmp_path: Path, own: Path) -
     )
     assert 1 << 20 < free_bytes(tmp_path / "none", tmp_path / "neither") < total
     write_memory(tmp_path / "a/b", V2, "max", "400")
-    assert 1 << 20 < free_bytes(tmp_path, own) < total
+    assert 1 << 20 < free_bytes(tmp_path, membership) < total
 
 
 @pytest.mark.parametrize("names", [V2, V1])
 def test_memory_bytes_are_those_of_the_smallest_limit(
-    tmp_path: Path, own: Path, names: tuple[str, str, str]
+    tmp_path: Path, membership: Path, names: tuple[str, str, str]
 ) -> None:
-    total = memory_bytes(tmp_path, own)
-    assert total > free_bytes(tmp_path, own)
+    total = memory_bytes(tmp_path, membership)
+    assert total > free_bytes(tmp_path, membership)
     root = tmp_path / "memory" if names is V1 else tmp_path
     write_memory(root / "a", names, "100000", "400")
     write_memory(root / "a/b", names, "max", "400")
-    assert memory_bytes(tmp_path, own) == 100_000
+    assert memory_bytes(tmp_path, membership) == 100_000
 
 
 def test_resident_bytes_memory_that_is_written_is_counted() -> None:
     before = resident_bytes()
-    held = np.ones(128 << 20, np.uint8)
+    memory = np.ones(128 << 20, np.uint8)
     assert resident_bytes() - before > 64 << 20
-    del held
+    del memory
 
 
 @pytest.mark.parametrize("quota", ["max 100000", "max", "", "0 0", "nonsense 1"])
-def test_usable_cores_without_a_quota_are_all(tmp_path: Path, own: Path, quota: str) -> None:
+def test_usable_cores_without_a_quota_are_all(tmp_path: Path, membership: Path, quota: str) -> None:
     assert usable_cores(tmp_path / "none", tmp_path / "neither") == ALL_CORES
     write_quota(tmp_path / "a/b", quota)
-    assert usable_cores(tmp_path, own) == ALL_CORES
+    assert usable_cores(tmp_path, membership) == ALL_CORES
 
 
 @pytest.mark.parametrize(
     ("where", "quota", "cores"), [("a/b", 50, 1), ("a", 100, 1), ("", 110, 2), ("a/c", 50, 99)]
 )
 def test_usable_cores_quota_of_a_cgroup_holds_for_all_below(
-    tmp_path: Path, own: Path, where: str, quota: int, cores: int
+    tmp_path: Path, membership: Path, where: str, quota: int, cores: int
 ) -> None:
     write_quota(tmp_path / "a/b", "max 100000")
     write_quota(tmp_path / where, f"{quota * 1000} 100000")
-    assert usable_cores(tmp_path, own) == min(cores, ALL_CORES)
+    assert usable_cores(tmp_path, membership) == min(cores, ALL_CORES)
 
 
 def test_usable_cores_own_cgroup_outside_of_the_mount_uses_the_mount(
-    tmp_path: Path, own: Path
+    tmp_path: Path, membership: Path
 ) -> None:
-    own.write_text("0::/../../elsewhere\n")
+    membership.write_text("0::/../../elsewhere\n")
     write_quota(tmp_path, "100000 100000")
-    assert usable_cores(tmp_path, own) == 1
+    assert usable_cores(tmp_path, membership) == 1
 
 
-def test_usable_cores_quota_of_cgroups_v1_holds(tmp_path: Path, own: Path) -> None:
+def test_usable_cores_quota_of_cgroups_v1_holds(tmp_path: Path, membership: Path) -> None:
     directory = tmp_path / "cpu" / "a"
     directory.mkdir(parents=True)
     (directory / "cpu.cfs_period_us").write_text("100000")
     for quota, cores in (("-1", ALL_CORES), ("100000", 1)):
         (directory / "cpu.cfs_quota_us").write_text(quota)
-        assert usable_cores(tmp_path, own) == cores
+        assert usable_cores(tmp_path, membership) == cores
 
 
 @pytest.mark.parametrize(

@@ -49,4 +49,6 @@ def service(settings: ServiceSettings, coordinator: Coordinator, worker: Worker)
 @pytest.fixture
 def apply(service: Service) -> Callable[..., dict[str, Any]]:
     """Applies a command to the model by its name and arguments; returns the status after it."""
-    return lambda name, model="movies", **given: service.apply(name, orjson.dumps(given), model)
+    return lambda name, model="movies", **arguments: service.apply(
+        name, orjson.dumps(arguments), model
+    )

@@ -1,4 +1,4 @@
-"""Requests of the admin API: who is accepted, what is rejected, what the answers are."""
+"""Requests of the admin API: who is accepted, what is rejected, what the responses are."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def send_with_tokens(
 
 
 def test_command_returns_the_status_after_it(send: Send) -> None:
-    answer = send("POST", "/v1/models/movies/rollback", json={}, headers={"x-request-id": "one"})
-    assert (answer.status_code, answer.json()["models"][0]["current"]) == (200, 1)
-    assert (answer.headers["x-request-id"], answer.headers["connection"]) == ("one", "close")
+    response = send("POST", "/v1/models/movies/rollback", json={}, headers={"x-request-id": "one"})
+    assert (response.status_code, response.json()["models"][0]["current"]) == (200, 1)
+    assert (response.headers["x-request-id"], response.headers["connection"]) == ("one", "close")
     assert send("GET", "/v1/status").json()["revision"] == 1
     assert send("POST", "/v1/models/movies/unpin", headers=JSON).json()["models"][0]["wanted"] == {}
 
@@ -131,10 +131,10 @@ def test_invalid_request_is_rejected_and_changes_nothing(
     status: int,
     message: str,
 ) -> None:
-    answer = send(method, path, **options)
-    assert answer.status_code == status
-    assert message in answer.json()["error"]["message"]
-    assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
+    response = send(method, path, **options)
+    assert response.status_code == status
+    assert message in response.json()["error"]["message"]
+    assert response.json()["error"]["request_id"] == response.headers["x-request-id"]
     assert not (root / NAME).exists()
 
 
@@ -157,8 +157,8 @@ def test_body_that_does_not_arrive_is_not_awaited_for_ever(
         await asyncio.sleep(3600)
 
     send = sender(ServiceSettings(root=root, request_timeout_s=0.05), coordinator)
-    answer = send("POST", "/v1/drain", content=stuck(), headers=JSON)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "DEADLINE")
+    response = send("POST", "/v1/drain", content=stuck(), headers=JSON)
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "DEADLINE")
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_token_decides_what_an_operator_may_do(
     send_with_tokens: Send, root: Path, token: str | None, path: str, status: int, code: str
 ) -> None:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    answer = send_with_tokens("POST", path, host="service.example", json={}, headers=headers)
-    assert answer.status_code == status
+    response = send_with_tokens("POST", path, host="service.example", json={}, headers=headers)
+    assert response.status_code == status
     if code:
-        assert answer.json()["error"]["code"] == code
+        assert response.json()["error"]["code"] == code
         assert not (root / NAME).exists()
 
 
@@ -208,10 +208,10 @@ def test_paths_without_a_token_reveal_nothing(send_with_tokens: Send) -> None:
 
 def test_operator_of_some_models_sees_these_alone(send_with_tokens: Send) -> None:
     def names(method: str, path: str, token: str, **options: Any) -> list[str]:
-        answer = send_with_tokens(
+        response = send_with_tokens(
             method, path, headers={"authorization": f"Bearer {token}"}, **options
         )
-        return [model["name"] for model in answer.json()["models"]]
+        return [model["name"] for model in response.json()["models"]]
 
     assert names("GET", "/v1/status", MOVIES_TOKEN) == ["movies"]
     assert names("GET", "/v1/status", BOOKS_TOKEN) == []
@@ -255,8 +255,11 @@ def test_command_that_a_worker_does_not_follow_yet_is_only_accepted(
     worker = Worker(settings, coordinator)
     worker.close()
     send = sender(settings, coordinator)
-    answer = send("POST", "/v1/models/movies/deny/add", json={"ids": [7]})
-    assert (answer.status_code, [each["revision"] for each in answer.json()["processes"]]) == (
+    response = send("POST", "/v1/models/movies/deny/add", json={"ids": [7]})
+    assert (
+        response.status_code,
+        [process["revision"] for process in response.json()["processes"]],
+    ) == (
         202,
         [0],
     )

@@ -15,15 +15,15 @@ FACTS = ModelFacts(existing=frozenset({1, 2, 3, 4, 5}), current=5, previous=4)
 
 
 def edit(
-    name: str, before: DesiredModel, given: dict[str, object], facts: ModelFacts = FACTS
+    name: str, before: DesiredModel, arguments: dict[str, object], facts: ModelFacts = FACTS
 ) -> DesiredModel:
-    command = COMMANDS[name].model_validate(given)
+    command = COMMANDS[name].model_validate(arguments)
     assert isinstance(command, ModelCommand)
     return command.edit(before, facts)
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "given", "after"),
+    ("name", "before", "arguments", "after"),
     [
         ("load", NOTHING, {"version": 3}, DesiredModel(loaded=(3,))),
         ("load", NOTHING, {"version": 5}, NOTHING),
@@ -82,13 +82,13 @@ def edit(
     ],
 )
 def test_edit_changes_what_it_names_and_nothing_else(
-    name: str, before: DesiredModel, given: dict[str, object], after: DesiredModel
+    name: str, before: DesiredModel, arguments: dict[str, object], after: DesiredModel
 ) -> None:
-    assert edit(name, before, given) == after
+    assert edit(name, before, arguments) == after
 
 
 @pytest.mark.parametrize(
-    ("name", "before", "given", "message"),
+    ("name", "before", "arguments", "message"),
     [
         (
             "unload",
@@ -125,10 +125,10 @@ def test_edit_changes_what_it_names_and_nothing_else(
     ],
 )
 def test_edit_that_contradicts_the_state_is_invalid(
-    name: str, before: DesiredModel, given: dict[str, object], message: str
+    name: str, before: DesiredModel, arguments: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ServiceError, match=message):
-        edit(name, before, given)
+        edit(name, before, arguments)
 
 
 def test_rollback_without_a_version_before_the_current_one_is_rejected() -> None:

@@ -22,12 +22,12 @@ Apply = Callable[..., dict[str, Any]]
 
 
 def model(status: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = status["models"][0]
-    return found
+    model_status: dict[str, Any] = status["models"][0]
+    return model_status
 
 
 def unmet(status: dict[str, Any]) -> list[tuple[int, str, str]]:
-    return [(each["version"], each["wanted"], each["state"]) for each in model(status)["unmet"]]
+    return [(wish["version"], wish["wanted"], wish["state"]) for wish in model(status)["unmet"]]
 
 
 def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
@@ -84,16 +84,18 @@ def test_version_that_only_one_worker_has_loaded_is_unmet(
     service: Service, worker: Worker, settings: ServiceSettings, coordinator: Coordinator
 ) -> None:
     publish(settings.root, 3)
-    other = Worker(settings, coordinator, os.getppid())
+    second_worker = Worker(settings, coordinator, os.getppid())
     try:
         status = service.status()
-        assert [each["pid"] for each in status["processes"]] == sorted((os.getpid(), os.getppid()))
+        assert [process["pid"] for process in status["processes"]] == sorted(
+            (os.getpid(), os.getppid())
+        )
         assert status["memory"]["resident_bytes"] == 2 << 20
         assert unmet(status) == [(3, "loaded", "missing")]
         worker.scan()
         assert unmet(service.status()) == []
     finally:
-        other.close()
+        second_worker.close()
 
 
 def test_damaged_state_file_is_reported_and_what_was_desired_stays(

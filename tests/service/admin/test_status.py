@@ -17,7 +17,7 @@ def status(pid: int, *states: VersionState) -> WorkerStatus:
 
 def test_statuses_are_those_of_workers_that_have_told_theirs() -> None:
     statuses = [status(pid, VersionState(2, "available", current=True)) for pid in (3, 5)]
-    assert read_statuses([b"", *(each.to_json() for each in statuses)]) == statuses
+    assert read_statuses([b"", *(worker.to_json() for worker in statuses)]) == statuses
 
 
 def test_status_has_no_newer_revision_than_the_versions_that_it_lists() -> None:
@@ -45,9 +45,10 @@ def test_merged_version_has_the_state_that_is_farthest_from_serving(
     first: State, second: State, state: str, problem: str
 ) -> None:
     states = (
-        VersionState(2, each, "no memory" if each == "failed" else "") for each in (first, second)
+        VersionState(2, state_name, "no memory" if state_name == "failed" else "")
+        for state_name in (first, second)
     )
     merged = merged_versions([status(pid, state) for pid, state in enumerate(states, 1)])
-    assert [(each.version, each.state, each.problem) for each in merged["movies"]] == [
+    assert [(version.version, version.state, version.problem) for version in merged["movies"]] == [
         (2, state, problem)
     ]

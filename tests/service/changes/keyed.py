@@ -67,8 +67,8 @@ def set_rows(service: RunningService, feature: str, vectors: dict[int, Array]) -
 
 
 def looked_up(service: RunningService, *keys: int) -> tuple[list[bool], list[list[float]]]:
-    answer = service.execute(LookupRequest(TARGET, "user", column(*keys)), "lookup")
-    return answer.found.tolist(), answer.vectors.tolist()
+    result = service.execute(LookupRequest(TARGET, "user", column(*keys)), "lookup")
+    return result.found.tolist(), result.vectors.tolist()
 
 
 def responses(
@@ -107,9 +107,9 @@ def candidate_columns(*movies: int) -> dict[str, Any]:
     }
 
 
-def values_of(answer: Any) -> dict[str, Any]:
-    values = dict(vars(answer))
-    for name, value in vars(answer).items():
+def values_of(result: Any) -> dict[str, Any]:
+    values = dict(vars(result))
+    for name, value in vars(result).items():
         if isinstance(value, np.ndarray):
             values[name] = value.tolist()
     return values

@@ -47,8 +47,8 @@ def deletion(keys: Iterable[Any]) -> list[dict[str, Any]]:
 def nearest(service: RunningService, vector: Any, k: int = 5, **options: Any) -> RetrievalResult:
     """Returns the candidates nearest to a vector."""
     retrieval = RetrievalRequest(TARGET, vectors=vector, k=k, **options)
-    answer: RetrievalResult = service.execute(retrieval, "retrieve")
-    return answer
+    result: RetrievalResult = service.execute(retrieval, "retrieve")
+    return result
 
 
 def absorb(service: RunningService) -> None:
@@ -78,5 +78,5 @@ def segments_of(service: RunningService) -> int:
 
 def listed(service: RunningService, vectors: Any, **options: Any) -> list[Any]:
     """Returns the lists of the candidates nearest to vectors: ids, scores, offsets."""
-    answer = nearest(service, vectors, **options)
-    return [answer.ids.tolist(), answer.scores.tolist(), answer.offsets.tolist()]
+    result = nearest(service, vectors, **options)
+    return [result.ids.tolist(), result.scores.tolist(), result.offsets.tolist()]

@@ -148,8 +148,8 @@ def test_async_client_changes_too(changed: tuple[Client, RunningService, SmallBu
     async def upsert() -> int:
         headers = {"authorization": f"Bearer {TRAINER}"}
         async with AsyncClient(f"grpc://{service.grpc}", headers=headers) as client:
-            sent = {name: values[:1] for name, values in FEATURES.items()}
-            return (await client.upsert_candidates([5002], sent)).changed
+            features = {name: values[:1] for name, values in FEATURES.items()}
+            return (await client.upsert_candidates([5002], features)).changed
 
     assert asyncio.run(upsert()) == 1
     assert 5002 in changed[0].retrieve(vectors=small.vectors[:1], k=50)[0].ids
@@ -293,7 +293,7 @@ def test_attributes_of_every_type_are_read(
 
 
 @pytest.mark.parametrize(
-    ("sent", "message"),
+    ("arguments", "message"),
     [
         ({"sequences": [1.5, 2]}, "sequences holds 1.5: expected integers"),
         ({"sequences": 5}, "sequences is 5: expected a list"),
@@ -309,7 +309,7 @@ def test_attributes_of_every_type_are_read(
         ({"corpus": 5}, "corpus or store is 5: expected text"),
     ],
 )
-def test_client_rejects_what_it_cannot_send(sent: dict[str, Any], message: str) -> None:
+def test_client_rejects_what_it_cannot_send(arguments: dict[str, Any], message: str) -> None:
     client = Client("grpc://127.0.0.1:9")
     with pytest.raises(errors.InvalidArgument, match=message):
-        client.upsert_candidates([1, 2], FEATURES, **sent)
+        client.upsert_candidates([1, 2], FEATURES, **arguments)

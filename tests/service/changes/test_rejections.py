@@ -1,4 +1,4 @@
-"""Changes that a model cannot take: what senders are told, and that nothing is changed."""
+"""Changes that a model cannot take: what senders get, and that nothing is changed."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ def recommended(service: RunningService, **body: Any) -> list[int]:
     whole = {"sources": [listed, {"index": "movies", "pool_size": 1, "max_count": 1}], **body}
     whole["context"] = {"user": 1}
     request = read_recommendation(whole, TARGET, SETTINGS)
-    answer: RetrievalResult = service.execute(request, "recommend")
-    assert answer.sources is not None
-    return sorted(answer.ids[answer.sources == 0].tolist())
+    result: RetrievalResult = service.execute(request, "recommend")
+    assert result.sources is not None
+    return sorted(result.ids[result.sources == 0].tolist())
 
 
 def test_candidates_of_a_list_are_those_of_the_present_state(
@@ -44,10 +44,10 @@ def test_candidates_of_a_list_are_those_of_the_present_state(
 
     def listed() -> set[int]:
         body = {"sources": [{"list": "new"}], "context": {"user": 1}}
-        answer: RetrievalResult = service.execute(
+        result: RetrievalResult = service.execute(
             read_recommendation(body, TARGET, SETTINGS), "recommend"
         )
-        return set(answer.ids.tolist())
+        return set(result.ids.tolist())
 
     new = {int(small.ids[position]) for position in LISTS["new"][""]}
     assert listed() == new
@@ -76,8 +76,8 @@ def test_stage_scores_candidates_that_were_added_and_replaced(
 
     for keep in range(3, 42):
         request = RecommendationRequest(TARGET, context=context, k=3, keep=keep, pool_size=41)
-        answer: RetrievalResult = service.execute(request, "recommend")
-        assert [*answer.ids] == [*best("ranking", best("quick", ids, keep), 3)]
+        result: RetrievalResult = service.execute(request, "recommend")
+        assert [*result.ids] == [*best("ranking", best("quick", ids, keep), 3)]
 
 
 @pytest.mark.parametrize("absorbed", [False, True])

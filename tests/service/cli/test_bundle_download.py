@@ -52,11 +52,11 @@ def sent_bytes(store: RemotePath) -> int:
     return CountedStore.bytes_read[store.parent.name]
 
 
-@pytest.mark.parametrize("given", ["", "m", "m/2"])
+@pytest.mark.parametrize("location", ["", "m", "m/2"])
 def test_pull_of_root_model_or_bundle_downloads_the_newest_complete_version_once(
-    store: RemotePath, root: Path, published: Path, given: str
+    store: RemotePath, root: Path, published: Path, location: str
 ) -> None:
-    result = download(store / given if given else store, root)
+    result = download(store / location if location else store, root)
     assert (result.bundle, result.version) == (root / "m/2", 2)
     assert result.downloaded_bytes == result.bytes == ROWS * DIM * 4 + EXTRA_BYTES
     integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")
@@ -65,8 +65,8 @@ def test_pull_of_root_model_or_bundle_downloads_the_newest_complete_version_once
     ).read_bytes()
     assert os.listdir(root / "m") == ["2"]
     before = sent_bytes(store)
-    again = download(store, root)
-    assert (again.downloaded_bytes, again.kept_bytes) == (0, again.bytes)
+    second_pull = download(store, root)
+    assert (second_pull.downloaded_bytes, second_pull.kept_bytes) == (0, second_pull.bytes)
     assert sent_bytes(store) - before < 10_000
 
 
@@ -74,7 +74,7 @@ def test_pull_that_was_stopped_is_resumed_at_verified_blocks(
     store: RemotePath, root: Path, published: Path
 ) -> None:
     vectors = store / "m/2/indexes/vectors.bin"
-    kept = vectors.read(0, EXTRA_BYTES)
+    content = vectors.read(0, EXTRA_BYTES)
     vectors.remove()
     fails(store, root, EXIT_SOURCE, r"vectors\.bin cannot be read")
     for whole in (
@@ -84,7 +84,7 @@ def test_pull_that_was_stopped_is_resumed_at_verified_blocks(
     with (root / "m/.staging-2/tables/t/rows-00000-of-00002.bin").open("r+b") as file:
         file.seek(BLOCK_BYTES)  # a block that did not reach the disk
         file.write(bytes(BLOCK_BYTES))
-    vectors.write(kept)
+    vectors.write(content)
     before = sent_bytes(store)
     result = download(store, root)
     assert result.downloaded_bytes == BLOCK_BYTES + EXTRA_BYTES
@@ -116,10 +116,10 @@ def replace_manifest(store: RemotePath) -> None:
 
 def test_pull_of_a_replaced_manifest_keeps_what_is_the_same(store: RemotePath, root: Path) -> None:
     vectors = store / "m/2/indexes/vectors.bin"
-    kept = vectors.read(0, EXTRA_BYTES)
+    content = vectors.read(0, EXTRA_BYTES)
     vectors.remove()
     fails(store, root, EXIT_SOURCE, "cannot be read")
-    vectors.write(kept)
+    vectors.write(content)
     replace_manifest(store)
     with next((root / "m/.staging-2/tables").rglob("*.bin")).open("ab") as longer:
         longer.write(b"of another bundle")
@@ -212,7 +212,7 @@ def test_pull_for_another_role_adds_the_files_that_a_version_lacks(
     store: RemotePath, root: Path
 ) -> None:
     download_part(store, root, "shard")
-    kept = (root / "m/2" / next(iter(FILES["shard"]))).stat()
+    status_before = (root / "m/2" / next(iter(FILES["shard"]))).stat()
     added = download_part(store, root, "router")
     assert added.downloaded_bytes == added.bytes == EXTRA_BYTES
     assert present(root / "m/2") == FILES["shard"] | FILES["router"]
@@ -220,8 +220,11 @@ def test_pull_for_another_role_adds_the_files_that_a_version_lacks(
     assert whole.downloaded_bytes == 1000 * DIM * 4
     assert whole.kept_bytes == whole.bytes - whole.downloaded_bytes
     integrity.check_files(root / "m/2", catalog.read_manifest(root / "m/2"), tables="full")
-    left = (root / "m/2" / next(iter(FILES["shard"]))).stat()
-    assert (left.st_ino, left.st_mtime_ns) == (kept.st_ino, kept.st_mtime_ns)
+    status_after = (root / "m/2" / next(iter(FILES["shard"]))).stat()
+    assert (status_after.st_ino, status_after.st_mtime_ns) == (
+        status_before.st_ino,
+        status_before.st_mtime_ns,
+    )
     assert os.listdir(root / "m") == ["2"]
     assert download_part(store, root, "shard").downloaded_bytes == 0
 
@@ -231,11 +234,11 @@ def test_pull_that_cannot_add_all_files_adds_none_and_is_resumed(
 ) -> None:
     download_part(store, root, "router")
     file = store / "m/2/tables/t/rows-00001-of-00002.bin"
-    kept = file.read(0, EXTRA_BYTES)
+    content = file.read(0, EXTRA_BYTES)
     file.remove()
     fails(store, root, EXIT_SOURCE, "cannot be read")
     assert present(root / "m/2") == FILES["router"]
-    file.write(kept)
+    file.write(content)
     download(store, root)
     assert present(root / "m/2") == FILES["all"]
 
@@ -269,8 +272,8 @@ def test_pull_of_an_object_that_was_damaged_publishes_nothing_and_resumes(
     whole = file.read(0, 1 << 30)
     file.write(bytes([whole[0] ^ 1]) + whole[1:])
     # The manifest has checksums of the blocks of segments alone.
-    told = file.name if path.startswith("tables") else "3 objects from "
-    fails(as_objects, root, EXIT_DAMAGED, f"{path} .*{told}.* differs from its checksum")
+    object_text = file.name if path.startswith("tables") else "3 objects from "
+    fails(as_objects, root, EXIT_DAMAGED, f"{path} .*{object_text}.* differs from its checksum")
     assert not (root / "m/2").exists()
     file.remove()
     fails(as_objects, root, EXIT_SOURCE, f"{file.name} cannot be read")

@@ -13,7 +13,7 @@ from tests.object_store.memory_stores import published_as_objects
 
 
 @pytest.mark.parametrize(
-    ("place", "model", "version", "exit_code", "message"),
+    ("location", "model", "version", "exit_code", "message"),
     [
         ("none", None, None, EXIT_SOURCE, "is empty or does not exist"),
         ("", "other", None, EXIT_USAGE, "holds no model 'other'; it holds m"),
@@ -23,14 +23,14 @@ from tests.object_store.memory_stores import published_as_objects
 )
 def test_bundle_that_does_not_exist_is_reported(
     store: RemotePath,
-    place: str,
+    location: str,
     model: str | None,
     version: int | None,
     exit_code: int,
     message: str,
 ) -> None:
     with pytest.raises(PullError, match=message) as stopped:
-        find_bundle(f"{store}/{place}", model, version)
+        find_bundle(f"{store}/{location}", model, version)
     assert stopped.value.exit_code == exit_code
 
 
@@ -59,12 +59,12 @@ def as_objects(published: Path, tmp_path: Path) -> RemotePath:
     return root
 
 
-@pytest.mark.parametrize("place", ["", "m", "m/2"])
+@pytest.mark.parametrize("location", ["", "m", "m/2"])
 def test_bundle_of_objects_is_found_by_root_model_or_version(
-    as_objects: RemotePath, published: Path, place: str
+    as_objects: RemotePath, published: Path, location: str
 ) -> None:
     (as_objects / "m/3/started").write(b"unfinished")
-    source = find_bundle(f"{as_objects}/{place}".rstrip("/"))
+    source = find_bundle(f"{as_objects}/{location}".rstrip("/"))
     assert source.directory == as_objects / "m/2"
     assert source.data == (published / "m/2/manifest.json").read_bytes()
     for path in ("manifest.json", "indexes/vectors.bin"):

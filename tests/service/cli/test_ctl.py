@@ -63,7 +63,7 @@ class Service:
         self.ports_file.write_text(json.dumps({"admin": listener.getsockname()[1]}))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         serve = partial(self._server.run, [listener])
-        self._threads = [threading.Thread(target=each) for each in (serve, self._scan)]
+        self._threads = [threading.Thread(target=target) for target in (serve, self._scan)]
         for thread in self._threads:
             thread.start()
 
@@ -101,15 +101,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return started[-1]
 
     yield begin
-    for each in started:
-        each.close()
+    for service in started:
+        service.close()
 
 
 def test_commands_are_in_effect_when_they_return(start: Start) -> None:
     service = start()
     publish(service.root, 2)
     (model,) = service.status("label", "movies", "next", "2")["models"]
-    assert [(each["version"], each["labels"]) for each in model["versions"]] == [
+    assert [(version["version"], version["labels"]) for version in model["versions"]] == [
         (2, ["next"]),
         (1, []),
     ]
@@ -144,8 +144,8 @@ def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
         "5",
         "m-7",
     ]
-    again = service.ctl("deny", "add", "movies", "5")
-    assert (again.exit_code, "nothing changed" in again.stderr) == (0, True)
+    repeated = service.ctl("deny", "add", "movies", "5")
+    assert (repeated.exit_code, "nothing changed" in repeated.stderr) == (0, True)
     unknown = service.ctl("deny", "remove", "movies", "5", "6")
     assert (unknown.exit_code, "1 of 2 ids are not denied, such as '6'" in unknown.stderr) == (
         2,
@@ -268,14 +268,18 @@ def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path)
     theirs = Authority(tmp_path, "theirs")
     signed = ours.sign("server")
     me = theirs.sign("me")
-    both = tmp_path / "both.pem"
-    both.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
+    cert_and_key = tmp_path / "both.pem"
+    cert_and_key.write_bytes(me.cert.read_bytes() + me.key.read_bytes())
     service = start(tls_cert=signed.cert, tls_key=signed.key, tls_client_ca=theirs.file)
     ports = ("--ports-file", str(service.ports_file))
-    done = ctl(*ports, "--ca", str(ours.file), "--cert", str(both), "status")
+    done = ctl(*ports, "--ca", str(ours.file), "--cert", str(cert_and_key), "status")
     assert (done.exit_code, "1 available, current" in done.stdout) == (0, True), done.stderr
-    for other in ([], ["--ca", str(theirs.file), "--cert", str(both)], ["--ca", str(ours.file)]):
-        assert ctl(*ports, *other, "status").exit_code == 3
+    for options in (
+        [],
+        ["--ca", str(theirs.file), "--cert", str(cert_and_key)],
+        ["--ca", str(ours.file)],
+    ):
+        assert ctl(*ports, *options, "status").exit_code == 3
 
 
 def test_redirect_is_not_followed_and_the_token_stays() -> None:

@@ -43,7 +43,7 @@ def users_file(path: Path, count: int, **columns: Any) -> Path:
 def recommend(
     root: Path, users: Path, out: Path, *options: object, model: str = "movies"
 ) -> Result:
-    given = [
+    command_line = [
         "recommend",
         model,
         users,
@@ -56,7 +56,7 @@ def recommend(
         1,
         *options,
     ]
-    return CliRunner().invoke(command(), list(map(str, given)))
+    return CliRunner().invoke(command(), list(map(str, command_line)))
 
 
 def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
@@ -81,15 +81,15 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         "diversity": 0.25,
     }
     options["filter"] = {"year": {"ge": 1992}}
-    given = "--exclude", "seen", "--options", json.dumps(options)
-    done = recommend(root, users, tmp_path / "out.parquet", *given)
+    arguments = "--exclude", "seen", "--options", json.dumps(options)
+    done = recommend(root, users, tmp_path / "out.parquet", *arguments)
     assert done.exit_code == 0, done.stderr
     progress = re.compile(r"\d of 5 users after \d+ s")  # on a busy machine
     assert all(progress.fullmatch(line) for line in done.stderr.splitlines()), done.stderr
     assert "5 users by movies version 1" in done.stdout
     assert "2 have an error instead of a list" in done.stdout
-    found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert [each["key"] for each in found] == rows["key"]
+    written_rows = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["key"] for row in written_rows] == rows["key"]
     service = Served(small)
     same: dict[str, Any] = {
         "k": 4,
@@ -98,7 +98,7 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         "diversity": 0.25,
     }
     same["filter"] = Filter({"year": Condition(ge=1992)})
-    asked: list[dict[str, Any]] = [
+    requests: list[dict[str, Any]] = [
         {
             "context": {
                 "user": column(2),
@@ -110,13 +110,13 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         {"context": {"hour": column(2.0)}, "context_ids": np.array([7])},
         {"context": {"user": column(3), "history": column(offsets=[0, 0])}},
     ]
-    for row, request in zip(found, asked, strict=False):
+    for row, request in zip(written_rows, requests, strict=False):
         expected = service.recommend(**request, **same)
         assert row["ids"] == expected.ids.tolist()
         np.testing.assert_array_equal(np.float32(row["scores"]), expected.scores)
         assert row["attribute:title"] == expected.attributes["title"]
         assert row["error"] is None
-    for row, at_fault in zip(found[3:], ("hour", "user"), strict=True):
+    for row, at_fault in zip(written_rows[3:], ("hour", "user"), strict=True):
         assert (row["ids"], row["scores"], row["attribute:title"]) == (None, None, None)
         assert at_fault in row["error"]
     service.close()
@@ -296,7 +296,7 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
     assert table["key"].to_pylist() == [f"u{number}" for number in range(count)]
     lists = table["ids"].to_pylist()
     assert lists == [lists[number % 50] for number in range(count)]
-    assert all(len(each) == 3 for each in lists[:50])
+    assert all(len(candidates) == 3 for candidates in lists[:50])
 
 
 def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path: Path) -> None:
@@ -321,13 +321,15 @@ def test_run_keeps_the_blocks_of_another_one_that_is_under_way(
 ) -> None:
     write()
     out = tmp_path / "out.parquet"
-    many, one = (users_file(tmp_path / f"{count}.parquet", count) for count in (BLOCK_USERS + 1, 1))
+    many, single = (
+        users_file(tmp_path / f"{count}.parquet", count) for count in (BLOCK_USERS + 1, 1)
+    )
     task = Task(root, "movies", '{"k": 3}', "key")
     sizes = list[int]()
 
     def run_another(done: int, _: int) -> None:
         if done and not sizes:
-            run(task, one, out, 1, lambda *_: None)
+            run(task, single, out, 1, lambda *_: None)
             sizes.append(parquet.read_metadata(out).num_rows)
 
     run(task, many, out, 1, run_another)

@@ -40,9 +40,9 @@ json_values = st.recursive(
     ],
 )
 def test_flat_of_one_kind_packs_values(values: list[Any], dtype: Any, packed: list[Any]) -> None:
-    found = flat(values, "ids")
-    assert found.dtype == dtype
-    assert found.tolist() == packed
+    actual = flat(values, "ids")
+    assert actual.dtype == dtype
+    assert actual.tolist() == packed
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_columns_of_one_example_are_those_of_each_feature_alone(
         return
     together = columns_of_one(table, "features")
     assert list(together) == list(alone)
-    for name, one in alone.items():
-        assert together[name].values.dtype == one.values.dtype
-        assert _lists(together[name]) == _lists(one)
+    for name, expected in alone.items():
+        assert together[name].values.dtype == expected.values.dtype
+        assert _lists(together[name]) == _lists(expected)

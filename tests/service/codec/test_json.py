@@ -1,4 +1,4 @@
-"""JSON bodies to requests, and answers to JSON."""
+"""JSON bodies to requests, and results to JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_parse_of_what_is_not_json_is_rejected(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (
             b"NaN",
@@ -60,8 +60,8 @@ def test_parse_of_what_is_not_json_is_rejected(body: bytes) -> None:
         (b'{"k": [0, -Infinity]}', "the body has -Infinity at line 1 column "),
     ],
 )
-def test_parse_of_a_number_that_is_not_finite_names_it(body: bytes, told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+def test_parse_of_a_number_that_is_not_finite_names_it(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         codec_json.parse(body, SETTINGS)
 
 
@@ -246,10 +246,10 @@ def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32()
 def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
     heads = {"ctr": _f32(0.5, 0.25, 0.125)}
     positions = np.array([1, 0, 0], np.int32)
-    answer = RankingResult(
+    result = RankingResult(
         "m", 1, np.array([5, 6, 7]), positions, _f32(3, 2, 1), heads, np.array([0, 2, 3])
     )
-    value = json.loads(codec_json.dump(codec_json.ranked_value(answer, is_list=True)))
+    value = json.loads(codec_json.dump(codec_json.ranked_value(result, is_list=True)))
     assert value["results"][0] == {
         "ids": [5, 6],
         "scores": [3, 2],
@@ -259,7 +259,7 @@ def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
     assert value["results"][1]["ids"] == [7]
 
 
-def _large_answers() -> list[tuple[str, Any]]:
+def _large_results() -> list[tuple[str, Any]]:
     count = 20_000
     ids = np.arange(count) + 2**53 - 100
     numbers = np.linspace(-1, 1, count, dtype=np.float32)
@@ -268,7 +268,7 @@ def _large_answers() -> list[tuple[str, Any]]:
     explanation = Explanation("index", 3, 0.5, 2, 0.125)
     positions = np.arange(count, dtype=np.int32)
     rows = numbers[:19_200].reshape(-1, 64)
-    found = np.arange(len(rows)) % 2 == 0
+    is_found = np.arange(len(rows)) % 2 == 0
     return [
         (
             "retrieve",
@@ -290,17 +290,17 @@ def _large_answers() -> list[tuple[str, Any]]:
         ),
         ("rank", RankingResult("m", 1, ids, positions, numbers, {"click": numbers}, offsets)),
         ("embed", EmbeddingResult("m", 1, rows)),
-        ("lookup", LookupResult("m", 1, "users", rows, found)),
-        ("lookup", LookupResult("m", 1, "users", rows[:0], found[:0])),
+        ("lookup", LookupResult("m", 1, "users", rows, is_found)),
+        ("lookup", LookupResult("m", 1, "users", rows[:0], is_found[:0])),
     ]
 
 
-@pytest.mark.parametrize(("call", "answer"), _large_answers())
-@pytest.mark.parametrize("several", [False, True])
-def test_dump_in_pieces_gives_the_bytes_of_dump(call: str, answer: Any, several: bool) -> None:
+@pytest.mark.parametrize(("call", "result"), _large_results())
+@pytest.mark.parametrize("is_list", [False, True])
+def test_dump_in_pieces_gives_the_bytes_of_dump(call: str, result: Any, is_list: bool) -> None:
     write = OPERATIONS[call].write_json
-    pieces = list(codec_json.dump_in_pieces(write(answer, several)))
-    assert b"".join(pieces) == codec_json.dump(write(answer, several))
+    pieces = list(codec_json.dump_in_pieces(write(result, is_list)))
+    assert b"".join(pieces) == codec_json.dump(write(result, is_list))
     assert {len(piece) for piece in pieces[:-1]} <= {codec_json.PIECE_BYTES}
     assert len(pieces[-1]) <= codec_json.PIECE_BYTES
 
@@ -309,6 +309,6 @@ def test_dump_in_pieces_gives_the_bytes_of_dump(call: str, answer: Any, several:
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20)
 )
 def test_scores_read_back_as_the_same_float32(scores: list[float]) -> None:
-    sent = np.array(scores, dtype=np.float32)
-    read = np.array(json.loads(codec_json.dump(sent)), dtype=np.float64).astype(np.float32)
-    assert (read == sent).all()
+    written = np.array(scores, dtype=np.float32)
+    read = np.array(json.loads(codec_json.dump(written)), dtype=np.float64).astype(np.float32)
+    assert (read == written).all()

@@ -10,18 +10,20 @@ from service.errors import InvalidArgument
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-@pytest.mark.parametrize(("sent", "expected"), [("order-17/a", "order-17/a"), (None, TRACE)])
-def test_request_id_is_what_was_sent_else_the_trace_id(sent: str | None, expected: str) -> None:
-    assert request_id_of(sent, f"00-{TRACE}-00f067aa0ba902b7-01") == expected
+@pytest.mark.parametrize(("request_id", "expected"), [("order-17/a", "order-17/a"), (None, TRACE)])
+def test_request_id_is_what_was_sent_else_the_trace_id(
+    request_id: str | None, expected: str
+) -> None:
+    assert request_id_of(request_id, f"00-{TRACE}-00f067aa0ba902b7-01") == expected
 
 
 @pytest.mark.parametrize(
     "bad", ["", "a b", "x" * 129, "a\nb", 'a"b', "-x", "é", "a\r\nset-cookie: x"]
 )
 def test_request_id_that_is_unsafe_in_a_log_is_replaced(bad: str) -> None:
-    made = request_id_of(bad, None)
-    assert made != bad
-    assert len(made) == 32
+    replacement = request_id_of(bad, None)
+    assert replacement != bad
+    assert len(replacement) == 32
 
 
 @pytest.mark.parametrize("bad", ["", "00-xyz-1-01", f"00-{'0' * 32}-00f067aa0ba902b7-01", TRACE])

@@ -1,4 +1,4 @@
-"""Protobuf messages to requests, and answers to protobuf."""
+"""Protobuf messages to requests, and results to protobuf."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
     }
     ids = np.array([7, 2**60])
     scores = np.array([0.5, 0.25], np.float32)
-    answer = RetrievalResult("m", 4, ids, scores, np.array([0, 2]), attributes, searched=12)
-    message = protobuf.retrieved_message(answer)
+    result = RetrievalResult("m", 4, ids, scores, np.array([0, 2]), attributes, searched=12)
+    message = protobuf.retrieved_message(result)
     assert (message.model.name, message.model.version, message.searched) == ("m", 4, 12)
     assert np.frombuffer(message.ids.int64s, "<i8").tolist() == [7, 2**60]
     assert np.frombuffer(message.scores, "<f4").tolist() == [0.5, 0.25]
@@ -164,8 +164,8 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
 def test_recommended_with_no_neighbor_of_string_ids_keeps_their_kind() -> None:
     ids = np.array([], dtype=object)
     scores = np.array([], dtype=np.float32)
-    answer = RetrievalResult("m", 1, ids, scores, np.array([0, 0]), retrieval_scores=scores)
-    message = protobuf.recommended_message(answer)
+    result = RetrievalResult("m", 1, ids, scores, np.array([0, 0]), retrieval_scores=scores)
+    message = protobuf.recommended_message(result)
     assert message.ids.WhichOneof("kind") == "strings"
 
 

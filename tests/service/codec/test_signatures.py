@@ -148,8 +148,8 @@ def test_models_have_the_same_fields_in_both_forms() -> None:
     value = json.loads(dump(signatures.models_value(MODELS)))["models"][0]
     message = signatures.models_message(MODELS).models[0]
     assert message.name == value["name"] == "m"
-    for found, written, version in zip(
+    for sent_version, written, version in zip(
         message.versions, value["versions"], MODELS["m"], strict=True
     ):
         assert written == asdict(version) | {"labels": list(version.labels)}
-        assert plain_message(found) == written
+        assert plain_message(sent_version) == written

@@ -20,5 +20,5 @@ def drive(root: Path) -> Iterator[Callable[..., Driven]]:
         return started[-1]
 
     yield begin
-    for each in started:
-        each.manager.close()
+    for driven in started:
+        driven.manager.close()

@@ -65,7 +65,7 @@ class Driven:
         self.report()
 
     def report(self) -> None:
-        """Tells the other workers what this one serves."""
+        """Reports to the other workers what this one serves."""
         report = self.poller.report("", self.listens)
         self.coordinator.report(self.worker, report)
 
@@ -78,31 +78,33 @@ class Driven:
 
     def serving(self, version: int | None = None, label: str = "") -> int:
         """Returns the version that serves a request."""
-        with self.manager.acquire("movies", version, label) as found:
-            return found.version
+        with self.manager.acquire("movies", version, label) as leased:
+            return leased.version
 
     def states(self, model: str = "movies") -> dict[int, str]:
-        return {each.version: each.state for each in self.manager.models().get(model, ())}
+        return {state.version: state.state for state in self.manager.models().get(model, ())}
 
     def problem(self, version: int) -> str:
         return next(
-            each.problem for each in self.manager.models()["movies"] if each.version == version
+            state.problem for state in self.manager.models()["movies"] if state.version == version
         )
 
     def value(self, metric: str, **labels: str) -> float:
         families = text_string_to_metric_families(self.metrics.render().decode())
         samples = (sample for family in families for sample in family.samples)
-        return sum(each.value for each in samples if (each.name, each.labels) == (metric, labels))
+        return sum(
+            sample.value for sample in samples if (sample.name, sample.labels) == (metric, labels)
+        )
 
 
-def flip(file: Path, at: int = 100) -> None:
+def flip(file: Path, position: int = 100) -> None:
     """Changes one bit."""
     data = bytearray(file.read_bytes())
-    data[at] ^= 1
+    data[position] ^= 1
     file.write_bytes(data)
 
 
 def touch(manifest: Path) -> None:
     """Moves a file's modification time on."""
-    found = manifest.stat()
-    os.utime(manifest, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    status = manifest.stat()
+    os.utime(manifest, ns=(status.st_atime_ns, status.st_mtime_ns + 1))

@@ -51,16 +51,16 @@ def test_version_missing_from_the_root_is_reported_until_it_comes(
 ) -> None:
     two.want(pinned=(1,))
     aside = (root / "movies/1").rename(root / ".aside")
-    again = drive()
-    again.scan()
-    assert again.states() == {1: "failed"}
-    assert "not under the root" in again.problem(1)
+    restarted = drive()
+    restarted.scan()
+    assert restarted.states() == {1: "failed"}
+    assert "not under the root" in restarted.problem(1)
     assert [record.msg for record in caplog.records].count("version_failed") == 1
     with pytest.raises(NotReady, match="list of models says why"):
-        again.serving()
+        restarted.serving()
     aside.rename(root / "movies/1")
-    again.scan()
-    assert (again.serving(), again.problem(1)) == (1, "")
+    restarted.scan()
+    assert (restarted.serving(), restarted.problem(1)) == (1, "")
 
 
 def test_damaged_state_file_changes_nothing_in_a_running_service_and_loads_nothing_at_a_start(
@@ -73,14 +73,14 @@ def test_damaged_state_file_changes_nothing_in_a_running_service_and_loads_nothi
     two.scan()
     assert (two.serving(), two.value("rowcast_desired_state_readable")) == (1, 0)
     assert "damaged" in two.poller.state.problem
-    again = drive()
-    assert again.manager.models() == {}
+    restarted = drive()
+    assert restarted.manager.models() == {}
     with pytest.raises(NotReady, match="damaged"):
-        again.serving()
+        restarted.serving()
     two.state.path.write_bytes(good)
-    for each in (two, again):
-        each.scan()
-        assert (each.serving(), each.value("rowcast_desired_state_readable")) == (1, 1)
+    for driven in (two, restarted):
+        driven.scan()
+        assert (driven.serving(), driven.value("rowcast_desired_state_readable")) == (1, 1)
 
 
 def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write) -> None:
@@ -107,10 +107,10 @@ def test_rollback_does_not_wait_for_a_load_in_progress(two: Driven, write: Write
 
 def denied(driven: Driven, version: int) -> list[int]:
     """The candidates of a version that are denied."""
-    with driven.manager.acquire("movies", version) as found:
-        (corpus,) = found.corpora.values()
+    with driven.manager.acquire("movies", version) as version_leased:
+        (corpus,) = version_leased.corpora.values()
         positions = corpus.denied.positions.astype(np.int64)
-        return [int(each) for each in corpus.store.ids(positions)]
+        return [int(key) for key in corpus.store.ids(positions)]
 
 
 def test_deny_list_holds_in_every_loaded_version_and_in_those_that_come(
@@ -134,8 +134,8 @@ def test_deny_list_of_string_ids_takes_numbers_as_text(write: Write, drive: Driv
     small = write(id_kind="string")
     driven = drive()
     driven.want(denied=("5", small.ids[7]))
-    with driven.manager.acquire("movies") as found:
-        (corpus,) = found.corpora.values()
+    with driven.manager.acquire("movies") as version:
+        (corpus,) = version.corpora.values()
         assert corpus.denied.positions.tolist() == [7]
 
 

@@ -55,10 +55,10 @@ def events(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 @contextlib.contextmanager
 def files_left(count: int) -> Iterator[None]:
-    """So many more files may this process open meanwhile."""
+    """Limits the number of further files that this process may open meanwhile."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir("/proc/self/fd")}
-    limit = next(n for n in range(soft) if n - sum(each < n for each in used) == count)
+    limit = next(n for n in range(soft) if n - sum(descriptor < n for descriptor in used) == count)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
         yield

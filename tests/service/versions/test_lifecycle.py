@@ -42,11 +42,11 @@ def test_release_of_the_last_lease_closes_a_retired_version(manager: VersionMana
     second = manager.acquire("m", 1)
     serve(manager, loaded(version=2))
     for lease, expected in ((first, []), (first, []), (second, [1])):
-        assert [each.state for each in manager.models()["m"]] == ["available", "retiring"]
+        assert [version.state for version in manager.models()["m"]] == ["available", "retiring"]
         lease.release()
         manager.wait_closed()
         assert closed == expected
-    assert [each.version for each in manager.models()["m"]] == [2]
+    assert [version.version for version in manager.models()["m"]] == [2]
 
 
 @pytest.mark.parametrize(

@@ -97,10 +97,10 @@ def test_load_of_a_partition_outside_the_bundle_is_rejected(
     write: Write, root: Path, tmp_path: Path
 ) -> None:
     bundle = write().directory
-    place = bundle / "indexes/movies/scann"
-    shutil.copytree(place, tmp_path / "aside")
+    index_directory = bundle / "indexes/movies/scann"
+    shutil.copytree(index_directory, tmp_path / "aside")
     for number in range(2):
-        (place / f"partition-0000{number}-of-00002").symlink_to(tmp_path / "aside")
+        (index_directory / f"partition-0000{number}-of-00002").symlink_to(tmp_path / "aside")
     rewrite(bundle, setting("indexes.movies.partitions", 2))
     with pytest.raises(UnsafePath, match="outside the bundle"):
         loader(root).load("movies", 1)
@@ -118,13 +118,13 @@ def test_codes_of_an_index_are_loaded_and_rejected_where_their_number_is_another
     entry = Codes.of("movies")
     rewrite(small.directory, setting("indexes.movies.codes", entry.model_dump()))
     version = loader(root).load("movies", 1)
-    held = version.indexes["movies"].here
-    assert held is not None
-    assert held.codes is not None
+    index = version.indexes["movies"].here
+    assert index is not None
+    assert index.codes is not None
     query = small.vectors[3]
     nearest = int(np.argmax(small.vectors @ query))
-    places = held.codes.pack(np.arange(len(vectors))).nearest(query, len(vectors) // 2)
-    assert nearest in places
+    positions = index.codes.pack(np.arange(len(vectors))).nearest(query, len(vectors) // 2)
+    assert nearest in positions
     version.close()
 
     with (small.directory / entry.file).open("ab") as file:

@@ -18,18 +18,18 @@ def scrubbed(driven: Driven) -> float:
     return driven.value("rowcast_scrubbed_bytes_total", model="movies")
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("keeps_previous", [True, False])
 def test_scrub_damaged_version_is_replaced_by_the_previous_one(
-    write: Write, drive: Drive, kept: bool
+    write: Write, drive: Drive, keeps_previous: bool
 ) -> None:
     write()
     driven = drive()
     newer = write(version=2)
-    driven = driven if kept else drive()
+    driven = driven if keeps_previous else drive()
     driven.scan()
     flip(next((newer.directory / "tables/users").iterdir()))
     driven.poller.maintenance.scrub()
-    assert driven.states() == ({2: "failed", 1: "available"} if kept else {2: "failed"})
+    assert driven.states() == ({2: "failed", 1: "available"} if keeps_previous else {2: "failed"})
     driven.scan()
     assert driven.states() == {2: "failed", 1: "available"}
     assert "differs from its checksum" in driven.problem(2)
@@ -64,11 +64,11 @@ def test_scrub_reads_each_byte_once_and_finds_one_that_is_flipped(
     driven.poller.maintenance.scrub()
     assert driven.states() == {1: "available"}
     assert scrubbed(driven) == sum(table.bytes for table in small.manifest.tables.values())
-    again = drive()
-    flip(small.directory / f"tables/{file}.bin", at=50)
-    again.poller.maintenance.scrub()
-    for each in (again, drive(verify="full")):
-        assert f"tables/{file}.bin' differs from its checksum" in each.problem(1)
+    restarted = drive()
+    flip(small.directory / f"tables/{file}.bin", position=50)
+    restarted.poller.maintenance.scrub()
+    for worker in (restarted, drive(verify="full")):
+        assert f"tables/{file}.bin' differs from its checksum" in worker.problem(1)
 
 
 def test_scrub_finds_a_flipped_byte_of_large_vector_files(
@@ -109,9 +109,9 @@ def test_prefetch_reads_whole_tables_the_smallest_first_and_once(
         assert sum(smaller) <= prefetched(driven) < sum(smaller) + largest
     write(version=2)
     driven.scan()
-    once = prefetched(driven)
+    prefetched_before = prefetched(driven)
     driven.poller.maintenance.prefetch()
-    assert prefetched(driven) > once
+    assert prefetched(driven) > prefetched_before
 
 
 def test_report_memory_of_the_loaded_versions(write: Write, drive: Drive) -> None:

@@ -21,13 +21,13 @@ CANARY = DesiredModel(labels={"canary": 3})
 
 
 def roles(
-    current: int | None, *others: int, previous: int | None = None, **labels: int
+    current: int | None, *further: int, previous: int | None = None, **labels: int
 ) -> Arrangement:
-    return Arrangement(current, frozenset({*others, current} - {None}), previous, labels)  # type: ignore[arg-type]
+    return Arrangement(current, frozenset({*further, current} - {None}), previous, labels)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "known", "loaded", "failed", "before", "expected"),
+    ("wanted", "root_versions", "loaded", "failed", "before", "expected"),
     [
         (NOTHING, {1, 2, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3, previous=2)),
         (NOTHING, {1, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3)),  # 2 is gone from the root
@@ -55,15 +55,15 @@ def roles(
 )
 def test_arrangement_of_what_is_loaded(
     wanted: DesiredModel,
-    known: set[int],
+    root_versions: set[int],
     loaded: set[int],
     failed: Any,
     before: Arrangement,
     expected: Arrangement,
 ) -> None:
-    assert arrangement(wanted, SETTINGS, known, loaded, failed, before) == expected
+    assert arrangement(wanted, SETTINGS, root_versions, loaded, failed, before) == expected
     alone = SETTINGS.model_copy(update={"keep_previous": False})
-    assert arrangement(wanted, alone, known, loaded, failed, before).previous is None
+    assert arrangement(wanted, alone, root_versions, loaded, failed, before).previous is None
 
 
 VERSIONS = st.sets(st.integers(1, 6))
@@ -86,24 +86,28 @@ DESIRED = st.builds(
     st.booleans(),
 )
 def test_arrangement_any_desired_state_uses_loaded_versions_and_keeps_no_more_than_needed(
-    states: list[DesiredModel], known: set[int], loads: list[set[int]], latest: int, keep: bool
+    states: list[DesiredModel],
+    root_versions: set[int],
+    loads: list[set[int]],
+    latest: int,
+    keep: bool,
 ) -> None:
     settings = SETTINGS.model_copy(update={"latest_versions": latest, "keep_previous": keep})
     before = Arrangement(None)
     loaded = set[int]()
     for wanted, arrived in zip(states, loads, strict=False):
-        loaded |= arrived & known
+        loaded |= arrived & root_versions
         served = before.current is not None
-        before = arrangement(wanted, settings, known, loaded, (), before)
+        before = arrangement(wanted, settings, root_versions, loaded, (), before)
         assert {*before.loaded, before.current, before.previous} - {None} <= loaded
         assert before.current is None or before.current in before.loaded
         assert before.previous not in before.loaded
         assert wanted.labels.keys() == before.labels.keys() or wanted.stopped
         if wanted.stopped:
             assert before == Arrangement(None)
-        elif best := [version for version in ranked(wanted, known) if version in loaded]:
+        elif best := [version for version in ranked(wanted, root_versions) if version in loaded]:
             assert before.current == best[0]
-        elif served and set(ranked(wanted, known)) - set(wanted.unloaded):
+        elif served and set(ranked(wanted, root_versions)) - set(wanted.unloaded):
             assert before.current is not None, (
                 "another version will come, until then the old one stays"
             )

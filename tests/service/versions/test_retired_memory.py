@@ -27,7 +27,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
-    """Answers requests, so that every cache of a version is filled before it is retired."""
+    """Serves requests, so that every cache of a version is filled before it is retired."""
     warmup.run(version, ServiceSettings(root=version.directory.parents[1]), throttle)
 
 
@@ -42,17 +42,17 @@ def test_retired_versions_are_freed_over_ten_switches(
     for version in range(1, 11):
         with driven.manager.acquire("movies") as current:
             parts = [part.network for tower in current.towers.values() for part in tower.parts]
-            held = [current, current.reader, *current.towers.values(), *parts]
-            held_by_version[version] = [weakref.ref(each) for each in held]
-        del current, parts, held
+            parts_of_version = [current, current.reader, *current.towers.values(), *parts]
+            held_by_version[version] = [weakref.ref(part) for part in parts_of_version]
+        del current, parts, parts_of_version
         write(version=version + 1)
         driven.scan()
     driven.manager.wait_closed()
 
     del held_by_version[10]  # kept for a rollback, since 11 is served
     alive = {
-        version: [type(each()).__name__ for each in held if each() is not None]
-        for version, held in held_by_version.items()
+        version: [type(reference()).__name__ for reference in references if reference() is not None]
+        for version, references in held_by_version.items()
     }
     assert not any(alive.values()), alive
 

@@ -32,7 +32,7 @@ def test_update_is_read_back_with_the_next_revision(file: StateFile) -> None:
     assert file.update(pin).revision == 1
     assert file.path.read_bytes() == written, "nothing has changed"
     assert file.update(lambda content: content.with_model("m", DesiredModel())).models == {}
-    assert sorted(each.name for each in file.path.parent.iterdir()) == [
+    assert sorted(path.name for path in file.path.parent.iterdir()) == [
         "state.json",
         "state.json.lock",
     ]
@@ -42,12 +42,12 @@ def test_update_through_a_link_changes_what_it_leads_to(file: StateFile) -> None
     shared = file.path.parent / "shared"
     shared.mkdir()
     file.path.symlink_to("shared/desired.json")
-    other = StateFile(shared / "desired.json")
-    assert file.update(pin) == other.read() == file.read()
-    other.update(lambda content: content.with_model("other", DesiredModel()))
+    shared_file = StateFile(shared / "desired.json")
+    assert file.update(pin) == shared_file.read() == file.read()
+    shared_file.update(lambda content: content.with_model("other", DesiredModel()))
     assert file.path.is_symlink()
     # One lock for all names of the file.
-    assert sorted(each.name for each in shared.iterdir()) == ["desired.json", "desired.json.lock"]
+    assert sorted(path.name for path in shared.iterdir()) == ["desired.json", "desired.json.lock"]
 
 
 def test_update_by_many_writers_loses_none(file: StateFile) -> None:
@@ -59,10 +59,10 @@ def test_update_by_many_writers_loses_none(file: StateFile) -> None:
         return DesiredModel(pinned=(*before.pinned, len(before.pinned) + 1))
 
     writers = [threading.Thread(target=write, args=(f"m{number}",)) for number in range(4)]
-    for each in writers:
-        each.start()
-    for each in writers:
-        each.join()
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
     content = file.read()
     assert content.revision == 20
     assert {model.pinned for model in content.models.values()} == {(1, 2, 3, 4, 5)}
@@ -108,7 +108,7 @@ def test_update_of_an_unwritable_file_is_reported_and_changes_nothing(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(NotReady, match="No space left on device; --state-file names another path"):
         file.update(lambda content: content.with_model("m", DesiredModel()))
-    assert sorted(each.name for each in file.path.parent.iterdir()) == [
+    assert sorted(path.name for path in file.path.parent.iterdir()) == [
         "state.json",
         "state.json.lock",
     ]
@@ -116,19 +116,19 @@ def test_update_of_an_unwritable_file_is_reported_and_changes_nothing(
 
 
 def test_refresh_without_the_directory_keeps_the_last_state(tmp_path: Path) -> None:
-    place = tmp_path / "state"
-    file = StateFile(place / "state.json")
+    directory = tmp_path / "state"
+    file = StateFile(directory / "state.json")
     with pytest.raises(StateUnreadable, match="directory"):
         file.read()
     assert file.refresh()
     assert (file.desired, "directory" in file.problem) == (None, True)
-    place.mkdir()
+    directory.mkdir()
     StateFile(file.path).update(pin)
     assert file.refresh()
-    held = file.desired
-    place.rename(tmp_path / "aside")
+    desired = file.desired
+    directory.rename(tmp_path / "aside")
     assert not file.refresh()
-    assert (file.desired, file.problem) == (held, "")
+    assert (file.desired, file.problem) == (desired, "")
 
 
 def test_update_beyond_the_largest_file_that_is_read_changes_nothing(file: StateFile) -> None:

@@ -25,7 +25,7 @@ def forms(listed: list[str]) -> tuple[TowerForm, ...]:
                 "max_abs_error": {},
             }
         )
-        for kind, precision in (each.split() for each in listed)
+        for kind, precision in (form_text.split() for form_text in listed)
     )
 
 
@@ -81,10 +81,10 @@ def test_choose_forms_by_precision_and_device(
     chosen = choose_forms(
         entry.model_copy(update={"forms": forms(whole), "parts": of_parts}), precision, device
     )
-    how, form = expected.split(maxsplit=1)
-    assert {f"{each.kind} {each.precision}" for _, each in chosen} == {form}
+    parts_text, form = expected.split(maxsplit=1)
+    assert {f"{form.kind} {form.precision}" for _, form in chosen} == {form}
     assert [part.name for part, _ in chosen] == (
-        ["whole"] if how == "whole" else [part.name for part in entry.parts]
+        ["whole"] if parts_text == "whole" else [part.name for part in entry.parts]
     )
 
 
