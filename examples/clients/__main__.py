@@ -1,5 +1,5 @@
 """Builds the clients of this folder, runs each against the bundle of the quick start, and compares
-what they print with the results of the Python client. Run by `make test-clients`, or
+their output with the results of the Python client. Run by `make test-clients`, or
 
 python -m examples.clients [--only LANGUAGE], from the root of a clone
 
@@ -33,10 +33,11 @@ from examples.clients.programs import (
 from examples.quickstart.__main__ import BUNDLES, MODEL
 
 RUN_S = 60
+"""Time in which a client must end."""
 
 
 class ClientFailed(Exception):
-    """A client ended with an error, or printed something else than the Python client returns."""
+    """A client ended with an error, or its output differs from the Python client's results."""
 
 
 def main() -> int:
@@ -57,6 +58,7 @@ def serve_and_try(programs: Sequence[Program]) -> bool:
     """Serves the bundle, tries clients on it, and prints a line for each; returns whether none
     failed.
     """
+    # A copy, since the clients change the catalogue.
     shutil.rmtree(BUILD / "served", ignore_errors=True)
     root = shutil.copytree(BUNDLES, BUILD / "served" / "bundles")
     token = secrets.token_hex(32)
@@ -88,7 +90,7 @@ def build(program: Program) -> None:
     """Builds a client.
 
     Raises:
-      NotInstalled: Something that it needs is not installed.
+      NotInstalled: A package that it needs is not installed.
       BuildFailed: A command of the build failed.
     """
     check_installed(program)
@@ -97,7 +99,7 @@ def build(program: Program) -> None:
 
 
 def run(program: Program, address: str, token: str) -> str:
-    """Runs a client; returns what it prints.
+    """Runs a client; returns its output.
 
     Raises:
       ClientFailed: It ended with an error, or not in time.
@@ -121,7 +123,7 @@ def run(program: Program, address: str, token: str) -> str:
 
 
 def compare(expected: Output, output: str) -> None:
-    """Compares what a client printed with what the Python client returned.
+    """Compares the output of a client with the results of the Python client.
 
     Raises:
       ClientFailed: They differ.

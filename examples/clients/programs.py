@@ -1,4 +1,4 @@
-"""The clients: what each needs, how it is built, and how it is started."""
+"""The clients: the packages that each needs, its build, and the command that starts it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ GOOGLEAPIS = Path(status_pb2.__file__).parents[2]
 CONTRACT = "rowcast/embedding/v1/embedding_service.proto"
 ERROR_DETAILS = ("google/rpc/error_details.proto", "google/rpc/status.proto")
 STEP_S = 900
+"""Time in which a command of a build must end."""
 REASON_LINES = 4
-"""Lines of npm that say why it installs nothing: the first ones."""
+"""Number of first lines in which npm says why it installs nothing."""
 PROBLEM_LINES = 20
-"""Lines of a failed build that are shown: the last ones."""
+"""Number of last lines of a failed build that are shown."""
 
 
 class NotInstalled(Exception):
-    """A client cannot be built here; says which packages are missing."""
+    """A client cannot be built here; the message names the missing packages."""
 
 
 class BuildFailed(Exception):
-    """A command of a build failed; has the end of its output."""
+    """A command of a build failed; the message has the end of its output."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Step:
 
     Attributes:
       command: The program and its arguments.
-      folder: Where it runs.
+      folder: The folder in which it runs.
       variables: Variables of its environment, beside those of this process.
       installs: Whether it installs packages: if it fails, the client is skipped.
     """
@@ -60,8 +61,8 @@ class Program:
       transport: `HTTP` or `gRPC`.
       needs: Debian's packages that must be installed, and the commands and files of each by which
         it is found.
-      steps: Its build.
-      command: What starts it; the address of the service follows.
+      steps: The commands of its build.
+      command: The command that starts it; the address of the service follows.
     """
 
     language: str
@@ -72,24 +73,26 @@ class Program:
 
     @property
     def name(self) -> str:
-        """How the report names it."""
+        """The name of the client in the report."""
         return f"{self.language}, {self.transport}"
 
 
 def check_installed(program: Program) -> None:
-    """Checks that what a client needs is there.
+    """Checks that the packages that a client needs are installed.
 
     Raises:
-      NotInstalled: Something is missing.
+      NotInstalled: A package is missing.
     """
-    missing = [
-        package for package, names in program.needs.items() if not all(map(_is_installed, names))
-    ]
+    missing = []
+    for package, names in program.needs.items():
+        if not all(map(_is_installed, names)):
+            missing.append(package)
     if missing:
         raise NotInstalled(f"not installed: Debian's packages {' '.join(missing)}")
 
 
 def _is_installed(name: str) -> bool:
+    # A path, or the name of a command.
     if "/" in name:
         return Path(name).exists()
     return shutil.which(name) is not None
@@ -99,8 +102,8 @@ def run_step(step: Step) -> None:
     """Runs a command of a build.
 
     Raises:
-      NotInstalled: It should install packages, and failed.
-      BuildFailed: It failed.
+      NotInstalled: A command that installs packages failed.
+      BuildFailed: Another command failed.
     """
     step.folder.mkdir(parents=True, exist_ok=True)
     try:

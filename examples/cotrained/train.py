@@ -1,5 +1,6 @@
-"""Trains retrieval and ranking together, writes the files of an export: python -m
-examples.cotrained.train [--out DIR]
+"""Trains retrieval and ranking together, and writes the files of an export.
+
+python -m examples.cotrained.train [--out DIR]
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from examples.cotrained.model import CoTrained, Sizes
 from examples.watching import Watching
 
 HISTORY = 10
+"""Maximum length of a history."""
 WIDTHS: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "tiny": (4, 3, (8,)),
     "small": (64, 16, (64, 32)),
@@ -23,7 +25,9 @@ WIDTHS: dict[str, tuple[int, int, tuple[int, ...]]] = {
 INTERACTIONS = {"tiny": 300, "small": 60_000, "article": 2_000_000}
 BATCH = {"tiny": 1_200, "small": 1_000, "article": 1_000}
 NEGATIVES = 3
+"""Number of further movies beside each watched one in the training."""
 CANDIDATES = 20
+"""Number of candidates of a request."""
 
 
 def train(out: Path, scale: trained.Scale = "small") -> None:
@@ -40,21 +44,21 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 
     def loss_of(columns: Any, labels: Any) -> Any:
         outputs = model(columns)
-        likely = tf.sigmoid(tf.reduce_sum(outputs["query"] * outputs["candidate"], 1) - 1.0)
-        return cross_entropy(labels["watched"], outputs["watched"]) + cross_entropy(
-            labels["watched"], likely
-        )
+        # Both stages learn from the same pairs, each with its own loss.
+        products = tf.reduce_sum(outputs["query"] * outputs["candidate"], 1)
+        retrieval_loss = cross_entropy(labels["watched"], tf.sigmoid(products - 1.0))
+        ranking_loss = cross_entropy(labels["watched"], outputs["watched"])
+        return ranking_loss + retrieval_loss
 
-    features, labels = watching.pairs(
-        watching.draw(watching.trained, INTERACTIONS[scale]), NEGATIVES
-    )
+    interactions = watching.draw(watching.trained, INTERACTIONS[scale])
+    features, labels = watching.pairs(interactions, NEGATIVES)
     inputs = {name: column for name, column in features.items() if name != "year"}
     training.fit(model, optimizers, loss_of, training.shuffled(inputs, labels, BATCH[scale]))
     held_out, watched = watching.pairs(watching.held_out, NEGATIVES)
-    reached = requests.model_outputs(model, held_out, ["watched"])["watched"]
+    predicted = requests.model_outputs(model, held_out, ["watched"])["watched"]
     print(
         "AUC of what was watched, held out: "
-        f"{training.area_under_curve(watched['watched'], reached):.3f}"
+        f"{training.area_under_curve(watched['watched'], predicted):.3f}"
     )
 
     contexts = watching.contexts(watching.draw(watching.interactions, requests.COUNT[scale]))

@@ -33,6 +33,7 @@ RANKS = {"tiny": 4, "small": 64, "article": 128}
 EXAMPLES = {"tiny": 2_000, "small": 150_000, "article": 4_000_000}
 BATCH = 1_000
 CANDIDATES = 20
+"""Number of candidates of a request."""
 VARIANTS = ("full", "low_rank")
 
 

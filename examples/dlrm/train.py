@@ -1,5 +1,6 @@
-"""Trains DLRM on clicks in Criteo's shape and writes the files of an export: python -m
-examples.dlrm.train [--out DIR]
+"""Trains DLRM on clicks in Criteo's shape, and writes the files of an export.
+
+python -m examples.dlrm.train [--out DIR]
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ SIZES = {
 EXAMPLES = {"tiny": 2_000, "small": 200_000, "article": 4_000_000}
 BATCH = 1_000
 CANDIDATES = 20
+"""Number of candidates of a request."""
 
 
 def train(out: Path, scale: trained.Scale = "small") -> None:

@@ -21,7 +21,7 @@ from examples.two_towers import arrays
 from examples.watching import Watching
 
 LENGTH = 10
-"""As recipe.toml states it."""
+"""Length of a history, as in recipe.toml."""
 WIDTHS = {"tiny": (4, 1), "small": (32, 2), "article": (64, 4)}
 """Values of dim and blocks, by scale."""
 EPOCHS = {"tiny": 1, "small": 4, "article": 1}
@@ -46,7 +46,9 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     watched_scores = np.take_along_axis(
         scores, watching.watched(watching.held_out)[:, np.newaxis], 1
     )
-    recall = np.mean((scores > watched_scores).sum(1) < 100)
+    # The rank of a watched movie is the number of movies with a better score.
+    watched_ranks = (scores > watched_scores).sum(1)
+    recall = np.mean(watched_ranks < 100)
     print(f"recall@100 of what was watched, held out: {recall:.3f}")
 
     chosen = watching.interactions[np.isin(watching.interactions, watching.trained)]
@@ -59,7 +61,7 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
 
 
 def inputs(watching: Watching, interactions: Ints) -> dict[str, Column]:
-    """Returns what the model takes: padded histories, and the movies that were watched next, as
+    """Returns the inputs of the model: padded histories, and the movies that were watched next, as
     rows from 1 on.
     """
     history = _padded(watching.contexts(interactions)["history"], 1)
@@ -69,7 +71,7 @@ def inputs(watching: Watching, interactions: Ints) -> dict[str, Column]:
 def reference_requests(
     watching: Watching, interactions: Ints, queries: NDArray[Any], vectors: NDArray[Any]
 ) -> trained.ReferenceRequests:
-    """Returns requests with the ids of movies, and what the model returns by exact search."""
+    """Returns requests with the ids of movies, and the model's outputs by exact search."""
     watched = watching.watched(interactions)
     named = watching.ids({**watching.contexts(interactions), "movie_id": watched})
     contexts = _padded(named["history"], 0)
@@ -79,20 +81,19 @@ def reference_requests(
 
 
 def _padded(newest_first: Column, first: int) -> dict[str, Column]:
-    """Returns histories of LENGTH movies, the oldest first, and how many were watched.
+    """Returns histories of LENGTH movies, the oldest first, and their lengths without padding.
 
     Args:
-      newest_first: ragged.
-      first: what is added to each movie; padding stays 0.
+      newest_first: The histories, a ragged column.
+      first: A number that is added to each movie; padding stays 0.
     """
     if not isinstance(newest_first, Ragged):
         raise TypeError("histories are ragged")
     lengths = np.diff(newest_first.offsets)
     positions = np.arange(LENGTH)
     padded = np.full((len(lengths), LENGTH), NO_MOVIE, np.int64)
-    padded[positions < lengths[:, np.newaxis]] = first + np.concatenate(
-        [newest_first[position][::-1] for position in range(len(lengths))]
-    )
+    oldest_first = [newest_first[position][::-1] for position in range(len(lengths))]
+    padded[positions < lengths[:, np.newaxis]] = first + np.concatenate(oldest_first)
     return {"history": padded, "length": lengths}
 
 

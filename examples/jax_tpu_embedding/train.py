@@ -31,12 +31,15 @@ from examples.jax_tpu_embedding.stacks import layout, stacks_of
 from examples.watching import Watching
 
 HISTORY = 10
+"""Maximum length of a history."""
 WIDTHS = {"tiny": (4, 8), "small": (32, 64), "article": (64, 256)}
 """Widths of the tables and of the hidden layer, by scale."""
 INTERACTIONS = {"tiny": 300, "small": 60_000, "article": 1_000_000}
 BATCH = {"tiny": 400, "small": 2_000, "article": 4_000}
 NEGATIVES = 3
+"""Number of further movies beside each watched one in the training."""
 CANDIDATES = 20
+"""Number of candidates of a request."""
 ACCUMULATOR = 1e-6
 """Initial value of Adagrad's accumulators."""
 

@@ -1,4 +1,4 @@
-"""Trains two towers over one call of one layer, writes what an export needs.
+"""Trains two towers over one call of one layer, and writes the files of an export.
 
 python -m examples.one_call_two_tower.train [--out DIR]
 """
@@ -16,6 +16,7 @@ from examples.one_call_two_tower.model import Sizes, TwoTower
 from examples.watching import Watching
 
 HISTORY = 10
+"""Maximum length of a history."""
 WIDTHS: dict[str, tuple[int, tuple[int, ...]]] = {
     "tiny": (4, (8,)),
     "small": (32, (64,)),
@@ -38,23 +39,17 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     batches = training.shuffled(features, {}, BATCH[scale], EPOCHS[scale])
     training.fit(model, optimizers, lambda columns, _: model.compute_loss(columns), batches)
     vectors = vectors_of_movies(model, watching)
-    held_out = requests.model_outputs(model, inputs(watching, watching.held_out), ["query"])[
-        "query"
-    ]
-    print(f"recall@100 of what was watched, held out: {recall(held_out @ vectors.T, watching):.3f}")
-    trained.write(
-        out,
-        Path(__file__).parent,
-        sizes,
-        model,
-        optimizers,
-        reference_requests(model, watching, vectors, requests.COUNT[scale]),
-    )
+    held_out = inputs(watching, watching.held_out)
+    queries = requests.model_outputs(model, held_out, ["query"])["query"]
+    print(f"recall@100 of what was watched, held out: {recall(queries @ vectors.T, watching):.3f}")
+
+    reference = reference_requests(model, watching, vectors, requests.COUNT[scale])
+    trained.write(out, Path(__file__).parent, sizes, model, optimizers, reference)
     watching.write_catalogue(out)
 
 
 def inputs(watching: Watching, interactions: np.ndarray) -> Columns:
-    """Returns what the model's call takes: contexts, and the movies that were watched in them."""
+    """Returns the inputs of the model: contexts, and the movies that were watched in them."""
     movies = watching.movie_features(watching.watched(interactions))
     return {
         **watching.contexts(interactions),
@@ -64,9 +59,8 @@ def inputs(watching: Watching, interactions: np.ndarray) -> Columns:
 
 
 def vectors_of_movies(model: TwoTower, watching: Watching) -> np.ndarray:
-    """Returns [movies, dim] the trained model's vectors; whose viewers go with them does not
-    matter.
-    """
+    """Returns the trained model's vectors of all movies, [movies, dim]."""
+    # One call computes both towers. The candidate's vector does not depend on the viewer.
     rows = np.arange(watching.movies)
     columns = {**inputs(watching, np.zeros_like(rows)), **watching.movie_features(rows)}
     columns.pop("year")
@@ -75,6 +69,7 @@ def vectors_of_movies(model: TwoTower, watching: Watching) -> np.ndarray:
 
 def recall(scores: np.ndarray, watching: Watching) -> float:
     """Returns the share of held-out interactions whose movie is among the best 100."""
+    # The rank of a watched movie is the number of movies with a better score.
     watched_scores = np.take_along_axis(
         scores, watching.watched(watching.held_out)[:, np.newaxis], 1
     )

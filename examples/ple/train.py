@@ -26,6 +26,7 @@ SIZES = {
 IMPRESSIONS = {"tiny": 2_000, "small": 300_000, "article": 5_000_000}
 BATCH = 1_000
 CANDIDATES = 20
+"""Number of candidates of a request."""
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"heads": ["click"]},

@@ -28,6 +28,7 @@ SIZES = {
 EXAMPLES = {"tiny": 2_000, "small": 100_000, "article": 4_000_000}
 BATCH = 1_000
 CANDIDATES = 20
+"""Number of candidates of a request."""
 
 
 def train(out: Path, scale: trained.Scale = "small") -> None:

@@ -59,8 +59,8 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") 
     model.fit(read_batches(files, sizes, batch), verbose=2)
     held_out = data.batch(20 * requests.COUNT[scale])
     clicked = held_out.pop(LABEL)
-    reached = requests.model_outputs(model, held_out, ["click"])["click"]
-    print(f"AUC of {len(clicked)} held out: {training.area_under_curve(clicked, reached):.3f}")
+    predicted = requests.model_outputs(model, held_out, ["click"])["click"]
+    print(f"AUC of {len(clicked)} held out: {training.area_under_curve(clicked, predicted):.3f}")
     count = requests.COUNT[scale]
     contexts = data.draw(data.context_names, count)
     candidates = data.draw(data.candidate_names, CANDIDATES * count)

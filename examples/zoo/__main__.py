@@ -48,14 +48,14 @@ class Zoo:
 
     Attributes:
       checkouts: The checkouts of the repositories.
-      data: folder with MovieLens small; None: it is downloaded, or made up.
+      data: The folder with MovieLens small; None: it is downloaded, or generated.
     """
 
     checkouts: Checkouts
     data: Path | None
 
     def outcome(self, entry: Entry) -> Outcome:
-        """Trains, exports, serves and compares one entry; records what became of it."""
+        """Trains, exports, serves and compares one entry; records the outcome."""
         start = time.monotonic()
         try:
             self.checkouts.require(entry)
@@ -122,16 +122,16 @@ class Zoo:
         if code == 0:
             return ""
         lines = log.read_text(encoding="utf-8").strip().splitlines()
-        return lines[-1] if lines else f"the export ended with {code}"
+        # The last line of the log is the message of the rejection.
+        if not lines:
+            return f"the export ended with {code}"
+        return lines[-1]
 
     def _run(self, command: list[str], entry: Entry, log: Path, backend: str) -> int:
         """Runs a command in the environment of an entry; returns its exit code."""
-        environment = {
-            **os.environ,
-            "TF_USE_LEGACY_KERAS": "1" if entry.source.keras == 2 else "0",
-            "KERAS_BACKEND": backend,
-            "COLUMNS": "10000",  # messages are not wrapped
-        }
+        # Messages are not wrapped, so that each is one line of the log.
+        environment = {**os.environ, "KERAS_BACKEND": backend, "COLUMNS": "10000"}
+        environment["TF_USE_LEGACY_KERAS"] = "1" if entry.source.keras == 2 else "0"
         if entry.source.is_package:
             paths = [os.environ.get("PYTHONPATH", ""), str(self.checkouts.path(entry.source))]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -144,11 +144,13 @@ class Zoo:
 def shortened(message: str) -> str:
     """Returns the beginning of a message; the log has the rest."""
     text = message.removeprefix("rowcast-export: ")
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[:SHOWN]}..."
 
 
 def compare(folder: Path) -> replay.Difference:
-    """Serves the bundle of a run, and compares the responses with what was recorded."""
+    """Serves the bundle of a run, and compares the responses with the recorded outputs."""
     model, version, _ = newest(folder / "bundles")
     bodies, expected = trained.read_requests(folder)
     with served.serving(folder / "bundles", model, version, folder / "serve.log") as service:

@@ -123,9 +123,9 @@ def recall_estimate(hits: float, neighbors: float, squared_neighbors: float) -> 
     variance = recall * (1 - recall) / queries + square / (4 * queries * queries)
     spread = _Z95 * math.sqrt(max(0.0, variance))
     scale = 1 + square / queries
-    return RecallEstimate(
-        recall, max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
-    )
+    low = max(0.0, (middle - spread) / scale)
+    high = min(1.0, (middle + spread) / scale)
+    return RecallEstimate(recall, low, high)
 
 
 def population_stability(counts: Sequence[float], shares: Sequence[float]) -> float:

@@ -340,7 +340,11 @@ def latest_problems() -> list[dict[str, Any]]:
     """Returns the newest line of each of the service's events that is a warning or an error, since
     `configure`.
     """
-    return [orjson.loads(line) for handler in _handlers() for line in list(handler.latest.values())]
+    lines: list[str] = []
+    for handler in _handlers():
+        # A copy: another thread may log meanwhile.
+        lines += list(handler.latest.values())
+    return [orjson.loads(line) for line in lines]
 
 
 def lines_dropped() -> int:

@@ -250,8 +250,12 @@ async def search_part(
         neighbors = search.nearest(index, queries, options, execution)
     except NotFinite:
         # Only the router knows whether numbers of its client, or of a tower, are at fault.
-        nothing = Neighbors(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
-        return SearchResult(model_version.model, model_version.version, nothing, overflow=True)
+        no_neighbors = Neighbors(
+            positions=np.empty(0, np.int64),
+            scores=np.empty(0, np.float32),
+            offsets=np.zeros(1, np.int64),
+        )
+        return SearchResult(model_version.model, model_version.version, no_neighbors, overflow=True)
     execution.computed(query_count)
 
     neighbors = neighbors._replace(positions=neighbors.positions + index.first)

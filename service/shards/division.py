@@ -101,7 +101,10 @@ class Division:
 
         layouts = {}
         for layout, names in names_by_layout.items():
-            starts = [remote[name].first + self.starts[f"tables.{name}"][:-1] for name in names]
+            starts = []
+            for name in names:
+                first_rows = self.starts[f"tables.{name}"][:-1]
+                starts.append(remote[name].first + first_rows)
             # Tables of one layout lie end to end, so that one search over all bounds finds both the
             # table and the shard of a row.
             last_table = remote[names[-1]]

@@ -165,8 +165,12 @@ def read_found(
     # A response that does not fit, such as of another release, counts as a failed call, so that the
     # router calls another replica instead of merging it.
     query_count = len(search.vectors)
-    sizes = [len(message.counts), len(message.positions), len(message.scores)]
-    if any(size % 4 for size in sizes) or sizes[0] != 4 * query_count or sizes[1] != sizes[2]:
+    count_bytes = len(message.counts)
+    position_bytes = len(message.positions)
+    score_bytes = len(message.scores)
+    sizes = [count_bytes, position_bytes, score_bytes]
+    has_counts = count_bytes == 4 * query_count
+    if not has_counts or position_bytes % 4 or position_bytes != score_bytes:
         raise Internal(
             f"shard {shard} returned {sizes} bytes for a search of {query_count} queries"
         )
@@ -224,7 +228,8 @@ def _least_counts(search: IndexSearch, held_positions: range) -> NDArray[np.int6
         return int(end - first)
 
     # Without lists, one 0 stands for all queries.
-    excluded = np.array([*map(count, search.excluded)] or [0], np.int64)
+    counts = [count(positions) for positions in search.excluded]
+    excluded = np.array(counts or [0], np.int64)
     # A candidate in both lists is subtracted twice: the count is a lower bound.
     remaining = len(held_positions) - count(search.denied) - excluded
     return np.minimum(search.k, remaining)

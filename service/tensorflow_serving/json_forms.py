@@ -92,8 +92,9 @@ class PredictBody:
         if not self._has_rows:
             return json.dump({key: arrays})
         # One object per row, as the request had.
-        rows = zip(*arrays.values(), strict=True)
-        return json.dump({key: [dict(zip(arrays, row, strict=True)) for row in rows]})
+        value_rows = zip(*arrays.values(), strict=True)
+        rows = [dict(zip(arrays, row, strict=True)) for row in value_rows]
+        return json.dump({key: rows})
 
 
 def _written(array: NDArray[Any]) -> Any:

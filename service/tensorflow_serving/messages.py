@@ -137,7 +137,8 @@ def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) ->
     count = 0
     for name, tensor in tensors.items():
         shape = [dim.size for dim in tensor.tensor_shape.dim]
-        if tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > _AXES_MAX:
+        is_unknown = tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0
+        if is_unknown or len(shape) > _AXES_MAX:
             value = f"the shape {shape[: _AXES_MAX + 1]}"
             expected = f"at most {_AXES_MAX} known sizes"
             raise InvalidArgument(
@@ -279,12 +280,15 @@ def arrays_of_examples(
             "the request has no examples",
             FieldViolation("examples", "empty", "at least one example"),
         )
+    # A dictionary as an ordered set: features keep the order in which they occur.
     names = dict.fromkeys(chain(context, chain.from_iterable(examples)))
     at_most(settings, "max_features", len(names), "examples")
-    return {
-        name: _lists([example.get(name, context.get(name, ())) for example in examples], name)
-        for name in names
-    }
+    arrays = {}
+    for name in names:
+        default = context.get(name, ())
+        lists = [example.get(name, default) for example in examples]
+        arrays[name] = _lists(lists, name)
+    return arrays
 
 
 def _lists(lists: Sequence[Sequence[Any]], name: str) -> NDArray[Any] | Ragged:
