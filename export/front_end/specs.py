@@ -4,7 +4,7 @@ The user's model is partitioned at its embedding lookups
 (docs/adr/0002-lookups-are-extracted-while-tracing.md). A feature has one description, its entry in
 the manifest:
 
-    Lookup, ResolvedIds     tensors of one call, and the rule of their ids; inside a front end
+    TracedLookup            tensors of one call, and the rule of their ids; inside a front end
       | resolve_lookups
     entry of a spec         what the model determines
       | describe_features   adds what the recipe states: role, rule, unknown ids, default

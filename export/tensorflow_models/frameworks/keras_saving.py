@@ -219,7 +219,8 @@ def older_configuration_of(model: Any) -> dict[str, Any]:
             metadata = describe(model, include_optimizer=False)
         finally:
             del model.use_legacy_config
-    configuration: dict[str, Any] = json.loads(json.dumps(metadata["model_config"], default=plain))
+    text = json.dumps(metadata["model_config"], default=plain)
+    configuration: dict[str, Any] = json.loads(text)
     return configuration
 
 

@@ -71,7 +71,8 @@ class Values:
         if self.count == 1:
             return tuple(map(Values, operands))
         if per_example(self.tensor) == self.count:
-            position = (0, *np.unravel_index(self.position, self.tensor.shape.as_list()[1:]))
+            _, *sizes = self.tensor.shape.as_list()
+            position = (0, *np.unravel_index(self.position, sizes))
             return tuple(_broadcast_value(tensor, position) for tensor in operands)
         # Flattened ids have another shape; operands of the same one have the same positions.
         values = []
@@ -101,14 +102,16 @@ def _broadcast_value(tensor: Any, position: tuple[Any, ...]) -> Values:
         return unknown
 
     indices = []
-    for index, size in zip(position[len(position) - len(sizes) :], sizes, strict=True):
+    last_axes = position[len(position) - len(sizes) :]
+    for index, size in zip(last_axes, sizes, strict=True):
         if size == 1:
             indices.append(0)
         elif size is not None and index < size:
             indices.append(int(index))
         else:
             return unknown
-    return Values(tensor, int(np.ravel_multi_index(tuple(indices), sizes)), math.prod(sizes))
+    flat_index = int(np.ravel_multi_index(tuple(indices), sizes))
+    return Values(tensor, flat_index, math.prod(sizes))
 
 
 def per_example(tensor: Any) -> int | None:
@@ -198,6 +201,7 @@ class CallGraph:
         if values.tensor.name in self.sources:
             return None
         operation = values.tensor.op
+        # A cast to shorter floats keeps each value in its position, but not the value itself.
         if keeps_values(operation) and not _rounds(operation):
             return values.of_tensor(operation.inputs[0])
         if operation.type not in _MOVES or per_example(values.tensor) != values.count:
@@ -228,6 +232,8 @@ class CallGraph:
         """Returns the source of each value of an example, for each output; [] if the operation does
         not run on numbered values.
         """
+        # Every value of every operand has a number of its own, so that a number in the result shows
+        # where the value in its position comes from.
         arguments: list[NDArray[Any]] = []
         numbered: list[_NumberedOperand] = []
         first = 0
@@ -260,6 +266,7 @@ class CallGraph:
         elements.
         """
         if self._is_to_fold(tensor.op):
+            # Operands first, without recursion: a graph may be deeper than Python's stack.
             for operation in operands_first(tensor.op, self._operands_to_fold):
                 self._folded[operation.name] = self._fold(operation)
         return self._value(tensor)
@@ -352,10 +359,13 @@ def _sources_in(
     result: NDArray[Any], output: Any, numbered: list[_NumberedOperand]
 ) -> list[_ColumnSource | None]:
     """Returns the source of each value of an example; [] if not each example has its own values."""
-    if per_example(output) is None or result.shape != (_EXAMPLES, *output.shape.as_list()[1:]):
+    if per_example(output) is None:
+        return []
+    _, *sizes = output.shape.as_list()
+    if result.shape != (_EXAMPLES, *sizes):
         return []
     columns = result.reshape(_EXAMPLES, -1).astype(np.int64)
-    return [_source_of(int(first), int(second), numbered) for first, second in columns.T]
+    return [_source_of(first, second, numbered) for first, second in columns.T.tolist()]
 
 
 def _source_of(first: int, second: int, numbered: list[_NumberedOperand]) -> _ColumnSource | None:
@@ -384,12 +394,14 @@ def run(operation: Any, operands: list[NDArray[Any]]) -> list[Any]:
     arguments: dict[str, Any] = {}
     inferred = set()
     remaining = iter(operands)
+    # Outside of the graph that is being traced.
     with tf.init_scope():
         for argument in operation.op_def.input_arg:
             name = argument.name
             # `tf.raw_ops` calls this one operand otherwise than the operation does.
             if name == "split_dim":
                 name = "axis"
+            # TensorFlow infers these attributes from the operands.
             inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
             if argument.number_attr:
                 count = operation.get_attr(argument.number_attr)

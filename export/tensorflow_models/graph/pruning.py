@@ -80,6 +80,7 @@ def prune(
       NotConvertible: The tower needs more than activations and dense inputs; names it and the cure.
     """
     chosen = tower_results(name, part, trace.returned)
+    # Outputs are float32 in a bundle, whatever the model computes in.
     with trace.function.graph.as_default():
         results = {output: tf.cast(tensor, tf.float32) for output, tensor in chosen.tensors.items()}
     add_bag_placeholders(
@@ -212,11 +213,13 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
 def _with_sizes(activation: Any, sizes: list[int]) -> Any:
     """Returns numbers of an activation in the shape [batch, *sizes], whatever their values."""
     numbers = activation[..., 0]
-    if math.prod(numbers.shape.as_list()[1:]) == math.prod(sizes):
+    _, *number_sizes = numbers.shape.as_list()
+    if math.prod(number_sizes) == math.prod(sizes):
         return tf.reshape(numbers, [-1, *sizes])
     # A bag, or one of several ids: one row for each example.
     ones = [1] * len(sizes)
-    return tf.tile(tf.reshape(numbers, [-1, *ones]), [1, *sizes])
+    row_per_example = tf.reshape(numbers, [-1, *ones])
+    return tf.tile(row_per_example, [1, *sizes])
 
 
 def _skip_reshapes(results: Iterable[Any], trace: TracedCall) -> None:
@@ -267,9 +270,14 @@ def _dense_inputs(name: str, part_of_graph: Needed, trace: TracedCall) -> dict[s
                 "input with what it reads"
             )
         inputs[feature] = placeholder
+
     order = list(trace.inputs)
-    in_order = sorted(inputs, key=lambda feature: order.index(feature.rpartition("@")[0]))
-    return {feature: inputs[feature] for feature in in_order}
+
+    def position(feature: str) -> int:
+        name, _, _ = feature.rpartition("@")
+        return order.index(name)
+
+    return {feature: inputs[feature] for feature in sorted(inputs, key=position)}
 
 
 def _check_no_untrained(name: str, part_of_graph: Needed, function: Any) -> None:

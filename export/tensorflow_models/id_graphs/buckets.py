@@ -221,7 +221,9 @@ def _steps(source: Source, values: Values, row: Any, exact: bool) -> Steps | Non
         high = np.where(is_reached, middle, high)
     if not _rises(rising, high, ends, exact):
         return None
-    return Steps(source, values, tuple(map(float, number(high))), min(first, last), sign < 0)
+    boundaries = tuple(map(float, number(high)))
+    first_row = min(first, last)
+    return Steps(source, values, boundaries, first_row, falling=sign < 0)
 
 
 def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:
@@ -232,26 +234,30 @@ def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:
     tested = limits.min + spacing * np.arange(_TESTED)
     below = tested[tested < -_WHOLE_MAX]
     above = np.append(tested[tested > _WHOLE_MAX], limits.max)
-    return bool(np.all(row(below) == first) and np.all(row(above) == last))
+    is_first_below = np.all(row(below) == first)
+    is_last_above = np.all(row(above) == last)
+    return bool(is_first_below and is_last_above)
 
 
 def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
     """Returns whether rows never fall, overall and close to each step."""
     steps = np.sort(steps)
     offsets = np.arange(-_NEIGHBORS, _NEIGHBORS + 1)
-    near = (np.unique(steps)[:, np.newaxis] + offsets).reshape(-1)
-    tested = np.linspace(ends[0], ends[1], _TESTED).astype(np.int64)
+    near = np.add.outer(np.unique(steps), offsets).reshape(-1)
+    low, high = ends.tolist()
+    tested = np.linspace(low, high, _TESTED).astype(np.int64)
     if exact:
         tested = np.union1d(tested, near)
     else:
         # Series switch back and forth there.
         tested = np.setdiff1d(tested, near)
-    tested = np.clip(tested, ends[0], ends[1])
-    expected = row(ends)[0] + np.searchsorted(steps, tested, side="right")
-    return bool(np.array_equal(row(tested), expected))
+    tested = np.clip(tested, low, high)
+    first_row = row(ends)[0]
+    steps_below = np.searchsorted(steps, tested, side="right")
+    return bool(np.array_equal(row(tested), first_row + steps_below))
 
 
-_KEYS_MAX = int(np.array(np.finfo(np.float32).max).view(np.int32))
+_KEYS_MAX = int(np.finfo(np.float32).max.view(np.int32))
 """The keys from minus this one to this one number the finite float32 values in order."""
 
 
@@ -259,4 +265,6 @@ def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
     """Returns the float32 values of keys: the key of a positive number are its bits, and a negative
     one has the key of its absolute value, negated.
     """
-    return np.where(keys < 0, -keys | 1 << 31, keys).astype(np.uint32).view(np.float32)
+    sign_bit = 1 << 31
+    bits = np.where(keys < 0, -keys | sign_bit, keys)
+    return bits.astype(np.uint32).view(np.float32)

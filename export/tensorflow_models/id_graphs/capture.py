@@ -184,11 +184,13 @@ def row_of_others(graph: GraphIds, rows: int) -> int | None:
     if graph.tables or graph.dtype not in ("int32", "int64"):
         return None
     ends = np.iinfo(graph.dtype)
-    inside = np.unique(np.linspace(0, rows - 1, min(rows, _ROWS_TESTED), dtype=np.int64))
+    count = min(rows, _ROWS_TESTED)
+    inside = np.unique(np.linspace(0, rows - 1, count, dtype=np.int64))
     # The ends of the type, and the ids next to the table, also where they count from its end.
     outside = np.array([ends.min, -rows - 1, -2, -1, rows, rows + 1, ends.max])
+    ids = np.concatenate([inside, outside])
     try:
-        results = rule_of(graph, {}).resolve("", np.concatenate([inside, outside]))
+        results = rule_of(graph, {}).resolve("", ids)
     except FeatureError:
         return None
     if (results[: inside.size] != inside).any():
@@ -264,9 +266,9 @@ class _Capture:
         if not sources:
             return None
         graph = GraphIds(nodes=tuple(nodes), tables=tuple(self.tables))
-        return ResolvedIds(
-            sources[0], graph, keys=tuple(self.keys), other_sources=tuple(sources[1:])
-        )
+        first, *following = sources
+        keys = tuple(self.keys)
+        return ResolvedIds(first, graph, keys=keys, other_sources=tuple(following))
 
     def _needed(self) -> tuple[Any, ...]:
         """Returns the nodes that the last one is computed from, and itself: what stands behind
@@ -378,7 +380,8 @@ class _Capture:
         operation = OPERATIONS[values.type]
         inputs = [self.positions[_key(operand)] for operand in operands]
         for position in operation.lists:
-            inputs.insert(position, self._list(Values(values.tensor.op.inputs[position])))
+            constants = Values(values.tensor.op.inputs[position])
+            inputs.insert(position, self._list(constants))
         attributes = {name: _attribute(values, name) for name in operation.attributes}
         return OperationNode(op=values.type, inputs=tuple(inputs), attributes=attributes)
 
@@ -496,7 +499,8 @@ def _is_known(operation: Any) -> bool:
     # The first operand of a search is the table.
     if operation.type == _FIND:
         read = read[1:]
-    if any(tensor.dtype.name not in _DTYPES for tensor in (*read, operation.outputs[0])):
+    tensors = [*read, operation.outputs[0]]
+    if any(tensor.dtype.name not in _DTYPES for tensor in tensors):
         return False
     condition = _CONDITIONS.get(operation.type)
     return condition is None or condition(operation)
@@ -511,7 +515,8 @@ def _has_simple_pattern(operation: Any) -> bool:
 
 
 def _has_one_list(operation: Any) -> bool:
-    return bool(operation.inputs[0].shape.rank == 1 and operation.get_attr("batch_dims") == 0)
+    is_list = operation.inputs[0].shape.rank == 1
+    return bool(is_list and operation.get_attr("batch_dims") == 0)
 
 
 _CONDITIONS: dict[str, Callable[[Any], bool]] = {

@@ -114,7 +114,13 @@ def cross_of(keys: Sequence[Key], buckets: int, hash_key: int) -> ResolvedIds:
     vocabularies: list[Keys] = []
     for key in keys:
         vocabularies += key.resolved.keys
-    return ResolvedIds(sources[0], rule, keys=tuple(vocabularies), other_sources=tuple(sources[1:]))
+    first, *following = sources
+    return ResolvedIds(
+        first,
+        rule,
+        keys=tuple(vocabularies),
+        other_sources=tuple(following),
+    )
 
 
 def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds:

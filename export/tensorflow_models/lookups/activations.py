@@ -114,7 +114,8 @@ class Activations:
 
     def _lookup(self, name: str, bag: Bag, inputs: Mapping[str, Any]) -> TracedLookup:
         table = bag.table
-        facts = TableFacts(table_name(table.name, "table"), table.name, table.rows, table.dim)
+        bundle_name = table_name(table.name, "table")
+        facts = TableFacts(bundle_name, table.name, table.rows, table.dim)
         variable = self.variables[table.name]
         ids = inputs[name]
         if isinstance(ids, tf.Tensor):
@@ -252,6 +253,11 @@ def _check_batches(
 
 
 def _check_weights(name: str, inputs: Mapping[str, InputSection], bag: Bag) -> None:
+    """Checks that weights have the structure of their ids.
+
+    Raises:
+      NotConvertible: They have another one, or weigh ids that are not combined.
+    """
     if bag.weights is None or inputs[bag.weights].kind == inputs[name].kind != "dense":
         return
     if inputs[name].shape:

@@ -116,9 +116,10 @@ def _lines(column: Any) -> list[str]:
         raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key per line")
     try:
         with tf.io.gfile.GFile(column.vocabulary_file, "rb") as file:
-            lines: list[str] = file.read().decode().removesuffix("\n").split("\n")
+            text: str = file.read().decode()
     except (tf.errors.OpError, UnicodeDecodeError) as problem:
         raise NotConvertible(f"{where} cannot be read: {problem}") from problem
+    lines = text.removesuffix("\n").split("\n")
     # TensorFlow counts the lines when the column is made without a size.
     size = column.vocabulary_size
     if len(lines) < size:
@@ -179,8 +180,9 @@ def _normalized(
         return tf.raw_ops.Bucketize(input=normalizer(number), boundaries=list(boundaries))
 
     # Outside of the graph of the model, which the column's buckets never enter.
+    number_spec = tf.TensorSpec([None, *shape], tf.float32)
     with tf.init_scope():
-        function = tf.compat.v1.wrap_function(bucket, [tf.TensorSpec([None, *shape], tf.float32)])
+        function = tf.compat.v1.wrap_function(bucket, [number_spec])
     number = function.inputs[0]
     captured = {inner.name: outer for outer, inner in function.graph.captures}
     call = CallGraph({number.name: Source("number", "dense")}, captured)

@@ -195,7 +195,8 @@ def describe_column(
 
     if is_a(column, "Bucketized"):
         source = column.source_column
-        numbers = tf.reshape(read(source.key), [-1, math.prod(source.shape)])
+        count = math.prod(source.shape)
+        numbers = tf.reshape(read(source.key), [-1, count])
         rules = bucket_rules(column)
         return [lookup(numbers[:, position], rule=rule) for position, rule in enumerate(rules)]
 

@@ -41,7 +41,8 @@ def intercept_gathers(
         ids = tf.convert_to_tensor(ids)
         if early or tf.executing_eagerly():
             dim = variable.shape.as_list()[1]
-            rows = early_rows(tf.concat([tf.shape(ids), [dim]], 0), variable.dtype)
+            shape = tf.concat([tf.shape(ids), [dim]], 0)
+            rows = early_rows(shape, variable.dtype)
             return tf.ensure_shape(rows, [*ids.shape, dim])
         rows = first(variable, ids)
         if rows is not None:
@@ -57,7 +58,8 @@ def intercept_gathers(
             return read_rows(variable, ids, variable.outside)
         # A sequence has one axis of ids, whatever axes the model's ids have.
         if lookup.length:
-            rows = tf.reshape(rows, [-1, *ids.shape.as_list()[1:], lookup.table.dim])
+            _, *sizes = ids.shape.as_list()
+            rows = tf.reshape(rows, [-1, *sizes, lookup.table.dim])
         return tf.cast(rows, variable.dtype)
 
     redirect_gathers(hooks, gather)
@@ -101,7 +103,8 @@ def gather_in_keras_3(hooks: Hooks) -> None:
                 # As Keras does: a bag of each id, and row 0 where there is none.
                 bags = tf.sparse.expand_dims(ids, -1)
                 rows = tf.nn.safe_embedding_lookup_sparse(table, bags, default_id=0)
-                rows = tf.ensure_shape(rows, [*ids.shape.as_list(), table.shape.as_list()[1]])
+                dim = table.shape.as_list()[1]
+                rows = tf.ensure_shape(rows, [*ids.shape.as_list(), dim])
             else:
                 rows = tf.nn.embedding_lookup(table, ids)
         return tf.cast(rows, layer.compute_dtype)

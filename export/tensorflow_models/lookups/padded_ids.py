@@ -93,7 +93,8 @@ class PaddedIds:
         are_tensors = isinstance(rows, tf.Tensor) and isinstance(mask, tf.Tensor)
         if tf.executing_eagerly() or not are_tensors:
             return None
-        variable, padded = self._rows.get(_unchanged_source(rows, self._rows).name, (None, None))
+        source = _unchanged_source(rows, self._rows)
+        variable, padded = self._rows.get(source.name, (None, None))
         if padded is None or not padded.zero_is_padding or mask.op.type != "NotEqual":
             return None
         ids, masked_id = mask.op.inputs
@@ -148,7 +149,8 @@ def _limits(words: ResolvedIds) -> Limits:
     table_count = 0
     if words.rule.text is not None:
         table_count = len(words.rule.text.tables)
-    return limits_of(words.rule.ids, [len(keys) for keys in words.keys[table_count:]])
+    sizes = [len(keys) for keys in words.keys[table_count:]]
+    return limits_of(words.rule.ids, sizes)
 
 
 def _unchanged_source(tensor: Any, recorded: Mapping[str, Any]) -> Any:
@@ -189,8 +191,10 @@ def average_empty_as_zeros(hooks: Hooks) -> None:
         if mask is None or not tf.is_tensor(averages):
             return averages
         has_words = tf.reduce_any(tf.cast(mask, tf.bool), 1)
+        # The rank of the averages depends on the layer's `keepdims`.
         ones = [1] * (averages.shape.rank - 1)
-        return tf.where(tf.reshape(has_words, [-1, *ones]), averages, tf.zeros_like(averages))
+        has_words = tf.reshape(has_words, [-1, *ones])
+        return tf.where(has_words, averages, tf.zeros_like(averages))
 
     for point in AVERAGES:
         hooks.replace(point, mean)

@@ -108,11 +108,14 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
     batch, _, *inner = rows.shape.as_list()
 
     # The padding is value 0, and all others follow it: one gather reads both.
-    values = tf.concat([tf.broadcast_to(filler, [1, *inner]), rows.values], 0)
+    padding = tf.broadcast_to(filler, [1, *inner])
+    values = tf.concat([padding, rows.values], 0)
     positions = tf.range(width)
-    indices = tf.expand_dims(rows.row_starts() + 1, 1) + positions
+    starts = rows.row_starts() + 1
+    indices = tf.expand_dims(starts, 1) + positions
     is_inside = positions < tf.expand_dims(lengths, 1)
-    padded = tf.gather(values, tf.where(is_inside, indices, tf.zeros_like(indices)))
+    indices = tf.where(is_inside, indices, tf.zeros_like(indices))
+    padded = tf.gather(values, indices)
     return tf.ensure_shape(padded, [batch, length, *inner])
 
 

@@ -126,7 +126,8 @@ def of_indicator(
     """Returns a lookup without a table: ids below `rows` become that many numbers, or one number
     (`dim` 1). `fields` are other ones of TracedLookup.
     """
-    return TracedLookup(path, TableFacts("", path, rows, dim or rows), None, (ids,), **fields)
+    facts = TableFacts("", path, rows, dim or rows)
+    return TracedLookup(path, facts, None, (ids,), **fields)
 
 
 def facts_of(variable: Any) -> TableFacts:

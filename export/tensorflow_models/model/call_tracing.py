@@ -186,9 +186,9 @@ def trace_call(
     try:
         replacements = (recorder.record, recorder.record_gather, recorder.lengths_of)
         with lookups_intercepted(make_table, *replacements), queries_recorded() as queries:
-            function = tf.compat.v1.wrap_function(
-                body, [{name: input_spec(part) for name, part in parts.items()}]
-            )
+            # A WrappedFunction, since it can be pruned: each tower is a part of this graph.
+            specs = {name: input_spec(part) for name, part in parts.items()}
+            function = tf.compat.v1.wrap_function(body, [specs])
     except ExportError:
         raise
     except Exception as problem:
@@ -329,10 +329,10 @@ class _Recorder:
         shape = lookup.shape
         if lookup.kind == "single":
             shape = (None, lookup.table.dim)
-        activation = tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
-        self.lookups.append(
-            replace(lookup, activation=activation, gather=gather, line=current_line())
-        )
+        name = identifier(lookup.path)
+        activation = tf.compat.v1.placeholder(tf.float32, shape, name=name)
+        recorded = replace(lookup, activation=activation, gather=gather, line=current_line())
+        self.lookups.append(recorded)
         if shape == lookup.shape:
             return activation
         return tf.expand_dims(activation, 1)
@@ -383,8 +383,10 @@ def _sparse(rows: Any, lengths: Any) -> Any:
     count = tf.size(examples, tf.int64)
     positions = tf.range(count) - tf.gather(rows.row_splits, examples)
     indices = tf.stack([examples, positions], axis=1)
-    extent = tf.stack([tf.size(lengths, tf.int64), tf.reduce_max(lengths)])
-    return tf.SparseTensor(tf.ensure_shape(indices, [None, 2]), rows.values, extent)
+    indices = tf.ensure_shape(indices, [None, 2])
+    example_count = tf.size(lengths, tf.int64)
+    extent = tf.stack([example_count, tf.reduce_max(lengths)])
+    return tf.SparseTensor(indices, rows.values, extent)
 
 
 def _python_code_cure(graph: Any) -> str:

@@ -85,7 +85,8 @@ def _copied(checkpoint: Checkpoint, prefix: RemotePath, absent: set[str], direct
     """Copies the index and the variables that are not absent; returns the prefix of the copy."""
     directory.mkdir(exist_ok=True)
     index = prefix.with_name(f"{prefix.name}.index")
-    (directory / index.name).write_bytes(index.read(0, index.stamp().bytes))
+    content = index.read(0, index.stamp().bytes)
+    (directory / index.name).write_bytes(content)
 
     averages = checkpoint.storage.averages
     copied = {key for key in checkpoint.entries if key not in absent}

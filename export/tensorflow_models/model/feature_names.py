@@ -69,7 +69,9 @@ def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpe
         if is_free:
             names[name] = short
 
-    named = {names[name]: _renamed(spec, names[name]) for name, spec in model.features.items()}
+    named = {}
+    for name, spec in model.features.items():
+        named[names[name]] = _renamed(spec, names[name])
     towers = {name: _tower(tower, names) for name, tower in model.towers.items()}
     return ModelSpec(model.tables, _vocabularies_named(named, set(vocabularies)), towers)
 
@@ -90,13 +92,15 @@ def _with_entry(spec: FeatureSpec | DenseSpec, **changes: Any) -> FeatureSpec | 
 
 
 def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
-    finals = [names.get(tensor.feature, tensor.feature) for tensor in tower.inputs]
-    tensors = distinct_identifiers(finals)
-    inputs = tuple(
-        tensor.model_copy(update={"name": tensors[final], "feature": final})
-        for tensor, final in zip(tower.inputs, finals, strict=True)
-    )
-    return replace(tower, inputs=inputs)
+    """Returns a tower whose inputs read features by their names in the bundle."""
+    features = [names.get(tensor.feature, tensor.feature) for tensor in tower.inputs]
+    # Names of tensors are identifiers; those of features hold any characters.
+    tensor_names = distinct_identifiers(features)
+    inputs = []
+    for tensor, feature in zip(tower.inputs, features, strict=True):
+        changes = {"name": tensor_names[feature], "feature": feature}
+        inputs.append(tensor.model_copy(update=changes))
+    return replace(tower, inputs=tuple(inputs))
 
 
 def _vocabularies_named(

@@ -33,8 +33,9 @@ def can_be_inlined(lookup: TracedLookup) -> bool:
 def insert_lookups(lookups: Iterable[TracedLookup], graph: Any) -> None:
     """Adds lookups to the graph of a call, in place of their placeholders."""
     for lookup in lookups:
+        _, *sizes = lookup.activation.shape.as_list()
         with graph.as_default():
-            values = tf.reshape(look_up(lookup), [-1, *lookup.activation.shape.as_list()[1:]])
+            values = tf.reshape(look_up(lookup), [-1, *sizes])
         # Compared by identity: variables of TensorFlow define `==` as an operation on values.
         if not any(variable is lookup.variable for variable in graph.variables):
             graph.variables = (*graph.variables, lookup.variable)
@@ -50,8 +51,9 @@ def look_up(lookup: TracedLookup) -> Any:
             return tf.cast(vectors, tf.float32)
         rows, has_row = _rows(lookup, ids)
         # Row 0 is read for ids without a row, and then multiplied by zero.
-        vectors = _vectors(lookup, tf.where(has_row, rows, tf.zeros_like(rows)))
-        return vectors * tf.expand_dims(tf.cast(has_row, tf.float32), -1)
+        rows = tf.where(has_row, rows, tf.zeros_like(rows))
+        factor = tf.cast(has_row, tf.float32)
+        return _vectors(lookup, rows) * tf.expand_dims(factor, -1)
     if lookup.kind == "sequence":
         rows, _ = _rows(lookup, ids.values)
         return dense_rows(ids.with_values(_vectors(lookup, rows)), lookup.length)
@@ -82,7 +84,8 @@ def _rows(lookup: TracedLookup, ids: Any) -> tuple[Any, Any]:
         rows = counted_from_end(rows, lookup.table.rows)
     if lookup.unknown is not None and lookup.unknown.row is not None:
         is_row = (rows >= 0) & (rows < lookup.table.rows)
-        rows = tf.where(is_row, rows, tf.constant(lookup.unknown.row, rows.dtype))
+        unknown_row = tf.constant(lookup.unknown.row, rows.dtype)
+        rows = tf.where(is_row, rows, unknown_row)
     has_row = rows >= 0
     if lookup.padding is not None:
         has_row &= ids != tf.constant(lookup.padding, ids.dtype)
@@ -146,9 +149,10 @@ def _combined(lookup: TracedLookup, ids: Any, examples: Any, n: Any) -> Any:
     if lookup.empty_row is None:
         return combined
 
-    is_empty = added(tf.cast(is_used, tf.float32)[:, tf.newaxis]) <= 0
-    filler = _read(lookup, tf.constant([lookup.empty_row], rows.dtype))
-    return tf.where(is_empty, filler, combined)
+    counts = tf.cast(is_used, tf.float32)[:, tf.newaxis]
+    is_empty = added(counts) <= 0
+    empty_row = tf.constant([lookup.empty_row], rows.dtype)
+    return tf.where(is_empty, _read(lookup, empty_row), combined)
 
 
 def _read(lookup: TracedLookup, rows: Any) -> Any:

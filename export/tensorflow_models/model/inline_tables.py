@@ -61,7 +61,8 @@ def find_inline_lookups(
     reasons = _reasons_of_computed_ids(lookups)
     notes = []
     # A variable that is read several times has one note: that of the last read.
-    for key, (variable, read) in {resource(pair[0].handle): pair for pair in reads}.items():
+    last_reads = {resource(variable.handle): (variable, read) for variable, read in reads}
+    for key, (variable, read) in last_reads.items():
         if key in gathered:
             reasons.setdefault(key, read._replace(cure="read it by lookups only"))
         elif variable.shape[0] > job.code.table_threshold:
@@ -77,6 +78,7 @@ def find_inline_lookups(
         table = gathered[key].table
         variable = gathered[key].variable
         note = _within_limit(f"table {table.name!r} of {table.rows} rows", variable, reason, job)
+        # It is no table of the bundle: TensorFlow restores it with the weights.
         variable.restored = True
         if table.rows > job.code.table_threshold:
             notes.append(note)

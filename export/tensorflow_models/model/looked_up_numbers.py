@@ -53,6 +53,7 @@ def replace_looked_up_numbers(
     replaced: list[tuple[TracedLookup, FeatureSpec]] = []
     for tensor in _looked_up_integers(results, stops, graph):
         lookup = _indicator(tensor, call, followed)
+        # Numbers that no rule describes are left to the tower.
         if lookup is None:
             continue
         resolved = resolve_lookups(call, [lookup])

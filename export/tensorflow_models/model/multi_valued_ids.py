@@ -30,9 +30,10 @@ def by_example(lookup: TracedLookup, size: int) -> TracedLookup:
     """Converts a lookup of flattened ids, `tf.reshape(ids, [-1])`, into one of `size` ids per
     example.
     """
+    dim = lookup.table.dim
     with lookup.activation.graph.as_default():
-        activation = _placeholder(lookup, [None, size, lookup.table.dim])
-        join(lookup.activation, tf.reshape(activation, [-1, lookup.table.dim]))
+        activation = _placeholder(lookup, [None, size, dim])
+        join(lookup.activation, tf.reshape(activation, [-1, dim]))
     return replace(lookup, kind="sequence", length=size, activation=activation)
 
 
@@ -42,10 +43,11 @@ def columns_of(lookup: TracedLookup, size: int) -> list[TracedLookup]:
 
     No operation of the graph computes their ids, so these lookups cannot stay inside the towers.
     """
+    _, *sizes = lookup.activation.shape.as_list()
     with lookup.activation.graph.as_default():
         activations = [_placeholder(lookup, [None, lookup.table.dim]) for _ in range(size)]
-        shape = lookup.activation.shape.as_list()
-        join(lookup.activation, tf.reshape(tf.concat(activations, 1), [-1, *shape[1:]]))
+        rows = tf.concat(activations, 1)
+        join(lookup.activation, tf.reshape(rows, [-1, *sizes]))
     return [
         replace(lookup, kind="single", length=None, activation=activation, position=position)
         for position, activation in enumerate(activations)
@@ -53,4 +55,5 @@ def columns_of(lookup: TracedLookup, size: int) -> list[TracedLookup]:
 
 
 def _placeholder(lookup: TracedLookup, shape: list[int | None]) -> Any:
-    return tf.compat.v1.placeholder(tf.float32, shape, name=identifier(lookup.path))
+    name = identifier(lookup.path)
+    return tf.compat.v1.placeholder(tf.float32, shape, name=name)

@@ -80,7 +80,9 @@ class _LookedUpRows:
         """The inputs' tensors by name; None: the ids depend on more than values of inputs, such as
         how many an example has.
         """
-        by_name = {_values(tensor).name: name for name, tensor in self.call.inputs.items()}
+        by_name = {}
+        for name, tensor in self.call.inputs.items():
+            by_name[_values(tensor).name] = name
         captured = {inner.name for _, inner in self.call.function.graph.captures}
         sources = {}
         for placeholder in needed([self._ids], []).placeholders:

@@ -188,13 +188,14 @@ def _reject_vocabulary(
     checkpoint: Checkpoint, layer: Any, stored: list[str], expected: list[str]
 ) -> None:
     """Raises the error about the first entry in which two vocabularies differ."""
-    pairs = enumerate(zip_longest(stored, expected, fillvalue=MISSING))
-    index, (saved, built) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
-    raise CheckpointError(
-        f"checkpoint {checkpoint.prefix}: {_label(layer)}: vocabulary entry {index} is "
-        f"{_token_text(saved)} in the file and {_token_text(built)} in the model. "
-        f"{_remedy(checkpoint)}"
-    )
+    pairs = zip_longest(stored, expected, fillvalue=MISSING)
+    for index, (saved, built) in enumerate(pairs):
+        if saved != built:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.prefix}: {_label(layer)}: vocabulary entry {index} is "
+                f"{_token_text(saved)} in the file and {_token_text(built)} in the model. "
+                f"{_remedy(checkpoint)}"
+            )
 
 
 def _token_text(token: Any) -> str:

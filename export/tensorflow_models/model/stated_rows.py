@@ -85,6 +85,7 @@ def _is_stated(spec: FeatureSpec, part: FeatureSection) -> bool:
     # Rows that are found by key have no numbers of their own: the model takes the keys.
     if part.ids.kind != "identity":
         return part.ids.kind != "keyed"
+    # Identities are rows, but for the ids to which the recipe gives a row of unknown ids.
     return spec.unknown is None and part.unknown.rule == "row"
 
 
@@ -96,7 +97,8 @@ def _line_of_reader(tensor: Any, call: TracedCall, results: Sequence[Any]) -> st
     operations = call.function.graph.get_operations()
     shapes = [operation.outputs[0] for operation in operations if operation.type == "Shape"]
     values = getattr(tensor, "values", tensor)
-    for operation in needed(results, [*call.activations.values(), *shapes]).operations:
+    stops = [*call.activations.values(), *shapes]
+    for operation in needed(results, stops).operations:
         if any(operand is values for operand in operation.inputs):
             return line_of_operation(operation)
     return None

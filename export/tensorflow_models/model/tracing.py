@@ -98,18 +98,19 @@ def trace_towers(
         sections = {name: job.inputs[name] for name in call.inputs}
         calls[call] = trace_call(root, call, sections, make_table)
 
-    lookups = _ModelLookups(job, root, {name: calls[call] for name, call in call_of_tower.items()})
+    traces = {name: calls[call] for name, call in call_of_tower.items()}
+    lookups = _ModelLookups(job, root, traces)
     lookups.resolve()
     lookups.extract(inside)
     # Before towers are pruned, which changes the graphs of the calls.
     remarks = lookups.remarks()
     ordered = [
-        prune(name, section, calls[call_of_tower[name]], layer_tables)
-        for name, section in job.towers.items()
+        prune(name, section, traces[name], layer_tables) for name, section in job.towers.items()
     ]
     for name, dump in open_dumps(job, base).items():
         if name in lookups.tables:
-            lookups.tables[name] = replace(lookups.tables[name], rows=dump.keys.shape[0])
+            row_count = dump.keys.shape[0]
+            lookups.tables[name] = replace(lookups.tables[name], rows=row_count)
 
     described = lookups.describe(ordered)
     spec = with_bundle_names(described, job.vocabularies)
@@ -160,7 +161,8 @@ class _ModelLookups:
         """Takes the call of each tower."""
         self._job = job
         self._root = root
-        self._calls = list({id(call): call for call in towers.values()}.values())
+        calls_by_id = {id(call): call for call in towers.values()}
+        self._calls = list(calls_by_id.values())
         self._results: dict[str, tuple[TracedCall, list[Any]]] = {}
         for name, call in towers.items():
             results = tower_results(name, job.towers[name], call.returned)
@@ -251,6 +253,7 @@ class _ModelLookups:
                     features[name] = replace(embedded[name], name=name)
                 else:
                     features[name] = self._dense_spec(tensor)
+        # Tables that only lookups of other outputs read are left out.
         used = {spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in used}
         return ModelSpec(tables, features, specs)

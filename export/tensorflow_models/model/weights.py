@@ -327,6 +327,7 @@ class TrainedModel:
         graph = self._object_graph
         if graph is None:
             return ""
+        # As in tf.train.Checkpoint(model=model), which holds the model one level deeper.
         for child in sorted(graph.nodes[0].children):
             below = replace(self, object_path=child)
             location = below.locations.get(resource(variable.handle))

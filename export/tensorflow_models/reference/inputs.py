@@ -19,7 +19,8 @@ from export.tensorflow_models.lookups.activations import Bag
 def dense_input(name: str, job: ExportJob, inputs: ReferenceInputs) -> NDArray[Any]:
     """Returns [n, ...]: an input of the recipe as its tower takes it."""
     part = job.inputs[name]
-    tensor = composed(name, part, inputs.columns[name], inputs.n, inputs.padding.get(name))
+    column = inputs.columns[name]
+    tensor = composed(name, part, column, inputs.n, inputs.padding.get(name))
     values = np.asarray(tensor)
     if part.dtype == "bool":
         return values.astype(bool)
@@ -35,7 +36,8 @@ def pooled(name: str, bag: Bag, inputs: ReferenceInputs, model: ModelSpec) -> ND
         return activations
     column = inputs.columns[name]
     offsets = checked_offsets(name, column, inputs.n)
-    vectors = read_rows(tables[bag.table.name], column.values, inputs).astype(np.float64)
+    vectors = read_rows(tables[bag.table.name], column.values, inputs)
+    vectors = vectors.astype(np.float64)
     weights = np.ones(len(vectors))
     if bag.weights is not None:
         weights = inputs.columns[bag.weights].values.astype(np.float64)
@@ -60,7 +62,8 @@ def rows_of_ids(
     if bag.table.name not in tables:
         # No tower needs it.
         return np.zeros((ids.size, bag.table.dim), np.float32)
-    return read_rows(tables[bag.table.name], ids.reshape(-1), inputs).astype(np.float32)
+    vectors = read_rows(tables[bag.table.name], ids.reshape(-1), inputs)
+    return vectors.astype(np.float32)
 
 
 def read_rows(table: TableFacts, ids: NDArray[Any], inputs: ReferenceInputs) -> NDArray[Any]:
@@ -72,7 +75,8 @@ def read_rows(table: TableFacts, ids: NDArray[Any], inputs: ReferenceInputs) -> 
     row_ids = ids.astype(np.int64)
     is_outside = (row_ids < 0) | (row_ids >= row_count)
     # A row that several examples read is read once.
-    unique_rows, positions = np.unique(np.where(is_outside, 0, row_ids), return_inverse=True)
+    row_ids = np.where(is_outside, 0, row_ids)
+    unique_rows, positions = np.unique(row_ids, return_inverse=True)
     values = inputs.read_rows(table.name, unique_rows)[:, : table.dim]
     vectors: NDArray[Any] = values[positions.reshape(ids.shape)]
     vectors[is_outside] = 0

@@ -127,7 +127,8 @@ class TensorFlowReference:
 
     def _input(self, name: str, inputs: ReferenceInputs) -> Any:
         part = self.job.inputs[name]
-        return composed(name, part, inputs.columns[name], inputs.n, inputs.padding.get(name))
+        column = inputs.columns[name]
+        return composed(name, part, column, inputs.n, inputs.padding.get(name))
 
     def _called(
         self, root: Any, call: Call, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]
@@ -269,7 +270,8 @@ def _as_expected(column: Column, inputs: Any, normalize: Callable[[Any], Any]) -
     """Returns the numbers that a layer turns into those of a column: the layer is linear, so its
     inverse follows from two of its results.
     """
-    low = np.ravel(normalize(tf.fill(tf.shape(inputs), 0.0)))
-    high = np.ravel(normalize(tf.fill(tf.shape(inputs), 1.0)))
+    shape = tf.shape(inputs)
+    low = np.ravel(normalize(tf.zeros(shape)))
+    high = np.ravel(normalize(tf.ones(shape)))
     values = (column.values - low) / (high - low)
     return column._replace(values=values.astype(np.float32))

@@ -131,9 +131,10 @@ class ReferenceTables:
         """Returns the rows of a plain variable."""
         ids = tf.convert_to_tensor(ids)
         dim = variable.shape.as_list()[1]
+        shape = tf.concat([tf.shape(ids), [dim]], 0)
         if self._root is None:
-            rows = _random_rows(tf.concat([tf.shape(ids), [dim]], 0))
-            return tf.cast(tf.ensure_shape(rows, [*ids.shape, dim]), variable.dtype)
+            rows = tf.ensure_shape(_random_rows(shape), [*ids.shape, dim])
+            return tf.cast(rows, variable.dtype)
 
         name = self._name(variable)
         if name is not None:
@@ -141,7 +142,7 @@ class ReferenceTables:
             return tf.cast(self._vectors(name, row_ids), variable.dtype)
         if variable.restored is False:
             # No tower reads this table, but the call computes more than towers need.
-            return tf.zeros(tf.concat([tf.shape(ids), [dim]], 0), variable.dtype)
+            return tf.zeros(shape, variable.dtype)
         return self._read_inside(variable, ids)
 
     def _read_inside(self, variable: Any, ids: Any) -> Any:
@@ -157,7 +158,8 @@ class ReferenceTables:
         if self._path(variable) not in self._inside:
             return gather(row_ids)
         is_row = (row_ids >= 0) & (row_ids < row_count)
-        vectors = gather(tf.where(is_row, row_ids, tf.zeros_like(row_ids)))
+        row_ids = tf.where(is_row, row_ids, tf.zeros_like(row_ids))
+        vectors = gather(row_ids)
         return tf.where(is_row[..., tf.newaxis], vectors, tf.zeros_like(vectors))
 
     @staticmethod
@@ -188,12 +190,14 @@ class ReferenceTables:
         if tf.executing_eagerly():
             return tf.constant(read(ids.numpy()))
         # In a graph, as that of TF1 code, rows are read when it runs.
-        return tf.ensure_shape(tf.numpy_function(read, [ids], tf.float32), [*ids.shape, dim])
+        vectors = tf.numpy_function(read, [ids], tf.float32)
+        return tf.ensure_shape(vectors, [*ids.shape, dim])
 
     def _make_table(self, table: TableFacts) -> Any:
         """Makes a variable that is none of the model's, and holds nothing."""
-        variable = variable_class()(shape=(1, table.dim), dtype=np.float32, name=table.config_name)
-        variable.assign(np.zeros((1, table.dim), np.float32))
+        zeros = np.zeros((1, table.dim), np.float32)
+        variable = variable_class()(shape=zeros.shape, dtype=zeros.dtype, name=table.config_name)
+        variable.assign(zeros)
         self._layer_tables[id(variable)] = table
         return variable
 
@@ -215,7 +219,8 @@ class ReferenceTables:
             vectors = self._vectors(table.name, flat)
         else:
             vectors = tf.zeros(shape)
-        return with_values(ids, tf.range(tf.size(flat, tf.int64))), as_table(vectors)
+        positions = tf.range(tf.size(flat, tf.int64))
+        return with_values(ids, positions), as_table(vectors)
 
 
 def _random_rows(shape: Any) -> Any:
@@ -230,7 +235,8 @@ def as_table(vectors: Any) -> Any:
     """Returns gathered vectors as a table of a layer; behind them the row that TensorFlow fills
     empty examples with.
     """
-    table = tf.concat([vectors, tf.zeros([1, vectors.shape[1]])], 0)
+    dim = vectors.shape[1]
+    table = tf.concat([vectors, tf.zeros([1, dim])], 0)
     # TensorFlow reads sequences from a variable.
     table.read_value = lambda: table
     return table

@@ -11,15 +11,15 @@ from export.tensorflow_models.frameworks.hooks import HookPoint
 
 def all_points() -> list[HookPoint]:
     """Returns every point of the table, alone or in a tuple or dict."""
-    found: list[HookPoint] = []
+    points: list[HookPoint] = []
     queue = list(vars(hook_points).values())
     while queue:
-        each = queue.pop()
-        if isinstance(each, HookPoint):
-            found.append(each)
-        elif isinstance(each, tuple | dict):
-            queue += each.values() if isinstance(each, dict) else each
-    return sorted(found, key=lambda point: (point.module, point.name))
+        entry = queue.pop()
+        if isinstance(entry, HookPoint):
+            points.append(entry)
+        elif isinstance(entry, tuple | dict):
+            queue += entry.values() if isinstance(entry, dict) else entry
+    return sorted(points, key=lambda point: (point.module, point.name))
 
 
 @pytest.mark.parametrize("point", all_points(), ids=lambda point: f"{point.module}.{point.name}")

@@ -26,7 +26,7 @@ def traced(build: Any, **inputs: Any) -> NamedGraph:
 
 
 @pytest.mark.parametrize(
-    ("averages", "held", "key"),
+    ("averages", "stored_names", "key"),
     [
         (False, ["w", "w/ExponentialMovingAverage"], "w"),
         (True, ["w", "w/ExponentialMovingAverage"], "w/ExponentialMovingAverage"),
@@ -36,9 +36,9 @@ def traced(build: Any, **inputs: Any) -> NamedGraph:
     ],
 )
 def test_value_of_a_variable_may_be_its_moving_average(
-    averages: bool, held: list[str], key: str
+    averages: bool, stored_names: list[str], key: str
 ) -> None:
-    assert load_named(CODE, lambda: dict, averages).key("w", held) == key
+    assert load_named(CODE, lambda: dict, averages).key("w", stored_names) == key
 
 
 class Steps:
@@ -86,43 +86,47 @@ def test_variables_have_the_names_shapes_and_types_that_the_code_states() -> Non
         return tf.constant(0.0)
 
     root = traced(build)
-    told = {
-        name: (each.shape.as_list(), each.dtype.name, each.trainable)
-        for name, each in root.variables.items()
+    facts = {
+        name: (variable.shape.as_list(), variable.dtype.name, variable.trainable)
+        for name, variable in root.variables.items()
     }
-    assert told == {
+    assert facts == {
         "tower/table": ([4, 2], "float32", True),
         "tower/bias": ([4], "float32", False),
         "tower/codes": ([4, 2], "int64", True),
         "step/count": ([], "int32", False),
     }
-    assert [each.name for each in root.variables.values()] == [f"{name}:0" for name in told]
+    assert [variable.name for variable in root.variables.values()] == [
+        f"{name}:0" for name in facts
+    ]
     tables = [
-        name for name, each in root.variables.items() if isinstance(each, placeholder_class())
+        name
+        for name, variable in root.variables.items()
+        if isinstance(variable, placeholder_class())
     ]
     assert tables == ["tower/table"]
 
 
 def test_variables_are_in_the_collections_that_the_code_reads() -> None:
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
 
     def build(_: Any) -> Any:
         v1.get_variable("w", [2])
         v1.get_variable("mine", [2], collections=["own"])
         for name in (v1.GraphKeys.GLOBAL_VARIABLES, "own"):
-            found[name] = [each.name for each in v1.get_collection(name)]
+            names[name] = [variable.name for variable in v1.get_collection(name)]
         return tf.constant(0.0)
 
     traced(build)
-    assert found == {v1.GraphKeys.GLOBAL_VARIABLES: ["w:0"], "own": ["mine:0"]}
+    assert names == {v1.GraphKeys.GLOBAL_VARIABLES: ["w:0"], "own": ["mine:0"]}
 
 
 def test_code_reads_the_variables_of_an_earlier_call() -> None:
     root = load_named(CODE, lambda: lambda _: v1.get_variable("w", [2]))
     v1.wrap_function(root, [{}])
-    held = dict(root.variables)
+    variables = dict(root.variables)
     v1.wrap_function(root, [{}])
-    assert root.variables["w"] is held["w"]
+    assert root.variables["w"] is variables["w"]
 
 
 @pytest.mark.parametrize("strategy", ["mod", "div"])
@@ -149,23 +153,23 @@ def test_run_reads_only_the_variables_that_the_graph_needs() -> None:
         return np.arange(8, dtype=np.float32).reshape(4, 2)
 
     root = load_named(CODE, lambda: build)
-    found = root.run({"numbers": tf.constant([[1.0, 0, 0, 1]])}, values)
-    assert found.numpy().tolist() == [[6, 8]]
+    result = root.run({"numbers": tf.constant([[1.0, 0, 0, 1]])}, values)
+    assert result.numpy().tolist() == [[6, 8]]
     assert read == ["w"]
 
 
 def test_run_takes_ragged_inputs() -> None:
     root = load_named(CODE, lambda: lambda inputs: tf.reduce_sum(inputs["ids"], 1))
-    found = root.run({"ids": tf.ragged.constant([[1, 2], [3]])}, lambda _: None)
-    assert found.numpy().tolist() == [3, 3]
+    result = root.run({"ids": tf.ragged.constant([[1, 2], [3]])}, lambda _: None)
+    assert result.numpy().tolist() == [3, 3]
 
 
 def test_run_leaves_tables_whose_rows_come_from_elsewhere() -> None:
     root = load_named(CODE, lambda: lambda _: v1.get_variable("w", [2]) * 2)
     v1.wrap_function(root, [{}])
     root.variables["w"].assign([5.0, 6.0])
-    found = root.run({}, lambda _: None)
-    assert found.numpy().tolist() == [10, 12]
+    result = root.run({}, lambda _: None)
+    assert result.numpy().tolist() == [10, 12]
 
 
 def test_code_that_enables_the_behavior_of_tf1_runs_with_it_alone() -> None:
@@ -222,6 +226,6 @@ def test_float_matrix_without_memory_may_be_a_table(
     shape: list[int], dtype: Any, table: bool, trainable: bool
 ) -> None:
     with tf.name_scope("elsewhere"):
-        made = without_memory("a/b", tf.TensorShape(shape), dtype, trainable)
-    assert isinstance(made, placeholder_class()) == table
-    assert (made.name, made.trainable, made.dtype) == ("a/b:0", trainable, dtype)
+        variable = without_memory("a/b", tf.TensorShape(shape), dtype, trainable)
+    assert isinstance(variable, placeholder_class()) == table
+    assert (variable.name, variable.trainable, variable.dtype) == ("a/b:0", trainable, dtype)

@@ -55,15 +55,15 @@ def test_towers_normalize_by_the_checkpoints_values(
     model = load_factory(f"normalizations.py:build_plain_{keras}", MODELS)()
     if trained is not None:
         model.norm.adapt(numbers(trained))
-    sent = numbers(5)
-    expected = model({"n": tf.constant(sent)}).numpy()
+    sample = numbers(5)
+    expected = model({"n": tf.constant(sample)}).numpy()
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE.replace("FOLDER", str(MODELS)).replace("FACTORY", f"{factory}_{keras}"))
     published = export(path)
     assert isinstance(published.directory, Path)
     tower = open_tower(published.directory, published.manifest.towers["query"], "f32")
-    np.testing.assert_allclose(tower.run({"n": sent})["result"], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(tower.run({"n": sample})["result"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings(
@@ -90,7 +90,7 @@ def test_synthetic_numbers_have_the_mean_and_variance_of_the_normalization_layer
     reference, _ = finite_results(
         Reference(job, MODELS, spec, original, read_rows, examples, FeatureReader(pages, {}, {}))
     )
-    found = reference.examples.columns["n"].values.reshape(200, 2)
+    numbers_of_examples = reference.examples.columns["n"].values.reshape(200, 2)
     around_zero = examples.columns["n"].values.reshape(200, 2)
     expected = trained.mean(axis=0) + trained.std(axis=0) * around_zero
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(numbers_of_examples, expected, rtol=1e-4)

@@ -59,50 +59,51 @@ def test_rows_that_were_read_early_name_the_line_that_read_them() -> None:
         early_rows([2, 3], tf.float32).numpy(),
         early_rows([4], tf.float32).numpy(),
     ]
-    files, lines = zip(*(line_of_early(each).split(":") for each in reads), strict=True)
+    files, lines = zip(*(line_of_early(rows).split(":") for rows in reads), strict=True)
     assert {file.rpartition("/")[2] for file in files} == {"test_placeholders.py"}
     assert np.diff(list(map(int, lines))).tolist() == [1, 1]
-    others = np.array([0, 1, -1, 2.5 * 2.0**-120], np.float32)
-    beside = np.concatenate([others, reads[2][:1]])
-    assert line_of_early(beside) == line_of_early(reads[2])
+    other_numbers = np.array([0, 1, -1, 2.5 * 2.0**-120], np.float32)
+    mixed = np.concatenate([other_numbers, reads[2][:1]])
+    assert line_of_early(mixed) == line_of_early(reads[2])
 
 
 def test_numbers_that_are_no_early_rows_name_no_line() -> None:
     early = early_rows([1], tf.float32).numpy()
-    for others in (early * 2, early / 2, -early, early.astype(np.float64), early[:0]):
-        assert line_of_early(others) == ""
+    for numbers in (early * 2, early / 2, -early, early.astype(np.float64), early[:0]):
+        assert line_of_early(numbers) == ""
 
 
-def variable_of(**how: Any) -> Any:
+def variable_of(**options: Any) -> Any:
     """Creates a variable as a model does while no table is allocated."""
     with tables_unallocated():
-        return tf.Variable(**how)
+        return tf.Variable(**options)
 
 
 def test_only_float_matrices_are_placeholders() -> None:
     open_shape = tf.TensorShape([None, 3])
     with tables_unallocated() as tables:
-        made = [
+        expected_tables = [
             tf.Variable(tf.zeros([2, 3])),
             tf.Variable(lambda: tf.zeros([2, 3], tf.bfloat16)),
             tf.Variable(np.zeros((2, 3))),
         ]
-        others = [
+        other_variables = [
             tf.Variable(tf.zeros([2])),
             tf.Variable(tf.zeros([2, 3, 4])),
             tf.Variable([[1, 2]]),
             tf.Variable(tf.zeros([2, 3]), shape=open_shape),
         ]
-    assert [id(each) for each in tables] == [id(each) for each in made]
-    assert [each.dtype for each in made] == [tf.float32, tf.bfloat16, tf.float64]
-    assert not any(isinstance(each, placeholder_class()) for each in others)
-    assert {line_of_variable(each).partition(":")[0] for each in (*made, *others)} == {
-        "test_placeholders.py"
-    }
+    assert [id(variable) for variable in tables] == [id(variable) for variable in expected_tables]
+    assert [variable.dtype for variable in expected_tables] == [tf.float32, tf.bfloat16, tf.float64]
+    assert not any(isinstance(variable, placeholder_class()) for variable in other_variables)
+    assert {
+        line_of_variable(variable).partition(":")[0]
+        for variable in (*expected_tables, *other_variables)
+    } == {"test_placeholders.py"}
 
 
 def test_placeholder_keeps_what_the_model_states_of_it() -> None:
-    made = variable_of(
+    variable = variable_of(
         initial_value=tf.ones([2, 3]),
         name="table",
         trainable=False,
@@ -110,12 +111,12 @@ def test_placeholder_keeps_what_the_model_states_of_it() -> None:
         aggregation=tf.VariableAggregation.SUM,
         synchronization=tf.VariableSynchronization.ON_READ,
     )
-    assert made.name == "table:0"
-    assert (made.outside, made.mod) == (UNDEFINED, False)
-    assert not made.trainable
-    assert made.constraint is tf.abs
-    assert made.aggregation == tf.VariableAggregation.SUM
-    assert made.synchronization == tf.VariableSynchronization.ON_READ
+    assert variable.name == "table:0"
+    assert (variable.outside, variable.mod) == (UNDEFINED, False)
+    assert not variable.trainable
+    assert variable.constraint is tf.abs
+    assert variable.aggregation == tf.VariableAggregation.SUM
+    assert variable.synchronization == tf.VariableSynchronization.ON_READ
 
 
 @pytest.mark.parametrize(
@@ -144,14 +145,14 @@ def test_error_of_an_initial_value_is_that_of_tensorflow() -> None:
 
 
 def test_value_that_a_model_assigned_stays_when_it_is_read() -> None:
-    made = variable_of(initial_value=tf.ones([2, 3]))
-    made.assign(tf.fill([2, 3], 5.0))
-    assert made.numpy().tolist() == [[5] * 3] * 2
+    variable = variable_of(initial_value=tf.ones([2, 3]))
+    variable.assign(tf.fill([2, 3], 5.0))
+    assert variable.numpy().tolist() == [[5] * 3] * 2
 
 
 def test_matrix_without_an_initial_value_is_read_as_zeros() -> None:
-    made = placeholder_class()(shape=[2, 3], dtype=tf.float16, name="table")
-    assert made.numpy().tolist() == [[0] * 3] * 2
+    variable = placeholder_class()(shape=[2, 3], dtype=tf.float16, name="table")
+    assert variable.numpy().tolist() == [[0] * 3] * 2
 
 
 def test_other_variables_are_given_no_value() -> None:
@@ -172,18 +173,18 @@ def test_other_variables_are_given_no_value() -> None:
 def test_table_is_saved_and_restored_up_to_the_limit_or_as_stated(
     stated: bool | None, limit: int, saved: bool, tmp_path: Path
 ) -> None:
-    made = variable_of(initial_value=tf.ones([2, 3]))
-    made.restored = stated
-    made.assign(tf.fill([2, 3], 5.0))
+    variable = variable_of(initial_value=tf.ones([2, 3]))
+    variable.restored = stated
+    variable.assign(tf.fill([2, 3], 5.0))
     with Hooks() as hooks:
         hooks.set_attribute(placeholder_class(), "restored_bytes_max", limit)
-        checkpoint = tf.train.Checkpoint(table=made)
+        checkpoint = tf.train.Checkpoint(table=variable)
         prefix = checkpoint.write(str(tmp_path / "model"))
-        made.assign(tf.zeros([2, 3]))
+        variable.assign(tf.zeros([2, 3]))
         checkpoint.read(prefix)
-    held = [name for name, _ in tf.train.list_variables(prefix) if name.startswith("table")]
-    assert bool(held) == saved
-    assert float(made.numpy()[0, 0]) == (5 if saved else 0)
+    stored_names = [name for name, _ in tf.train.list_variables(prefix) if name.startswith("table")]
+    assert bool(stored_names) == saved
+    assert float(variable.numpy()[0, 0]) == (5 if saved else 0)
 
 
 def test_limit_for_restoring_is_at_least_that_for_first_values() -> None:
@@ -196,33 +197,33 @@ def test_limit_for_restoring_is_at_least_that_for_first_values() -> None:
 
 
 def test_gather_is_redirected_unless_nothing_takes_it() -> None:
-    made = variable_of(initial_value=tf.ones([2, 3]))
-    taken: list[Any] = []
+    table = variable_of(initial_value=tf.ones([2, 3]))
+    gathered: list[Any] = []
 
     def gather(variable: Any, ids: Any) -> Any:
-        taken.append(variable)
+        gathered.append(variable)
         return tf.constant([7.0]) if int(ids[0]) else None
 
     with Hooks() as hooks:
         redirect_gathers(hooks, gather)
-        assert tf.gather(made, [1]).numpy().tolist() == [7]
-        device = made.device
-        assert not operator.eq(device, made.device)
-        made.read_value()
-        assert tf.gather(made, [0]).numpy().tolist() == [[1] * 3]
-    assert [id(each) for each in taken] == [id(made)] * 2
-    assert tf.gather(made, [1]).numpy().tolist() == [[1] * 3]
-    assert made.device == str(made.handle.device)
+        assert tf.gather(table, [1]).numpy().tolist() == [7]
+        device = table.device
+        assert not operator.eq(device, table.device)
+        table.read_value()
+        assert tf.gather(table, [0]).numpy().tolist() == [[1] * 3]
+    assert [id(gathered_variable) for gathered_variable in gathered] == [id(table)] * 2
+    assert tf.gather(table, [1]).numpy().tolist() == [[1] * 3]
+    assert table.device == str(table.handle.device)
 
 
 def test_table_of_a_lookup_is_a_placeholder_alone_or_in_a_list() -> None:
-    made = variable_of(initial_value=tf.ones([2, 3]))
+    variable = variable_of(initial_value=tf.ones([2, 3]))
     plain = tf.Variable(tf.ones([2, 3]))
-    wrapped = SimpleNamespace(value=made)
-    for table in (made, [made], (made,), wrapped, [wrapped]):
-        assert placeholder_of(table) is made
-    for other in ([made, made], [], plain, [plain], tf.ones([2, 3]), None):
-        assert placeholder_of(other) is None
+    wrapped = SimpleNamespace(value=variable)
+    for table in (variable, [variable], (variable,), wrapped, [wrapped]):
+        assert placeholder_of(table) is variable
+    for value in ([variable, variable], [], plain, [plain], tf.ones([2, 3]), None):
+        assert placeholder_of(value) is None
 
 
 def test_table_of_a_layer_that_is_not_built_is_none() -> None:

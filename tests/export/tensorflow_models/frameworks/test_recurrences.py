@@ -50,7 +50,7 @@ def has_loop(function: Any) -> bool:
 @KERAS
 @pytest.mark.parametrize("mask", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize(
-    ("kind", "how"),
+    ("kind", "options"),
     [
         ("GRU", {}),
         ("GRU", {"reset_after": False, "return_sequences": True}),
@@ -61,16 +61,16 @@ def has_loop(function: Any) -> bool:
     ids=["last", "own_bias", "sequences", "backwards", "backwards_with_zeros"],
 )
 def test_unrolled_layer_computes_what_its_loop_does(
-    library: Any, kind: str, how: dict[str, Any], mask: bool
+    library: Any, kind: str, options: dict[str, Any], mask: bool
 ) -> None:
-    layer = getattr(library.layers, kind)(3, **how)
-    given = [tf.constant(NUMBERS)]
-    expected = layer(given[0], mask=tf.constant(MASK) if mask else None)
+    layer = getattr(library.layers, kind)(3, **options)
+    arguments = [tf.constant(NUMBERS)]
+    expected = layer(arguments[0], mask=tf.constant(MASK) if mask else None)
     if mask:
-        given.append(tf.constant(MASK))
+        arguments.append(tf.constant(MASK))
     unrolled = traced(layer, STEPS, mask)
     assert not has_loop(unrolled)
-    np.testing.assert_allclose(unrolled(*given), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(unrolled(*arguments), expected, rtol=1e-6, atol=1e-6)
 
 
 @KERAS

@@ -47,8 +47,8 @@ def point(name: str, takes: str = "") -> HookPoint:
     return HookPoint(NAME, name, takes)
 
 
-def doubled(original: Any, **how: Any) -> Any:
-    return original(**how) * 2
+def doubled(original: Any, **arguments: Any) -> Any:
+    return original(**arguments) * 2
 
 
 def test_function_is_replaced_under_all_its_names(library: Any) -> None:
@@ -71,8 +71,8 @@ def test_replaced_function_may_be_replaced_again(library: Any) -> None:
             assert len(library.plain(1)) == 12
         assert len(library.plain(1)) == 6
     assert len(library.plain(1)) == 3
-    kept = [each for each in vars(library).values() if isinstance(each, dict) and each]
-    assert [each for each in kept if any(isinstance(key, int) for key in each)] == []
+    remaining = [entry for entry in vars(library).values() if isinstance(entry, dict) and entry]
+    assert [entry for entry in remaining if any(isinstance(key, int) for key in entry)] == []
 
 
 def test_copy_of_a_function_is_not_replaced(library: Any) -> None:
@@ -84,14 +84,14 @@ def test_copy_of_a_function_is_not_replaced(library: Any) -> None:
 
 
 def test_method_and_property_are_replaced_and_restored(library: Any) -> None:
-    made = library.Derived()
+    instance = library.Derived()
     with Hooks() as hooks:
         hooks.replace(point("Base.method", "a"), lambda original, self, a: original(self, a, b=9))
         hooks.replace(point("Base.size"), lambda original, self: original(self) + 1)
-        assert made.method(1) == [1, 9]
-        assert made.size == 6
-    assert made.method(1) == [1, 2]
-    assert made.size == 5
+        assert instance.method(1) == [1, 9]
+        assert instance.size == 6
+    assert instance.method(1) == [1, 2]
+    assert instance.size == 5
 
 
 def test_inherited_method_is_replaced_in_the_named_class_alone(library: Any) -> None:
@@ -135,8 +135,8 @@ def test_point_without_a_parameter_that_a_replacement_needs_is_rejected(library:
         point("plain", "a d").find()
 
 
-def reject(_: Any, **how: Any) -> Any:
-    raise NotConvertible(f"no {how['a']}")
+def reject(_: Any, **arguments: Any) -> Any:
+    raise NotConvertible(f"no {arguments['a']}")
 
 
 def while_rejected(call: Callable[[], Any]) -> None:

@@ -13,7 +13,7 @@ from export.tensorflow_models.frameworks.squeezes import keep_batches
 
 
 @pytest.mark.parametrize(
-    ("declared", "shape", "how", "squeezed"),
+    ("declared", "shape", "arguments", "squeezed"),
     [
         pytest.param([None, 1], [1, 1], {}, [1], id="an axis behind the batch"),
         pytest.param([None, 1, 3, 1], [1, 1, 3, 1], {}, [1, 3], id="several axes"),
@@ -27,13 +27,16 @@ from export.tensorflow_models.frameworks.squeezes import keep_batches
     ],
 )
 def test_squeeze_without_axes_keeps_an_open_batch_of_one(
-    declared: list[int | None] | None, shape: list[int], how: dict[str, Any], squeezed: list[int]
+    declared: list[int | None] | None,
+    shape: list[int],
+    arguments: dict[str, Any],
+    squeezed: list[int],
 ) -> None:
     values = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     with Hooks() as hooks:
         keep_batches(hooks)
         function = tf.compat.v1.wrap_function(
-            lambda x: tf.squeeze(x, **how), [tf.TensorSpec(declared, tf.float32)]
+            lambda x: tf.squeeze(x, **arguments), [tf.TensorSpec(declared, tf.float32)]
         )
-    found = function(tf.constant(values)).numpy()
-    np.testing.assert_array_equal(found, values.reshape(squeezed), strict=True)
+    result = function(tf.constant(values)).numpy()
+    np.testing.assert_array_equal(result, values.reshape(squeezed), strict=True)

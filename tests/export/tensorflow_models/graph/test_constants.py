@@ -54,17 +54,17 @@ def batch(x: Any) -> Any:
 )
 def test_constant_is_the_value_of_what_depends_on_no_input(change: Any, value: Any) -> None:
     traced = trace(lambda features: {"found": change(features["x"])}, x=ids())
-    found = traced.calls.constant(traced.results["found"])
+    constant = traced.calls.constant(traced.results["found"])
     if value is None:
-        assert found is None
+        assert constant is None
     else:
-        assert found is not None
+        assert constant is not None
         # A single value may represent all of a tensor.
-        np.testing.assert_array_equal(found, np.array(value, found.dtype), strict=True)
+        np.testing.assert_array_equal(constant, np.array(value, constant.dtype), strict=True)
 
 
 @pytest.mark.parametrize(
-    ("constant", "place", "of", "number"),
+    ("constant", "position", "count", "number"),
     [
         (5, 0, 0, 5),
         ([5], 0, 0, 5),
@@ -77,8 +77,8 @@ def test_constant_is_the_value_of_what_depends_on_no_input(change: Any, value: A
     ],
 )
 def test_number_is_what_all_values_equal(
-    constant: Any, place: int, of: int, number: float | None
+    constant: Any, position: int, count: int, number: float | None
 ) -> None:
     traced = trace(lambda features: {"x": features["x"], "c": tf.constant(constant)}, x=ids())
-    values = Values(traced.results["c"], place, of)
+    values = Values(traced.results["c"], position, count)
     assert traced.calls.number(values) == number

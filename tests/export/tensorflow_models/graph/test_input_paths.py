@@ -17,8 +17,10 @@ def origins(change: Any, **inputs: Any) -> list[Source | str]:
     result = traced.results["result"]
     size = per_example(result)
     assert size is not None
-    found = [traced.calls.origin(Values(result, place, size)) for place in range(size)]
-    return [each if isinstance(each, Source) else each.type for each in found]
+    origins_of_columns = [
+        traced.calls.origin(Values(result, position, size)) for position in range(size)
+    ]
+    return [origin if isinstance(origin, Source) else origin.type for origin in origins_of_columns]
 
 
 def test_origin_of_all_values_is_their_input() -> None:
@@ -29,7 +31,7 @@ def test_origin_of_all_values_is_their_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "places"),
+    ("change", "positions"),
     [
         (lambda x: x[:, 1:3], [1, 2]),
         (lambda x: tf.gather(x, [3, 0], axis=1), [3, 0]),
@@ -40,16 +42,16 @@ def test_origin_of_all_values_is_their_input() -> None:
     ],
     ids=["slice", "gather", "reverse", "transpose", "split", "unstack"],
 )
-def test_origin_of_selected_columns_is_their_place(change: Any, places: list[int]) -> None:
-    found = origins(lambda features: change(features["x"]), x=ids(4))
-    assert found == [Source("x", "dense", place) for place in places]
+def test_origin_of_selected_columns_is_their_place(change: Any, positions: list[int]) -> None:
+    actual = origins(lambda features: change(features["x"]), x=ids(4))
+    assert actual == [Source("x", "dense", position) for position in positions]
 
 
 def test_origin_of_joined_inputs_is_each_input() -> None:
-    found = origins(
+    actual = origins(
         lambda features: tf.concat([features["y"][:, 1:], features["x"]], 1), x=ids(2), y=ids(2)
     )
-    assert found == [
+    assert actual == [
         Source("y", "dense", 1),
         Source("x", "dense", 0),
         Source("x", "dense", 1),
@@ -57,10 +59,10 @@ def test_origin_of_joined_inputs_is_each_input() -> None:
 
 
 def test_origin_of_computed_values_is_the_operation() -> None:
-    found = origins(
+    actual = origins(
         lambda features: tf.concat([features["x"][:, :1], features["x"][:, 1:] * 2], 1), x=ids(2)
     )
-    assert found == [Source("x", "dense", 0), "Mul"]
+    assert actual == [Source("x", "dense", 0), "Mul"]
 
 
 @pytest.mark.parametrize(
@@ -93,10 +95,10 @@ def test_origin_of_floats_that_are_rounded_is_the_cast(dtypes: Any, origin: Any)
 def test_origin_of_half_precision_floats_in_another_format_is_the_cast(
     before: Any, after: Any, origin: Any
 ) -> None:
-    found = origins(
+    actual = origins(
         lambda features: tf.cast(features["n"], after), n=tf.TensorSpec([None, 1], before)
     )
-    assert found == [origin]
+    assert actual == [origin]
 
 
 @pytest.mark.parametrize(
@@ -131,10 +133,10 @@ def test_values_inputs_of_a_sum_of_matrices_are_those_of_the_same_place(
     offsets: Any, numbers: list[int]
 ) -> None:
     traced = trace(lambda features: {"result": features["x"] + offsets}, x=ids(2, 2))
-    found = [Values(traced.results["result"], place, 4).inputs for place in range(4)]
-    sources = [traced.calls.origin(one) for one, _ in found]
-    assert sources == [Source("x", "dense", place) for place in range(4)]
-    assert [traced.calls.number(offset) for _, offset in found] == numbers
+    operands = [Values(traced.results["result"], position, 4).inputs for position in range(4)]
+    sources = [traced.calls.origin(operand) for operand, _ in operands]
+    assert sources == [Source("x", "dense", position) for position in range(4)]
+    assert [traced.calls.number(offset) for _, offset in operands] == numbers
 
 
 def test_values_inputs_of_a_sum_over_an_axis_are_all_values() -> None:
@@ -151,7 +153,7 @@ def test_values_inputs_of_all_values_are_all_of_each_operand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "places"),
+    ("shape", "expected"),
     [
         ((3,), [(1, 3), (1, 3)]),
         ((), [(1, 3), (0, 1)]),
@@ -159,15 +161,15 @@ def test_values_inputs_of_all_values_are_all_of_each_operand() -> None:
     ],
 )
 def test_values_inputs_of_a_fixed_batch_are_known_of_one_shape_or_a_number(
-    shape: tuple[int, ...], places: list[tuple[int, int]]
+    shape: tuple[int, ...], expected: list[tuple[int, int]]
 ) -> None:
     traced = trace(
         lambda features: {"result": features["x"] + features["y"]},
         x=tf.TensorSpec([3], tf.int64),
         y=tf.TensorSpec(shape, tf.int64),
     )
-    found = Values(traced.results["result"], 1, 3).inputs
-    assert [(each.position, each.count) for each in found] == places
+    operands = Values(traced.results["result"], 1, 3).inputs
+    assert [(values.position, values.count) for values in operands] == expected
 
 
 @pytest.mark.parametrize(
@@ -190,16 +192,16 @@ def test_values_inputs_of_another_input_are_those_that_stand_beside(
     added = traced.results["result"].op.inputs[0]
     if added.shape.as_list() != [None, 3]:
         added.set_shape([None, 3])
-    _, beside = Values(added, 1, 3).inputs
-    found = traced.calls.origin(beside)
-    assert (found if isinstance(found, Source) else None) == source
+    _, operand = Values(added, 1, 3).inputs
+    origin = traced.calls.origin(operand)
+    assert (origin if isinstance(origin, Source) else None) == source
 
 
 def test_values_inputs_of_a_product_with_a_matrix_are_not_one_number() -> None:
     matrix = tf.constant([[10, 20, 30], [40, 50, 60]], tf.int64)
     traced = trace(lambda features: {"result": tf.matmul(features["x"], matrix)}, x=ids(2))
-    for place in range(3):
-        _, factor = Values(traced.results["result"], place, 3).inputs
+    for position in range(3):
+        _, factor = Values(traced.results["result"], position, 3).inputs
         assert traced.calls.number(factor) is None
     beyond, _ = Values(traced.results["result"], 2, 3).inputs
     assert isinstance(traced.calls.origin(beyond), Values)
@@ -212,10 +214,10 @@ def test_origin_of_more_values_than_an_example_has_is_not_known() -> None:
 
 
 def test_origin_of_floats_that_are_moved_or_cast_to_longer_ones_is_their_input() -> None:
-    found = origins(
+    actual = origins(
         lambda features: tf.cast(tf.reshape(features["n"], [-1, 1]), tf.float64), n=numbers()
     )
-    assert found == [Source("n", "dense")]
+    assert actual == [Source("n", "dense")]
 
 
 def test_constant_of_what_depends_on_no_input_is_computed() -> None:

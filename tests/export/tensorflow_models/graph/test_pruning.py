@@ -48,10 +48,10 @@ class Lookups:
         self.activations: dict[str, Any] = {}
         self.lengths: dict[str, Any] = {}
 
-    def look_up(self, *inputs: str, shape: tuple[int, ...] = (4,), **how: Any) -> Any:
+    def look_up(self, *inputs: str, shape: tuple[int, ...] = (4,), **options: Any) -> Any:
         """Returns the activation of a feature that is named after its inputs."""
         name = "_".join(inputs)
-        self.features[name] = embedded(name, "items", inputs=inputs, **how)
+        self.features[name] = embedded(name, "items", inputs=inputs, **options)
         self.activations[name] = tf.compat.v1.placeholder(tf.float32, [None, *shape], name=name)
         return self.activations[name]
 
@@ -93,23 +93,23 @@ def pruned(
 
 def run(tower: TracedTower, **values: Any) -> list[Any]:
     """Returns the result of a tower for values of its inputs."""
-    given = [tf.constant(values[each.name], each.dtype) for each in tower.spec.inputs]
-    (found,) = tower.function(*given).values()
-    listed: list[Any] = found.numpy().tolist()
+    arguments = [tf.constant(values[tensor.name], tensor.dtype) for tensor in tower.spec.inputs]
+    (result,) = tower.function(*arguments).values()
+    listed: list[Any] = result.numpy().tolist()
     return listed
 
 
 def reads(tower: TracedTower) -> list[str]:
     """Returns the features that a tower takes, in order."""
-    return [each.feature for each in tower.spec.inputs]
+    return [tensor.feature for tensor in tower.spec.inputs]
 
 
 def test_narrowed_function_reads_only_the_variables_of_its_fetches() -> None:
     kernel = tf.Variable([[2.0], [3.0]], name="kernel")
-    other = tf.Variable([5.0], name="other")
+    other_variable = tf.Variable([5.0], name="other")
 
     def call(features: Any) -> dict[str, Any]:
-        return {"score": (features["x"] @ kernel)[:, 0], "rest": features["y"] * other}
+        return {"score": (features["x"] @ kernel)[:, 0], "rest": features["y"] * other_variable}
 
     traced = trace(call, x=numbers(2), y=numbers())
     everything = list(traced.function.graph.captures)
@@ -136,16 +136,16 @@ def test_narrowed_function_that_reads_a_mutable_table_is_rejected() -> None:
 
     def call(features: Any) -> dict[str, Any]:
         doubled = features["x"] * 2
-        found = table.lookup(doubled)
-        return {"score": found + 1.0}
+        result = table.lookup(doubled)
+        return {"score": result + 1.0}
 
     traced = trace(call, x=ids())
     line = call.__code__.co_firstlineno + 2
-    told = (
+    message = (
         r"tower 'tower' reads a resource that is not a variable \(a mutable hash table\?\) "
         rf"\(test_pruning\.py:{line}\)"
     )
-    with pytest.raises(NotConvertible, match=told):
+    with pytest.raises(NotConvertible, match=message):
         narrowed("tower", traced.function, [traced.inputs["x"]], traced.results)
 
 
@@ -167,12 +167,12 @@ def test_prune_bypasses_reshapes_that_change_nothing_and_keeps_all_others() -> N
 
     function = prune("query", part(), whole, {}).function
 
-    reshapes = [each for each in function.graph.get_operations() if each.type == "Reshape"]
-    sizes = [each.outputs[0].shape.as_list() for each in reshapes]
+    reshapes = [tensor for tensor in function.graph.get_operations() if tensor.type == "Reshape"]
+    sizes = [reshape.outputs[0].shape.as_list() for reshape in reshapes]
     assert sizes == [[None, 2, 3], [None, None], [None, None], [None, 2]]
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
-    (found,) = function(tf.constant(x)).values()
-    np.testing.assert_array_equal(found, x.reshape(2, 2, 3).sum(axis=2))
+    (result,) = function(tf.constant(x)).values()
+    np.testing.assert_array_equal(result, x.reshape(2, 2, 3).sum(axis=2))
 
 
 @pytest.mark.parametrize(("columns", "largest_bytes"), [(None, 0), (2, 24), (5, 60)])
@@ -203,8 +203,10 @@ def test_prune_takes_the_activations_and_inputs_that_its_results_need() -> None:
 
     tower = pruned(call, part(role="ranking"))
 
-    taken = [(each.name, each.feature, each.dtype, each.shape) for each in tower.spec.inputs]
-    assert taken == [
+    tower_inputs = [
+        (tensor.name, tensor.feature, tensor.dtype, tensor.shape) for tensor in tower.spec.inputs
+    ]
+    assert tower_inputs == [
         ("pair", "pair", "float32", (None, 2, 4)),
         ("short_values", "short@values", "int32", (None,)),
         ("age_values", "age@values", "float32", (None,)),
@@ -305,13 +307,13 @@ def test_prune_pads_the_values_of_ragged_inputs_and_takes_their_lengths() -> Non
         loads = tf.RaggedTensor.from_row_lengths(
             inputs["loads"].values, lookups.lengths_of("loads"), validate=False
         )
-        found = tf.cast(rows, tf.float32) * weights
-        return tf.reshape(tf.reduce_sum(found, 1) + tf.reduce_sum(loads, 1), [batch])
+        result = tf.cast(rows, tf.float32) * weights
+        return tf.reshape(tf.reduce_sum(result, 1) + tf.reduce_sum(loads, 1), [batch])
 
     tower = pruned(call)
 
-    taken = {each.feature: (each.dtype, each.shape) for each in tower.spec.inputs}
-    assert taken == {
+    tower_inputs = {tensor.feature: (tensor.dtype, tensor.shape) for tensor in tower.spec.inputs}
+    assert tower_inputs == {
         "bag@padded": ("int64", (None, 5)),
         "bag@weights": ("float32", (None, 5)),
         "bag@lengths": ("int64", (None,)),
@@ -337,7 +339,7 @@ def test_prune_pads_weights_with_lengths_of_their_own_as_an_input() -> None:
         return tf.reduce_sum(rows, 1)
 
     tower = pruned(call)
-    assert {each.feature: each.shape for each in tower.spec.inputs} == {
+    assert {tensor.feature: tensor.shape for tensor in tower.spec.inputs} == {
         "bag_weights@padded": (None, 3),
         "bag_weights@lengths": (None,),
     }
@@ -365,12 +367,12 @@ def test_prune_pads_weights_with_lengths_of_their_own_as_an_input() -> None:
 def test_prune_of_a_tower_that_reads_what_it_cannot_take_names_input_and_line(
     compute: Callable[[Any], Any], inputs: dict[str, Any], what: str
 ) -> None:
-    told = re.escape(
+    message = re.escape(
         f"tower 'query' reads input {what} itself (test_pruning.py:LINE), beside its lookup; only "
         "dense numbers, and how many ids an example has, go into a tower: give the model a dense "
         "input with what it reads"
     ).replace("LINE", r"\d+")
-    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+    with pytest.raises(NotConvertible, match=rf"\A{message}\Z"):
         pruned(lambda features, lookups: compute(features), inputs=inputs)
 
 
@@ -390,12 +392,12 @@ def test_prune_of_a_tower_that_runs_python_names_operation_and_line() -> None:
         return tf.ensure_shape(tf.numpy_function(np.tanh, [inputs["age"]], tf.float32), [None])
 
     line = call.__code__.co_firstlineno + 1
-    told = re.escape(
+    message = re.escape(
         "tower 'query' runs Python code by operation 'PyFunc' (tf.py_function or "
         f"tf.numpy_function) (test_pruning.py:{line}), which no bundle can hold; compute it with "
         "TensorFlow's own operations, or before the model and pass the result as an input"
     )
-    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+    with pytest.raises(NotConvertible, match=rf"\A{message}\Z"):
         pruned(call)
 
 
@@ -407,12 +409,12 @@ def test_prune_of_a_tower_that_reads_the_table_of_a_layer_is_rejected() -> None:
         return inputs["age"][:, tf.newaxis] * kernel + tf.reduce_sum(table, 0)
 
     line = call.__code__.co_firstlineno + 1
-    told = re.escape(
+    message = re.escape(
         "tower 'query' reads table 'items' directly "
         f"(test_pruning.py:{line}). A table of an embedding layer cannot become part of a tower. "
         "Read its rows through the layer"
     )
-    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+    with pytest.raises(NotConvertible, match=rf"\A{message}\Z"):
         pruned(call, layer_tables={resource(table.handle): "items"})
     assert pruned(call, layer_tables={}).spec.largest_bytes == 48
 
@@ -424,12 +426,12 @@ def test_prune_of_a_tower_with_rows_that_were_read_early_is_rejected(rows: int) 
     def call(inputs: Any, lookups: Lookups) -> Any:
         return inputs["age"] * tf.reduce_sum(early)
 
-    told = (
+    message = (
         r"\Atower 'query' takes rows of a table that were read while the model was made "
         r"\(.*test_pruning\.py:\d+\), as of a layer that is given numbers in place of inputs, .* "
         r"Look them up in the call of a layer or of a model of your own, and train that\Z"
     )
-    with pytest.raises(NotConvertible, match=told):
+    with pytest.raises(NotConvertible, match=message):
         pruned(call)
 
 

@@ -52,16 +52,16 @@ class Traced:
 
 def trace(call: Callable[[Mapping[str, Any]], dict[str, Any]], **inputs: Any) -> Traced:
     """Traces a function of a dict of inputs that returns a dict of results."""
-    given: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     returned: dict[str, Any] = {}
 
     def noted(features: Mapping[str, Any]) -> dict[str, Any]:
-        given.update(features)
+        tensors.update(features)
         returned.update(call(features))
         return returned
 
     function = tf.compat.v1.wrap_function(noted, [inputs])
-    return Traced(function, given, returned)
+    return Traced(function, tensors, returned)
 
 
 def tower_of(traced: Traced) -> TracedTower:

@@ -75,7 +75,8 @@ SENT: dict[str, tuple[dict[str, Any], Any]] = {
 }
 """Input -> what the recipe says of it, and what is sent, over and over."""
 EXAMPLES = [
-    {name: values[place % len(values)] for name, (_, values) in SENT.items()} for place in range(N)
+    {name: values[position % len(values)] for name, (_, values) in SENT.items()}
+    for position in range(N)
 ]
 TEXTS = {"inline_bytes_max": 4000, "table_threshold": 100}
 
@@ -93,7 +94,7 @@ def tensor_of(name: str) -> Any:
     """Returns what builds a model: zeros, or the first texts, of three examples."""
     pattern = SENT[name][0]
     if pattern["dtype"] == "string":
-        return tf.constant([each[name] for each in EXAMPLES[:3]])
+        return tf.constant([example[name] for example in EXAMPLES[:3]])
     if "kind" not in pattern:
         return tf.zeros([3, *pattern.get("shape", [])], pattern["dtype"])
     ragged = tf.ragged.constant([[0, 0], [], [0]], pattern["dtype"])
@@ -102,9 +103,11 @@ def tensor_of(name: str) -> Any:
 
 def column_of(name: str) -> Column:
     pattern = SENT[name][0]
-    values = [each[name] for each in EXAMPLES]
-    lengths = [len(each) if isinstance(each, list) else 1 for each in values]
-    flat = [one for each in values for one in (each if isinstance(each, list) else [each])]
+    values = [example[name] for example in EXAMPLES]
+    lengths = [len(value) if isinstance(value, list) else 1 for value in values]
+    flat = [
+        item_id for value in values for item_id in (value if isinstance(value, list) else [value])
+    ]
     array = np.array(flat, object if pattern["dtype"] == "string" else pattern["dtype"])
     single = "kind" not in pattern and (not pattern.get("shape") or name in ("x", "n"))
     return Column(array, None if single else np.concatenate([[0], np.cumsum(lengths)]))
@@ -145,10 +148,11 @@ SECOND = ("rules_3", "titles_3", "encodings", "functional", "places")
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(each, marks=pytest.mark.slow if each in SECOND else ()) for each in BUILDS
+        pytest.param(factory, marks=pytest.mark.slow if factory in SECOND else ())
+        for factory in BUILDS
     ],
 )
-def made(
+def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TracedCheckpoint:
     return made_of(
@@ -157,26 +161,30 @@ def made(
 
 
 def test_ids_of_known_rules_are_extracted_and_give_the_original_s_rows(
-    made: TracedCheckpoint, tmp_path: Path
+    checkpoint: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    assert made.model.notes == ()
-    dense = {name for name, spec in made.model.spec.features.items() if isinstance(spec, DenseSpec)}
+    assert checkpoint.model.notes == ()
+    dense = {
+        name for name, spec in checkpoint.model.spec.features.items() if isinstance(spec, DenseSpec)
+    }
     assert dense <= {"n@values"}
     check_parity(
-        made, tmp_path, Examples(N, {name: column_of(name) for name in made.model.spec.inputs})
+        checkpoint,
+        tmp_path,
+        Examples(N, {name: column_of(name) for name in checkpoint.model.spec.inputs}),
     )
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "made", ["rules", "layer", "bags", "columns", "encodings", "titles"], indirect=True
+    "checkpoint", ["rules", "layer", "bags", "columns", "encodings", "titles"], indirect=True
 )
 @pytest.mark.slow
 def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
-    made: TracedCheckpoint, tmp_path: Path
+    checkpoint: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    sent = [{name: each[name] for name in made.job.inputs} for each in EXAMPLES]
-    assert check_self_contained(made, tmp_path, sent)["verification"]["examples"] == N
+    requests = [{name: example[name] for name in checkpoint.job.inputs} for example in EXAMPLES]
+    assert check_self_contained(checkpoint, tmp_path, requests)["verification"]["examples"] == N
 
 
 @pytest.mark.parametrize(
@@ -214,15 +222,15 @@ def test_words_of_which_none_has_row_0_are_averaged_as_a_bag() -> None:
 
 
 def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Path) -> None:
-    made = made_of("build_sine", tmp_path)
-    assert not made.model.spec.tables
-    (note,) = made.model.notes
+    checkpoint = made_of("build_sine", tmp_path)
+    assert not checkpoint.model.spec.tables
+    (note,) = checkpoint.model.notes
     assert (
         "of 20000 rows (234.4 KiB) stays inside the towers: its ids are computed by operation"
         in note
     )
-    check_parity(made, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
-    assert check_self_contained(made, tmp_path)["tables"] == {}
+    check_parity(checkpoint, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
+    assert check_self_contained(checkpoint, tmp_path)["tables"] == {}
     strings = trace_towers(job_of("build_encoded"), MODELS)
     assert strings.spec.features == {"city": dense("city", "string", ())}
     with pytest.raises(NotConvertible, match=r"tf.py_function.*ids.py:\d+"):
@@ -242,14 +250,14 @@ def test_rule_of_the_recipe_for_an_input_read_by_position_is_rejected() -> None:
 
 def test_ids_of_one_input_by_position_and_together(tmp_path: Path) -> None:
     spec = trace_towers(job_of("build_places"), MODELS).spec
-    found = [each for each in spec.features.values() if isinstance(each, FeatureSpec)]
+    features = [feature for feature in spec.features.values() if isinstance(feature, FeatureSpec)]
     assert {
-        (each.entry.kind, each.entry.length, each.entry.place)
-        for each in found
-        if each.entry.table == "kept.flat"
+        (feature.entry.kind, feature.entry.length, feature.entry.place)
+        for feature in features
+        if feature.entry.table == "kept.flat"
     } == {("sequence", FIELDS, None)}
-    part = [each for each in found if each.entry.table == "kept.offset_part"]
-    assert [(each.entry.place, each.entry.places) for each in part] == [
+    part = [feature for feature in features if feature.entry.table == "kept.offset_part"]
+    assert [(feature.entry.place, feature.entry.places) for feature in part] == [
         (1, FIELDS),
         (3, FIELDS),
         (5, FIELDS),

@@ -40,7 +40,11 @@ INTEGERS = [
 NUMBERS = np.array(
     [
         *(0, -0.0, 0.5, -0.5, 0.75, 1, 1.5, 2, 2.5, 3, -1, -1.5, -2, 4.99, 5, 5.5, 7, 49, 50, 1e5),
-        *(np.nextafter(np.float32(one), np.float32(other)) for one in (1, 2) for other in (0, 9)),
+        *(
+            np.nextafter(np.float32(start), np.float32(direction))
+            for start in (1, 2)
+            for direction in (0, 9)
+        ),
         *(5e4, 5e4 + 0.5, 2.0**24 + 2, 2.0**31, 3e9, -3e9, 2.0**63, 1e19, 3e38, -3e38, 1e-40),
     ],
     np.float32,
@@ -75,12 +79,12 @@ REJECTED = "rejected"
 
 def examples() -> Sent:
     """Returns values of N examples by input, [N] or [N, columns]."""
-    sent = {}
+    samples = {}
     for name, (spec, values) in NAMED.items():
         shape = [N, *spec.shape.as_list()[1:]]
         dtype = object if spec.dtype == tf.string else spec.dtype.as_numpy_dtype
-        sent[name] = np.resize(np.array(values, dtype), shape)
-    return sent
+        samples[name] = np.resize(np.array(values, dtype), shape)
+    return samples
 
 
 def traced_of(call: Callable[[Any], Any]) -> Traced:
@@ -99,24 +103,28 @@ def resolved(
     """Returns what computes ids, of one input or several, or the values that nothing computes."""
     call = replace(traced.calls, from_end=from_end)
     tensor = traced.results["ids"]
-    found = find_rule(Values(tensor), call, rows)
-    return found if isinstance(found, ResolvedIds) else crosses.find(tensor, call) or found
+    resolved_ids = find_rule(Values(tensor), call, rows)
+    return (
+        resolved_ids
+        if isinstance(resolved_ids, ResolvedIds)
+        else crosses.find(tensor, call) or resolved_ids
+    )
 
 
 def by_tensorflow(traced: Traced) -> Callable[[Sent], Any]:
     """Returns TensorFlow's own computation of a traced call."""
     pruned = traced.function.prune([traced.inputs[name] for name in NAMED], traced.results["ids"])
-    return lambda sent: pruned(*[tf.constant(sent[name]) for name in NAMED]).numpy()
+    return lambda samples: pruned(*[tf.constant(samples[name]) for name in NAMED]).numpy()
 
 
-def by_bundle(found: ResolvedIds) -> Callable[[Sent], Any]:
+def by_bundle(resolved_ids: ResolvedIds) -> Callable[[Sent], Any]:
     """Returns a bundle's computation of ids."""
-    rule, vocabularies = opened(found)
-    sources = [source.name for source in found.sources]
+    rule, vocabularies = opened(resolved_ids)
+    sources = [source.name for source in resolved_ids.sources]
 
-    def rows(sent: Sent) -> Any:
-        columns = [column_of(sent[source.name], source) for source in found.sources]
-        n = len(sent["x"])
+    def rows(samples: Sent) -> Any:
+        columns = [column_of(samples[source.name], source) for source in resolved_ids.sources]
+        n = len(samples["x"])
         if isinstance(rule, CrossedIds):
             return Crossed(sources, rule, vocabularies).ids(columns, n).values
         if isinstance(rule, JoinedIds):
@@ -132,7 +140,7 @@ def column_of(values: np.ndarray[Any, Any], source: Source) -> Column:
     return Column(values[:, source.position or 0] if values.ndim == 2 else values)
 
 
-def opened(found: ResolvedIds) -> tuple[IdRule, dict[str, Vocabulary]]:
+def opened(resolved_ids: ResolvedIds) -> tuple[IdRule, dict[str, Vocabulary]]:
     """Returns a rule as a bundle reads it, and its vocabularies."""
     vocabularies = {
         f"v{number}": Vocabulary(
@@ -140,9 +148,9 @@ def opened(found: ResolvedIds) -> tuple[IdRule, dict[str, Vocabulary]]:
             if isinstance(keys[0], str)
             else IntegerKeys(np.array(keys))
         )
-        for number, keys in enumerate(found.keys)
+        for number, keys in enumerate(resolved_ids.keys)
     }
-    written = (found.rule or IdentityIds()).model_dump(mode="json")
+    written = (resolved_ids.rule or IdentityIds()).model_dump(mode="json")
     rule: IdRule = TypeAdapter(IdRule).validate_python(named(written, count()))
     return rule, vocabularies
 
@@ -159,38 +167,45 @@ def named(written: Any, numbers: Iterator[int]) -> Any:
     }
 
 
-def outcomes(compute: Callable[[Sent], Any], sent: Sent) -> list[Any]:
+def outcomes(compute: Callable[[Sent], Any], samples: Sent) -> list[Any]:
     """Returns the row of each example, or that it is rejected."""
     try:
-        return [int(row) for row in np.reshape(compute(sent), [-1])]
+        return [int(row) for row in np.reshape(compute(samples), [-1])]
     except (FeatureError, tf.errors.InvalidArgumentError):
-        n = len(sent["x"])
+        n = len(samples["x"])
         if n == 1:
             return [REJECTED]
-        each = [{name: values[at : at + 1] for name, values in sent.items()} for at in range(n)]
-        return [row for one in each for row in outcomes(compute, one)]
+        single_samples = [
+            {name: values[index : index + 1] for name, values in samples.items()}
+            for index in range(n)
+        ]
+        return [row for sample in single_samples for row in outcomes(compute, sample)]
 
 
-def rows_inside(found: list[Any], rows: int | None, from_end: bool = False) -> list[Any]:
+def rows_inside(outcomes: list[Any], rows: int | None, from_end: bool = False) -> list[Any]:
     """Returns rows with None in place of those outside of a table."""
     if rows is None:
-        return found
+        return outcomes
     low = -rows if from_end else 0
-    return [row if row == REJECTED or low <= row < rows else None for row in found]
+    return [row if row == REJECTED or low <= row < rows else None for row in outcomes]
 
 
 def check(change: Change, rows: int | None, from_end: bool = False) -> None:
     """Checks that a bundle gives the rows of TensorFlow."""
     traced = traced_of(change)
-    found = resolved(traced, rows, from_end)
-    assert isinstance(found, ResolvedIds), found.type
-    sent = examples()
-    expected = rows_inside(outcomes(by_tensorflow(traced), sent), rows, from_end)
-    computed = rows_inside(outcomes(by_bundle(found), sent), rows, from_end)
+    resolved_ids = resolved(traced, rows, from_end)
+    assert isinstance(resolved_ids, ResolvedIds), resolved_ids.type
+    samples = examples()
+    expected = rows_inside(outcomes(by_tensorflow(traced), samples), rows, from_end)
+    computed = rows_inside(outcomes(by_bundle(resolved_ids), samples), rows, from_end)
     differing = [
-        ({source.name: sent[source.name][at] for source in found.sources}, own, right)
-        for at, (own, right) in enumerate(zip(computed, expected, strict=True))
-        if own != right
+        (
+            {source.name: samples[source.name][index] for source in resolved_ids.sources},
+            actual_row,
+            right,
+        )
+        for index, (actual_row, right) in enumerate(zip(computed, expected, strict=True))
+        if actual_row != right
     ]
     assert not differing, differing[:5]
 
@@ -260,8 +275,8 @@ def listed_or(beyond: Change, table: Any = LISTED, name: str = "x") -> Change:
     return rows
 
 
-def decimals(values: Any, **how: Any) -> Any:
-    return tf.strings.as_string(values, **how)
+def decimals(values: Any, **options: Any) -> Any:
+    return tf.strings.as_string(values, **options)
 
 
 def cross(*values: Any, buckets: int = 30) -> Any:
@@ -438,10 +453,10 @@ WHOLE_TEXTS: list[Change] = [
     lambda f: hashed(tf.strings.lower(tf.strings.strip(f["city"]))),
     lambda f: hashed(tf.strings.lower(f["words"][:, 1])),
     *(
-        lambda f, pattern=pattern, by=by, how=how: hashed(
-            tf.strings.regex_replace(f["city"], pattern, by, **how)
+        lambda f, pattern=pattern, by=by, options=attributes: hashed(
+            tf.strings.regex_replace(f["city"], pattern, by, **options)
         )
-        for pattern, by, how in (
+        for pattern, by, attributes in (
             *(("[a-c]", "x", {}), ("<br />", " ", {}), (r"\.", "", {}), ("[ -/]", "x", {})),
             *(("[a]", "a", {}), ("[a]", "\u00e9", {}), ("[a]", "x", {"replace_global": False})),
             ("\u00e9", "e", {}),
@@ -583,8 +598,8 @@ def test_buckets_have_at_most_as_many_steps_as_fit_a_manifest(
 
 def rejected_by(change: Change, rows: int | None) -> str:
     """Returns the operation at which ids are rejected; "" where they are not."""
-    found = resolved(traced_of(change), rows)
-    return "" if isinstance(found, ResolvedIds) else found.type
+    resolved_ids = resolved(traced_of(change), rows)
+    return "" if isinstance(resolved_ids, ResolvedIds) else resolved_ids.type
 
 
 def filled(features: Any, name: str, value: Any) -> Any:
@@ -694,15 +709,15 @@ def test_values_of_a_flat_tensor_are_followed_through_tensors_of_its_shape(
     change: Change, rejected: str
 ) -> None:
     traced = traced_of(lambda f: change(tf.reshape(f["pair"], [-1])))
-    found = find_rule(Values(traced.results["ids"], 1, 2), traced.calls, None)
+    resolved_ids = find_rule(Values(traced.results["ids"], 1, 2), traced.calls, None)
     if rejected:
-        assert isinstance(found, Values)
-        assert found.type == rejected
+        assert isinstance(resolved_ids, Values)
+        assert resolved_ids.type == rejected
         return
-    assert isinstance(found, ResolvedIds)
-    assert found.source.position == 1
+    assert isinstance(resolved_ids, ResolvedIds)
+    assert resolved_ids.source.position == 1
     expected = by_tensorflow(traced)(examples())[1::2]
-    assert by_bundle(found)(examples()).tolist() == expected.tolist()
+    assert by_bundle(resolved_ids)(examples()).tolist() == expected.tolist()
 
 
 def test_constant_of_each_column_meets_its_own() -> None:
@@ -712,10 +727,10 @@ def test_constant_of_each_column_meets_its_own() -> None:
 
     traced = traced_of(rows)
     for column in range(2):
-        found = find_rule(Values(traced.results["ids"], column, 2), traced.calls, None)
-        assert isinstance(found, ResolvedIds)
+        resolved_ids = find_rule(Values(traced.results["ids"], column, 2), traced.calls, None)
+        assert isinstance(resolved_ids, ResolvedIds)
         expected = by_tensorflow(traced)(examples())[:, column]
-        assert by_bundle(found)(examples()).tolist() == expected.tolist()
+        assert by_bundle(resolved_ids)(examples()).tolist() == expected.tolist()
 
 
 def split(words: Change, rows: Change, counted_by: Change) -> tuple[Traced, ResolvedIds | None]:
@@ -777,16 +792,16 @@ def encoded(change: Change, encoding: str = "UTF-8") -> Change:
     ],
 )
 def test_words_of_texts_have_the_rows_of_tensorflow(words: Change, rows: Change) -> None:
-    traced, found = split(words, rows, words)
-    assert found is not None
-    rule, vocabularies = opened(found)
+    traced, resolved_ids = split(words, rows, words)
+    assert resolved_ids is not None
+    rule, vocabularies = opened(resolved_ids)
     assert isinstance(rule, TextIds)
-    known, offsets = Text(rule, vocabularies).words("city", np.array(TEXTS, object))
+    words_of_texts, offsets = Text(rule, vocabularies).words("city", np.array(TEXTS, object))
     results = traced.results
     pruned = traced.function.prune([traced.inputs["city"]], (results["ids"], results["splits"]))
-    expected = [each.numpy().tolist() for each in pruned(tf.constant(TEXTS))]
-    own = rule_of(rule.ids, vocabularies).resolve("city", known)
-    assert [own.tolist(), offsets.tolist()] == expected
+    expected = [tensor.numpy().tolist() for tensor in pruned(tf.constant(TEXTS))]
+    row_ids = rule_of(rule.ids, vocabularies).resolve("city", words_of_texts)
+    assert [row_ids.tolist(), offsets.tolist()] == expected
 
 
 @pytest.mark.parametrize(
@@ -824,24 +839,24 @@ def test_words_that_are_split_or_counted_in_other_ways_have_no_rule(
 
 def test_mask_of_the_words_of_another_text_has_no_rule() -> None:
     def call(features: Any) -> dict[str, Any]:
-        others = tf.strings.split(features["other_city"])
+        other_words = tf.strings.split(features["other_city"])
         words = titles(features)
-        rows = masked(tf.equal(others.values, ""), hashed(words.values))
+        rows = masked(tf.equal(other_words.values, ""), hashed(words.values))
         return {"ids": rows, "splits": words.row_splits}
 
     traced = traced_of(call)
     assert texts.find(traced.results["ids"], traced.calls, traced.results["splits"]) is None
 
 
-def own_rule(name: str, rule: Any, *keys: tuple[Any, ...], others: Any = ()) -> ResolvedIds:
+def own_rule(name: str, rule: Any, *keys: tuple[Any, ...], other_sources: Any = ()) -> ResolvedIds:
     """Returns a rule of a lookup's own, with its vocabularies."""
-    return ResolvedIds(Source(name, "dense"), rule, keys=keys, other_sources=others)
+    return ResolvedIds(Source(name, "dense"), rule, keys=keys, other_sources=other_sources)
 
 
 def found_in(change: Change) -> ResolvedIds:
-    found = resolved(traced_of(change))
-    assert isinstance(found, ResolvedIds)
-    return found
+    resolved_ids = resolved(traced_of(change))
+    assert isinstance(resolved_ids, ResolvedIds)
+    return resolved_ids
 
 
 @pytest.mark.parametrize(
@@ -875,13 +890,13 @@ def test_cross_of_a_lookup_takes_what_the_model_computes(changes: tuple[Change, 
         CrossKey(dtype="string", ids=vocabulary_ids("v", "string")),
     )
     rule = CrossedIds(keys=keys, buckets=50)
-    after = own_rule("first", rule, ("red", "10"), others=(Source("second", "dense"),))
+    after = own_rule("first", rule, ("red", "10"), other_sources=(Source("second", "dense"),))
     traced = [traced_of(change) for change in changes]
-    first, second = (by_tensorflow(each)(examples()) for each in traced)
+    first, second = (by_tensorflow(traced_call)(examples()) for traced_call in traced)
     between = {"x": first, "first": first, "second": np.array([t.decode() for t in second], object)}
     expected = by_bundle(after)(between)
     before = [found_in(change) for change in changes]
     crossed = crosses.crossed_by(before, after)
-    sources = [found.source for found in before]
+    sources = [resolved_ids.source for resolved_ids in before]
     crossed = replace(crossed, source=sources[0], other_sources=tuple(sources[1:]))
     assert by_bundle(crossed)(examples()).tolist() == expected.tolist()

@@ -45,12 +45,14 @@ class Intercepted:
     @property
     def operations(self) -> set[str]:
         """The types of operations in the graph."""
-        return {each.type for each in self.function.graph.get_operations()}
+        return {operation.type for operation in self.function.graph.get_operations()}
 
     def run(self, *values: Any) -> NDArray[Any]:
         """Computes the result from the values of the placeholders."""
         pruned = self.function.prune(self.placeholders, self.result)
-        return np.asarray(pruned(*(tf.constant(each, tf.float32) for each in values)))
+        return np.asarray(
+            pruned(*(tf.constant(values_of_input, tf.float32) for values_of_input in values))
+        )
 
 
 def table_of(dtype: Any = tf.float32) -> Any:
@@ -70,24 +72,24 @@ def intercept(
       gathers: Whether a service computes gathers of one row per id, too.
       inputs: The types of the inputs.
     """
-    found = Intercepted(table=table_of(dtype))
+    intercepted = Intercepted(table=table_of(dtype))
 
     def placeholder(lookup: TracedLookup, among: list[TracedLookup]) -> Any:
         among.append(lookup)
-        made = tf.compat.v1.placeholder(tf.float32, lookup.shape)
-        found.placeholders.append(made)
-        return made
+        placeholder = tf.compat.v1.placeholder(tf.float32, lookup.shape)
+        intercepted.placeholders.append(placeholder)
+        return placeholder
 
     def answer(lookup: TracedLookup) -> Any:
-        return placeholder(lookup, found.combined)
+        return placeholder(lookup, intercepted.combined)
 
     def gather(lookup: TracedLookup) -> Any:
-        return placeholder(lookup, found.gathered) if gathers else None
+        return placeholder(lookup, intercepted.gathered) if gathers else None
 
     def traced(features: Mapping[str, Any]) -> Any:
-        found.result = call(found.table, features)
-        return found.result
+        intercepted.result = call(intercepted.table, features)
+        return intercepted.result
 
-    with lookups_intercepted(lambda _: found.table, answer, gather):
-        found.function = tf.compat.v1.wrap_function(traced, [inputs])
-    return found
+    with lookups_intercepted(lambda _: intercepted.table, answer, gather):
+        intercepted.function = tf.compat.v1.wrap_function(traced, [inputs])
+    return intercepted

@@ -62,9 +62,9 @@ def build_for_renamed():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("activations")
-    ranker.write(made, more=MORE)
-    return made
+    folder = tmp_path_factory.mktemp("activations")
+    ranker.write(folder, more=MORE)
+    return folder
 
 
 def rejected(
@@ -170,8 +170,8 @@ def test_function_may_look_up_other_tables_itself(tmp_path: Path) -> None:
     random = np.random.default_rng(8)
     hours = random.normal(0, 1, (24, 3)).astype(np.float32)
     # A parameter may have the name of a specified table.
-    others = {"hours": hours, "users": np.ones(2, np.float32)}
-    ranker.write(tmp_path, more=MORE, others=others)
+    other_inputs = {"hours": hours, "users": np.ones(2, np.float32)}
+    ranker.write(tmp_path, more=MORE, others=other_inputs)
     page = ranker.recipe(code={"factory": "model.py:build_with_own_lookup", "table_threshold": 0})
     page["inputs"]["hour"] = {"dtype": "int32"}
     manifest = published(tmp_path, page)

@@ -33,10 +33,10 @@ def mid_level_inputs() -> dict[str, Any]:
     }
 
 
-def kinds(made: TracedCheckpoint) -> dict[str, tuple[str, str, int | None, str | None]]:
+def kinds(checkpoint: TracedCheckpoint) -> dict[str, tuple[str, str, int | None, str | None]]:
     entries = {
         name: spec.entry
-        for name, spec in made.model.spec.features.items()
+        for name, spec in checkpoint.model.spec.features.items()
         if isinstance(spec, FeatureSpec)
     }
     return {
@@ -52,22 +52,22 @@ def test_mid_level_layer_of_each_generation_equals_the_original(
     # What was trained on TPUs is served by another program: V0 and V2 cannot be without TPUs, but
     # their tables can.
     job = tower_recipe("mid_level.py:build_serving", MID_LEVEL)
-    made = save_and_trace(job, tmp_path, mid_level_inputs())
-    assert made.keys == KEYS
+    checkpoint = save_and_trace(job, tmp_path, mid_level_inputs())
+    assert checkpoint.keys == KEYS
     if function != "build_serving":
         job = tower_recipe(f"mid_level.py:{function}", MID_LEVEL)
-        made = dataclasses.replace(made, job=job, model=trace_towers(job, MODELS))
-    assert kinds(made) == {
+        checkpoint = dataclasses.replace(checkpoint, job=job, model=trace_towers(job, MODELS))
+    assert kinds(checkpoint) == {
         "item": ("items", "single", None, None),
         "bag": ("items", "bag", None, "mean"),
         "recent": ("items", "sequence", 2, None),
     }
-    check_parity(made, tmp_path)
+    check_parity(checkpoint, tmp_path)
 
 
 def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -> None:
     bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
-    given = {
+    features = {
         "item": tf.constant([[1], [2]], tf.int64),
         "recent": tf.ones([2, 3], tf.int64),
         "tags": bag,
@@ -90,15 +90,15 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
     def tables(model: Any) -> dict[str, Any]:
         return {layer.name: layer.embeddings.value for layer in model.embedding._layers}
 
-    made = save_and_trace(job, tmp_path, given, beside=tables)
-    assert kinds(made) == {
+    checkpoint = save_and_trace(job, tmp_path, features, beside=tables)
+    assert kinds(checkpoint) == {
         "item": ("embedding.items", "single", None, None),
         "recent": ("embedding.items", "sequence", 3, None),
         "tags": ("embedding.tags", "bag", None, "sqrtn"),
         "words": ("embedding.tags", "bag", None, "sqrtn"),
     }
-    check_parity(made, tmp_path)
-    assert set(check_self_contained(made, tmp_path)["tables"]) == {
+    check_parity(checkpoint, tmp_path)
+    assert set(check_self_contained(checkpoint, tmp_path)["tables"]) == {
         "embedding.items",
         "embedding.tags",
     }
@@ -114,7 +114,7 @@ def test_inputs_with_several_positions_or_readers_are_read_unchanged(
     job = tower_recipe(
         "mid_level.py:build_serving", inputs, towers={"tower": {"role": "query", "call": call}}
     )
-    made = save_and_trace(job, tmp_path, mid_level_inputs())
-    report = check_self_contained(made, tmp_path)
+    checkpoint = save_and_trace(job, tmp_path, mid_level_inputs())
+    report = check_self_contained(checkpoint, tmp_path)
     assert set(report["tables"]) == {"items"}
     assert ("recent" in report["signatures"]["tower"]["inputs"]) == (call == "placed")

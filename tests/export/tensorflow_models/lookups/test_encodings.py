@@ -41,8 +41,8 @@ def computed_by_the_service(call: Call) -> list[TracedLookup]:
     return encoded(call).combined
 
 
-def one_hot(depth: int, **how: Any) -> Any:
-    return tf.keras.layers.CategoryEncoding(depth, output_mode="one_hot", **how)
+def one_hot(depth: int, **options: Any) -> Any:
+    return tf.keras.layers.CategoryEncoding(depth, output_mode="one_hot", **options)
 
 
 def multi_hot(depth: int) -> Any:
@@ -162,21 +162,21 @@ def test_tower_weighs_the_counts_of_words() -> None:
     layer = tf.keras.layers.TextVectorization(
         vocabulary=COLORS, idf_weights=[0.5, 2.0], output_mode="tf_idf"
     )
-    found = encoded(lambda features: layer(features["city"]))
+    intercepted = encoded(lambda features: layer(features["city"]))
     # A word that is not in the vocabulary has the mean weight, 1.25.
-    np.testing.assert_array_equal(found.run([[2, 1, 3]]), [[2.5, 0.5, 6]])
+    np.testing.assert_array_equal(intercepted.run([[2, 1, 3]]), [[2.5, 0.5, 6]])
 
 
 @pytest.mark.parametrize("call", [one_hot, multi_hot])
 def test_encoding_of_one_id_is_what_the_service_returns(call: Any) -> None:
-    found = encoded(lambda features: call(9)(features["one"] % 9))
-    assert "Minimum" not in found.operations
-    assert found.run([[0, 0, 1, 0, 0, 0, 0, 0, 0]]).tolist() == [[0, 0, 1, 0, 0, 0, 0, 0, 0]]
+    intercepted = encoded(lambda features: call(9)(features["one"] % 9))
+    assert "Minimum" not in intercepted.operations
+    assert intercepted.run([[0, 0, 1, 0, 0, 0, 0, 0, 0]]).tolist() == [[0, 0, 1, 0, 0, 0, 0, 0, 0]]
 
 
 def test_encoding_has_the_type_of_its_layer() -> None:
-    found = encoded(lambda features: one_hot(9, dtype="float16")(features["item"] % 9))
-    assert found.result.dtype == tf.float16
+    intercepted = encoded(lambda features: one_hot(9, dtype="float16")(features["item"] % 9))
+    assert intercepted.result.dtype == tf.float16
 
 
 @pytest.mark.parametrize("name", ["pair", "nested"])
@@ -187,5 +187,5 @@ def test_encoding_that_keras_rejects_is_rejected(name: str) -> None:
 
 def test_encoding_of_a_model_that_is_called_while_it_is_built_is_that_of_keras() -> None:
     with lookups_intercepted(lambda _: None, lambda _: None, lambda _: None):
-        found = multi_hot(3)(tf.constant([[1, 1], [0, 2]]))
-    np.testing.assert_array_equal(found, [[0, 1, 0], [1, 0, 1]])
+        intercepted = multi_hot(3)(tf.constant([[1, 1], [0, 2]]))
+    np.testing.assert_array_equal(intercepted, [[0, 1, 0], [1, 0, 1]])

@@ -43,25 +43,25 @@ def by_column(
     inputs: dict[str, Any],
     layer: Any = None,
     *,
-    taken: list[TracedLookup] | None = None,
+    recorded: list[TracedLookup] | None = None,
 ) -> dict[str, TracedLookup]:
-    """Returns the lookups of columns by their names; all of them go to `taken`, too."""
-    found: dict[str, TracedLookup] = {}
+    """Returns the lookups of columns by their names; all of them go to `recorded`, too."""
+    lookups: dict[str, TracedLookup] = {}
 
     def answer(lookup: TracedLookup) -> Any:
-        found[lookup.path] = lookup
-        if taken is not None:
-            taken.append(lookup)
+        lookups[lookup.path] = lookup
+        if recorded is not None:
+            recorded.append(lookup)
         return v1.placeholder(tf.float32, lookup.shape)
 
     with Hooks() as hooks:
         intercept_columns(hooks, answer, no_lengths)
         v1.wrap_function(layer or tf.keras.layers.DenseFeatures(columns), [inputs])
-    return found
+    return lookups
 
 
-def embedded(column: Any, **how: Any) -> Any:
-    return fc.embedding_column(column, 4, **how)
+def embedded(column: Any, **options: Any) -> Any:
+    return fc.embedding_column(column, 4, **options)
 
 
 def identity(key: str) -> Any:
@@ -83,8 +83,8 @@ def test_columns_intercepted_vocabulary_file_reads_its_first_keys(
     kinds: str, size: int | None, keys: tuple[str, ...]
 ) -> None:
     column = fc.categorical_column_with_vocabulary_file("kind", kinds, vocabulary_size=size)
-    found = by_column([embedded(column)], {"kind": dense(tf.string)})
-    assert found["kind_embedding"].keys == (keys,)
+    intercepted = by_column([embedded(column)], {"kind": dense(tf.string)})
+    assert intercepted["kind_embedding"].keys == (keys,)
 
 
 def test_columns_intercepted_vocabulary_file_with_too_few_keys_is_rejected(kinds: str) -> None:
@@ -96,8 +96,8 @@ def test_columns_intercepted_vocabulary_file_with_too_few_keys_is_rejected(kinds
 def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
     column = embedded(fc.sequence_categorical_column_with_identity("seen", 9))
     layer = tf.keras.experimental.SequenceFeatures([column])
-    found = by_column([], {"seen": dense(tf.int64, 5)}, layer)["seen_embedding"]
-    assert (found.kind, found.length, found.shape, found.combiner) == (
+    intercepted = by_column([], {"seen": dense(tf.int64, 5)}, layer)["seen_embedding"]
+    assert (intercepted.kind, intercepted.length, intercepted.shape, intercepted.combiner) == (
         "sequence",
         5,
         (None, 5, 4),
@@ -180,21 +180,23 @@ def test_columns_intercepted_sequence_without_a_length_is_rejected() -> None:
 def test_columns_intercepted_ids_are_one_or_a_bag(
     spec: Any, kind: str, length: int | None, encoding: str, padding: int | None
 ) -> None:
-    found = by_column([embedded(identity("ids"), combiner="sqrtn")], {"ids": spec})["ids_embedding"]
-    assert (found.kind, found.length, found.encoding, found.padding) == (
+    intercepted = by_column([embedded(identity("ids"), combiner="sqrtn")], {"ids": spec})[
+        "ids_embedding"
+    ]
+    assert (intercepted.kind, intercepted.length, intercepted.encoding, intercepted.padding) == (
         kind,
         length,
         encoding,
         padding,
     )
-    assert found.combiner == (None if kind == "single" else "sqrtn")
-    assert (found.table.rows, found.table.dim) == (9, 4)
+    assert intercepted.combiner == (None if kind == "single" else "sqrtn")
+    assert (intercepted.table.rows, intercepted.table.dim) == (9, 4)
 
 
 def test_columns_intercepted_missing_string_is_empty() -> None:
     column = fc.categorical_column_with_hash_bucket("city", 5)
-    found = by_column([embedded(column)], {"city": dense(tf.string, 2)})
-    assert found["city_embedding"].padding == ""
+    intercepted = by_column([embedded(column)], {"city": dense(tf.string, 2)})
+    assert intercepted["city_embedding"].padding == ""
 
 
 @pytest.mark.parametrize("spec", [dense(tf.int64, 1), SPARSE])
@@ -203,10 +205,10 @@ def test_columns_intercepted_weights_make_a_bag(spec: Any) -> None:
     weights = (
         tf.SparseTensorSpec([None, None], tf.float32) if spec is SPARSE else dense(tf.float32, 1)
     )
-    (found,) = by_column([column], {"ids": spec, "w": weights}).values()
-    assert found.kind == "bag"
-    assert found.weights is not None
-    assert found.weights.dtype == tf.float32
+    (intercepted,) = by_column([column], {"ids": spec, "w": weights}).values()
+    assert intercepted.kind == "bag"
+    assert intercepted.weights is not None
+    assert intercepted.weights.dtype == tf.float32
 
 
 def test_columns_intercepted_unsafe_lookup_without_weights_is_a_bag() -> None:
@@ -222,16 +224,16 @@ def test_columns_intercepted_vocabulary_has_rows_for_other_keys(
     column = fc.categorical_column_with_vocabulary_list(
         "kind", keys, num_oov_buckets=oov, default_value=default
     )
-    found = by_column([embedded(column)], {"kind": dense(dtype)})["kind_embedding"]
-    assert found.keys == (tuple(keys),)
+    intercepted = by_column([embedded(column)], {"kind": dense(dtype)})["kind_embedding"]
+    assert intercepted.keys == (tuple(keys),)
     # What has no row, -1, is left out.
-    assert found.unknown == Unknown()
-    assert isinstance(found.rule, GraphIds)
+    assert intercepted.unknown == Unknown()
+    assert isinstance(intercepted.rule, GraphIds)
     positions = tf.lookup.KeyValueTensorInitializer(keys, tf.range(3, dtype=tf.int64), dtype)
     vocabularies = {"kind": tf.lookup.StaticHashTable(positions, -1)}
     values = tf.constant([*keys, "9" if dtype == tf.string else 9], dtype)
     hashed = tf.strings.to_hash_bucket_fast("9", oov).numpy() if oov else 0
-    rows = rows_of(found.rule, values, vocabularies).numpy().tolist()
+    rows = rows_of(intercepted.rule, values, vocabularies).numpy().tolist()
     assert rows == [0, 1, 2, 3 + hashed if oov else default]
 
 
@@ -240,8 +242,8 @@ def test_columns_intercepted_identity_states_the_row_of_others(
     default: int | None, unknown: Unknown | None
 ) -> None:
     column = fc.categorical_column_with_identity("ids", 9, default)
-    found = by_column([embedded(column)], {"ids": dense(tf.int64)})["ids_embedding"]
-    assert (found.rule, found.unknown) == (None, unknown)
+    intercepted = by_column([embedded(column)], {"ids": dense(tf.int64)})["ids_embedding"]
+    assert (intercepted.rule, intercepted.unknown) == (None, unknown)
 
 
 def test_columns_intercepted_compressed_vocabulary_is_rejected(tmp_path: Path) -> None:
@@ -253,30 +255,30 @@ def test_columns_intercepted_compressed_vocabulary_is_rejected(tmp_path: Path) -
         by_column([embedded(column)], {"kind": dense(tf.string)})
 
 
-def bucketized(combiner: str = "mean", **how: Any) -> Any:
-    numbers = fc.numeric_column("ages", 2, **how)
+def bucketized(combiner: str = "mean", **options: Any) -> Any:
+    numbers = fc.numeric_column("ages", 2, **options)
     return embedded(fc.bucketized_column(numbers, [1.0, 2.0]), combiner=combiner)
 
 
 @pytest.mark.parametrize("normalizer", [None, lambda number: number / 2])
 def test_columns_intercepted_buckets_of_each_number_follow_those_before(normalizer: Any) -> None:
-    taken: list[TracedLookup] = []
+    recorded: list[TracedLookup] = []
     column = bucketized(normalizer_fn=normalizer)
-    by_column([column], {"ages": dense(tf.float32, 2)}, taken=taken)
+    by_column([column], {"ages": dense(tf.float32, 2)}, recorded=recorded)
     boundaries = (1.0, 2.0) if normalizer is None else (2.0, 4.0)
-    assert [each.rule for each in taken] == [
+    assert [lookup.rule for lookup in recorded] == [
         bucket_ids(boundaries, first_row=0),
         bucket_ids(boundaries, first_row=3),
     ]
-    assert [each.ids[0].shape.as_list() for each in taken] == [[None], [None]]
-    assert {each.table.rows for each in taken} == {6}
+    assert [lookup.ids[0].shape.as_list() for lookup in recorded] == [[None], [None]]
+    assert {lookup.table.rows for lookup in recorded} == {6}
 
 
 def test_columns_intercepted_normalizer_of_one_number_gives_its_buckets() -> None:
     number = fc.numeric_column("age", normalizer_fn=lambda number: number - 1)
     column = embedded(fc.bucketized_column(number, [1.0]))
-    found = by_column([column], {"age": dense(tf.float32)})["age_bucketized_embedding"]
-    assert found.rule == bucket_ids((2.0,))
+    intercepted = by_column([column], {"age": dense(tf.float32)})["age_bucketized_embedding"]
+    assert intercepted.rule == bucket_ids((2.0,))
 
 
 def test_columns_intercepted_normalizer_that_mixes_numbers_is_rejected() -> None:
@@ -292,16 +294,16 @@ def test_columns_intercepted_rows_of_several_numbers_are_combined(
     combiner: str, divisor: float
 ) -> None:
     layer = tf.keras.layers.DenseFeatures([bucketized(combiner)])
-    found = intercept(lambda _, features: layer(features), ages=dense(tf.float32, 2))
-    result = found.run([[1, 2, 3, 4]], [[10, 20, 30, 40]])
+    intercepted = intercept(lambda _, features: layer(features), ages=dense(tf.float32, 2))
+    result = intercepted.run([[1, 2, 3, 4]], [[10, 20, 30, 40]])
     expected = np.array([[11, 22, 33, 44]]) / divisor
     np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_columns_intercepted_indicator_is_as_wide_as_a_service_supports() -> None:
     hashed = fc.categorical_column_with_hash_bucket("ids", WIDTH_MAX, tf.int64)
-    found = by_column([fc.indicator_column(hashed)], {"ids": dense(tf.int64)})
-    assert found["ids_indicator"].shape == (None, WIDTH_MAX)
+    intercepted = by_column([fc.indicator_column(hashed)], {"ids": dense(tf.int64)})
+    assert intercepted["ids_indicator"].shape == (None, WIDTH_MAX)
 
 
 def test_columns_intercepted_indicator_of_buckets_stays_in_the_tower() -> None:
@@ -311,14 +313,14 @@ def test_columns_intercepted_indicator_of_buckets_stays_in_the_tower() -> None:
 
 @pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
 def test_columns_intercepted_linear_model_reads_a_weight_per_id() -> None:
-    found = by_column(
+    intercepted = by_column(
         [],
         {"ids": dense(tf.int64, 2)},
         lambda features: v1.feature_column.linear_model(
             features, [identity("ids")], units=3, sparse_combiner="mean"
         ),
     )["ids"]
-    assert (found.table.rows, found.table.dim, found.combiner) == (9, 3, "mean")
+    assert (intercepted.table.rows, intercepted.table.dim, intercepted.combiner) == (9, 3, "mean")
 
 
 def test_columns_intercepted_while_building_have_no_lengths() -> None:
@@ -330,19 +332,19 @@ def test_columns_intercepted_while_building_have_no_lengths() -> None:
 CITY = {"city": dense(tf.string, 1), "ids": dense(tf.int64, 1), "seen": SPARSE}
 
 
-def cross(keys: list[Any], **how: Any) -> TracedLookup:
-    columns = [embedded(fc.crossed_column(keys, 50, **how))]
-    (found,) = by_column(columns, {**CITY, "age": dense(tf.float32)}).values()
-    return found
+def cross(keys: list[Any], **options: Any) -> TracedLookup:
+    columns = [embedded(fc.crossed_column(keys, 50, **options))]
+    (intercepted,) = by_column(columns, {**CITY, "age": dense(tf.float32)}).values()
+    return intercepted
 
 
 def test_columns_intercepted_cross_of_inputs_has_their_types() -> None:
-    found = cross(["city", "ids"], hash_key=7)
-    assert found.rule == CrossedIds(
+    intercepted = cross(["city", "ids"], hash_key=7)
+    assert intercepted.rule == CrossedIds(
         keys=(CrossKey(dtype="string"), CrossKey(dtype="int64")), buckets=50, hash_key=7
     )
-    assert (found.kind, found.encoding, found.padding) == ("bag", "dense", None)
-    assert len(found.ids) == 2
+    assert (intercepted.kind, intercepted.encoding, intercepted.padding) == ("bag", "dense", None)
+    assert len(intercepted.ids) == 2
 
 
 def test_columns_intercepted_cross_has_the_hash_key_of_tensorflow() -> None:
@@ -352,8 +354,8 @@ def test_columns_intercepted_cross_has_the_hash_key_of_tensorflow() -> None:
 
 
 def test_columns_intercepted_cross_takes_sparse_keys_first() -> None:
-    found = cross(["city", "seen", identity("ids")])
-    assert found.rule == CrossedIds(
+    intercepted = cross(["city", "seen", identity("ids")])
+    assert intercepted.rule == CrossedIds(
         keys=(
             CrossKey(dtype="int64"),
             CrossKey(dtype="int64", padding=-1),
@@ -361,17 +363,17 @@ def test_columns_intercepted_cross_takes_sparse_keys_first() -> None:
         ),
         buckets=50,
     )
-    assert found.encoding == "sparse"
+    assert intercepted.encoding == "sparse"
 
 
 def test_columns_intercepted_cross_of_columns_has_their_rules() -> None:
     listed = fc.categorical_column_with_vocabulary_list("city", ["x", "y"], num_oov_buckets=1)
-    known = fc.categorical_column_with_identity("seen", 9, 3)
+    identity_column = fc.categorical_column_with_identity("seen", 9, 3)
     bucket = fc.bucketized_column(fc.numeric_column("age"), [1.0])
-    found = cross([listed, known, bucket])
+    intercepted = cross([listed, identity_column, bucket])
     within = GraphBuilder("int64")
     within.replaced(within.last, 9, 3)
-    assert found.rule == CrossedIds(
+    assert intercepted.rule == CrossedIds(
         keys=(
             CrossKey(
                 dtype="string",
@@ -383,7 +385,7 @@ def test_columns_intercepted_cross_of_columns_has_their_rules() -> None:
         ),
         buckets=50,
     )
-    assert found.keys == (("x", "y"),)
+    assert intercepted.keys == (("x", "y"),)
 
 
 def test_columns_intercepted_nested_crosses_are_one() -> None:
@@ -411,13 +413,13 @@ def test_columns_intercepted_shared_columns_of_tf1_read_one_table() -> None:
     with tf.Graph().as_default():
         shared = v1.feature_column.shared_embedding_columns([identity(key) for key in keys], 4)
     alone = v1.feature_column.embedding_column(identity("ids"), 4)
-    found = by_column(
+    intercepted = by_column(
         [],
         {key: dense(tf.int64, 2) for key in (*keys, "ids")},
         lambda features: v1.feature_column.input_layer(features, [*shared, alone]),
     )
-    assert len(found) == 3
-    assert len({id(each.variable) for each in found.values()}) == 2
-    seen, liked = (each for name, each in found.items() if "shared" in name)
+    assert len(intercepted) == 3
+    assert len({id(lookup.variable) for lookup in intercepted.values()}) == 2
+    seen, liked = (lookup for name, lookup in intercepted.items() if "shared" in name)
     assert seen.variable is liked.variable
     assert (seen.table.rows, seen.table.dim) == (9, 4)

@@ -39,12 +39,12 @@ EVERYTHING = {
 def example_inputs() -> dict[str, Any]:
     bag = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
     sparse = bag.to_sparse()
-    one = tf.constant([1, 2], tf.int64)
+    single_ids = tf.constant([1, 2], tf.int64)
     return {
-        "item": one,
-        "other": one,
+        "item": single_ids,
+        "other": single_ids,
         "recent": tf.ones([2, 3], tf.int64),
-        "hour": one,
+        "hour": single_ids,
         "tags": bag,
         "words": sparse,
         "word_weights": tf.SparseTensor(sparse.indices, tf.ones([3]), sparse.dense_shape),
@@ -61,13 +61,13 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
 
 def test_every_kind_of_gather_becomes_features(everything: TracedCheckpoint) -> None:
     features = everything.model.spec.features
-    told = {
+    facts = {
         name: (spec.entry.table, spec.entry.kind, spec.entry.combiner)
         if isinstance(spec, FeatureSpec)
         else (spec.reads[0], spec.entry.take)
         for name, spec in features.items()
     }
-    assert told == {
+    assert facts == {
         "item@items": ("items", "single", None),
         "recent@items": ("items", "sequence", None),
         "item@wide": ("wide", "single", None),
@@ -109,12 +109,14 @@ def test_functional_model_with_masks_and_float_ids_equals_the_original(tmp_path:
         "item": {"dtype": "float32", "shape": [1]},
         "recent": {"dtype": "int32", "shape": [3]},
     }
-    given = {"item": tf.constant([[1.0]]), "recent": tf.ones([1, 3], tf.int32)}
-    made = save_and_trace(tower_recipe("lookups.py:build_keras_2", inputs), tmp_path, given)
-    assert set(made.model.spec.tables) == {"items"}
-    assert isinstance(made.model.spec.features["recent@values"], DenseSpec)
-    check_parity(made, tmp_path)
-    assert np.unique(made.examples().columns["recent"].values).size > 10
+    features = {"item": tf.constant([[1.0]]), "recent": tf.ones([1, 3], tf.int32)}
+    checkpoint = save_and_trace(
+        tower_recipe("lookups.py:build_keras_2", inputs), tmp_path, features
+    )
+    assert set(checkpoint.model.spec.tables) == {"items"}
+    assert isinstance(checkpoint.model.spec.features["recent@values"], DenseSpec)
+    check_parity(checkpoint, tmp_path)
+    assert np.unique(checkpoint.examples().columns["recent"].values).size > 10
 
 
 @pytest.mark.slow
@@ -137,23 +139,23 @@ print(json.dumps({{"rows": rows, "peak": peak}}))
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["rows"] == [2_000_000_000] * 5 + [1_000_000_000]
-    assert told["peak"] < 1 << 30
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert output["rows"] == [2_000_000_000] * 5 + [1_000_000_000]
+    assert output["peak"] < 1 << 30
 
 
 def test_tied_weights_stay_inside_with_a_note_of_the_reason(tmp_path: Path) -> None:
     inputs = {"item": tf.constant([1], tf.int64)}
-    made = save_and_trace(one_table_recipe("build_tied"), tmp_path, inputs)
-    assert not made.model.spec.tables
-    (note,) = made.model.notes
+    checkpoint = save_and_trace(one_table_recipe("build_tied"), tmp_path, inputs)
+    assert not checkpoint.model.spec.tables
+    (note,) = checkpoint.model.notes
     assert re.fullmatch(
         r"table 'items' of 20000 rows \(312.5 KiB\) stays inside the towers: tower 'tower' reads "
         r"it by operation .* "
         r"\(MatMul\) \(one_table.py:\d+\); to take it out, read it by lookups only",
         note,
     )
-    check_parity(made, tmp_path)
+    check_parity(checkpoint, tmp_path)
 
 
 def test_tied_weights_beyond_the_limit_are_rejected() -> None:
@@ -194,16 +196,16 @@ def test_table_that_stays_is_noted_if_it_has_more_rows_than_the_threshold(
 
 
 def test_partial_tpu_embedding_tables_of_both_kinds_are_extracted(tmp_path: Path) -> None:
-    one = tf.constant([1], tf.int64)
+    single_ids = tf.constant([1], tf.int64)
     inputs = {"small": ID, "large": {"dtype": "int64", "kind": "ragged"}}
-    given = {"small": one, "large": tf.ragged.constant([[1, 2]], dtype=tf.int64)}
+    features = {"small": single_ids, "large": tf.ragged.constant([[1, 2]], dtype=tf.int64)}
     job = tower_recipe("lookups.py:build_partial", inputs, code={"table_threshold": 10})
-    made = save_and_trace(job, tmp_path, given)
-    assert {name: table.rows for name, table in made.model.spec.tables.items()} == {
+    checkpoint = save_and_trace(job, tmp_path, features)
+    assert {name: table.rows for name, table in checkpoint.model.spec.tables.items()} == {
         "embedding.small": 100,
         "large": 101,
     }
-    check_parity(made, tmp_path)
+    check_parity(checkpoint, tmp_path)
     ragged = tower_recipe("lookups.py:build_partial", {**inputs, "small": inputs["large"]})
     with pytest.raises(
         NotConvertible, match=r"Only tf\.Tensor input is supported for Keras embedding"

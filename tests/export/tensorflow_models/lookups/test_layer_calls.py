@@ -40,17 +40,21 @@ def sparse(rank: int | None = 2, dtype: Any = tf.int64) -> Any:
     return tf.SparseTensorSpec(None if rank is None else [None] * rank, dtype)
 
 
-def describe(ids: Any, weights: Any = None, **how: Any) -> TracedLookup:
+def describe(ids: Any, weights: Any = None, **options: Any) -> TracedLookup:
     """Describes the lookup of one feature, "item", in a traced call."""
-    config = E.FeatureConfig(TABLE, **how)
-    found: list[TracedLookup] = []
+    config = E.FeatureConfig(TABLE, **options)
+    recorded: list[TracedLookup] = []
 
     def call(ids_of: Any, weights_of: Any = None) -> None:
-        given = None if weights_of is None else {"item": weights_of}
-        found.extend(describe_lookups({"item": ids_of}, given, {TABLE: VARIABLE}, {"item": config}))
+        weights_by_feature = None if weights_of is None else {"item": weights_of}
+        recorded.extend(
+            describe_lookups(
+                {"item": ids_of}, weights_by_feature, {TABLE: VARIABLE}, {"item": config}
+            )
+        )
 
     tf.compat.v1.wrap_function(call, [ids] if weights is None else [ids, weights])
-    (lookup,) = found
+    (lookup,) = recorded
     assert lookup.path == "item"
     assert lookup.table == TableFacts("items", "items", 9, 4)
     assert lookup.variable is VARIABLE
@@ -59,7 +63,7 @@ def describe(ids: Any, weights: Any = None, **how: Any) -> TracedLookup:
 
 
 @pytest.mark.parametrize(
-    ("ids", "how", "described"),
+    ("ids", "options", "described"),
     [
         (dense(None), {}, ("dense", "single", None, None)),
         (dense(None, 1), {}, ("dense", "single", 1, None)),
@@ -79,30 +83,30 @@ def describe(ids: Any, weights: Any = None, **how: Any) -> TracedLookup:
     ],
 )
 def test_ids_become_one_id_a_bag_or_a_sequence(
-    ids: Any, how: dict[str, Any], described: tuple[Any, ...]
+    ids: Any, options: dict[str, Any], described: tuple[Any, ...]
 ) -> None:
-    lookup = describe(ids, **how)
+    lookup = describe(ids, **options)
     assert (lookup.encoding, lookup.kind, lookup.length, lookup.combiner) == described
     assert lookup.weights is None
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"),
+    ("kind", "options"),
     [
         (sparse, {}),
         (ragged, {}),
         (ragged, {"validate_weights_and_indices": False}),
     ],
 )
-def test_weights_of_a_bag_are_those_of_its_ids(kind: Any, how: dict[str, Any]) -> None:
-    lookup = describe(kind(), kind(dtype=tf.float32), **how)
+def test_weights_of_a_bag_are_those_of_its_ids(kind: Any, options: dict[str, Any]) -> None:
+    lookup = describe(kind(), kind(dtype=tf.float32), **options)
     assert lookup.kind == "bag"
     assert lookup.weights is not None
     assert lookup.weights.dtype == tf.float32
 
 
 @pytest.mark.parametrize(
-    ("ids", "weights", "how", "message"),
+    ("ids", "weights", "options", "message"),
     [
         (
             ragged(),
@@ -174,10 +178,10 @@ def test_weights_of_a_bag_are_those_of_its_ids(kind: Any, how: dict[str, Any]) -
     ],
 )
 def test_ids_and_weights_that_no_bundle_supports_are_rejected(
-    ids: Any, weights: Any, how: dict[str, Any], message: str
+    ids: Any, weights: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(NotConvertible, match=f"^{re.escape(message)}$"):
-        describe(ids, weights, **how)
+        describe(ids, weights, **options)
 
 
 def test_features_are_described_in_the_order_of_the_configuration() -> None:
@@ -221,32 +225,32 @@ def test_layer_reads_the_tables_that_the_exporter_makes(tracked: bool) -> None:
     with Hooks() as hooks:
         intercept_layers(hooks, make_table, answer, tracked=tracked)
         layer = serving_layer()
-        found = layer({"item": tf.ragged.constant([[1, 2]])})
-    assert found["item"].numpy().tolist() == [[7]]
+        activations = layer({"item": tf.ragged.constant([[1, 2]])})
+    assert activations["item"].numpy().tolist() == [[7]]
     assert facts == [TableFacts("items", "items", 9, 4)]
-    assert [each.variable for each in lookups] == [table]
+    assert [lookup.variable for lookup in lookups] == [table]
     assert line_of_variable(table).startswith("test_layer_calls.py:")
     parts = tf.train.TrackableView(layer).descendants()
-    assert any(each is table for each in parts) == tracked
+    assert any(part is table for part in parts) == tracked
 
 
 def test_layer_that_only_tpus_have_reads_its_tables_on_a_cpu() -> None:
     kind = importlib.import_module("tensorflow.python.tpu.tpu_embedding_v1").TPUEmbeddingV0
-    made: list[Any] = []
+    created: list[Any] = []
 
     def make_table(_: TableFacts) -> Any:
-        made.append(table_of())
-        return made[-1]
+        created.append(table_of())
+        return created[-1]
 
     with Hooks() as hooks:
         intercept_layers(hooks, make_table, lambda _: tf.constant([[7.0]]), tracked=True)
         layer = kind({"item": E.FeatureConfig(TABLE)}, None)
-        found = layer({"item": tf.ragged.constant([[1, 2]])})
+        activations = layer({"item": tf.ragged.constant([[1, 2]])})
         layer.build()
         tables = layer.embedding_tables
-    assert found["item"].numpy().tolist() == [[7]]
-    assert len(made) == 1
-    assert [id(each) for each in tables.values()] == [id(made[0])]
+    assert activations["item"].numpy().tolist() == [[7]]
+    assert len(created) == 1
+    assert [id(variable) for variable in tables.values()] == [id(created[0])]
 
 
 def test_original_lookup_works_while_it_is_replaced() -> None:
@@ -255,8 +259,8 @@ def test_original_lookup_works_while_it_is_replaced() -> None:
     table = tf.constant([[1.0, 2, 3, 4], [10, 20, 30, 40]])
     with Hooks() as hooks:
         intercept_layers(hooks, lambda _: None, lambda _: None, tracked=False)
-        found = original(tf.ragged.constant([[0, 1, 1]]), None, {TABLE: table}, config)
-    assert found.numpy().tolist() == [[21, 42, 63, 84]]
+        activations = original(tf.ragged.constant([[0, 1, 1]]), None, {TABLE: table}, config)
+    assert activations.numpy().tolist() == [[21, 42, 63, 84]]
 
 
 def test_table_without_a_name_is_rejected() -> None:
@@ -266,5 +270,5 @@ def test_table_without_a_name_is_rejected() -> None:
 
 
 def test_name_of_a_table_in_a_bundle_has_no_other_letters() -> None:
-    found = table_facts(E.TableConfig(9, 4, name="my items/é"))
-    assert found == TableFacts("my_items__", "my items/é", 9, 4)
+    facts = table_facts(E.TableConfig(9, 4, name="my items/é"))
+    assert facts == TableFacts("my_items__", "my items/é", 9, 4)

@@ -38,20 +38,20 @@ def look_up(table: Any, features: Any) -> Any:
 def test_rows_of_a_fixed_number_of_ids_are_gathered_by_the_service(
     shape: tuple[int, ...], kind: str, length: int | None
 ) -> None:
-    found = intercept(look_up, ids=ids(*shape))
-    (lookup,) = found.gathered
+    intercepted = intercept(look_up, ids=ids(*shape))
+    (lookup,) = intercepted.gathered
     assert (lookup.kind, lookup.length, lookup.encoding) == (kind, length, "dense")
-    assert lookup.variable is found.table
-    assert found.result.shape.as_list() == [None, *shape, DIM]
+    assert lookup.variable is intercepted.table
+    assert intercepted.result.shape.as_list() == [None, *shape, DIM]
     values = np.arange((length or 1) * DIM, dtype=np.float32)
-    given = values.reshape([1, DIM] if length is None else [1, length, DIM])
-    np.testing.assert_array_equal(found.run(given), values.reshape([1, *shape, DIM]))
+    rows = values.reshape([1, DIM] if length is None else [1, length, DIM])
+    np.testing.assert_array_equal(intercepted.run(rows), values.reshape([1, *shape, DIM]))
 
 
 def test_rows_that_are_gathered_have_the_type_of_their_table() -> None:
-    found = intercept(look_up, dtype=tf.float16, ids=ids())
-    assert len(found.gathered) == 1
-    assert found.result.dtype == tf.float16
+    intercepted = intercept(look_up, dtype=tf.float16, ids=ids())
+    assert len(intercepted.gathered) == 1
+    assert intercepted.result.dtype == tf.float16
 
 
 @pytest.mark.parametrize(
@@ -65,35 +65,35 @@ def test_rows_that_are_gathered_have_the_type_of_their_table() -> None:
     ids=str,
 )
 def test_rows_of_ids_that_are_not_of_a_batch_are_gathered_in_the_tower(spec: Any) -> None:
-    found = intercept(look_up, ids=spec)
-    assert found.gathered == []
-    assert "ResourceGather" in found.operations
+    intercepted = intercept(look_up, ids=spec)
+    assert intercepted.gathered == []
+    assert "ResourceGather" in intercepted.operations
 
 
 def test_rows_that_no_service_gathers_are_gathered_in_the_tower() -> None:
-    found = intercept(look_up, gathers=False, ids=ids(3))
-    assert "ResourceGather" in found.operations
+    intercepted = intercept(look_up, gathers=False, ids=ids(3))
+    assert "ResourceGather" in intercepted.operations
 
 
 def test_rows_that_are_read_while_a_model_is_built_tell_the_line() -> None:
-    taken: list[TracedLookup] = []
+    recorded: list[TracedLookup] = []
     table = table_of()
-    with lookups_intercepted(lambda _: None, taken.append, taken.append):
+    with lookups_intercepted(lambda _: None, recorded.append, recorded.append):
         early = tf.gather(table, tf.constant([[1, 2, 3]]))
     assert early.shape == (1, 3, DIM)
     assert line_of_early(early.numpy()).startswith("test_lookup_calls.py:")
-    assert taken == []
+    assert recorded == []
 
 
 def test_squeeze_keeps_the_batch_of_intercepted_models() -> None:
-    found = intercept(lambda _, features: tf.squeeze(features["ids"]), ids=ids(1))
-    assert found.result.shape.as_list() == [None]
+    intercepted = intercept(lambda _, features: tf.squeeze(features["ids"]), ids=ids(1))
+    assert intercepted.result.shape.as_list() == [None]
 
 
-def combined(name: str, **how: Any) -> Call:
+def combined(name: str, **options: Any) -> Call:
     """Returns a call of `tf.nn.<name>` of ids and perhaps weights."""
     return lambda table, features: getattr(tf.nn, name)(
-        table, features["ids"], features.get("weights"), **how
+        table, features["ids"], features.get("weights"), **options
     )
 
 
@@ -105,15 +105,15 @@ def combined(name: str, **how: Any) -> Call:
 def test_lookups_with_a_combiner_are_bags(
     name: str, encoding: str, spec: Any, weights: Any
 ) -> None:
-    found = intercept(combined(name, combiner="sqrtn"), ids=spec, weights=weights)
-    (bag,) = found.combined
+    intercepted = intercept(combined(name, combiner="sqrtn"), ids=spec, weights=weights)
+    (bag,) = intercepted.combined
     assert (bag.kind, bag.encoding, bag.combiner) == ("bag", encoding, "sqrtn")
     assert (bag.max_norm, bag.empty_row) == (None, None)
     assert type(bag.ids[0]) is type(bag.weights)
     assert bag.weights is not None
     assert bag.weights.dtype == tf.float32
-    assert found.gathered == []
-    assert found.result is found.placeholders[0]
+    assert intercepted.gathered == []
+    assert intercepted.result is intercepted.placeholders[0]
 
 
 @pytest.mark.parametrize("name", ["embedding_lookup_sparse", "safe_embedding_lookup_sparse"])
@@ -123,16 +123,16 @@ def test_lookup_without_a_combiner_is_a_mean(name: str) -> None:
 
 
 def test_largest_norm_of_rows_of_a_bag_is_left_to_the_service() -> None:
-    found = intercept(combined("embedding_lookup_sparse", max_norm=2), ids=SPARSE)
-    (bag,) = found.combined
+    intercepted = intercept(combined("embedding_lookup_sparse", max_norm=2), ids=SPARSE)
+    (bag,) = intercepted.combined
     assert bag.max_norm == 2.0
-    assert found.result is found.placeholders[0]
+    assert intercepted.result is intercepted.placeholders[0]
 
 
 @pytest.mark.parametrize("row", [0, ROWS - 1])
 def test_row_of_empty_bags_is_among_the_rows(row: int) -> None:
-    found = intercept(combined("safe_embedding_lookup_sparse", default_id=row), ids=SPARSE)
-    assert [each.empty_row for each in found.combined] == [row]
+    intercepted = intercept(combined("safe_embedding_lookup_sparse", default_id=row), ids=SPARSE)
+    assert [lookup.empty_row for lookup in intercepted.combined] == [row]
 
 
 @pytest.mark.parametrize("row", [-1, ROWS])
@@ -172,10 +172,10 @@ def test_bags_of_dense_ids_are_rejected_by_tensorflow() -> None:
         intercept(combined("embedding_lookup_sparse"), ids=ids(2))
 
 
-def keras_3_embedding(**how: Any) -> Any:
+def keras_3_embedding(**options: Any) -> Any:
     keras = pytest.importorskip("keras")
     with tables_unallocated():
-        layer = keras.layers.Embedding(ROWS, DIM, **how)
+        layer = keras.layers.Embedding(ROWS, DIM, **options)
         layer.build()
     return layer
 
@@ -192,45 +192,45 @@ def keras_3_embedding(**how: Any) -> Any:
 )
 def test_embedding_of_keras_3_gathers_from_its_table(spec: Any, dtype: Any) -> None:
     layer = keras_3_embedding()
-    found = intercept(lambda _, features: layer.call(features["ids"]), ids=spec)
-    (lookup,) = found.gathered
+    intercepted = intercept(lambda _, features: layer.call(features["ids"]), ids=spec)
+    (lookup,) = intercepted.gathered
     assert lookup.variable is layer.embeddings.value
     assert lookup.outside.from_end
     assert not lookup.variable.outside.from_end
     assert lookup.ids[0].dtype == dtype
-    assert "ReadVariableOp" not in found.operations
+    assert "ReadVariableOp" not in intercepted.operations
 
 
 def test_embedding_of_keras_3_returns_its_type() -> None:
     layer = keras_3_embedding(dtype="mixed_float16")
-    found = intercept(lambda _, features: layer.call(features["ids"]), ids=ids())
-    assert found.result.dtype == tf.float16
+    intercepted = intercept(lambda _, features: layer.call(features["ids"]), ids=ids())
+    assert intercepted.result.dtype == tf.float16
 
 
 def test_sparse_ids_of_the_embedding_of_keras_3_read_row_zero_where_they_lack() -> None:
     layer = keras_3_embedding(dtype="mixed_float16")
     spec = tf.SparseTensorSpec([None], tf.int64)
-    found = intercept(lambda _, features: layer.call(features["ids"]), ids=spec)
-    (bag,) = found.combined
+    intercepted = intercept(lambda _, features: layer.call(features["ids"]), ids=spec)
+    (bag,) = intercepted.combined
     assert (bag.combiner, bag.empty_row, bag.encoding) == ("mean", 0, "sparse")
     assert bag.ids[0].shape.as_list() == [None, 1]
-    assert found.result.shape.as_list() == [None, DIM]
-    assert found.result.dtype == tf.float16
+    assert intercepted.result.shape.as_list() == [None, DIM]
+    assert intercepted.result.dtype == tf.float16
 
 
 def test_adapted_embedding_of_keras_3_stays_in_the_tower() -> None:
     layer = keras_3_embedding()
     table = layer.embeddings.value
     layer.enable_lora(2)
-    found = intercept(lambda _, features: layer.call(features["ids"]), ids=ids())
-    assert found.gathered == []
+    intercepted = intercept(lambda _, features: layer.call(features["ids"]), ids=ids())
+    assert intercepted.gathered == []
     assert not table.outside.from_end
 
 
-def embed_reduce(**how: Any) -> Any:
+def embed_reduce(**options: Any) -> Any:
     layers = pytest.importorskip("keras_rs").layers
     with tables_unallocated():
-        layer = layers.EmbedReduce(ROWS, DIM, name="tags", **how)
+        layer = layers.EmbedReduce(ROWS, DIM, name="tags", **options)
         layer.build([None])
     return layer
 
@@ -240,35 +240,35 @@ def embed_reduce(**how: Any) -> Any:
 def test_layer_of_keras_rs_is_a_bag_without_pruning(spec: Any, weighted: bool) -> None:
     layer = embed_reduce(combiner="sqrtn", dtype="mixed_float16")
     weights = RAGGED_WEIGHTS if spec is RAGGED else SPARSE_WEIGHTS
-    given = {"weights": weights} if weighted else {}
-    found = intercept(
+    weight_inputs = {"weights": weights} if weighted else {}
+    intercepted = intercept(
         lambda _, features: layer.call(features["ids"], features.get("weights")),
         ids=spec,
-        **given,
+        **weight_inputs,
     )
-    (bag,) = found.combined
+    (bag,) = intercepted.combined
     assert (bag.path, bag.kind, bag.encoding, bag.combiner) == ("tags", "bag", "ragged", "sqrtn")
     assert (bag.weights is not None) == weighted
     assert bag.variable is layer.embeddings.value
-    assert found.result.dtype == tf.float16
+    assert intercepted.result.dtype == tf.float16
 
 
 def test_dense_ids_of_a_layer_of_keras_rs_are_gathered() -> None:
     layer = embed_reduce(combiner="sum")
-    found = intercept(lambda _, features: layer.call(features["ids"]), ids=ids(3))
-    assert found.combined == []
-    assert [each.length for each in found.gathered] == [3]
-    assert found.result.shape.as_list() == [None, DIM]
+    intercepted = intercept(lambda _, features: layer.call(features["ids"]), ids=ids(3))
+    assert intercepted.combined == []
+    assert [lookup.length for lookup in intercepted.gathered] == [3]
+    assert intercepted.result.shape.as_list() == [None, DIM]
 
 
 def test_weights_of_another_kind_than_the_ids_stay_in_the_tower() -> None:
     layer = embed_reduce(combiner="sum")
-    found = intercept(
+    intercepted = intercept(
         lambda _, features: layer.call(features["ids"], features["weights"]),
         ids=ids(3),
         weights=numbers(3),
     )
-    assert found.combined == []
+    assert intercepted.combined == []
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_largest_norm_of_single_rows_is_kept_in_the_tower(
         tf.feature_column.categorical_column_with_identity("ids", ROWS), DIM, max_norm=1.0
     )
     layer = tf.keras.layers.DenseFeatures([column])
-    found = intercept(lambda _, features: layer(features), ids=ids(length))
-    assert [each.max_norm for each in found.combined] == [1.0]
+    intercepted = intercept(lambda _, features: layer(features), ids=ids(length))
+    assert [lookup.max_norm for lookup in intercepted.combined] == [1.0]
     rows = [[3, 4, 0, 0], [0, 0.5, 0, 0]]
     expected = [*clipped, [0, 0.5, 0, 0]]
-    np.testing.assert_allclose(found.run(rows), expected, rtol=1e-6)
+    np.testing.assert_allclose(intercepted.run(rows), expected, rtol=1e-6)

@@ -32,23 +32,23 @@ def from_one(words: Any) -> Any:
     return hashed(words) + 1
 
 
-def padded(features: Any, ids: Ids = from_one, **how: Any) -> Any:
+def padded(features: Any, ids: Ids = from_one, **options: Any) -> Any:
     """Returns the ids of a title's words, padded."""
     words = tf.strings.split(features["title"])
-    return words.with_values(ids(words.values)).to_tensor(**how)
+    return words.with_values(ids(words.values)).to_tensor(**options)
 
 
-def averaged(ids: Any, rows: Any, *, other: int = 0, **how: Any) -> Any:
-    layer = tf.keras.layers.GlobalAveragePooling1D(**how)
-    return layer.call(rows, mask=tf.not_equal(ids, other))
+def averaged(ids: Any, rows: Any, *, masked_id: int = 0, **options: Any) -> Any:
+    layer = tf.keras.layers.GlobalAveragePooling1D(**options)
+    return layer.call(rows, mask=tf.not_equal(ids, masked_id))
 
 
-def average(ids: Ids, **how: Any) -> Intercepted:
+def average(ids: Ids, **options: Any) -> Intercepted:
     """Intercepts the average of rows of padded words."""
 
     def call(table: Any, features: Any) -> Any:
-        made = padded(features, ids)
-        return averaged(made, tf.nn.embedding_lookup(table, made), **how)
+        padded_ids = padded(features, ids)
+        return averaged(padded_ids, tf.nn.embedding_lookup(table, padded_ids), **options)
 
     return intercept(call, title=texts())
 
@@ -68,24 +68,26 @@ def with_oov(first: int, oov_first: int) -> Ids:
     look_up = looked_up(["a", "b"], first, -1)
 
     def ids(words: Any) -> Any:
-        found = look_up(words)
-        return tf.where(tf.equal(found, -1), hashed(words, 2) + oov_first, found)
+        positions = look_up(words)
+        return tf.where(tf.equal(positions, -1), hashed(words, 2) + oov_first, positions)
 
     return ids
 
 
-@pytest.mark.parametrize("how", [{}, {"default_value": 0}])
-def test_words_of_a_length_are_padded_by_the_service(how: dict[str, Any]) -> None:
-    found = intercept(lambda _, features: padded(features, shape=[None, 3], **how), title=texts())
-    (numbers,) = found.combined
+@pytest.mark.parametrize("options", [{}, {"default_value": 0}])
+def test_words_of_a_length_are_padded_by_the_service(options: dict[str, Any]) -> None:
+    intercepted = intercept(
+        lambda _, features: padded(features, shape=[None, 3], **options), title=texts()
+    )
+    (numbers,) = intercepted.combined
     assert (numbers.kind, numbers.encoding, numbers.length) == ("sequence", "ragged", 3)
     assert (numbers.table.rows, numbers.table.dim, numbers.variable) == (9, 1, None)
-    assert (found.result.dtype, found.result.shape.as_list()) == (tf.int64, [None, 3])
-    np.testing.assert_array_equal(found.run([[[1], [8], [0]]]), [[1, 8, 0]])
+    assert (intercepted.result.dtype, intercepted.result.shape.as_list()) == (tf.int64, [None, 3])
+    np.testing.assert_array_equal(intercepted.run([[[1], [8], [0]]]), [[1, 8, 0]])
 
 
 @pytest.mark.parametrize(
-    ("ids", "how"),
+    ("ids", "options"),
     [
         pytest.param(from_one, {}, id="no length"),
         pytest.param(from_one, {"shape": [None, 3], "default_value": 5}, id="other padding"),
@@ -98,41 +100,43 @@ def test_words_of_a_length_are_padded_by_the_service(how: dict[str, Any]) -> Non
         ),
     ],
 )
-def test_other_words_are_padded_in_the_tower(ids: Ids, how: dict[str, Any]) -> None:
-    found = intercept(lambda _, features: padded(features, ids, **how), title=texts())
-    assert found.combined == []
+def test_other_words_are_padded_in_the_tower(ids: Ids, options: dict[str, Any]) -> None:
+    intercepted = intercept(lambda _, features: padded(features, ids, **options), title=texts())
+    assert intercepted.combined == []
 
 
 def test_as_many_rows_as_floats_count_exactly_are_padded_by_the_service() -> None:
-    found = intercept(
+    intercepted = intercept(
         lambda _, features: padded(features, lambda words: hashed(words, 1 << 24), shape=[None, 3]),
         title=texts(),
     )
-    assert [each.table.rows for each in found.combined] == [1 << 24]
+    assert [lookup.table.rows for lookup in intercepted.combined] == [1 << 24]
 
 
 def test_words_inside_a_function_of_tensorflow_are_padded_in_the_tower() -> None:
     inside = tf.function(lambda title: padded({"title": title}, shape=[None, 3]), autograph=False)
-    found = intercept(lambda _, features: inside(features["title"]), title=texts())
-    assert found.combined == []
+    intercepted = intercept(lambda _, features: inside(features["title"]), title=texts())
+    assert intercepted.combined == []
 
 
 def test_ids_that_are_no_words_are_padded_in_the_tower() -> None:
-    found = intercept(lambda _, features: features["ids"].to_tensor(shape=[None, 3]), ids=RAGGED)
-    assert found.combined == []
+    intercepted = intercept(
+        lambda _, features: features["ids"].to_tensor(shape=[None, 3]), ids=RAGGED
+    )
+    assert intercepted.combined == []
 
 
 def test_rows_of_words_of_a_length_become_a_sequence() -> None:
-    found = intercept(
+    intercepted = intercept(
         lambda table, features: tf.nn.embedding_lookup(table, padded(features, shape=[None, 3])),
         title=texts(),
     )
-    numbers, rows = found.combined
-    assert rows.variable is found.table
+    numbers, rows = intercepted.combined
+    assert rows.variable is intercepted.table
     assert (rows.kind, rows.encoding, rows.length, rows.filler_row) == ("sequence", "ragged", 3, 0)
     assert rows.ids == numbers.ids
-    assert found.gathered == []
-    assert found.result.shape.as_list() == [None, 3, DIM]
+    assert intercepted.gathered == []
+    assert intercepted.result.shape.as_list() == [None, 3, DIM]
 
 
 @pytest.mark.parametrize(
@@ -143,13 +147,13 @@ def test_rows_of_words_of_a_length_become_a_sequence() -> None:
     ],
 )
 def test_rows_of_unchanged_words_become_a_sequence(change: Ids) -> None:
-    found = intercept(
+    intercepted = intercept(
         lambda table, features: tf.nn.embedding_lookup(
             table, change(padded(features, shape=[None, 3]))
         ),
         title=texts(),
     )
-    assert [each.length for each in found.combined] == [3, 3]
+    assert [lookup.length for lookup in intercepted.combined] == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -160,24 +164,24 @@ def test_rows_of_unchanged_words_become_a_sequence(change: Ids) -> None:
     ],
 )
 def test_rows_of_changed_words_are_gathered(change: Ids) -> None:
-    found = intercept(
+    intercepted = intercept(
         lambda table, features: tf.nn.embedding_lookup(
             table, change(padded(features, shape=[None, 3]))
         ),
         title=texts(),
     )
-    assert [each.filler_row for each in found.combined] == [None]
-    assert [each.length for each in found.gathered] == [3]
+    assert [lookup.filler_row for lookup in intercepted.combined] == [None]
+    assert [lookup.length for lookup in intercepted.gathered] == [3]
 
 
 def test_rows_of_half_precision_of_words_are_gathered() -> None:
-    found = intercept(
+    intercepted = intercept(
         lambda table, features: tf.nn.embedding_lookup(table, padded(features, shape=[None, 3])),
         dtype=tf.float16,
         title=texts(),
     )
-    assert [each.table.dim for each in found.combined] == [1]
-    assert found.result.dtype == tf.float16
+    assert [lookup.table.dim for lookup in intercepted.combined] == [1]
+    assert intercepted.result.dtype == tf.float16
 
 
 @pytest.mark.parametrize(
@@ -190,12 +194,12 @@ def test_rows_of_half_precision_of_words_are_gathered() -> None:
     ],
 )
 def test_average_of_masked_words_becomes_a_bag(ids: Ids, length: int | None) -> None:
-    found = average(ids)
-    (bag,) = found.combined
-    assert bag.variable is found.table
+    intercepted = average(ids)
+    (bag,) = intercepted.combined
+    assert bag.variable is intercepted.table
     assert (bag.kind, bag.encoding, bag.combiner, bag.ids_max) == ("bag", "ragged", "mean", length)
     assert isinstance(bag.ids[0], tf.RaggedTensor)
-    assert found.result.shape.as_list() == [None, DIM]
+    assert intercepted.result.shape.as_list() == [None, DIM]
 
 
 @pytest.mark.parametrize(
@@ -223,8 +227,8 @@ def test_average_of_words_of_a_length_takes_as_many_at_most() -> None:
         ids = padded(features, shape=[None, 3])
         return averaged(ids, tf.nn.embedding_lookup(table, ids))
 
-    found = intercept(call, title=texts())
-    assert [(each.kind, each.ids_max) for each in found.combined] == [
+    intercepted = intercept(call, title=texts())
+    assert [(lookup.kind, lookup.ids_max) for lookup in intercepted.combined] == [
         ("sequence", None),
         ("sequence", None),
         ("bag", 3),
@@ -232,8 +236,8 @@ def test_average_of_words_of_a_length_takes_as_many_at_most() -> None:
 
 
 def test_average_keeps_a_dimension_if_the_layer_does() -> None:
-    found = average(from_one, keepdims=True)
-    assert found.result.shape.as_list() == [None, 1, DIM]
+    intercepted = average(from_one, keepdims=True)
+    assert intercepted.result.shape.as_list() == [None, 1, DIM]
 
 
 def test_average_has_the_type_of_the_rows() -> None:
@@ -242,9 +246,9 @@ def test_average_has_the_type_of_the_rows() -> None:
         rows = tf.nn.embedding_lookup(table, ids)
         return averaged(ids, tf.cast(rows, tf.float64), dtype="float64")
 
-    found = intercept(call, title=texts())
-    assert [each.kind for each in found.combined] == ["bag"]
-    assert found.result.dtype == tf.float64
+    intercepted = intercept(call, title=texts())
+    assert [lookup.kind for lookup in intercepted.combined] == ["bag"]
+    assert intercepted.result.dtype == tf.float64
 
 
 def rows_and_ids(table: Any, features: Any) -> tuple[Any, Any]:
@@ -264,8 +268,8 @@ def masked_by_comparison(table: Any, features: Any) -> Any:
 
 def masked_by_other_words(table: Any, features: Any) -> Any:
     rows, _ = rows_and_ids(table, features)
-    others = padded({"title": features["other"]})
-    return averaged(others, rows)
+    other_ids = padded({"title": features["other"]})
+    return averaged(other_ids, rows)
 
 
 def masked_by_changed_words(table: Any, features: Any) -> Any:
@@ -280,7 +284,7 @@ def of_changed_rows(table: Any, features: Any) -> Any:
 
 def masked_by_number(table: Any, features: Any) -> Any:
     rows, ids = rows_and_ids(table, features)
-    return averaged(ids, rows, other=1)
+    return averaged(ids, rows, masked_id=1)
 
 
 @pytest.mark.parametrize(
@@ -313,17 +317,17 @@ def test_reference_average_of_masked_rows_alone_is_zeros(
 ) -> None:
     rows = tf.ones([2, 3, DIM])
     mask = tf.constant([[True, False, True], [False, False, False]])
-    made = tf.keras.layers.GlobalAveragePooling1D(**layer)
+    pooling = tf.keras.layers.GlobalAveragePooling1D(**layer)
     with Hooks() as hooks:
         average_empty_as_zeros(hooks)
-        found = made.call(rows, mask=mask)
+        averages = pooling.call(rows, mask=mask)
     expected = np.zeros(shape, np.float32)
     expected[0] = 1
-    np.testing.assert_array_equal(found, expected, strict=True)
+    np.testing.assert_array_equal(averages, expected, strict=True)
 
 
 def test_reference_average_without_a_mask_is_that_of_the_layer() -> None:
     with Hooks() as hooks:
         average_empty_as_zeros(hooks)
-        found = tf.keras.layers.GlobalAveragePooling1D().call(tf.fill([1, 2, DIM], 3.0))
-    np.testing.assert_array_equal(found, np.full((1, DIM), 3, np.float32), strict=True)
+        averages = tf.keras.layers.GlobalAveragePooling1D().call(tf.fill([1, 2, DIM], 3.0))
+    np.testing.assert_array_equal(averages, np.full((1, DIM), 3, np.float32), strict=True)

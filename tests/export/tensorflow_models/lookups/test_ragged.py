@@ -29,19 +29,21 @@ def test_ragged_ids_that_are_made_dense_become_bags_and_sequences(
     features: dict[str, Any], tmp_path: Path
 ) -> None:
     job = tower_recipe("lookups.py:build_ragged", INPUTS, features=features)
-    made = save_and_trace(job, tmp_path, bags())
+    checkpoint = save_and_trace(job, tmp_path, bags())
     entries = {
         name: spec.entry
-        for name, spec in made.model.spec.features.items()
+        for name, spec in checkpoint.model.spec.features.items()
         if isinstance(spec, FeatureSpec)
     }
-    assert {name: (each.kind, each.combiner, each.length) for name, each in entries.items()} == {
+    assert {
+        name: (entry.kind, entry.combiner, entry.length) for name, entry in entries.items()
+    } == {
         "bag@items": ("bag", "mean", None),
         "bag@items.sum": ("bag", "sum", None),
         "recent": ("sequence", None, 3),
     }
-    check_parity(made, tmp_path)
-    signature = check_self_contained(made, tmp_path)["signatures"]["tower"]
+    check_parity(checkpoint, tmp_path)
+    signature = check_self_contained(checkpoint, tmp_path)["signatures"]["tower"]
     assert signature["inputs"] == {"bag": ("bag", "bag_1"), "recent": ("recent", "recent_1")}
 
 
@@ -57,15 +59,16 @@ WHY = (
 def test_ragged_rows_that_are_not_reduced_stay_inside_the_tower_within_the_limit(
     factory: str, tmp_path: Path
 ) -> None:
-    made = save_and_trace(tower_recipe(factory, INPUTS), tmp_path, bags())
-    assert not made.model.spec.tables
+    checkpoint = save_and_trace(tower_recipe(factory, INPUTS), tmp_path, bags())
+    assert not checkpoint.model.spec.tables
     assert re.search(
-        f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}", made.model.notes[0]
+        f"'items' of 20000 rows .312.5 KiB. stays inside the towers: {WHY}",
+        checkpoint.model.notes[0],
     )
-    assert made.model.notes[1] == (
+    assert checkpoint.model.notes[1] == (
         "input 'bag' goes into the towers, at most 64 values per example (inputs.bag.length_max)"
     )
-    check_parity(made, tmp_path)
+    check_parity(checkpoint, tmp_path)
     with pytest.raises(
         NotConvertible, match=r"whose ragged rows it reads.*right after the lookup; or raise"
     ):

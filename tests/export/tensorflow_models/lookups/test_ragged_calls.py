@@ -31,12 +31,12 @@ def gathered(table: Any, features: Any) -> Any:
     return tf.gather(table, features["ids"])
 
 
-def summed(**how: Any) -> Call:
-    return lambda table, features: tf.reduce_sum(rows_of(table, features), **how)
+def summed(**options: Any) -> Call:
+    return lambda table, features: tf.reduce_sum(rows_of(table, features), **options)
 
 
-def padded(*arguments: Any, **how: Any) -> Call:
-    return lambda table, features: rows_of(table, features).to_tensor(*arguments, **how)
+def padded(*arguments: Any, **options: Any) -> Call:
+    return lambda table, features: rows_of(table, features).to_tensor(*arguments, **options)
 
 
 def described(lookup: TracedLookup) -> tuple[Any, ...]:
@@ -71,13 +71,13 @@ def described(lookup: TracedLookup) -> tuple[Any, ...]:
     ],
 )
 def test_rows_that_are_reduced_become_a_bag(call: Call, combiner: str, shape: list[Any]) -> None:
-    found = intercept(call, ids=RAGGED)
-    (lookup,) = found.combined
+    intercepted = intercept(call, ids=RAGGED)
+    (lookup,) = intercepted.combined
     assert described(lookup) == ("bag", "ragged", combiner, None)
-    assert lookup.variable is found.table
+    assert lookup.variable is intercepted.table
     assert isinstance(lookup.ids[0], tf.RaggedTensor)
-    assert found.result.shape.as_list() == shape
-    (gather,) = found.gathered
+    assert intercepted.result.shape.as_list() == shape
+    (gather,) = intercepted.gathered
     assert gather.ids[0] is lookup.ids[0].values
 
 
@@ -103,16 +103,18 @@ def test_rows_become_a_bag_only_where_a_service_looks_them_up() -> None:
     assert intercept(summed(axis=1), ids=RAGGED, gathers=False).combined == []
 
 
-@pytest.mark.parametrize("how", [{"axis": 1}, {"batch_dims": 1}])
-def test_rows_along_other_axes_are_no_lookup(how: dict[str, Any]) -> None:
-    found = intercept(lambda table, features: tf.gather(table, features["ids"], **how), ids=RAGGED)
-    assert (found.combined, found.gathered) == ([], [])
+@pytest.mark.parametrize("options", [{"axis": 1}, {"batch_dims": 1}])
+def test_rows_along_other_axes_are_no_lookup(options: dict[str, Any]) -> None:
+    intercepted = intercept(
+        lambda table, features: tf.gather(table, features["ids"], **options), ids=RAGGED
+    )
+    assert (intercepted.combined, intercepted.gathered) == ([], [])
 
 
 def test_ragged_values_that_a_model_sums_while_it_is_built_are_those_of_tensorflow() -> None:
     with lookups_intercepted(lambda _: None, lambda _: None, lambda _: None):
-        found = tf.reduce_sum(tf.ragged.constant([[1.0, 2.0], []]), axis=1)
-    np.testing.assert_array_equal(found, [3, 0])
+        sums = tf.reduce_sum(tf.ragged.constant([[1.0, 2.0], []]), axis=1)
+    np.testing.assert_array_equal(sums, [3, 0])
 
 
 def test_rows_of_ids_in_several_ragged_dimensions_become_no_bag() -> None:
@@ -140,10 +142,10 @@ def test_rows_of_half_precision_become_no_bag() -> None:
     ],
 )
 def test_rows_that_are_padded_to_a_length_become_a_sequence(call: Call, length: int) -> None:
-    found = intercept(call, ids=RAGGED)
-    (lookup,) = found.combined
+    intercepted = intercept(call, ids=RAGGED)
+    (lookup,) = intercepted.combined
     assert described(lookup) == ("sequence", "ragged", None, length)
-    assert found.result is found.placeholders[-1]
+    assert intercepted.result is intercepted.placeholders[-1]
 
 
 @pytest.mark.parametrize(
@@ -160,16 +162,16 @@ def test_rows_that_are_padded_to_a_length_become_a_sequence(call: Call, length: 
 def test_rows_of_any_length_or_with_other_padding_are_padded_by_operations_of_litert(
     call: Call,
 ) -> None:
-    found = intercept(call, ids=RAGGED)
-    assert found.combined == []
-    assert "RaggedTensorToTensor" not in found.operations
-    assert found.result.shape.as_list()[2] == DIM
+    intercepted = intercept(call, ids=RAGGED)
+    assert intercepted.combined == []
+    assert "RaggedTensorToTensor" not in intercepted.operations
+    assert intercepted.result.shape.as_list()[2] == DIM
 
 
 def test_rows_that_are_padded_to_a_number_of_examples_are_padded_by_tensorflow() -> None:
-    found = intercept(padded(shape=[2, None, None]), ids=RAGGED)
-    assert found.combined == []
-    assert "RaggedTensorToTensor" in found.operations
+    intercepted = intercept(padded(shape=[2, None, None]), ids=RAGGED)
+    assert intercepted.combined == []
+    assert "RaggedTensorToTensor" in intercepted.operations
 
 
 def test_rows_that_are_padded_to_another_width_are_rejected_by_tensorflow() -> None:
@@ -181,14 +183,14 @@ def test_rows_that_are_padded_to_another_width_are_rejected_by_tensorflow() -> N
 def test_values_of_several_dimensions_are_padded_as_by_tensorflow(shape: list[Any]) -> None:
     rank = 2 if shape[2] is None else 1
     spec = tf.RaggedTensorSpec(shape, tf.int64, ragged_rank=rank)
-    found = intercept(lambda _, features: features["ids"].to_tensor(), ids=spec)
-    assert ("RaggedTensorToTensor" in found.operations) == (rank == 2)
+    intercepted = intercept(lambda _, features: features["ids"].to_tensor(), ids=spec)
+    assert ("RaggedTensorToTensor" in intercepted.operations) == (rank == 2)
 
 
 def test_open_dimension_of_values_is_padded_by_tensorflow() -> None:
     spec = tf.RaggedTensorSpec([None, None, None], tf.int64, ragged_rank=1)
-    found = intercept(lambda _, features: features["ids"].to_tensor(), ids=spec)
-    assert "RaggedTensorToTensor" in found.operations
+    intercepted = intercept(lambda _, features: features["ids"].to_tensor(), ids=spec)
+    assert "RaggedTensorToTensor" in intercepted.operations
 
 
 @pytest.mark.parametrize(
@@ -207,18 +209,18 @@ def test_dense_rows_are_padded_behind_each_examples_own(
     values = tf.constant([[1, 2], [3, 4], [5, 6], [7, 8]], tf.int64)
     rows = tf.RaggedTensor.from_row_lengths(values, tf.constant([3, 0, 1], tf.int64))
     function = tf.compat.v1.wrap_function(
-        lambda given: dense_rows(given, length, default),
+        lambda rows: dense_rows(rows, length, default),
         [tf.RaggedTensorSpec([None, None, 2], tf.int64, ragged_rank=1)],
     )
     assert function.outputs[0].shape.as_list() == [None, length, 2]
     pruned = function.prune(function.inputs, function.outputs[0])
-    found = pruned(rows.values, rows.row_splits)
-    np.testing.assert_array_equal(found, expected, strict=False)
+    padded_rows = pruned(rows.values, rows.row_splits)
+    np.testing.assert_array_equal(padded_rows, expected, strict=False)
 
 
 def test_dense_rows_of_a_known_number_of_examples_keep_it() -> None:
     function = tf.compat.v1.wrap_function(
-        lambda given: dense_rows(given, None),
+        lambda rows: dense_rows(rows, None),
         [tf.RaggedTensorSpec([5, None, 2], tf.float32, ragged_rank=1)],
     )
     assert function.outputs[0].shape.as_list() == [5, None, 2]
@@ -227,7 +229,7 @@ def test_dense_rows_of_a_known_number_of_examples_keep_it() -> None:
 def test_dense_rows_of_empty_examples_are_empty() -> None:
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0, 2]), tf.constant([0, 0], tf.int64))
     function = tf.compat.v1.wrap_function(
-        lambda given: dense_rows(given, None),
+        lambda rows: dense_rows(rows, None),
         [tf.RaggedTensorSpec([None, None, 2], tf.float32, ragged_rank=1)],
     )
     pruned = function.prune(function.inputs, function.outputs[0])
@@ -250,43 +252,43 @@ def by_row(call: Call) -> tuple[Any, int]:
     with Hooks() as hooks:
         redirect_gathers(hooks, gather)
         look_up_ragged_by_row(hooks)
-        found = call(table, {"ids": IDS})
-    return found, len(reads)
+        result = call(table, {"ids": IDS})
+    return result, len(reads)
 
 
 def test_reference_reads_single_rows_of_ragged_ids() -> None:
     for call in (rows_of, gathered):
-        found, reads = by_row(call)
+        result, reads = by_row(call)
         assert reads == 1
-        np.testing.assert_array_equal(found.values, VALUES[1:3])
+        np.testing.assert_array_equal(result.values, VALUES[1:3])
 
 
 def test_reference_gathers_along_other_axes_as_tensorflow_does() -> None:
-    found, reads = by_row(lambda table, features: tf.gather(table, features["ids"], axis=1))
+    result, reads = by_row(lambda table, features: tf.gather(table, features["ids"], axis=1))
     assert reads == 0
-    assert found.shape.as_list() == [ROWS, 2, None]
+    assert result.shape.as_list() == [ROWS, 2, None]
 
 
 def test_reference_gathers_in_batches_as_tensorflow_does() -> None:
     ids = tf.ragged.constant([[0, 1]] * ROWS, dtype=tf.int64)
-    found, reads = by_row(lambda table, _: tf.gather(table, ids, batch_dims=1))
+    result, reads = by_row(lambda table, _: tf.gather(table, ids, batch_dims=1))
     assert reads == 0
-    assert found.shape[0] == ROWS
+    assert result.shape[0] == ROWS
 
 
 def test_reference_mean_of_an_empty_bag_is_zeros() -> None:
-    found, _ = by_row(lambda table, features: tf.reduce_mean(rows_of(table, features), axis=1))
-    np.testing.assert_array_equal(found, [VALUES[1:3].mean(axis=0), np.zeros(DIM)])
+    result, _ = by_row(lambda table, features: tf.reduce_mean(rows_of(table, features), axis=1))
+    np.testing.assert_array_equal(result, [VALUES[1:3].mean(axis=0), np.zeros(DIM)])
 
 
 def test_reference_mean_of_other_rows_is_that_of_tensorflow() -> None:
-    other = tf.ragged.constant([[[1.0]], []], ragged_rank=1)
-    found, _ = by_row(
-        lambda table, features: (rows_of(table, features), tf.reduce_mean(other, axis=1))[1]
+    other_rows = tf.ragged.constant([[[1.0]], []], ragged_rank=1)
+    result, _ = by_row(
+        lambda table, features: (rows_of(table, features), tf.reduce_mean(other_rows, axis=1))[1]
     )
-    np.testing.assert_array_equal(found, [[1], [np.nan]])
+    np.testing.assert_array_equal(result, [[1], [np.nan]])
 
 
 def test_reference_mean_over_the_dimensions_of_rows_stays_ragged() -> None:
-    found, _ = by_row(lambda table, features: tf.reduce_mean(rows_of(table, features), axis=2))
-    np.testing.assert_array_equal(found.values, VALUES[1:3].mean(axis=1))
+    result, _ = by_row(lambda table, features: tf.reduce_mean(rows_of(table, features), axis=2))
+    np.testing.assert_array_equal(result.values, VALUES[1:3].mean(axis=1))

@@ -23,7 +23,7 @@ IDS = tf.constant([1, 2, 3], tf.int64)
 
 
 @pytest.mark.parametrize(
-    ("name", "made"),
+    ("name", "bundle_name"),
     [
         ("users", "users"),
         ("a_b.c-d", "a_b.c-d"),
@@ -40,8 +40,8 @@ IDS = tf.constant([1, 2, 3], tf.int64)
         ("товары", "table"),
     ],
 )
-def test_name_in_a_bundle_keeps_what_a_file_name_may_have(name: str, made: str) -> None:
-    assert table_name(name, "table") == made
+def test_name_in_a_bundle_keeps_what_a_file_name_may_have(name: str, bundle_name: str) -> None:
+    assert table_name(name, "table") == bundle_name
 
 
 def test_name_that_is_too_long_is_rejected() -> None:
@@ -55,11 +55,11 @@ def test_name_that_is_too_long_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "free"),
+    ("used_names", "free"),
     [([], "a"), (["b"], "a"), (["a"], "a_2"), (["a", "a_2"], "a_3"), (["a", "a_3"], "a_2")],
 )
-def test_name_that_is_taken_gets_a_number(taken: list[str], free: str) -> None:
-    assert free_name("a", taken) == free
+def test_name_that_is_taken_gets_a_number(used_names: list[str], free: str) -> None:
+    assert free_name("a", used_names) == free
 
 
 def test_lookup_of_a_table_has_its_name_and_shape() -> None:
@@ -79,4 +79,4 @@ def test_lookup_of_an_indicator_has_a_number_per_row_unless_stated() -> None:
 
 def test_batch_size_of_ids_is_their_number_of_examples() -> None:
     ragged = tf.ragged.constant([[1], [], [2, 3]])
-    assert [int(batch_size(each)) for each in (IDS, ragged, ragged.to_sparse())] == [3, 3, 3]
+    assert [int(batch_size(tensor)) for tensor in (IDS, ragged, ragged.to_sparse())] == [3, 3, 3]

@@ -22,8 +22,8 @@ USERS = PooledTable("users", 5, 3, "sum")
 WEIGHTS = tf.RaggedTensorSpec([None, None], tf.float32, ragged_rank=1)
 
 
-def part(kind: Any = "dense", dtype: Any = "int64", **how: Any) -> InputSection:
-    return InputSection(kind=kind, dtype=dtype, **how)
+def part(kind: Any = "dense", dtype: Any = "int64", **options: Any) -> InputSection:
+    return InputSection(kind=kind, dtype=dtype, **options)
 
 
 def weights(kind: Any = "ragged", ids: str = "tags") -> InputSection:
@@ -38,10 +38,10 @@ def test_planned_bags_are_the_specified_inputs_with_their_weights() -> None:
         "tags": (TAGS, "w"),
         "user": (USERS, None),
     }
-    shapes = {name: each.shape.as_list() for name, each in planned.variables.items()}
+    shapes = {name: variable.shape.as_list() for name, variable in planned.variables.items()}
     assert shapes == {"tags/all": [9, 4], "users": [5, 3]}
-    assert {each.dtype for each in planned.variables.values()} == {tf.float32}
-    assert all(each.trainable for each in planned.variables.values())
+    assert {variable.dtype for variable in planned.variables.values()} == {tf.float32}
+    assert all(variable.trainable for variable in planned.variables.values())
     assert planned.variables["tags/all"].name == "tags_all:0"
     assert planned.plain_inputs(["age", "w", "user", "tags", "hour"]) == ["age", "hour"]
 
@@ -96,15 +96,15 @@ def test_weights_of_the_kind_of_their_ids_are_planned(kind: str) -> None:
 def test_tower_takes_activations_in_place_of_ids_and_other_inputs() -> None:
     inputs = {"tags": part("ragged"), "w": weights(), "user": part(), "words": part("sparse")}
     planned = plan_activations({"tags": TAGS, "user": USERS, "words": TAGS}, inputs)
-    given = {"tags": RAGGED, "w": WEIGHTS, "user": ids(), "age": numbers()}
+    values = {"tags": RAGGED, "w": WEIGHTS, "user": ids(), "age": numbers()}
 
     def call(_: Any, features: Any) -> Any:
-        found = planned.looked_up(features)
-        assert list(found) == ["age", "tags", "user"]
-        return found
+        activations = planned.looked_up(features)
+        assert list(activations) == ["age", "tags", "user"]
+        return activations
 
-    found = intercept(call, **given)
-    bag, single = found.combined
+    intercepted = intercept(call, **values)
+    bag, single = intercepted.combined
     assert bag.path == "tags"
     assert bag.table == TableFacts("tags_all", "tags/all", 9, 4)
     assert bag.variable is planned.variables["tags/all"]
@@ -113,13 +113,13 @@ def test_tower_takes_activations_in_place_of_ids_and_other_inputs() -> None:
     assert single.table == TableFacts("users", "users", 5, 3)
     assert (single.kind, single.encoding, single.combiner) == ("single", "dense", None)
     assert single.weights is None
-    assert found.result["user"].shape.as_list() == [None, 3]
+    assert intercepted.result["user"].shape.as_list() == [None, 3]
 
 
 def test_bag_without_weights_has_none() -> None:
     planned = plan_activations({"words": TAGS}, {"words": part("sparse")})
-    found = intercept(lambda _, features: planned.looked_up(features)["words"], words=SPARSE)
-    assert [each.weights for each in found.combined] == [None]
+    intercepted = intercept(lambda _, features: planned.looked_up(features)["words"], words=SPARSE)
+    assert [lookup.weights for lookup in intercepted.combined] == [None]
 
 
 def test_tower_without_the_weights_of_its_ids_is_rejected() -> None:

@@ -78,19 +78,21 @@ def build(
     genre = keras.Input((), dtype="string", name="genre")
     price = keras.Input((1,), name="price")
     embedded = layers.Embedding(8, 4, mask_zero=mask_zero, name="word_table")(words()(word))
-    other = layers.Embedding(8, 4, name="genre_table")(genres()(genre))
+    genre_table = layers.Embedding(8, 4, name="genre_table")(genres()(genre))
     bucket = layers.Discretization(bin_boundaries=boundaries, name="buckets")(price)
     hashed = layers.Hashing(8, salt=salt, name="hashed")(word)
     tokens = text()(word)
     normal = layers.Normalization(mean=mean, variance=1.0, name="normal")(price)
-    pair = (other, embedded) if exchanged else (embedded, other)
-    left = layers.Dense(4, activation=activation, name=first)(layers.Subtract(name="minus")(pair))
+    pair = (genre_table, embedded) if exchanged else (embedded, genre_table)
+    difference = layers.Dense(4, activation=activation, name=first)(
+        layers.Subtract(name="minus")(pair)
+    )
     right = layers.Dense(4, activation=custom_activation, name=second)(normal**power)
     numbers = [
         layers.Reshape((-1,), name=f"flat_{n}")(keras.ops.cast(ids, "float32"))
         for n, ids in enumerate((bucket, hashed, tokens))
     ]
-    joined = layers.Concatenate(name="joined")([left, right, *numbers])
+    joined = layers.Concatenate(name="joined")([difference, right, *numbers])
     result = layers.Dense(1, name="out", **(out or {}))(joined)
     return keras.Model({"word": word, "genre": genre, "price": price}, {"score": result})
 
@@ -334,8 +336,8 @@ def test_code_of_a_lambda_is_the_factorys_with_a_note_and_what_it_holds_is_compa
     def code_of_another_file(name: str, content: bytes) -> bytes:
         return re.sub(b'"code": "[^"]*"', b'"code": "AAAA"', content)
 
-    other = rewritten(path, tmp_path / "b.keras", code_of_another_file)
-    (note,) = check_archived_model(lambda_model(2.0), open_checkpoint(other), "")
+    rewritten_file = rewritten(path, tmp_path / "b.keras", code_of_another_file)
+    (note,) = check_archived_model(lambda_model(2.0), open_checkpoint(rewritten_file), "")
     assert note.startswith("layer 'scaled' (Lambda): the code of a lambda is the factory's")
 
 
@@ -434,7 +436,7 @@ def of_tf_keras(words: tuple[str, ...] = GENRES, activation: str = "relu") -> An
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (
             {"activation": "gelu"},
@@ -447,9 +449,9 @@ def of_tf_keras(words: tuple[str, ...] = GENRES, activation: str = "relu") -> An
     ],
 )
 def test_archive_of_tf_keras_is_compared_too(
-    changes: dict[str, Any], told: str, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.keras"
     of_tf_keras().save(path)
     assert check_archived_model(of_tf_keras(), open_checkpoint(path), "") == ()
-    assert told in rejection(path, of_tf_keras(**changes))
+    assert message in rejection(path, of_tf_keras(**changes))

@@ -40,8 +40,8 @@ def traced(score: Score, **parts: InputSection) -> TracedCall:
 class Layer:
     """Takes one dict, as `call`, like a layer of Keras."""
 
-    def __call__(self, *args: Any, **how: Any) -> Any:
-        return self.call(*args, **how)
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.call(*args, **options)
 
     def call(self, inputs: Any, training: bool = True) -> tuple[Any, bool]:
         return inputs, training
@@ -65,8 +65,8 @@ class Model:
     def optional(self, inputs: Any, scale: int = 3, *, training: Any) -> Any:
         return inputs, scale, training
 
-    def several(self, *inputs: Any, **how: Any) -> Any:
-        return inputs, how
+    def several(self, *inputs: Any, **options: Any) -> Any:
+        return inputs, options
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,16 @@ def run(call: TracedCall, **values: Any) -> Any:
     graph = call.function.graph
     feeds = []
     for name in values:
-        which, _, part = name.partition("__")
-        given = call.lengths[which] if part == "lengths" else call.inputs[which]
-        feeds.append(given if part in ("", "lengths") else getattr(given, part))
+        input_name, _, part = name.partition("__")
+        feed = call.lengths[input_name] if part == "lengths" else call.inputs[input_name]
+        feeds.append(feed if part in ("", "lengths") else getattr(feed, part))
     parts = tf.nest.flatten(call.returned.value, expand_composites=True)
-    named = {f"part_{place}": graph.as_graph_element(part) for place, part in enumerate(parts)}
+    named = {
+        f"part_{position}": graph.as_graph_element(part) for position, part in enumerate(parts)
+    }
     function = call.function.prune(feeds, named)
-    found = function(*map(tf.constant, values.values(), [each.dtype for each in feeds]))
-    return [found[name].numpy().tolist() for name in named]
+    results = function(*map(tf.constant, values.values(), [feed.dtype for feed in feeds]))
+    return [results[name].numpy().tolist() for name in named]
 
 
 def test_trace_call_runs_the_call_once_on_tensors_of_its_inputs() -> None:
@@ -132,30 +134,32 @@ def test_trace_call_runs_the_call_once_on_tensors_of_its_inputs() -> None:
         calls.append(inputs)
         return inputs["age"] * 2.0
 
-    found = traced(score, age=AGE, item=ITEM)
+    traced_call = traced(score, age=AGE, item=ITEM)
 
-    (given,) = calls
-    assert set(given) == {"age", "item"}
-    assert {name: (each.dtype, each.shape.as_list()) for name, each in found.inputs.items()} == {
+    (arguments,) = calls
+    assert set(arguments) == {"age", "item"}
+    assert {
+        name: (tensor.dtype, tensor.shape.as_list()) for name, tensor in traced_call.inputs.items()
+    } == {
         "age": (tf.float32, [None]),
         "item": (tf.int64, [None]),
     }
-    assert found.parts == {"age": AGE, "item": ITEM}
-    assert (found.lengths, found.lookups) == ({}, [])
-    assert run(found, age=[1.0, 2.5]) == [[2.0, 5.0]]
+    assert traced_call.parts == {"age": AGE, "item": ITEM}
+    assert (traced_call.lengths, traced_call.lookups) == ({}, [])
+    assert run(traced_call, age=[1.0, 2.5]) == [[2.0, 5.0]]
 
 
 def test_trace_call_converts_python_conditions_on_tensors() -> None:
     def score(inputs: Mapping[str, Any]) -> Any:
         if tf.reduce_sum(inputs["age"]) > 10.0:
-            found = inputs["age"]
+            result = inputs["age"]
         else:
-            found = -inputs["age"]
-        return found
+            result = -inputs["age"]
+        return result
 
-    found = traced(score, age=AGE)
-    assert run(found, age=[4.0, 7.0]) == [[4.0, 7.0]]
-    assert run(found, age=[4.0, 5.0]) == [[-4.0, -5.0]]
+    traced_call = traced(score, age=AGE)
+    assert run(traced_call, age=[4.0, 7.0]) == [[4.0, 7.0]]
+    assert run(traced_call, age=[4.0, 5.0]) == [[-4.0, -5.0]]
 
 
 def test_trace_call_makes_inner_functions_part_of_the_graph() -> None:
@@ -163,8 +167,8 @@ def test_trace_call_makes_inner_functions_part_of_the_graph() -> None:
     def inner(age: Any) -> Any:
         return age + 1.0
 
-    found = traced(lambda inputs: inner(inputs["age"]), age=AGE)
-    operations = {each.type for each in found.function.graph.get_operations()}
+    traced_call = traced(lambda inputs: inner(inputs["age"]), age=AGE)
+    operations = {operation.type for operation in traced_call.function.graph.get_operations()}
     assert "AddV2" in operations
     assert not operations & {"PartitionedCall", "StatefulPartitionedCall"}
 
@@ -189,15 +193,20 @@ def test_trace_call_leaves_how_functions_run_as_it_was(eagerly: bool, fails: boo
 
 
 def test_trace_call_gives_variables_of_one_name_distinct_ones() -> None:
-    made: list[Any] = []
+    variables: list[Any] = []
 
     def score(inputs: Mapping[str, Any]) -> Any:
-        made.extend(tf.Variable([1.0], name="kernel") for _ in range(3))
-        made.append(tf.Variable([1.0]))
-        return inputs["age"] * made[0]
+        variables.extend(tf.Variable([1.0], name="kernel") for _ in range(3))
+        variables.append(tf.Variable([1.0]))
+        return inputs["age"] * variables[0]
 
     traced(score, age=AGE)
-    assert [each.name for each in made] == ["kernel:0", "kernel_2:0", "kernel_3:0", "Variable:0"]
+    assert [variable.name for variable in variables] == [
+        "kernel:0",
+        "kernel_2:0",
+        "kernel_3:0",
+        "Variable:0",
+    ]
 
 
 def test_trace_call_rebuilds_ragged_inputs_from_their_lengths() -> None:
@@ -207,11 +216,11 @@ def test_trace_call_rebuilds_ragged_inputs_from_their_lengths() -> None:
 
     another = InputSection(dtype="float32", kind="ragged")
     # Weights come first: the order of a recipe is free.
-    found = traced(score, bag_weights=BAG_WEIGHTS, bag=BAG, another=another)
+    traced_call = traced(score, bag_weights=BAG_WEIGHTS, bag=BAG, another=another)
 
-    assert list(found.lengths) == ["bag", "another"]
+    assert list(traced_call.lengths) == ["bag", "another"]
     result = run(
-        found,
+        traced_call,
         bag__values=[1, 2, 3],
         bag_weights__values=[0.5, 1.0, 2.0],
         bag__lengths=[2, 0, 1],
@@ -227,11 +236,11 @@ def test_trace_call_rebuilds_sparse_inputs_from_their_lengths() -> None:
         assert weights.indices is tags.indices
         return tags.indices, tags.dense_shape, tf.cast(tags.values, tf.float32) * weights.values
 
-    found = traced(score, tags=TAGS, tag_weights=TAG_WEIGHTS)
+    traced_call = traced(score, tags=TAGS, tag_weights=TAG_WEIGHTS)
 
-    assert list(found.lengths) == ["tags"]
+    assert list(traced_call.lengths) == ["tags"]
     result = run(
-        found,
+        traced_call,
         tags__values=[7, 8, 9],
         tag_weights__values=[1.0, 2.0, 3.0],
         tags__lengths=[2, 0, 1],
@@ -247,12 +256,12 @@ def test_trace_call_rebuilds_sparse_inputs_from_their_lengths() -> None:
 def test_trace_call_gives_weights_of_ids_of_another_kind_their_own_lengths(
     ids: InputSection, lengths: list[str]
 ) -> None:
-    found = traced(
+    traced_call = traced(
         lambda inputs: tf.reduce_sum(inputs["bag_weights"], 1), bag=ids, bag_weights=BAG_WEIGHTS
     )
-    assert list(found.lengths) == lengths
+    assert list(traced_call.lengths) == lengths
     values = {"bag_weights__values": [1.0, 2.0, 3.0], "bag_weights__lengths": [1, 2]}
-    assert run(found, **values) == [[1.0, 5.0]]
+    assert run(traced_call, **values) == [[1.0, 5.0]]
 
 
 def table(rows: int = 50) -> Any:
@@ -268,9 +277,9 @@ def table(rows: int = 50) -> Any:
     ids=["dense", "ragged"],
 )
 def test_zeros_have_the_shape_of_a_lookup(ids: Any, length: int | None, shape: list[int]) -> None:
-    found = zeros(of_table(table(), ids, length=length))
-    assert found.shape.as_list() == [3, *shape]
-    assert not np.any(found)
+    rows = zeros(of_table(table(), ids, length=length))
+    assert rows.shape.as_list() == [3, *shape]
+    assert not np.any(rows)
 
 
 @pytest.mark.parametrize(("length", "shape"), [(None, [4]), (2, [2, 4])])
@@ -292,24 +301,24 @@ def test_trace_call_records_a_gather_with_its_line() -> None:
     def score(inputs: Mapping[str, Any]) -> Any:
         return tf.gather(items, inputs["item"])
 
-    found = traced(score, item=ITEM)
-    (lookup,) = found.lookups
+    traced_call = traced(score, item=ITEM)
+    (lookup,) = traced_call.lookups
     assert (lookup.gather, lookup.kind, lookup.length) == (True, "single", None)
     assert lookup.variable is items
-    assert lookup.ids[0] is found.inputs["item"]
+    assert lookup.ids[0] is traced_call.inputs["item"]
     assert lookup.line.endswith(f"test_call_tracing.py:{score.__code__.co_firstlineno + 1}")
-    assert lookup.activation is found.returned.value.op.inputs[0]
-    assert found.returned.value.shape.as_list() == [None, 4]
+    assert lookup.activation is traced_call.returned.value.op.inputs[0]
+    assert traced_call.returned.value.shape.as_list() == [None, 4]
 
 
 def test_trace_call_records_a_gather_of_one_id_with_a_dimension_as_single() -> None:
     items = table()
-    one = InputSection(dtype="int64", shape=(1,))
-    found = traced(lambda inputs: tf.gather(items, inputs["one"]), one=one)
-    (lookup,) = found.lookups
+    single_id = InputSection(dtype="int64", shape=(1,))
+    traced_call = traced(lambda inputs: tf.gather(items, inputs["one"]), one=single_id)
+    (lookup,) = traced_call.lookups
     assert (lookup.kind, lookup.length) == ("single", 1)
     assert lookup.activation.shape.as_list() == [None, 4]
-    assert found.returned.value.shape.as_list() == [None, 1, 4]
+    assert traced_call.returned.value.shape.as_list() == [None, 1, 4]
 
 
 def test_trace_call_records_a_bag_that_cannot_stay_in_the_graph() -> None:
@@ -355,14 +364,16 @@ def sequence_of(ids: Any) -> Any:
 def test_trace_call_takes_the_lengths_of_a_sequence_column_as_an_input() -> None:
     def score(inputs: Mapping[str, Any]) -> Any:
         rows, lengths = sequence_of(inputs["ids"])
-        again, _ = sequence_of(inputs["ids"])
-        return rows + again, lengths
+        same_rows, _ = sequence_of(inputs["ids"])
+        return rows + same_rows, lengths
 
-    found = traced(score, ids=IDS)
-    assert list(found.lengths) == ["ids"]
-    _, lengths = found.returned.value
+    traced_call = traced(score, ids=IDS)
+    assert list(traced_call.lengths) == ["ids"]
+    _, lengths = traced_call.returned.value
     fetches = {"lengths": lengths}
-    function = found.function.prune([found.lengths["ids"], found.inputs["ids"]], fetches)
+    function = traced_call.function.prune(
+        [traced_call.lengths["ids"], traced_call.inputs["ids"]], fetches
+    )
     result = function(tf.constant([2, 0, 5], tf.int64), tf.zeros([3, 3], tf.int64))
     assert result["lengths"].numpy().tolist() == [2, 0, 3]
 
@@ -371,11 +382,11 @@ def test_trace_call_of_a_sequence_column_of_computed_ids_is_rejected() -> None:
     def score(inputs: Mapping[str, Any]) -> Any:
         return sequence_of(inputs["ids"] + 1)[0]
 
-    told = (
+    message = (
         r"\Aa sequence column reads ids that the model computes \(test_call_tracing\.py:\d+\); "
         r"give it an unchanged input\Z"
     )
-    with pytest.raises(NotConvertible, match=told):
+    with pytest.raises(NotConvertible, match=message):
         traced(score, ids=IDS)
 
 
@@ -445,14 +456,14 @@ def cast(value: Any, dtype: Any) -> Any:
 def test_trace_call_rejects_casts_between_strings_and_numbers(
     score: Score, error: type[Exception], message: str
 ) -> None:
-    told = re.escape(message).replace("LINE", r"\(test_call_tracing\.py:\d+\)")
-    with pytest.raises(error, match=rf"\A{told}\Z"):
+    expected = re.escape(message).replace("LINE", r"\(test_call_tracing\.py:\d+\)")
+    with pytest.raises(error, match=rf"\A{expected}\Z"):
         traced(score, title=TITLE, item=ITEM)
 
 
 def test_trace_call_keeps_casts_among_numbers() -> None:
-    found = traced(lambda inputs: tf.cast(inputs["item"], tf.float32), item=ITEM)
-    assert run(found, item=[3]) == [[3.0]]
+    traced_call = traced(lambda inputs: tf.cast(inputs["item"], tf.float32), item=ITEM)
+    assert run(traced_call, item=[3]) == [[3.0]]
 
 
 UNLIKE = (
@@ -552,8 +563,8 @@ def test_trace_call_that_raises_says_what_and_where_and_the_cure(
 
 def test_trace_call_that_raises_after_python_code_ran_names_that_too() -> None:
     def score(inputs: Mapping[str, Any]) -> Any:
-        found = tf.numpy_function(np.negative, [inputs["age"]], tf.float32)
-        raise ValueError(f"unknown rank of {found.dtype.name}")
+        negative = tf.numpy_function(np.negative, [inputs["age"]], tf.float32)
+        raise ValueError(f"unknown rank of {negative.dtype.name}")
 
     line = score.__code__.co_firstlineno + 1
     with pytest.raises(NotConvertible) as rejected:

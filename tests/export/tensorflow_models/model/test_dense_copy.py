@@ -64,11 +64,11 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores
     assert prefix == tmp_path / "copy/ckpt-1"
     for key, entry in checkpoint.entries.items():
         (part,) = entry.slices
-        place = slice(part.offset, part.offset + part.bytes)
+        byte_range = slice(part.offset, part.offset + part.bytes)
         if key in copied:
-            assert data[place] == whole[place]
+            assert data[byte_range] == whole[byte_range]
         elif key != "large/embeddings":  # it is zeros, as a gap is
-            assert data[place].count(0) == len(data[place])
+            assert data[byte_range].count(0) == len(data[byte_range])
     stored = prefix.with_name("ckpt-1.data-00000-of-00001").stat().st_blocks * 512
     assert ("large/embeddings" in copied) == (stored > FIRST_VALUE_BYTES)
 
@@ -81,12 +81,14 @@ def test_checkpoint_on_a_local_disk_is_its_own_copy(tmp_path: Path) -> None:
     prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "copy")
     assert prefix == tmp_path / "ckpt-1"
 
-    other = open_checkpoint(single_tables.orbax(tmp_path / "orbax"))
+    orbax_checkpoint = open_checkpoint(single_tables.orbax(tmp_path / "orbax"))
     averages = Storage(kind="Orbax", averages={"a": "b"})
-    listing = Listing(other.fingerprint, other.entries, averages)
-    other = Checkpoint(other.prefix, listing, other.name)
-    prefix = local_prefix(other, recognise(other), model, job, tmp_path / "copy")
-    assert prefix == other.prefix
+    listing = Listing(orbax_checkpoint.fingerprint, orbax_checkpoint.entries, averages)
+    orbax_checkpoint = Checkpoint(orbax_checkpoint.prefix, listing, orbax_checkpoint.name)
+    prefix = local_prefix(
+        orbax_checkpoint, recognise(orbax_checkpoint), model, job, tmp_path / "copy"
+    )
+    assert prefix == orbax_checkpoint.prefix
     assert not (tmp_path / "copy").exists()
 
 

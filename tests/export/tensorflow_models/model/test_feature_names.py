@@ -40,8 +40,8 @@ def test_traced_names_tell_features_apart() -> None:
         embedded("", "items", inputs=("a", "b"), ids=CROSS),
         embedded("", "", inputs=("item",), indicator=4),
     ]
-    found = [traced_name(each, names) for each in features]
-    assert found == [
+    names_of_features = [traced_name(feature, names) for feature in features]
+    assert names_of_features == [
         "item@items",
         "item@users",
         "item@items.mean",
@@ -53,19 +53,19 @@ def test_traced_names_tell_features_apart() -> None:
         "a*b@items",
         "item@indicator",
     ]
-    again = embedded("", "users", inputs=("item",))
-    assert traced_name(again, names) == "item@users"
+    same_feature = embedded("", "users", inputs=("item",))
+    assert traced_name(same_feature, names) == "item@users"
     assert len(names) == len(features)
 
 
 def model(*features: FeatureSpec | DenseSpec, tower: tuple[str, ...] = ()) -> ModelSpec:
     """Returns a model of features, of which a tower takes some, by their traced names."""
     inputs = tuple(
-        TowerInput(name=f"input_{place}", feature=name, dtype="float32", shape=(None, 4))
-        for place, name in enumerate(tower)
+        TowerInput(name=f"input_{position}", feature=name, dtype="float32", shape=(None, 4))
+        for position, name in enumerate(tower)
     )
     spec = TowerSpec("tower", "query", Call(), {}, inputs, (), "result")
-    return ModelSpec({}, {each.name: each for each in features}, {"tower": spec})
+    return ModelSpec({}, {feature.name: feature for feature in features}, {"tower": spec})
 
 
 def test_feature_has_the_name_of_an_input_that_nothing_else_reads() -> None:
@@ -79,14 +79,16 @@ def test_feature_has_the_name_of_an_input_that_nothing_else_reads() -> None:
         ),
         [],
     )
-    assert {name: (each.name, each.entry.inputs) for name, each in named.features.items()} == {
+    assert {
+        name: (feature.name, feature.entry.inputs) for name, feature in named.features.items()
+    } == {
         "item": ("item", ()),
         "user@users": ("user@users", ("user",)),
         "user@values": ("user@values", ("user",)),
         "age": ("age", ()),
     }
-    taken = [(each.name, each.feature) for each in named.towers["tower"].inputs]
-    assert taken == [
+    tower_inputs = [(tensor.name, tensor.feature) for tensor in named.towers["tower"].inputs]
+    assert tower_inputs == [
         ("age", "age"),
         ("user_users", "user@users"),
         ("item", "item"),
@@ -103,7 +105,7 @@ def test_cross_has_the_name_of_its_inputs_once() -> None:
         ),
         [],
     )
-    assert {name: each.entry.inputs for name, each in named.features.items()} == {
+    assert {name: feature.entry.inputs for name, feature in named.features.items()} == {
         "a@items": ("a",),
         "a*b": ("a", "b"),
         "a*b@users": ("a", "b"),
@@ -111,9 +113,9 @@ def test_cross_has_the_name_of_its_inputs_once() -> None:
 
 
 def test_cross_of_one_input_keeps_that_input() -> None:
-    one = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"),))
+    single_cross = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"),))
     feature = embedded("a@items", "items", inputs=("a",))
-    entry = feature.entry.model_copy(update={"ids": one})
+    entry = feature.entry.model_copy(update={"ids": single_cross})
     named = with_bundle_names(model(FeatureSpec("a@items", entry, has_rule=True)), [])
     assert named.features["a"].entry.inputs == ("a",)
 
@@ -123,12 +125,12 @@ def vocabularies(*features: FeatureSpec | DenseSpec, recipe: tuple[str, ...] = (
     return with_bundle_names(model(*features), recipe).vocabularies
 
 
-def word(name: str, *keys: Any, ids: Any = UNNAMED, **how: Any) -> FeatureSpec:
-    return embedded(f"{name}@items", "items", inputs=(name,), ids=ids, keys=keys, **how)
+def word(name: str, *keys: Any, ids: Any = UNNAMED, **fields: Any) -> FeatureSpec:
+    return embedded(f"{name}@items", "items", inputs=(name,), ids=ids, keys=keys, **fields)
 
 
 def test_equal_vocabularies_share_the_name_of_the_first_input() -> None:
-    found = vocabularies(
+    names = vocabularies(
         dense("age@values", "float32", (), inputs=("age",), take="values"),
         embedded("user@users", "users", inputs=("user",)),
         embedded("hashed@items", "items", inputs=("hashed",), ids=hash_ids(3)),
@@ -136,7 +138,7 @@ def test_equal_vocabularies_share_the_name_of_the_first_input() -> None:
         word("word", A),
         word("tag", B),
     )
-    assert found == {"title": A, "tag": B}
+    assert names == {"title": A, "tag": B}
 
 
 def test_vocabulary_gets_a_number_if_the_recipe_has_its_name() -> None:

@@ -90,7 +90,7 @@ def test_variables_of_a_model_are_all_but_random_states() -> None:
     model.build((None, 3))
     dense = model.layers[1]
     assert len(model.variables) == 3
-    assert [id(each) for each in variables_of(model, hdf5())] == [
+    assert [id(variable) for variable in variables_of(model, hdf5())] == [
         id(dense.kernel.value),
         id(dense.bias.value),
     ]
@@ -101,9 +101,9 @@ class Two(keras.Model):  # type: ignore[misc]
 
     def __init__(self, name: str = "two", **names: str | None) -> None:
         super().__init__(name=name)
-        for which in ("first", "second"):
-            layer = keras.layers.Dense(2, use_bias=False, name=names.get(which, which))
-            setattr(self, which, layer)
+        for layer_name in ("first", "second"):
+            layer = keras.layers.Dense(2, use_bias=False, name=names.get(layer_name, layer_name))
+            setattr(self, layer_name, layer)
 
     def call(self, numbers: Any) -> Any:
         return self.second(self.first(numbers))
@@ -132,8 +132,8 @@ def built(model: Any) -> Any:
 
 def found(model: Any, saved: Checkpoint, object_path: str = "") -> list[VariableLocation]:
     """Returns the places of the variables of a model, in their order."""
-    places = find_keras_variables(model, saved, object_path)
-    return [places[resource(each.value.handle)] for each in model.variables]
+    locations = find_keras_variables(model, saved, object_path)
+    return [locations[resource(variable.value.handle)] for variable in model.variables]
 
 
 def rejected(model: Any, saved: Checkpoint, object_path: str = "") -> str:
@@ -167,8 +167,8 @@ def test_variables_in_hdf5_are_found_by_the_attributes_of_their_layers() -> None
 def test_values_that_a_layer_computes_to_save_them_are_no_variables() -> None:
     model = built(Two())
     model.first.enable_lora(1)
-    places = find_keras_variables(model, hdf5("first/vars/0"), "")
-    assert [place.path for place in places.values()] == ["layers/dense_1/vars/0"]
+    locations = find_keras_variables(model, hdf5("first/vars/0"), "")
+    assert [location.path for location in locations.values()] == ["layers/dense_1/vars/0"]
 
 
 def test_whole_model_that_does_not_state_the_order_of_layers_is_rejected() -> None:
@@ -193,7 +193,7 @@ def test_longer_list_of_layers_in_the_file_is_rejected(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "other_key",
     [
         "blocks/dense_1/vars/7",
         "blocks/embedding_2/vars/0",
@@ -202,9 +202,9 @@ def test_longer_list_of_layers_in_the_file_is_rejected(count: int) -> None:
         "blocks/dense_2",
     ],
 )
-def test_other_values_in_the_file_are_accepted(other: str) -> None:
+def test_other_values_in_the_file_are_accepted(other_key: str) -> None:
     model = built(Blocks(2))
-    assert found(model, hdf5("blocks/dense/vars/0", other)) == [
+    assert found(model, hdf5("blocks/dense/vars/0", other_key)) == [
         VariableLocation("blocks/dense/vars/0", "blocks/dense/vars/0"),
         VariableLocation("blocks/dense_1/vars/0", ""),
     ]
@@ -227,8 +227,8 @@ def test_variables_in_orbax_are_found_by_their_paths_or_the_ends_of_those(beginn
 
 def test_variable_in_orbax_is_found_where_the_whole_item_has_a_name() -> None:
     key = "pytree.non_trainable_variables.two.first.kernel"
-    places = found(built(Two()), checkpoint("Orbax", {key: (3, 2)}))
-    assert places == [
+    locations = found(built(Two()), checkpoint("Orbax", {key: (3, 2)}))
+    assert locations == [
         VariableLocation("two/first/kernel", key),
         VariableLocation("two/second/kernel", ""),
     ]
@@ -242,7 +242,7 @@ def test_variable_in_orbax_has_its_own_path_before_longer_or_shorter_ones() -> N
 
 
 def test_name_of_a_variable_alone_is_not_its_path_in_orbax() -> None:
-    assert [each.key for each in found(built(Two()), orbax("kernel"))] == ["", ""]
+    assert [location.key for location in found(built(Two()), orbax("kernel"))] == ["", ""]
 
 
 def test_variable_that_may_be_any_of_several_is_rejected() -> None:
@@ -257,7 +257,7 @@ def test_variable_that_may_be_any_of_several_is_rejected() -> None:
 
 def test_object_path_selects_what_is_below_it_in_orbax() -> None:
     saved = orbax("left.two.first.kernel", "leftover.two.first.kernel", "left.two.second.kernel")
-    assert [each.key for each in found(built(Two()), saved, "left")] == [
+    assert [location.key for location in found(built(Two()), saved, "left")] == [
         FIRST.format("left.two."),
         SECOND.format("left.two."),
     ]
@@ -295,7 +295,7 @@ def test_variables_in_lists_are_found_by_their_positions() -> None:
 
 def test_object_path_selects_one_of_several_lists() -> None:
     saved = lists("state.", "ema.state.")
-    assert [each.key for each in found(built(Two()), saved, "ema/state")] == [
+    assert [location.key for location in found(built(Two()), saved, "ema/state")] == [
         "ema.state.tvars.0",
         "ema.state.tvars.1",
     ]
@@ -344,7 +344,7 @@ def test_dtype_of_a_state_of_random_numbers_is_that_of_the_framework() -> None:
         "1.0": Entry("1.0", "uint32", (2,), ()),
     }
     saved = Checkpoint(Path("saved"), Listing("", entries, Storage(kind="Orbax")), "saved")
-    assert [place.key for place in found(model, saved)] == ["0.0", "1.0"]
+    assert [location.key for location in found(model, saved)] == ["0.0", "1.0"]
     entries["0.0"] = Entry("0.0", "bfloat16", (3, 2), ())
     saved = Checkpoint(Path("saved"), Listing("", entries, Storage(kind="Orbax")), "saved")
     assert "has bfloat16 [3, 2] at 0.0" in rejected(model, saved)
@@ -379,4 +379,7 @@ def test_layers_with_the_names_of_the_model_or_of_no_class_of_it_are_accepted(pa
 
 
 def test_layers_with_names_of_their_own_are_not_numbered() -> None:
-    assert [each.key for each in found(built(Two()), orbax("two.first_3.kernel"))] == ["", ""]
+    assert [location.key for location in found(built(Two()), orbax("two.first_3.kernel"))] == [
+        "",
+        "",
+    ]

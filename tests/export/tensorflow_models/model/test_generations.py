@@ -76,7 +76,7 @@ def told(written: int, built: int, value: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("make", "names", "why"),
+    ("make", "names", "reason"),
     [
         (keras_2, ("_kernel",), told(3, 2, "0")),
         (keras_3, ("keras_api",), told(2, 3, "1")),
@@ -88,9 +88,9 @@ def told(written: int, built: int, value: str) -> str:
     ],
 )
 def test_checkpoint_of_the_other_keras_is_told_with_the_setting(
-    make: Any, names: tuple[str, ...], why: str
+    make: Any, names: tuple[str, ...], reason: str
 ) -> None:
-    assert why_unlike(make(), graph(*names)) == why
+    assert why_unlike(make(), graph(*names)) == reason
 
 
 def test_saved_model_of_keras_3_export_is_told_by_its_root() -> None:

@@ -32,16 +32,16 @@ def table(rows: list[list[float]] = ROWS, **attributes: Any) -> Any:
     return variable
 
 
-def found(given: Any, variable: Any = None, **how: Any) -> Any:
+def found(ids: Any, variable: Any = None, **fields: Any) -> Any:
     """Returns what a lookup of these ids gives."""
-    result = look_up(of_table(table() if variable is None else variable, given, **how))
+    result = look_up(of_table(table() if variable is None else variable, ids, **fields))
     assert result.dtype == tf.float32
     return result.numpy().tolist()
 
 
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
 @pytest.mark.parametrize(
-    ("how", "given", "rows"),
+    ("fields", "ids", "rows"),
     [
         pytest.param({}, [3, 0], [ROWS[3], ROWS[0]], id="plain"),
         pytest.param(
@@ -61,13 +61,13 @@ def found(given: Any, variable: Any = None, **how: Any) -> Any:
         ),
     ],
 )
-def test_dense_ids_read_a_row_each(dtype: Any, how: dict[str, Any], given: Any, rows: Any) -> None:
-    assert found(tf.constant(given, dtype), **how) == rows
+def test_dense_ids_read_a_row_each(dtype: Any, fields: dict[str, Any], ids: Any, rows: Any) -> None:
+    assert found(tf.constant(ids, dtype), **fields) == rows
 
 
 def test_negative_ids_are_rows_from_the_end_where_the_layer_takes_them_so() -> None:
-    given = tf.constant([-1, 0, 1, -4])
-    assert found(given, table(outside=OutsideIds(from_end=True))) == [
+    ids = tf.constant([-1, 0, 1, -4])
+    assert found(ids, table(outside=OutsideIds(from_end=True))) == [
         ROWS[3],
         ROWS[0],
         ROWS[1],
@@ -83,8 +83,8 @@ def test_rows_of_half_precision_become_float32() -> None:
 
 
 def test_ragged_sequence_is_cut_or_filled_with_zeros() -> None:
-    given = tf.ragged.constant([[0, 1, 2], [3], []], dtype=tf.int64)
-    rows = found(given, kind="sequence", encoding="ragged", length=2)
+    ids = tf.ragged.constant([[0, 1, 2], [3], []], dtype=tf.int64)
+    rows = found(ids, kind="sequence", encoding="ragged", length=2)
     assert rows == [[ROWS[0], ROWS[1]], [ROWS[3], EMPTY], [EMPTY, EMPTY]]
 
 
@@ -92,8 +92,8 @@ BAGS = tf.ragged.constant([[0, 1], [], [2], []], dtype=tf.int64)
 WEIGHTS = BAGS.with_values(tf.constant([2.0, 1.0, 4.0]))
 
 
-def bag(given: Any = BAGS, variable: Any = None, **how: Any) -> Any:
-    return found(given, variable, **{"kind": "bag", "encoding": "ragged", **how})
+def bag(ids: Any = BAGS, variable: Any = None, **fields: Any) -> Any:
+    return found(ids, variable, **{"kind": "bag", "encoding": "ragged", **fields})
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def bag(given: Any = BAGS, variable: Any = None, **how: Any) -> Any:
 def test_bag_is_combined_for_every_example(
     combiner: Any, weights: Any, first: float, third: float, sparse: bool
 ) -> None:
-    given = BAGS.to_sparse() if sparse else BAGS
+    ids = BAGS.to_sparse() if sparse else BAGS
     weights = weights.to_sparse() if sparse and weights is not None else weights
-    rows = bag(given, combiner=combiner, weights=weights)
+    rows = bag(ids, combiner=combiner, weights=weights)
     expected = [[first, 10 * first], EMPTY, [third, 10 * third], EMPTY]
     np.testing.assert_allclose(rows, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("how", "rows"),
+    ("fields", "rows"),
     [
         pytest.param({"combiner": "sum"}, [[5.0, 50.0], EMPTY], id="negative ids"),
         pytest.param(
@@ -150,16 +150,16 @@ def test_bag_is_combined_for_every_example(
 )
 @pytest.mark.parametrize("encoding", ["dense", "sparse"])
 def test_bag_that_is_not_ragged_leaves_ids_out(
-    how: dict[str, Any], rows: Any, encoding: str
+    fields: dict[str, Any], rows: Any, encoding: str
 ) -> None:
-    given = tf.constant([[-1, 1, 2], [-1, -1, -1]], tf.int64)
-    if "weights" in how:
-        weights = tf.constant([how["weights"], [9.0, 9.0, 9.0]])
-        how = {**how, "weights": tf.reshape(weights, [-1])}
+    ids = tf.constant([[-1, 1, 2], [-1, -1, -1]], tf.int64)
+    if "weights" in fields:
+        weights = tf.constant([fields["weights"], [9.0, 9.0, 9.0]])
+        fields = {**fields, "weights": tf.reshape(weights, [-1])}
     if encoding == "sparse":
-        places = tf.constant([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]], tf.int64)
-        given = tf.SparseTensor(places, tf.reshape(given, [-1]), [2, 3])
-    assert bag(given, encoding=encoding, **how) == rows
+        indices = tf.constant([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]], tf.int64)
+        ids = tf.SparseTensor(indices, tf.reshape(ids, [-1]), [2, 3])
+    assert bag(ids, encoding=encoding, **fields) == rows
 
 
 def test_empty_ragged_bag_reads_its_row() -> None:
@@ -169,8 +169,8 @@ def test_empty_ragged_bag_reads_its_row() -> None:
 
 def test_rows_of_a_bag_are_no_longer_than_its_norm() -> None:
     long_and_short = table([[3.0, 4.0], [0.3, 0.4]])
-    given = tf.ragged.constant([[0, 1], [1], []], dtype=tf.int64)
-    rows = bag(given, long_and_short, combiner="sum", max_norm=1.0, empty_row=0)
+    ids = tf.ragged.constant([[0, 1], [1], []], dtype=tf.int64)
+    rows = bag(ids, long_and_short, combiner="sum", max_norm=1.0, empty_row=0)
     np.testing.assert_allclose(rows, [[0.9, 1.2], [0.3, 0.4], [0.6, 0.8]], rtol=1e-6)
 
 
@@ -183,13 +183,13 @@ def test_lookups_replace_their_placeholders_in_a_graph() -> None:
             activation = tf.compat.v1.placeholder(tf.float32, [None, 2])
             length = {"length": 1} if name == "one" else {}
             lookups.append(of_table(items, features[name], activation=activation, **length))
-        one, other = (each.activation for each in lookups)
-        return {"sum": one + other}
+        first_activation, second_activation = (lookup.activation for lookup in lookups)
+        return {"sum": first_activation + second_activation}
 
     traced = trace(call, one=ids(1), other=ids())
     graph = traced.function.graph
     insert_lookups(lookups, graph)
-    assert [each is items for each in graph.variables] == [True]
+    assert [variable is items for variable in graph.variables] == [True]
     feeds = [traced.inputs["one"], traced.inputs["other"]]
     function = traced.function.prune(feeds, traced.results)
     (summed,) = function(tf.constant([[1], [0]], tf.int64), tf.constant([3, 0], tf.int64)).values()

@@ -1,4 +1,4 @@
-"""Which tables stay inside the towers, and what is said about those."""
+"""Which tables stay inside the towers, and the notes about them."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ def job(**sections: Any) -> ExportJob:
 def table(rows: int, **attributes: Any) -> Any:
     """Returns a variable of four columns, as the exporter makes it while a model is built."""
     with tables_unallocated():
-        made = tf.Variable(tf.zeros([rows, 4]), name="items")
-    made._rowcast_line = "model.py:3"
+        variable = tf.Variable(tf.zeros([rows, 4]), name="items")
+    variable._rowcast_line = "model.py:3"
     for name, value in attributes.items():
-        setattr(made, name, value)
-    return made
+        setattr(variable, name, value)
+    return variable
 
 
-def look_up(variable: Any, feature: FeatureSpec | None = PLAIN, **how: Any) -> TracedLookup:
+def look_up(variable: Any, feature: FeatureSpec | None = PLAIN, **fields: Any) -> TracedLookup:
     """Returns a resolved lookup by `tf.gather`."""
     facts = TableFacts("items", "items", variable.shape[0], 4)
-    own = {"table": facts, "feature": feature, "gather": True, "line": "model.py:9"}
-    return of_table(variable, None, **{**own, **how})
+    defaults = {"table": facts, "feature": feature, "gather": True, "line": "model.py:9"}
+    return of_table(variable, None, **{**defaults, **fields})
 
 
-def computed(variable: Any, **how: Any) -> TracedLookup:
+def computed(variable: Any, **fields: Any) -> TracedLookup:
     """Returns a lookup of ids that no rule describes."""
-    return look_up(variable, None, missing_rule=COMPUTED, **how)
+    return look_up(variable, None, missing_rule=COMPUTED, **fields)
 
 
 @pytest.mark.parametrize(
-    ("rows", "how", "stays"),
+    ("rows", "fields", "stays"),
     [
         (THRESHOLD, {}, True),
         (THRESHOLD + 1, {}, False),
@@ -70,8 +70,8 @@ def computed(variable: Any, **how: Any) -> TracedLookup:
     ],
     ids=["at the threshold", "above the threshold", "no gather", "by a rule"],
 )
-def test_small_table_of_plain_gathers_stays(rows: int, how: dict[str, Any], stays: bool) -> None:
-    lookup = look_up(table(rows), **how)
+def test_small_table_of_plain_gathers_stays(rows: int, fields: dict[str, Any], stays: bool) -> None:
+    lookup = look_up(table(rows), **fields)
     assert find_inline_lookups([lookup], [], job(), False) == ({lookup} if stays else set(), ())
 
 
@@ -98,10 +98,10 @@ def test_small_table_with_partitions_by_remainder_leaves() -> None:
 
 def test_all_lookups_of_a_table_leave_with_the_one_that_must() -> None:
     shared = table(5)
-    other = look_up(table(5))
+    other_lookup = look_up(table(5))
     indicator = of_indicator("item", 5, None, feature=PLAIN)
-    lookups = [look_up(shared), look_up(shared, HASHED), other, indicator]
-    assert find_inline_lookups(lookups, [], job(), False) == ({other}, ())
+    lookups = [look_up(shared), look_up(shared, HASHED), other_lookup, indicator]
+    assert find_inline_lookups(lookups, [], job(), False) == ({other_lookup}, ())
 
 
 def test_tables_of_plain_gathers_stay_whatever_their_size_if_all_shall() -> None:
@@ -109,9 +109,9 @@ def test_tables_of_plain_gathers_stay_whatever_their_size_if_all_shall() -> None
     shared = table(1000)
     leaving = [look_up(shared), look_up(shared, HASHED)]
     missing_rule = computed(shared)
-    beside = computed(large.variable)
-    found = find_inline_lookups([large, beside, *leaving, missing_rule], [], job(), True)
-    assert found == ({large, beside, missing_rule}, ())
+    computed_lookup = computed(large.variable)
+    inlined = find_inline_lookups([large, computed_lookup, *leaving, missing_rule], [], job(), True)
+    assert inlined == ({large, computed_lookup, missing_rule}, ())
 
 
 def test_table_of_computed_ids_stays_with_a_note_and_is_restored() -> None:
@@ -179,9 +179,9 @@ def test_variable_that_a_tower_reads_otherwise_is_noted_if_it_is_read_by_rows() 
     large = table(20)
     assert find_inline_lookups([], [(large, READ_IN_A_LOOP)], job(), False) == (set(), (note,))
     assert find_inline_lookups([], [(large, READ)], job(), False) == (set(), ())
-    # The last of several reads is the one that is told.
-    both = [(large, READ), (large, READ_IN_A_LOOP)]
-    assert find_inline_lookups([], both, job(), False) == (set(), (note,))
+    # The note is about the last of several reads.
+    reads = [(large, READ), (large, READ_IN_A_LOOP)]
+    assert find_inline_lookups([], reads, job(), False) == (set(), (note,))
     small = table(THRESHOLD)
     assert find_inline_lookups([], [(small, READ_IN_A_LOOP)], job(), False) == (set(), ())
 
@@ -216,11 +216,14 @@ WORDS = "let TextVectorization have an output_sequence_length, or average the ro
     ("read", "by", "cure"),
     [
         pytest.param(
-            lambda items, each: tf.matmul(each["x"], items), "'MatMul' (MatMul)", "", id="product"
+            lambda items, features: tf.matmul(features["x"], items),
+            "'MatMul' (MatMul)",
+            "",
+            id="product",
         ),
         pytest.param(
-            lambda items, each: tf.matmul(
-                tf.cast(each["x"], tf.float64),
+            lambda items, features: tf.matmul(
+                tf.cast(features["x"], tf.float64),
                 tf.transpose(tf.cast(tf.identity(items), tf.float64)),
                 transpose_b=True,
             ),
@@ -229,20 +232,20 @@ WORDS = "let TextVectorization have an output_sequence_length, or average the ro
             id="moved",
         ),
         pytest.param(
-            lambda items, each: tf.identity(items), "'Identity' (Identity)", "", id="result"
+            lambda items, features: tf.identity(items), "'Identity' (Identity)", "", id="result"
         ),
         pytest.param(
-            lambda items, each: tf.raw_ops.ResourceGather(
-                resource=items.handle, indices=each["item"], dtype=tf.float32
+            lambda items, features: tf.raw_ops.ResourceGather(
+                resource=items.handle, indices=features["item"], dtype=tf.float32
             ),
             "'ResourceGather' (ResourceGather)",
             FIXED,
             id="gather",
         ),
         pytest.param(
-            lambda items, each: tf.raw_ops.ResourceGather(
+            lambda items, features: tf.raw_ops.ResourceGather(
                 resource=items.handle,
-                indices=tf.strings.length(tf.strings.split(each["text"]).values),
+                indices=tf.strings.length(tf.strings.split(features["text"]).values),
                 dtype=tf.float32,
             ),
             "'ResourceGather' (ResourceGather)",
@@ -250,8 +253,8 @@ WORDS = "let TextVectorization have an output_sequence_length, or average the ro
             id="gather of words",
         ),
         pytest.param(
-            lambda items, each: tf.cond(
-                tf.size(each["item"]) > 0, lambda: items + 1.0, lambda: items * 2.0
+            lambda items, features: tf.cond(
+                tf.size(features["item"]) > 0, lambda: items + 1.0, lambda: items * 2.0
             ),
             "'cond' (If)",
             "look rows up outside of tf.cond, tf.map_fn and loops",
@@ -263,10 +266,10 @@ def test_other_reads_of_a_table_name_operation_line_and_cure(
     read: Callable[[Any, Any], Any], by: str, cure: str
 ) -> None:
     items = table(20)
-    other = tf.Variable(tf.ones([20, 4]))
+    other_variable = tf.Variable(tf.ones([20, 4]))
 
-    def call(each: Any) -> dict[str, Any]:
-        return {"found": read(items, each), "other": tf.reduce_sum(other)}
+    def call(features: Any) -> dict[str, Any]:
+        return {"found": read(items, features), "other": tf.reduce_sum(other_variable)}
 
     traced = trace(call, x=numbers(20), item=ids(), text=texts())
     reads = find_other_reads(
@@ -276,10 +279,10 @@ def test_other_reads_of_a_table_name_operation_line_and_cure(
         traced.function.graph,
         {resource(items.handle): items},
     )
-    ((variable, why),) = reads
+    ((variable, missing_rule),) = reads
     assert variable is items
-    assert why.reason.startswith(
+    assert missing_rule.reason.startswith(
         f"tower 'tower' reads it by operation {by} (test_inline_tables.py:"
     )
-    assert why.cure.startswith(cure)
-    assert bool(why.cure) == bool(cure)
+    assert missing_rule.cure.startswith(cure)
+    assert bool(missing_rule.cure) == bool(cure)

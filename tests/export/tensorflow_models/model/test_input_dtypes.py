@@ -14,15 +14,17 @@ STRING = {"dtype": "string"}
 @pytest.mark.parametrize("function", ["build_2", "build_3"])
 def test_numbers_for_a_string_input_are_rejected_while_tracing(function: str) -> None:
     job = tower_recipe(f"string_inputs.py:{function}", {"title": IDS, "item": IDS})
-    told = r"input 'title' is int64 in the recipe, and the model takes string.*inputs\.title\.dtype"
-    with pytest.raises(UsageError, match=told):
+    message = (
+        r"input 'title' is int64 in the recipe, and the model takes string.*inputs\.title\.dtype"
+    )
+    with pytest.raises(UsageError, match=message):
         trace_towers(job, MODELS)
 
 
 def test_string_for_an_input_of_ids_is_rejected_while_tracing() -> None:
     job = tower_recipe("string_inputs.py:build_3", {"title": STRING, "item": STRING})
-    told = r"input 'item' is string in the recipe, and the model takes int.*inputs\.item\.dtype"
-    with pytest.raises(UsageError, match=told):
+    message = r"input 'item' is string in the recipe, and the model takes int.*inputs\.item\.dtype"
+    with pytest.raises(UsageError, match=message):
         trace_towers(job, MODELS)
 
 
@@ -36,6 +38,6 @@ def test_dtypes_that_differ_within_the_model_blame_no_input() -> None:
 def test_numbers_for_an_operation_of_strings_name_the_inputs_of_that_dtype() -> None:
     inputs = {"title": IDS, "item": {"dtype": "int32"}}
     job = tower_recipe("string_inputs.py:build_hashed", inputs)
-    told = "declares title as int64, and the model takes string: .* inputs.title.dtype"
-    with pytest.raises(NotConvertible, match=told):
+    message = "declares title as int64, and the model takes string: .* inputs.title.dtype"
+    with pytest.raises(NotConvertible, match=message):
         trace_towers(job, MODELS)

@@ -98,8 +98,8 @@ def rejected(saved: Path, output: Path, factory: str = "build", **changes: Any) 
 
 
 def arrays(file: Path) -> dict[str, Any]:
-    with np.load(file) as held:
-        return {name: held[name] for name in held.files}
+    with np.load(file) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 def check_towers(
@@ -118,17 +118,17 @@ def check_towers(
     variables = arrays(folder / "variables.npz")
     for name, tower in manifest.towers.items():
         assert {form.kind for form in tower.forms} == {"saved_model", "litert"}
-        given = {}
-        for each in tower.inputs:
-            feature = manifest.features[each.sources[0].partition("@")[0]]
-            values = expected[each.sources[0].partition("@")[0]]
+        arguments = {}
+        for tensor in tower.inputs:
+            feature = manifest.features[tensor.sources[0].partition("@")[0]]
+            values = expected[tensor.sources[0].partition("@")[0]]
             if isinstance(feature, EmbeddedFeature):
                 values = variables[tables[feature.table]][values]
-            given[each.name] = values
+            arguments[tensor.name] = values
         for form in tower.forms:
             opened = open_tower(bundle, tower.model_copy(update={"forms": (form,)}), "f32")
-            (found,) = opened.run(given).values()
-            np.testing.assert_allclose(found, expected[names[name]], rtol=1e-5, atol=1e-6)
+            (result,) = opened.run(arguments).values()
+            np.testing.assert_allclose(result, expected[names[name]], rtol=1e-5, atol=1e-6)
 
 
 TABLES = {
@@ -417,8 +417,8 @@ def test_object_path_says_which_of_two_layers_is_meant(trained: Path, tmp_path: 
     wanted = numbers @ variables["twins.left.deep.kernel"] + variables["twins.left.deep.bias"]
     tower = manifest.towers["left"]
     opened = open_tower(tmp_path / "tested" / "1", tower, "f32")
-    (found,) = opened.run({"numbers": numbers}).values()
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    (result,) = opened.run({"numbers": numbers}).values()
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_other_result_of_the_factory_is_rejected(trained: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ INPUTS: dict[str, Any] = {"history": {**IDS, "shape": [LENGTH]}, "item": IDS}
         "3_attention_mask",
     ],
 )
-def made(
+def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TracedCheckpoint:
     factory = f"attention_over_lookups.py:build_{request.param}"
@@ -61,14 +61,14 @@ def made(
 
 
 def test_mask_of_looked_up_ids_is_computed_by_the_service_and_the_tower_compiles(
-    made: TracedCheckpoint, tmp_path: Path
+    checkpoint: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    numbers = made.model.spec.features["history@indicator"]
+    numbers = checkpoint.model.spec.features["history@indicator"]
     assert isinstance(numbers, FeatureSpec)
     assert (numbers.entry.ordinal, numbers.entry.length) == (True, LENGTH)
-    assert set(made.model.spec.features) == {"history@movies", "history@indicator", "item"}
+    assert set(checkpoint.model.spec.features) == {"history@movies", "history@indicator", "item"}
 
-    _, splits = arrange_towers(made.partitioned, made.job, made.features)
+    _, splits = arrange_towers(checkpoint.partitioned, checkpoint.job, checkpoint.features)
     assert splits["tower"].parts
 
     random = np.random.default_rng(4)
@@ -78,23 +78,23 @@ def test_mask_of_looked_up_ids_is_computed_by_the_service_and_the_tower_compiles
         "history": Column(history.ravel(), np.arange(0, 40 * LENGTH + 1, LENGTH)),
         "item": Column(random.integers(95, 165, 40)),
     }
-    check_parity(made, tmp_path, Examples(40, columns))
+    check_parity(checkpoint, tmp_path, Examples(40, columns))
 
 
 @pytest.mark.slow
 def test_mask_of_looked_up_ids_is_computed_in_a_self_contained_saved_model(
-    made: TracedCheckpoint, tmp_path: Path
+    checkpoint: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    check_self_contained(made, tmp_path)
+    check_self_contained(checkpoint, tmp_path)
 
 
 def test_hashes_that_a_tower_reads_as_numbers_are_computed_by_the_service(tmp_path: Path) -> None:
     job = tower_recipe("attention_over_lookups.py:build_hashed_numbers", {"item": IDS})
-    made = save_and_trace(job, tmp_path)
-    (numbers,) = made.model.spec.features.values()
+    checkpoint = save_and_trace(job, tmp_path)
+    (numbers,) = checkpoint.model.spec.features.values()
     assert isinstance(numbers, FeatureSpec)
     assert (numbers.entry.ordinal, numbers.rule) == (True, hash_ids(10, "int64"))
-    check_parity(made, tmp_path)
+    check_parity(checkpoint, tmp_path)
 
 
 WORD = InputSection(dtype="string")
@@ -119,15 +119,15 @@ def numbers_of(
     returned = Returned(traced.results)
     call = TracedCall(Call(), traced.function, traced.inputs, {}, returned, parts, [])
     replaced = replace_looked_up_numbers(call, list(traced.results.values()))
-    told = [feature.entry.model_dump(exclude_defaults=True) for _, feature in replaced]
+    entries = [feature.entry.model_dump(exclude_defaults=True) for _, feature in replaced]
     for lookup, _ in replaced:
         lengths = [] if lookup.length is None else [lookup.length]
         assert lookup.activation.shape.as_list() == [None, *lengths, 1]
     if not values:
-        return told, None
+        return entries, None
     feeds = [lookup.activation for lookup, _ in replaced]
-    found = traced.function.prune(feeds, traced.results)(*map(tf.constant, values))
-    return told, found["result"].numpy().tolist()
+    results = traced.function.prune(feeds, traced.results)(*map(tf.constant, values))
+    return entries, results["result"].numpy().tolist()
 
 
 def hashed(words: Any, buckets: int = 10) -> Any:
@@ -151,43 +151,43 @@ def hashed_others(word: Any) -> Any:
     return tf.where(tf.equal(positions, -1), hashed(word, 4) + 3, positions)
 
 
-def ordinal(name: str, rows: int, **how: Any) -> dict[str, Any]:
+def ordinal(name: str, rows: int, **fields: Any) -> dict[str, Any]:
     """Returns what is special about the feature of a number."""
-    own = {"kind": "single", "table": "", "role": "context", "inputs": (name,)}
-    return {**own, "indicator": rows, "ordinal": True, **how}
+    defaults = {"kind": "single", "table": "", "role": "context", "inputs": (name,)}
+    return {**defaults, "indicator": rows, "ordinal": True, **fields}
 
 
 HASHED = {"ids": hash_ids(10, "string").model_dump(exclude_defaults=True)}
 
 
 def test_number_of_a_word_is_read_as_a_feature_of_one_number() -> None:
-    told, found = numbers_of(
+    entries, results = numbers_of(
         lambda inputs: tf.cast(hashed(inputs["word"]), tf.float32) * 2.0,
         [[[3.0], [5.0]]],
         word=WORD,
     )
-    assert told == [ordinal("word", 10, **HASHED)]
-    assert found == [6.0, 10.0]
+    assert entries == [ordinal("word", 10, **HASHED)]
+    assert results == [6.0, 10.0]
 
 
 def test_numbers_of_several_words_are_read_as_a_sequence() -> None:
-    told, found = numbers_of(
+    entries, results = numbers_of(
         lambda inputs: tf.cast(hashed(inputs["words"]), tf.float32),
         [[[[3.0], [5.0], [7.0]]]],
         words=WORDS,
     )
-    assert told == [ordinal("words", 10, kind="sequence", length=3, **HASHED)]
-    assert found == [[3.0, 5.0, 7.0]]
+    assert entries == [ordinal("words", 10, kind="sequence", length=3, **HASHED)]
+    assert results == [[3.0, 5.0, 7.0]]
 
 
 def test_numbers_behind_one_that_is_a_feature_are_none() -> None:
-    told, found = numbers_of(
+    entries, results = numbers_of(
         lambda inputs: tf.cast(tf.cast(hashed(inputs["word"]), tf.int32) % 5, tf.float32),
         [[[3.0]]],
         word=WORD,
     )
-    assert [feature["indicator"] for feature in told] == [5]
-    assert found == [3.0]
+    assert [feature["indicator"] for feature in entries] == [5]
+    assert results == [3.0]
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_numbers_behind_one_that_is_a_feature_are_none() -> None:
 def test_numbers_are_features_where_those_computed_from_them_are_not(
     compute: Callable[[Any], Any],
 ) -> None:
-    told, found = numbers_of(
+    entries, results = numbers_of(
         lambda inputs: compute(hashed(inputs["words"])), [[[[3.0], [7.0], [5.0]]]], words=WORDS
     )
-    assert told == [ordinal("words", 10, kind="sequence", length=3, **HASHED)]
-    assert found == [7.0]
+    assert entries == [ordinal("words", 10, kind="sequence", length=3, **HASHED)]
+    assert results == [7.0]
 
 
 def test_number_that_several_results_read_is_one_feature() -> None:
@@ -214,9 +214,9 @@ def test_number_that_several_results_read_is_one_feature() -> None:
         number = hashed(inputs["word"])
         return tf.cast(number, tf.float32) + tf.cast(number > 3, tf.float32)
 
-    told, found = numbers_of(compute, [[[3.0], [4.0]]], word=WORD)
-    assert told == [ordinal("word", 10, **HASHED)]
-    assert found == [3.0, 5.0]
+    entries, results = numbers_of(compute, [[[3.0], [4.0]]], word=WORD)
+    assert entries == [ordinal("word", 10, **HASHED)]
+    assert results == [3.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_numbers_of_unknown_shape_have_that_of_their_input(
         assert numbers.shape.rank is None
         return tf.cast(numbers, tf.float32)
 
-    told, found = numbers_of(compute, [values], word=part)
-    assert [feature["indicator"] for feature in told] == [3]
-    assert found == result
+    entries, results = numbers_of(compute, [values], word=part)
+    assert [feature["indicator"] for feature in entries] == [3]
+    assert results == result
 
 
 @pytest.mark.parametrize(
@@ -261,8 +261,8 @@ def test_numbers_of_unknown_shape_have_that_of_their_input(
 def test_number_becomes_a_feature_if_every_word_has_one_that_is_exact(
     compute: Callable[[Any], Any], rows: int | None
 ) -> None:
-    told, _ = numbers_of(lambda inputs: tf.cast(compute(inputs["word"]), tf.float32), word=WORD)
-    assert [feature["indicator"] for feature in told] == ([] if rows is None else [rows])
+    entries, _ = numbers_of(lambda inputs: tf.cast(compute(inputs["word"]), tf.float32), word=WORD)
+    assert [feature["indicator"] for feature in entries] == ([] if rows is None else [rows])
 
 
 @pytest.mark.parametrize(
@@ -292,12 +292,12 @@ def test_number_of_one_of_several_words_in_a_tensor_of_unknown_shape_is_no_featu
 
 
 def test_numbers_of_two_inputs_are_features_of_the_one_that_holds_words() -> None:
-    told, _ = numbers_of(
+    entries, _ = numbers_of(
         lambda inputs: tf.cast(hashed(inputs["word"]) * inputs["item"], tf.float32),
         item=InputSection(dtype="int64"),
         word=WORD,
     )
-    assert told == [ordinal("word", 10, **HASHED)]
+    assert entries == [ordinal("word", 10, **HASHED)]
 
 
 def test_tower_with_a_table_that_no_rule_describes_names_the_line_and_a_remedy() -> None:

@@ -52,19 +52,21 @@ def changed(
       shape: Of its activation.
       rows: What each of the new lookups gives.
     """
-    made: list[TracedLookup] = []
+    changed_lookups: list[TracedLookup] = []
 
     def call(features: Any) -> dict[str, Any]:
         activation = tf.compat.v1.placeholder(tf.float32, shape)
         table = TableFacts("items", "items", 9, 2)
-        made.append(TracedLookup("looked", table, None, (features["pair"],), activation=activation))
+        changed_lookups.append(
+            TracedLookup("looked", table, None, (features["pair"],), activation=activation)
+        )
         return {"rows": activation * 1.0}
 
     traced = trace(call, pair=ids(2))
-    lookups = change(made[0])
-    function = traced.function.prune([each.activation for each in lookups], traced.results)
-    (found,) = function(*map(tf.constant, rows)).values()
-    return lookups, found.numpy().tolist()
+    lookups = change(changed_lookups[0])
+    function = traced.function.prune([lookup.activation for lookup in lookups], traced.results)
+    (rows_of_batch,) = function(*map(tf.constant, rows)).values()
+    return lookups, rows_of_batch.numpy().tolist()
 
 
 A = [1.0, 10.0]
@@ -74,8 +76,10 @@ D = [4.0, 40.0]
 
 
 def test_lookup_of_flattened_ids_becomes_a_sequence_of_each_example() -> None:
-    (lookup,), found = changed(lambda one: [by_example(one, 2)], [None, 2], [[[A, B], [C, D]]])
-    assert found == [A, B, C, D]
+    (lookup,), result = changed(
+        lambda lookup_of_batch: [by_example(lookup_of_batch, 2)], [None, 2], [[[A, B], [C, D]]]
+    )
+    assert result == [A, B, C, D]
     assert (lookup.kind, lookup.length) == ("sequence", 2)
     assert lookup.activation.shape.as_list() == [None, 2, 2]
 
@@ -88,6 +92,8 @@ def test_lookup_of_flattened_ids_becomes_a_sequence_of_each_example() -> None:
 def test_lookup_of_several_ids_becomes_one_of_each_position(
     shape: list[int | None], rows: Any
 ) -> None:
-    lookups, found = changed(lambda one: columns_of(one, 2), shape, [[A, C], [B, D]])
-    assert found == rows
-    assert [(each.kind, each.length) for each in lookups] == [("single", None)] * 2
+    lookups, result = changed(
+        lambda lookup_of_batch: columns_of(lookup_of_batch, 2), shape, [[A, C], [B, D]]
+    )
+    assert result == rows
+    assert [(lookup.kind, lookup.length) for lookup in lookups] == [("single", None)] * 2

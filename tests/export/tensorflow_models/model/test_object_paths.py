@@ -12,14 +12,14 @@ from export.graphs.loading import tf
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
 
 
-def named(*places: tuple[str, Any], taken: tuple[str, ...] = ()) -> list[str]:
+def named(*locations: tuple[str, Any], used_names: tuple[str, ...] = ()) -> list[str]:
     """Returns the names of tables by the path and owner of each; a path of "" is not known."""
     variables = {
-        str(at): tf.Variable(tf.zeros((3, 2)), name=f"scope/v{at}/embeddings")
-        for at in range(len(places))
+        str(index): tf.Variable(tf.zeros((3, 2)), name=f"scope/v{index}/embeddings")
+        for index in range(len(locations))
     }
-    paths = {str(at): place for at, place in enumerate(places) if place[0]}
-    return [facts.name for facts in name_tables(variables, paths, set(taken)).values()]
+    paths = {str(index): location for index, location in enumerate(locations) if location[0]}
+    return [facts.name for facts in name_tables(variables, paths, set(used_names)).values()]
 
 
 class Embedding:
@@ -79,9 +79,9 @@ def test_tables_whose_names_no_file_may_have_are_numbered() -> None:
 
 def test_tables_of_one_name_have_longer_names_then_numbers() -> None:
     movies = Embedding("movies")
-    places = [(f"{part}.layer-1.embeddings", movies) for part in ("query", "candidate")]
-    assert named(*places) == ["movies", "candidate.layer-1.embeddings"]
-    assert named(("users", None), taken=("users",)) == ["users_2"]
+    locations = [(f"{part}.layer-1.embeddings", movies) for part in ("query", "candidate")]
+    assert named(*locations) == ["movies", "candidate.layer-1.embeddings"]
+    assert named(("users", None), used_names=("users",)) == ["users_2"]
     assert named(("users", None), ("users", None), ("users", None)) == [
         "users",
         "users_2",
@@ -94,6 +94,6 @@ def test_facts_of_a_table_are_its_whole_path_and_its_shape() -> None:
     paths = object_paths(model)
     ((key, (path, owner)),) = paths.items()
     assert (path, owner) == ("users.embeddings", model.users)
-    found = name_tables({key: model.users.embeddings}, paths, set())
-    assert found == {key: TableFacts("users", "users.embeddings", 5, 2)}
+    tables = name_tables({key: model.users.embeddings}, paths, set())
+    assert tables == {key: TableFacts("users", "users.embeddings", 5, 2)}
     assert object_paths(lambda inputs: inputs) == {}

@@ -108,7 +108,9 @@ def test_layer_that_only_training_calls_is_accepted(tmp_path: Path) -> None:
     assert (
         len(TrainedModel(model, checkpoint, "model").find_weights(model.trainable_variables)) == 4
     )
-    assert {left.name for left in TrainedModel(model, checkpoint, "model").unmatched_objects} <= {
+    assert {
+        unmatched.name for unmatched in TrainedModel(model, checkpoint, "model").unmatched_objects
+    } <= {
         "optimizer",
         "keras_api",
     }

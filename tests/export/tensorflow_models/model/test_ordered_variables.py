@@ -55,9 +55,7 @@ FORMS = {
 
 
 def trained(factory: str) -> Any:
-    """Returns what a factory returns, its model after a call, with values that tell weights
-    apart.
-    """
+    """Returns what a factory returns, its model after a call; no two weights have one value."""
     root = getattr(saved_in_order, factory)()
     model = getattr(root, "trained", root)
     model(IDS)
@@ -101,15 +99,15 @@ def test_model_gives_what_the_trained_one_gave_from_every_form(
     bundle = published(factory, saved(root, tmp_path / name), tmp_path)
     manifest = read_manifest(bundle)
     assert {table.rows for table in manifest.tables.values()} == {saved_in_order.ROWS}
-    given = {}
-    for each in manifest.towers["query"].inputs:
-        feature = manifest.features[each.sources[0]]
+    arguments = {}
+    for tensor in manifest.towers["query"].inputs:
+        feature = manifest.features[tensor.sources[0]]
         assert isinstance(feature, EmbeddedFeature)
         name = feature.table
         layer = getattr(model, name, None) or model.get_layer(name)
-        given[each.name] = layer.get_weights()[0][IDS[each.sources[0]]]
+        arguments[tensor.name] = layer.get_weights()[0][IDS[tensor.sources[0]]]
     opened = open_tower(bundle, manifest.towers["query"], "f32")
-    (result,) = opened.run(given).values()
+    (result,) = opened.run(arguments).values()
     expected = np.asarray(getattr(root, "served", model)(IDS))
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
@@ -126,7 +124,9 @@ def pair(
         library.layers.Dense(size, name=name, **options)
         for name, size in zip(names, sizes, strict=True)
     ]
-    return library.Model(numbers, library.layers.Concatenate()([each(numbers) for each in layers]))
+    return library.Model(
+        numbers, library.layers.Concatenate()([layer(numbers) for layer in layers])
+    )
 
 
 def nested(trainable: bool = True) -> Any:
@@ -264,7 +264,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], Change, Callable[[], Any], str]] = {
         "an object that has it as an attribute",
     ),
 }
-"""What was saved, what is changed in the file, what the factory returns, and what is told."""
+"""What was saved, what is changed in the file, what the factory returns, and the message."""
 
 
 def rejected(root: Any, file: Path) -> str:
@@ -275,13 +275,13 @@ def rejected(root: Any, file: Path) -> str:
     return re.sub(r"(embedding|lstm_cell)(_\d+)?\b(?=['/])", r"\1_N", message)
 
 
-@pytest.mark.parametrize(("save", "change", "build", "told"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(("save", "change", "build", "message"), OTHERS.values(), ids=OTHERS)
 def test_file_of_another_model_is_rejected_with_the_difference(
-    save: Callable[[], Any], change: Change, build: Callable[[], Any], told: str, tmp_path: Path
+    save: Callable[[], Any], change: Change, build: Callable[[], Any], message: str, tmp_path: Path
 ) -> None:
     file = saved(save(), tmp_path / "weights.h5")
     change(file)
-    assert rejected(build(), file) == told
+    assert rejected(build(), file) == message
 
 
 REMEDIES: dict[str, tuple[Callable[[], Any], Change, Callable[[Path], Any]]] = {
@@ -299,7 +299,7 @@ REMEDIES: dict[str, tuple[Callable[[], Any], Change, Callable[[Path], Any]]] = {
     "weights that Keras converted": (recurrent, of_cudnn, lambda file: converted(recurrent, file)),
     "file with a version": (pair, without_version, lambda file: converted(pair, file)),
 }
-"""What was saved, what is changed in the file, and the model after what a message asks for."""
+"""What was saved, what is changed in the file, and the model after the remedy of a message."""
 
 
 def converted(build: Callable[[], Any], file: Path) -> Any:
@@ -325,8 +325,8 @@ def test_remedy_of_a_message_finds_every_weight(
 def test_variable_that_two_layers_share_is_read_once_for_each(tmp_path: Path) -> None:
     model = tied()
     file = saved(model, tmp_path / "weights.h5")
-    found = find_ordered_variables(model, open_checkpoint(file))
-    assert [variable is model.weights[0] for variable, _ in found.locations] == [True, True]
+    ordered = find_ordered_variables(model, open_checkpoint(file))
+    assert [variable is model.weights[0] for variable, _ in ordered.locations] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -350,8 +350,8 @@ def test_file_tells_the_generation_of_keras_that_wrote_it(
 
 def test_numbers_that_keras_chose_may_differ(tmp_path: Path) -> None:
     file = saved(pair(names=("dense_7", "dense_3")), tmp_path / "weights.h5")
-    found = find_ordered_variables(pair(names=(None, None)), open_checkpoint(file))
-    assert [location.key.partition("/")[0] for _, location in found.locations] == [
+    ordered = find_ordered_variables(pair(names=(None, None)), open_checkpoint(file))
+    assert [location.key.partition("/")[0] for _, location in ordered.locations] == [
         "dense_7"
     ] * 2 + ["dense_3"] * 2
 
@@ -365,9 +365,9 @@ def test_object_path_of_a_file_that_holds_the_model_itself_is_rejected(tmp_path:
 
 def test_file_that_fits_several_models_is_rejected(tmp_path: Path) -> None:
     file = saved(pair(), tmp_path / "weights.h5")
-    both = SimpleNamespace(first=pair(), second=pair())
-    assert rejected(both, file) == (
+    models = SimpleNamespace(first=pair(), second=pair())
+    assert rejected(models, file) == (
         "fits several models of the SimpleNamespace that the factory returned: let it hold one of "
         "them"
     )
-    assert find_ordered_variables(SimpleNamespace(only=both.first), open_checkpoint(file))
+    assert find_ordered_variables(SimpleNamespace(only=models.first), open_checkpoint(file))

@@ -67,16 +67,16 @@ def found(
     page = job.model_dump(mode="json", exclude_unset=True) | sections
     page["checkpoint"] = {"path": "ckpt", "object_path": object_path, "layout": layout}
     tables = {
-        name: TableFacts(name, f"{name}_stored", each.shape[0], 2)
-        for name, each in variables.items()
+        name: TableFacts(name, f"{name}_stored", variable.shape[0], 2)
+        for name, variable in variables.items()
     }
     traced = TracedModel(ModelSpec(tables, {}, {}), (), root, variables)
     return recognise_tables(checkpoint, traced, type(job).model_validate(page), folder)
 
 
-def rejected(error: type[Exception], *arguments: Any, **how: Any) -> str:
+def rejected(error: type[Exception], *arguments: Any, **options: Any) -> str:
     with pytest.raises(error) as problem:
-        found(*arguments, **how)
+        found(*arguments, **options)
     return re.sub(r"\.py:\d+", ".py", str(problem.value))
 
 
@@ -194,7 +194,7 @@ def test_partitions_of_tf1_have_the_order_of_the_lookup(
     root = NamedGraph(None, "model.py:build", {"users": users})
     found_table = found(checkpoint, root, {"users": users}, tmp_path).table("users")
     assert isinstance(found_table.layout, Mod) == (mod and partitioned)
-    # The model's own lookups tell the order: there is nothing to note or to state.
+    # The model's own lookups have the order: there is nothing to note or to state.
     assert (found_table.note, found_table.stated) == ("", False)
 
 

@@ -55,21 +55,21 @@ def test_variables_are_found_as_they_were_saved_unless_the_recipe_says_how(tmp_p
     objects = by_objects(tmp_path)
     names = by_names(tmp_path, "kernel")
     orbax = open_checkpoint(single_tables.orbax(tmp_path / "orbax"))
-    found = [
+    results = [
         find_variables(job_of(), objects),
         find_variables(job_of(), names),
         find_variables(job_of(), orbax),
         find_variables(job_of(by="names"), objects),
         find_variables(job_of(by="objects"), names),
     ]
-    assert [job.checkpoint.by for job, _ in found] == [
+    assert [job.checkpoint.by for job, _ in results] == [
         "objects",
         "names",
         "objects",
         "names",
         "objects",
     ]
-    assert [opened for _, opened in found] == [objects, names, orbax, objects, names]
+    assert [opened for _, opened in results] == [objects, names, orbax, objects, names]
 
 
 def test_averages_of_names_are_those_of_their_suffix(tmp_path: Path) -> None:
@@ -86,23 +86,23 @@ def test_averages_of_an_optimizer_are_read_in_the_places_of_their_variables(tmp_
     model.fit(tf.ones([2, 3]), tf.ones([2, 2]), verbose=0)
     prefix = Path(tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt")))
     _, averaged = find_variables(job_of(averages=True), open_checkpoint(prefix))
-    (of,) = averaged.storage.averages
-    assert of == "model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
-    assert averaged.storage.averages[of] != of
+    (variable_key,) = averaged.storage.averages
+    assert variable_key == "model/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    assert averaged.storage.averages[variable_key] != variable_key
 
 
 def test_averages_that_are_not_there_are_rejected(tmp_path: Path) -> None:
     names = by_names(tmp_path, "kernel", "kernel/ExponentialMovingAverage/other")
     objects = by_objects(tmp_path)
-    why = {
+    reasons = {
         "none of its variables is called .../ExponentialMovingAverage": names,
         "no optimizer in it keeps some": objects,
     }
-    for told, checkpoint in why.items():
+    for reason, checkpoint in reasons.items():
         with pytest.raises(CheckpointError) as rejected:
             find_variables(job_of(averages=True), checkpoint)
         assert str(rejected.value) == (
-            f"checkpoint {checkpoint.prefix} has no moving averages ({told}), which "
+            f"checkpoint {checkpoint.prefix} has no moving averages ({reason}), which "
             "checkpoint.averages requests; leave it out"
         )
 

@@ -31,7 +31,7 @@ WORDS = ("red", "green", "blue")
 
 
 class Tower(keras.Model):  # type: ignore[misc, name-defined]
-    """Layers as attributes, of which no configuration of the model tells."""
+    """Layers as attributes, which no configuration of the model mentions."""
 
     def __init__(self, salt: int = 3, activation: str = "relu", factor: float = 2.0) -> None:
         super().__init__()
@@ -149,8 +149,8 @@ def test_whole_model_in_hdf5_is_compared(
 def test_vocabulary_that_the_factory_adapts_is_no_weight(tmp_path: Path) -> None:
     functional().save_weights(tmp_path / "weights.h5")
     checkpoint = open_checkpoint(tmp_path / "weights.h5")
-    found = find_ordered_variables(functional(adapt=True), checkpoint)
-    assert {location.key for _, location in found.locations} == {*checkpoint.entries}
+    ordered = find_ordered_variables(functional(adapt=True), checkpoint)
+    assert {location.key for _, location in ordered.locations} == {*checkpoint.entries}
 
 
 @pytest.mark.parametrize(

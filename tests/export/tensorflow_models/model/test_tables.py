@@ -39,9 +39,12 @@ def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_
         f"{users.rows}\ndim = {users.dim}\ncores = "
     )
     (tmp_path / "layout.toml").write_text(stated + "2\n")
-    found = tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
-    assert (found.table("users").origin, found.table("users").layout.lanes) == ("layout file", 2)
-    assert {table.name for table in found.tables} >= set(movies.tables)
+    inventory = tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
+    assert (inventory.table("users").origin, inventory.table("users").layout.lanes) == (
+        "layout file",
+        2,
+    )
+    assert {table.name for table in inventory.tables} >= set(movies.tables)
     (tmp_path / "layout.toml").write_text(stated + "3\n")
     with pytest.raises(NotConvertible, match="3 cores"):
         tables(movies, tmp_path, checkpoint={"layout": "layout.toml"})
@@ -66,26 +69,26 @@ def test_recognise_tables_by_mod_follows_the_recipe(
     write_bundle(tmp_path / "ckpt-1", values, boxes={key: boxes})
     with pytest.raises(NotConvertible, match=r"'users'.* 1 row range"):
         tables(movies, tmp_path, tables={"users": {"mod": True}})
-    found = tables(movies, tmp_path, tmp_path / "ckpt-1", tables={"users": {"mod": True}}).table(
+    table = tables(movies, tmp_path, tmp_path / "ckpt-1", tables={"users": {"mod": True}}).table(
         "users"
     )
-    assert found.layout == Mod(tuple(starts[:3]))
+    assert table.layout == Mod(tuple(starts[:3]))
     stored = open_checkpoint(tmp_path / "ckpt-1").read(key, 0, rows)
     np.testing.assert_array_equal(
-        stored[stored_rows(found.layout, np.arange(rows))], movies.tables["users"]
+        stored[stored_rows(table.layout, np.arange(rows))], movies.tables["users"]
     )
 
 
 def test_recognise_tables_of_other_code_names_the_line(
     movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    def found(other: Any, **changed: Any) -> None:
+    def found(other_model: Any, **changed: Any) -> None:
         spec = movies.model.spec
         tables = dict(spec.tables) | {"users": replace(spec.tables["users"], **changed)}
         model = replace(
             movies.model,
             spec=replace(spec, tables=tables),
-            tables=dict(movies.model.tables) | other,
+            tables=dict(movies.model.tables) | other_model,
         )
         recognise_tables(open_checkpoint(movies.prefix), model, movies.job, tmp_path)
 

@@ -30,10 +30,10 @@ INPUTS = {
 
 def job_of(*inputs: str, **towers: Any) -> ExportJob:
     """Returns a recipe of towers, of which each takes some of the inputs."""
-    given = {name: INPUTS[name] for name in inputs}
+    sections = {name: INPUTS[name] for name in inputs}
     code = {"factory": "model.py:build", "table_threshold": THRESHOLD}
     listed = towers or {"tower": {"role": "query"}}
-    return recipe("model.py:build", given, listed, {"code": code})
+    return recipe("model.py:build", sections, listed, {"code": code})
 
 
 class Model(tf.Module):  # type: ignore[misc]
@@ -66,8 +66,8 @@ def gather(table: Any, ids: Any) -> Any:
 
 def test_towers_of_one_call_share_its_trace() -> None:
     query = {"role": "query", "inputs": ["item"]}
-    again = {"role": "candidate", "inputs": ["item"]}
-    other = {"role": "candidate", "inputs": ["item", "other"]}
+    same_tower = {"role": "candidate", "inputs": ["item"]}
+    other_tower = {"role": "candidate", "inputs": ["item", "other"]}
     method = {"role": "candidate", "inputs": ["item"], "call": "score"}
 
     def calls(**towers: Any) -> int:
@@ -77,8 +77,8 @@ def test_towers_of_one_call_share_its_trace() -> None:
         return int(model.root.calls)
 
     assert calls(a=query) == 1
-    assert calls(a=query, b=again) == 1
-    assert calls(a=query, b=other) == 2
+    assert calls(a=query, b=same_tower) == 1
+    assert calls(a=query, b=other_tower) == 2
     assert calls(a=query, b=method) == 2
 
 
@@ -108,13 +108,15 @@ def test_model_has_the_tables_and_features_that_towers_need() -> None:
         "item@items": embedded("item@items", "items", inputs=("item",)),
         "item@users": embedded("item@users", "users", inputs=("item",)),
     }
-    assert {name: each is getattr(model.root, name) for name, each in model.tables.items()} == {
+    assert {
+        name: variable is getattr(model.root, name) for name, variable in model.tables.items()
+    } == {
         "items": True,
         "users": True,
     }
     (tower,) = model.towers
-    given = {"item_items": [[3.0, 5.0]], "item_users": [[0.5, 0.5]]}
-    values = [tf.constant(given[each.name]) for each in tower.spec.inputs]
+    arguments = {"item_items": [[3.0, 5.0]], "item_users": [[0.5, 0.5]]}
+    values = [tf.constant(arguments[tensor.name]) for tensor in tower.spec.inputs]
     (result,) = tower.function(*values).values()
     assert result.numpy().tolist() == [[9.5, 25.5]]
     assert (model.notes, tower.variables) == ((), ())
@@ -133,7 +135,7 @@ def test_one_feature_of_several_calls_has_one_name() -> None:
     )
     model = traced(call, job, items=11)
     assert list(model.spec.features) == ["item", "other"]
-    assert [[each.feature for each in tower.spec.inputs] for tower in model.towers] == [
+    assert [[tensor.feature for tensor in tower.spec.inputs] for tower in model.towers] == [
         ["item"],
         ["item", "other"],
     ]
@@ -143,14 +145,14 @@ def limits(call: Callable[[Any, Any], Any], *inputs: str, **rows: Any) -> dict[s
     """Returns the limits of the ids that a tower reads itself."""
     features = traced(call, job_of(*inputs), **rows).spec.features
     return {
-        name: each.entry.below for name, each in features.items() if isinstance(each, DenseSpec)
+        name: spec.entry.below for name, spec in features.items() if isinstance(spec, DenseSpec)
     }
 
 
 def test_ids_of_small_tables_inside_are_below_the_smallest() -> None:
     def call(model: Any, inputs: Any) -> Any:
-        found = gather(model.middle, inputs["item"]) + gather(model.small, inputs["item"])
-        return found + gather(model.large, inputs["item"]) + gather(model.large, inputs["other"])
+        rows = gather(model.middle, inputs["item"]) + gather(model.small, inputs["item"])
+        return rows + gather(model.large, inputs["item"]) + gather(model.large, inputs["other"])
 
     assert limits(call, "item", "other", middle=7, small=5, large=10) == {"item": 5, "other": 10}
     assert limits(call, "item", "other", middle=7, small=8, large=11) == {"item@values": 7}
@@ -160,8 +162,8 @@ def test_ids_of_which_a_tower_looks_one_up_have_no_limit() -> None:
     def call(model: Any, inputs: Any) -> Any:
         return gather(model.items, inputs["pair"][:, 0])
 
-    found = traced(call, job_of("pair"), items=5).spec.features
-    assert {name: type(each) for name, each in found.items()} == {"pair": FeatureSpec}
+    features = traced(call, job_of("pair"), items=5).spec.features
+    assert {name: type(spec) for name, spec in features.items()} == {"pair": FeatureSpec}
 
 
 def test_numbers_beside_a_lookup_have_no_limit_if_the_table_leaves() -> None:
@@ -177,15 +179,15 @@ def test_ragged_numbers_go_into_the_tower_with_a_note() -> None:
         return tf.reduce_sum(inputs["bag"] * inputs["bag_weights"], axis=1)
 
     model = traced(call, job_of("bag", "bag_weights"))
-    own = {"inputs": ("bag",)}
+    weight_inputs = {"inputs": ("bag",)}
     assert model.spec.features == {
-        "bag@padded": dense("bag@padded", "float32", (5,), take="padded", **own),
+        "bag@padded": dense("bag@padded", "float32", (5,), take="padded", **weight_inputs),
         "bag@weights": DenseSpec(
             "bag@weights",
-            dense("", "float32", (5,), take="weights", **own).entry,
+            dense("", "float32", (5,), take="weights", **weight_inputs).entry,
             "bag_weights",
         ),
-        "bag@lengths": dense("bag@lengths", "int64", (), take="lengths", **own),
+        "bag@lengths": dense("bag@lengths", "int64", (), take="lengths", **weight_inputs),
     }
     assert model.notes == (
         "input 'bag' goes into the towers, at most 5 values per example (inputs.bag.length_max)",
@@ -238,9 +240,9 @@ def test_lookup_may_be_the_result_itself(
     outputs = {"outputs": {"rows": "rows"}} if named else {}
     job = job_of("item", "other", tower={"role": "query", **outputs})
     (tower,) = traced(call, job, small=5, large=11).towers
-    given = [tf.constant(values[each.feature], each.dtype) for each in tower.spec.inputs]
-    (found,) = tower.function(*given).values()
-    assert found.numpy().tolist() == rows
+    arguments = [tf.constant(values[tensor.feature], tensor.dtype) for tensor in tower.spec.inputs]
+    (result,) = tower.function(*arguments).values()
+    assert result.numpy().tolist() == rows
 
 
 def test_variables_of_towers_have_their_first_values() -> None:
@@ -261,7 +263,7 @@ def test_variables_of_a_graph_by_names_have_some_values() -> None:
     model = trace_towers(
         job_of("pair"), Path(), build=lambda job, base: load_named("model.py:build", lambda: score)
     )
-    variables = {each.name: each.numpy() for each in model.towers[0].variables}
+    variables = {variable.name: variable.numpy() for variable in model.towers[0].variables}
     assert {name: values.shape for name, values in variables.items()} == {
         "kernel:0": (2, 3),
         "bias:0": (3,),

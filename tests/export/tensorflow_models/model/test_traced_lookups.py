@@ -52,51 +52,51 @@ LookUp = Callable[[Any], TracedLookup]
 
 def resolve(look_up: LookUp) -> list[TracedLookup]:
     """Returns the resolved lookups of a call that has one lookup."""
-    made: list[TracedLookup] = []
+    lookups: list[TracedLookup] = []
 
     def call(features: Any) -> dict[str, Any]:
-        made.append(look_up(features))
+        lookups.append(look_up(features))
         return {"nothing": tf.zeros([])}
 
     traced = trace(call, **{name: input_spec(part) for name, part in INPUTS.items()})
     returned = Returned(traced.results)
-    whole = TracedCall(Call(), traced.function, traced.inputs, {}, returned, INPUTS, made)
-    return resolve_lookups(whole, made)
+    whole = TracedCall(Call(), traced.function, traced.inputs, {}, returned, INPUTS, lookups)
+    return resolve_lookups(whole, lookups)
 
 
 FROM_END = OutsideIds(from_end=True)
 
 
-def of(*ids: Any, **how: Any) -> TracedLookup:
-    """Returns a lookup in a table that cannot stay inside a tower; `how` are its other fields."""
-    length = how.get("length")
+def of(*ids: Any, **fields: Any) -> TracedLookup:
+    """Returns a lookup in a table that cannot stay inside a tower, with these other fields."""
+    length = fields.get("length")
     shape = [None, 4] if length is None else [None, length, 4]
     activation = tf.compat.v1.placeholder(tf.float32, shape)
-    fields = {"table": ITEMS, "variable": object(), "config": CONFIG, **how}
-    return TracedLookup("looked", ids=ids, activation=activation, **fields)
+    defaults = {"table": ITEMS, "variable": object(), "config": CONFIG}
+    return TracedLookup("looked", ids=ids, activation=activation, **{**defaults, **fields})
 
 
 def variable(**attributes: Any) -> Any:
     """Returns the variable of a table that may stay inside a tower."""
     with tables_unallocated():
-        made = tf.Variable(tf.zeros([8, 4]))
+        variable_of_attributes = tf.Variable(tf.zeros([8, 4]))
     for name, value in attributes.items():
-        setattr(made, name, value)
-    return made
+        setattr(variable_of_attributes, name, value)
+    return variable_of_attributes
 
 
-def gathered(ids: Any, **how: Any) -> TracedLookup:
+def gathered(ids: Any, **fields: Any) -> TracedLookup:
     """Returns a lookup by `tf.gather`, which may stay inside a tower."""
-    return replace(of(ids, **how), gather=True)
+    return replace(of(ids, **fields), gather=True)
 
 
-def sequence(ids: Any, length: int, **how: Any) -> TracedLookup:
-    return of(ids, kind="sequence", length=length, **how)
+def sequence(ids: Any, length: int, **fields: Any) -> TracedLookup:
+    return of(ids, kind="sequence", length=length, **fields)
 
 
-def bag(ids: Any, **how: Any) -> TracedLookup:
+def bag(ids: Any, **fields: Any) -> TracedLookup:
     """Returns the sum of the rows of ragged ids."""
-    return of(ids, **{"kind": "bag", "encoding": "ragged", "combiner": "sum", **how})
+    return of(ids, **{"kind": "bag", "encoding": "ragged", "combiner": "sum", **fields})
 
 
 def ragged(values: Any, splits: Any) -> Any:
@@ -118,17 +118,17 @@ def told(lookup: TracedLookup) -> dict[str, Any]:
         entry["ids"] = describe_ids(feature.entry, feature.entry.inputs)
     if isinstance(feature.entry.ids, CrossedIds):
         entry["paddings"] = tuple(key.padding for key in feature.entry.ids.keys)
-    own = {
+    fields = {
         "weights": feature.weights,
         "ids_max": feature.ids_max,
         "keys": feature.keys,
         "has_rule": feature.has_rule,
         "has_unknown": feature.has_unknown,
     }
-    own = {name: value for name, value in own.items() if value}
+    fields = {name: value for name, value in fields.items() if value}
     dtype = {} if feature.ids_dtype == "int64" else {"ids_dtype": feature.ids_dtype}
     table = {} if entry.pop("table") == "items" else {"table": "none"}
-    return {**entry, **own, **dtype, **table}
+    return {**entry, **fields, **dtype, **table}
 
 
 LISTED = tf.lookup.StaticHashTable(
@@ -159,22 +159,22 @@ PADDED_CROSS = CrossedIds(
     ("look_up", "feature"),
     [
         pytest.param(
-            lambda each: of(each["short"]),
+            lambda inputs: of(inputs["short"]),
             {"kind": "single", "inputs": ("short",), "ids_dtype": "int32"},
             id="ids of 32 bits",
         ),
         pytest.param(
-            lambda each: of(each["one"], length=1),
+            lambda inputs: of(inputs["one"], length=1),
             {"kind": "single", "inputs": ("one",)},
             id="one id with a dimension",
         ),
         pytest.param(
-            lambda each: sequence(each["pair"], 2, filler_row=6, max_norm=2.0),
+            lambda inputs: sequence(inputs["pair"], 2, filler_row=6, max_norm=2.0),
             {"kind": "sequence", "inputs": ("pair",), "length": 2, "filler_row": 6},
             id="sequence",
         ),
         pytest.param(
-            lambda each: gathered(tf.reshape(each["pair"] % 5, [-1])),
+            lambda inputs: gathered(tf.reshape(inputs["pair"] % 5, [-1])),
             {
                 "kind": "sequence",
                 "inputs": ("pair",),
@@ -185,12 +185,12 @@ PADDED_CROSS = CrossedIds(
             id="flattened ids",
         ),
         pytest.param(
-            lambda each: gathered(each["pair"][:, 1]),
+            lambda inputs: gathered(inputs["pair"][:, 1]),
             {"kind": "single", "inputs": ("pair",), "place": 1, "places": 2},
             id="one of two ids",
         ),
         pytest.param(
-            lambda each: of(tf.cast(each["age"], tf.int64)),
+            lambda inputs: of(tf.cast(inputs["age"], tf.int64)),
             {
                 "kind": "single",
                 "inputs": ("age",),
@@ -200,7 +200,7 @@ PADDED_CROSS = CrossedIds(
             id="cast numbers",
         ),
         pytest.param(
-            lambda each: bag(each["bag"] % 5, max_norm=2.0, empty_row=3, ids_max=7, length=9),
+            lambda inputs: bag(inputs["bag"] % 5, max_norm=2.0, empty_row=3, ids_max=7, length=9),
             {
                 "kind": "bag",
                 "inputs": ("bag",),
@@ -214,7 +214,7 @@ PADDED_CROSS = CrossedIds(
             id="bag",
         ),
         pytest.param(
-            lambda each: bag(each["bag"], weights=each["bag_weights"]),
+            lambda inputs: bag(inputs["bag"], weights=inputs["bag_weights"]),
             {
                 "kind": "bag",
                 "inputs": ("bag",),
@@ -226,17 +226,17 @@ PADDED_CROSS = CrossedIds(
             id="weighted bag",
         ),
         pytest.param(
-            lambda each: bag(each["tags"], encoding="sparse", ids_max=7),
+            lambda inputs: bag(inputs["tags"], encoding="sparse", ids_max=7),
             {"kind": "bag", "inputs": ("tags",), "combiner": "sum"},
             id="sparse bag",
         ),
         pytest.param(
-            lambda each: bag(each["table"], encoding="dense"),
+            lambda inputs: bag(inputs["table"], encoding="dense"),
             {"kind": "bag", "inputs": ("table",), "combiner": "sum", "ids_max": 6},
             id="dense bag",
         ),
         pytest.param(
-            lambda each: bag(hashed(tf.strings.split(each["text"])), ids_max=3),
+            lambda inputs: bag(hashed(tf.strings.split(inputs["text"])), ids_max=3),
             {
                 "kind": "bag",
                 "inputs": ("text",),
@@ -249,8 +249,8 @@ PADDED_CROSS = CrossedIds(
             id="words of a text",
         ),
         pytest.param(
-            lambda each: of(
-                tf.strings.lower(each["text"]),
+            lambda inputs: of(
+                tf.strings.lower(inputs["text"]),
                 rule=vocabulary_ids("v"),
                 keys=(("a", "b"),),
                 unknown=Unknown(rule="row", row=2),
@@ -270,7 +270,7 @@ PADDED_CROSS = CrossedIds(
             id="words in lower case",
         ),
         pytest.param(
-            lambda each: of(tf.strings.strip(tf.strings.upper(each["text"])), rule=HASHED_TEXT),
+            lambda inputs: of(tf.strings.strip(tf.strings.upper(inputs["text"])), rule=HASHED_TEXT),
             {
                 "kind": "single",
                 "inputs": ("text",),
@@ -281,8 +281,8 @@ PADDED_CROSS = CrossedIds(
             id="stripped words",
         ),
         pytest.param(
-            lambda each: sequence(
-                hashed(tf.strings.join([each["text"], each["word"]], "-"))[:, None], 1
+            lambda inputs: sequence(
+                hashed(tf.strings.join([inputs["text"], inputs["word"]], "-"))[:, None], 1
             ),
             {
                 "kind": "single",
@@ -294,7 +294,7 @@ PADDED_CROSS = CrossedIds(
             id="joined words",
         ),
         pytest.param(
-            lambda each: of(each["item"], each["other"] % 5, rule=CROSS),
+            lambda inputs: of(inputs["item"], inputs["other"] % 5, rule=CROSS),
             {
                 "kind": "single",
                 "inputs": ("item", "other"),
@@ -305,7 +305,7 @@ PADDED_CROSS = CrossedIds(
             id="cross",
         ),
         pytest.param(
-            lambda each: of(each["item"], each["other"], rule=PADDED_CROSS),
+            lambda inputs: of(inputs["item"], inputs["other"], rule=PADDED_CROSS),
             {
                 "kind": "single",
                 "inputs": ("item", "other"),
@@ -316,7 +316,7 @@ PADDED_CROSS = CrossedIds(
             id="cross of unchanged inputs",
         ),
         pytest.param(
-            lambda each: of(each["item"], tf.cast(each["age"], tf.int64) % 5, rule=CROSS),
+            lambda inputs: of(inputs["item"], tf.cast(inputs["age"], tf.int64) % 5, rule=CROSS),
             {
                 "kind": "single",
                 "inputs": ("item", "age"),
@@ -327,7 +327,7 @@ PADDED_CROSS = CrossedIds(
             id="cross of cast numbers",
         ),
         pytest.param(
-            lambda each: of(each["item"] - 3, each["other"], rule=PADDED_CROSS),
+            lambda inputs: of(inputs["item"] - 3, inputs["other"], rule=PADDED_CROSS),
             {
                 "kind": "single",
                 "inputs": ("item", "other"),
@@ -338,17 +338,17 @@ PADDED_CROSS = CrossedIds(
             id="cross with padding of another input",
         ),
         pytest.param(
-            lambda each: of(each["item"], padding=-1),
+            lambda inputs: of(inputs["item"], padding=-1),
             {"kind": "single", "inputs": ("item",), "padding": -1},
             id="padding",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5, padding=-1),
+            lambda inputs: of(inputs["item"] % 5, padding=-1),
             {"kind": "single", "inputs": ("item",), "ids": FIFTH, "has_rule": True},
             id="padding that no id is",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5, rule=HASHED, padding=-1),
+            lambda inputs: of(inputs["item"] % 5, rule=HASHED, padding=-1),
             {
                 "kind": "single",
                 "inputs": ("item",),
@@ -358,7 +358,7 @@ PADDED_CROSS = CrossedIds(
             id="hash of computed ids",
         ),
         pytest.param(
-            lambda each: of(tf.cast(each["item"], tf.int32), rule=HASHED),
+            lambda inputs: of(tf.cast(inputs["item"], tf.int32), rule=HASHED),
             {
                 "kind": "single",
                 "inputs": ("item",),
@@ -368,12 +368,12 @@ PADDED_CROSS = CrossedIds(
             id="hash of cast ids",
         ),
         pytest.param(
-            lambda each: of(each["item"], variable=None, table=TableFacts("", "", 8, 8)),
+            lambda inputs: of(inputs["item"], variable=None, table=TableFacts("", "", 8, 8)),
             {"kind": "single", "inputs": ("item",), "indicator": 8, "table": "none"},
             id="indicator",
         ),
         pytest.param(
-            lambda each: of(each["item"], variable=None, table=TableFacts("", "", 8, 1)),
+            lambda inputs: of(inputs["item"], variable=None, table=TableFacts("", "", 8, 1)),
             {
                 "kind": "single",
                 "inputs": ("item",),
@@ -384,13 +384,13 @@ PADDED_CROSS = CrossedIds(
             id="ordinal",
         ),
         pytest.param(
-            lambda each: of(each["item"], variable=variable(), outside=FROM_END),
+            lambda inputs: of(inputs["item"], variable=variable(), outside=FROM_END),
             {"kind": "single", "inputs": ("item",), "from_end": True},
             id="from the end",
         ),
         pytest.param(
-            lambda each: of(
-                tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
+            lambda inputs: of(
+                tf.where(inputs["item"] < 0, tf.constant(7, tf.int64), inputs["item"]),
                 variable=variable(),
                 outside=FROM_END,
             ),
@@ -404,8 +404,8 @@ PADDED_CROSS = CrossedIds(
             id="no longer below 0",
         ),
         pytest.param(
-            lambda each: of(
-                tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
+            lambda inputs: of(
+                tf.where(inputs["item"] < 0, tf.constant(7, tf.int64), inputs["item"]),
                 unknown=Unknown(rule="row", row=3),
             ),
             {
@@ -419,7 +419,7 @@ PADDED_CROSS = CrossedIds(
             id="two rows of unknown ids",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5 - 3, variable=variable(), outside=FROM_END),
+            lambda inputs: of(inputs["item"] % 5 - 3, variable=variable(), outside=FROM_END),
             {
                 "kind": "single",
                 "inputs": ("item",),
@@ -430,7 +430,7 @@ PADDED_CROSS = CrossedIds(
             id="computed from the end",
         ),
         pytest.param(
-            lambda each: of(hashed(each["text"]) - 1, variable=variable(), outside=FROM_END),
+            lambda inputs: of(hashed(inputs["text"]) - 1, variable=variable(), outside=FROM_END),
             {
                 "kind": "single",
                 "inputs": ("text",),
@@ -442,27 +442,27 @@ PADDED_CROSS = CrossedIds(
             id="chain from the end",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5 - 3, variable=variable()),
+            lambda inputs: of(inputs["item"] % 5 - 3, variable=variable()),
             {"kind": "single", "inputs": ("item",), "ids": BELOW_3, "has_rule": True},
             id="computed and not from the end",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5, variable=variable(), outside=FROM_END),
+            lambda inputs: of(inputs["item"] % 5, variable=variable(), outside=FROM_END),
             {"kind": "single", "inputs": ("item",), "ids": FIFTH, "has_rule": True},
             id="computed and never negative",
         ),
         pytest.param(
-            lambda each: of(LISTED.lookup(each["text"])),
+            lambda inputs: of(LISTED.lookup(inputs["text"])),
             WORDS,
             id="list of words",
         ),
         pytest.param(
-            lambda each: of(LISTED.lookup(each["text"]), variable=variable(), outside=FROM_END),
+            lambda inputs: of(LISTED.lookup(inputs["text"]), variable=variable(), outside=FROM_END),
             {**WORDS, "ids": f"{WORDS['ids']}{FROM_THE_END}", "from_end": True},
             id="list of words from the end",
         ),
         pytest.param(
-            lambda each: of(each["item"], variable=variable(), outside=FROM_END, rule=HASHED),
+            lambda inputs: of(inputs["item"], variable=variable(), outside=FROM_END, rule=HASHED),
             {
                 "kind": "single",
                 "inputs": ("item",),
@@ -479,9 +479,9 @@ def test_lookup_of_an_input_becomes_one_feature(look_up: LookUp, feature: dict[s
     assert lookup.missing_rule is None
 
 
-def within_8(ids: Any, other: int) -> Any:
+def within_8(ids: Any, other_row: int) -> Any:
     inside = (ids >= 0) & (ids < 8)
-    return tf.where(inside, ids, tf.constant(other, ids.dtype))
+    return tf.where(inside, ids, tf.constant(other_row, ids.dtype))
 
 
 @pytest.mark.parametrize(
@@ -506,9 +506,9 @@ def test_recipe_may_state_a_rule_where_the_model_keeps_the_rows(
 
 def test_feature_has_the_encoding_of_its_lookup() -> None:
     lookups = [
-        resolve(lambda each: bag(each["bag"])),
-        resolve(lambda each: bag(each["tags"], encoding="sparse")),
-        resolve(lambda each: of(each["item"])),
+        resolve(lambda inputs: bag(inputs["bag"])),
+        resolve(lambda inputs: bag(inputs["tags"], encoding="sparse")),
+        resolve(lambda inputs: of(inputs["item"])),
     ]
     features = [lookup.feature for (lookup,) in lookups]
     assert [feature and feature.encoding for feature in features] == ["ragged", "sparse", "dense"]
@@ -518,11 +518,12 @@ def test_feature_has_the_encoding_of_its_lookup() -> None:
     "look_up",
     [
         pytest.param(
-            lambda each: sequence(tf.stack([each["item"], each["other"] % 5], 1), 2), id="sequence"
+            lambda inputs: sequence(tf.stack([inputs["item"], inputs["other"] % 5], 1), 2),
+            id="sequence",
         ),
         pytest.param(
-            lambda each: gathered(
-                tf.reshape(tf.stack([each["item"], each["other"] % 5], 1), [-1]),
+            lambda inputs: gathered(
+                tf.reshape(tf.stack([inputs["item"], inputs["other"] % 5], 1), [-1]),
             ),
             id="flattened",
         ),
@@ -534,7 +535,7 @@ def test_lookup_of_several_inputs_becomes_a_feature_of_each(look_up: LookUp) -> 
         {"kind": "single", "inputs": ("item",)},
         {"kind": "single", "inputs": ("other",), "ids": FIFTH, "has_rule": True},
     ]
-    assert [each.activation.shape.as_list() for each in lookups] == [[None, 4], [None, 4]]
+    assert [lookup.activation.shape.as_list() for lookup in lookups] == [[None, 4], [None, 4]]
 
 
 LINE = r"\(test_traced_lookups\.py:\d+\)"
@@ -548,41 +549,41 @@ DENSE_ROWS = (
 )
 
 
-def bit_counts(each: Any) -> Any:
+def bit_counts(inputs: Any) -> Any:
     """Returns ids that nothing in a bundle computes."""
-    return tf.cast(tf.raw_ops.PopulationCount(x=each["item"]), each["item"].dtype)
+    return tf.cast(tf.raw_ops.PopulationCount(x=inputs["item"]), inputs["item"].dtype)
 
 
-def counted(each: Any, **how: Any) -> TracedLookup:
+def counted(inputs: Any, **fields: Any) -> TracedLookup:
     """Returns a lookup of ids that nothing in a bundle computes."""
-    return of(bit_counts(each), **how)
+    return of(bit_counts(inputs), **fields)
 
 
 @pytest.mark.parametrize(
-    ("look_up", "why", "cure"),
+    ("look_up", "reason", "cure"),
     [
         pytest.param(
-            lambda each: counted(each, gather=True),
+            lambda inputs: counted(inputs, gather=True),
             rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="gather",
         ),
         pytest.param(
-            lambda each: counted(each, variable=variable()),
+            lambda inputs: counted(inputs, variable=variable()),
             rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="lookup",
         ),
         pytest.param(
-            lambda each: gathered(tf.concat([each["item"], each["other"]], 0)),
+            lambda inputs: gathered(tf.concat([inputs["item"], inputs["other"]], 0)),
             rf"computed by operation 'concat' \(ConcatV2\) {LINE} of the model",
             SEPARATE,
             id="ids of two inputs after each other",
         ),
         pytest.param(
-            lambda each: gathered(
+            lambda inputs: gathered(
                 tf.reshape(
-                    tf.stack([each["item"], each["item"] * each["other"]], 1),
+                    tf.stack([inputs["item"], inputs["item"] * inputs["other"]], 1),
                     [-1],
                 )
             ),
@@ -591,25 +592,27 @@ def counted(each: Any, **how: Any) -> TracedLookup:
             id="one of two ids",
         ),
         pytest.param(
-            lambda each: gathered(tf.reshape(each["quad"], [-1, 2]), kind="sequence", length=2),
+            lambda inputs: gathered(tf.reshape(inputs["quad"], [-1, 2]), kind="sequence", length=2),
             r"those of input 'quad', \(4,\) in each example, in a tensor of shape \(None, 2\)",
             "keep each example's ids together",
             id="sequences of parts of an example",
         ),
         pytest.param(
-            lambda each: gathered(tf.reshape(each["pair"], [-1, 1]), length=1),
+            lambda inputs: gathered(tf.reshape(inputs["pair"], [-1, 1]), length=1),
             r"those of input 'pair', \(2,\) in each example, in a tensor of shape \(None, 1\)",
             "keep each example's ids together",
             id="single ids of an example with two",
         ),
         pytest.param(
-            lambda each: gathered(each["bag"].values),
+            lambda inputs: gathered(inputs["bag"].values),
             "those of input 'bag', whose ragged rows it reads",
             DENSE_ROWS,
             id="values of ragged rows",
         ),
         pytest.param(
-            lambda each: bag(each["bag"], weights=each["bag_weights"] * 2.0, variable=variable()),
+            lambda inputs: bag(
+                inputs["bag"], weights=inputs["bag_weights"] * 2.0, variable=variable()
+            ),
             rf"looked up with weights that are computed by operation 'Mul' \(Mul\) {LINE} of the "
             "model",
             "give it an input of weights",
@@ -618,12 +621,12 @@ def counted(each: Any, **how: Any) -> TracedLookup:
     ],
 )
 def test_lookup_that_no_rule_describes_stays_inside_and_says_why(
-    look_up: LookUp, why: str, cure: str
+    look_up: LookUp, reason: str, cure: str
 ) -> None:
     (lookup,) = resolve(look_up)
     assert lookup.feature is None
     assert isinstance(lookup.missing_rule, MissingRule)
-    assert re.fullmatch(why, lookup.missing_rule.reason)
+    assert re.fullmatch(reason, lookup.missing_rule.reason)
     assert lookup.missing_rule.cure == cure
 
 
@@ -634,17 +637,17 @@ NO_PADDING = (
 
 
 @pytest.mark.parametrize(
-    ("look_up", "why", "cure"),
+    ("look_up", "reason", "cure"),
     [
         pytest.param(
-            lambda each: counted(each, variable=variable(mod=True)),
+            lambda inputs: counted(inputs, variable=variable(mod=True)),
             rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="partitions by remainder",
         ),
         pytest.param(
-            lambda each: counted(
-                each,
+            lambda inputs: counted(
+                inputs,
                 variable=variable(),
                 rule=vocabulary_ids("v"),
                 keys=((1, 2),),
@@ -654,67 +657,69 @@ NO_PADDING = (
             id="vocabulary",
         ),
         pytest.param(
-            lambda each: of(each["other"], bit_counts(each), rule=CROSS, variable=variable()),
+            lambda inputs: of(inputs["other"], bit_counts(inputs), rule=CROSS, variable=variable()),
             rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="cross",
         ),
         pytest.param(
-            lambda each: sequence(tf.tile(hashed(each["text"] + each["word"])[:, None], [1, 2]), 2),
+            lambda inputs: sequence(
+                tf.tile(hashed(inputs["text"] + inputs["word"])[:, None], [1, 2]), 2
+            ),
             rf"computed by operation 'Tile' \(Tile\) {LINE} of the model",
             SEPARATE,
             id="joined words twice",
         ),
         pytest.param(
-            lambda each: bag(ragged(each["bag"].values, each["bag"].row_splits * 2)),
+            lambda inputs: bag(ragged(inputs["bag"].values, inputs["bag"].row_splits * 2)),
             rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
             UNCHANGED,
             id="computed splits",
         ),
         pytest.param(
-            lambda each: bag(ragged(each["bag"].values, each["another"].row_splits)),
+            lambda inputs: bag(ragged(inputs["bag"].values, inputs["another"].row_splits)),
             "put together from inputs another and bag",
             UNCHANGED,
             id="splits of another input",
         ),
         pytest.param(
-            lambda each: bag(ragged(each["tags"].values, each["tags"].dense_shape)),
+            lambda inputs: bag(ragged(inputs["tags"].values, inputs["tags"].dense_shape)),
             r"computed by 'tags' \(extent\) of the model",
             UNCHANGED,
             id="splits that are no splits",
         ),
         pytest.param(
-            lambda each: bag(ragged(each["item"], each["bag"].row_splits)),
+            lambda inputs: bag(ragged(inputs["item"], inputs["bag"].row_splits)),
             "computed by 'item' of the model",
             UNCHANGED,
             id="rows of dense ids",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5 - 3, rule=HASHED, padding=-1),
+            lambda inputs: of(inputs["item"] % 5 - 3, rule=HASHED, padding=-1),
             "computed, and may be -1, which their column takes for no id",
             NO_PADDING,
             id="padding that a hashed id may be",
         ),
         pytest.param(
-            lambda each: of(each["item"], each["other"] % 5 - 3, rule=PADDED_CROSS),
+            lambda inputs: of(inputs["item"], inputs["other"] % 5 - 3, rule=PADDED_CROSS),
             "computed, and may be -1, which their column takes for no id",
             NO_PADDING,
             id="padding that a crossed id may be",
         ),
         pytest.param(
-            lambda each: of(tf.strings.strip(each["text"]), rule=HASHED_TEXT, padding=""),
+            lambda inputs: of(tf.strings.strip(inputs["text"]), rule=HASHED_TEXT, padding=""),
             "computed, and may be '', which their column takes for no id",
             NO_PADDING,
             id="padding that a stripped text may be",
         ),
         pytest.param(
-            lambda each: of(each["bag"].values),
+            lambda inputs: of(inputs["bag"].values),
             "those of input 'bag', whose ragged rows it reads",
             DENSE_ROWS,
             id="values of ragged rows",
         ),
         pytest.param(
-            lambda each: sequence(tf.reshape(each["quad"], [-1, 2]), 2),
+            lambda inputs: sequence(tf.reshape(inputs["quad"], [-1, 2]), 2),
             r"those of input 'quad', \(4,\) in each example, in a tensor of shape \(None, 2\)",
             "keep each example's ids together",
             id="sequences of parts of an example",
@@ -722,13 +727,13 @@ NO_PADDING = (
     ],
 )
 def test_lookup_that_can_neither_leave_nor_stay_is_rejected(
-    look_up: LookUp, why: str, cure: str
+    look_up: LookUp, reason: str, cure: str
 ) -> None:
-    told = (
-        rf"ids of feature 'looked' are {why}, not an unchanged input; {re.escape(cure)}; your own "
-        r"rule from id to row can be stated in the recipe's features\.<input>\.ids"
+    message = (
+        rf"ids of feature 'looked' are {reason}, not an unchanged input; {re.escape(cure)}; your "
+        r"own rule from id to row can be stated in the recipe's features\.<input>\.ids"
     )
-    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+    with pytest.raises(NotConvertible, match=rf"\A{message}\Z"):
         resolve(look_up)
 
 
@@ -736,26 +741,26 @@ def test_lookup_that_can_neither_leave_nor_stay_is_rejected(
     ("look_up", "error", "message"),
     [
         pytest.param(
-            lambda each: of(each["age"]),
+            lambda inputs: of(inputs["age"]),
             NotConvertible,
             "input 'age' is float32, and feature 'looked' takes it as ids",
             id="numbers",
         ),
         pytest.param(
-            lambda each: of(each["text"]),
+            lambda inputs: of(inputs["text"]),
             NotConvertible,
             "input 'text' is string, and feature 'looked' takes it as ids",
             id="texts",
         ),
         pytest.param(
-            lambda each: bag(each["bag"], weights=each["loads"]),
+            lambda inputs: bag(inputs["bag"], weights=inputs["loads"]),
             UsageError,
             "input 'loads' holds the weights of 'bag' in feature 'looked'; write "
             'inputs.loads.weights_for = "bag"',
             id="undeclared weights",
         ),
         pytest.param(
-            lambda each: bag(each["bag"], weights=each["bag_weights"] * 2.0),
+            lambda inputs: bag(inputs["bag"], weights=inputs["bag_weights"] * 2.0),
             NotConvertible,
             "weights of feature 'looked' are computed by operation 'Mul' (Mul) LINE of the model, "
             "not an unchanged input; give the model an input that holds them",

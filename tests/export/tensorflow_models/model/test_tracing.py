@@ -65,14 +65,16 @@ def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> Non
     )
     (tower,) = model.towers
     assert {output.shape for output in tower.spec.outputs} == {(None,)}
-    assert {tuple(each.shape) for each in tower.function.structured_outputs.values()} == {(None,)}
+    assert {tuple(output.shape) for output in tower.function.structured_outputs.values()} == {
+        (None,)
+    }
     for items in ([2], [2, 3]):
-        found = {
-            name: each.numpy().tolist()
-            for name, each in tower.function(tf.constant(items, tf.int64)).items()
+        results = {
+            name: output.numpy().tolist()
+            for name, output in tower.function(tf.constant(items, tf.int64)).items()
         }
-        squares = [float(each * each) for each in items]
-        assert found == {"number": squares, "whole": squares, "score": items}
+        squares = [float(item * item) for item in items]
+        assert results == {"number": squares, "whole": squares, "score": items}
 
 
 def test_trace_towers_small_keras_embedding_stays_inside() -> None:
@@ -285,5 +287,9 @@ def test_trace_towers_numbers_of_an_input_with_a_rule_of_the_recipe_are_its_rows
 @pytest.mark.parametrize("function", ["build_large_keras_table", "build_called_keras_table"])
 def test_large_keras_embedding_stays_inside_where_it_may(function: str) -> None:
     traced = trace_towers(one_table_recipe(function), MODELS, inside=True)
-    assert {tuple(each.shape) for each in traced.towers[0].variables} == {(20_000, 4), (4, 4), (4,)}
+    assert {tuple(variable.shape) for variable in traced.towers[0].variables} == {
+        (20_000, 4),
+        (4, 4),
+        (4,),
+    }
     assert not traced.spec.tables

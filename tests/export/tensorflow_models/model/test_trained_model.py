@@ -77,7 +77,7 @@ def test_find_weights_gives_the_keys_of_the_variables_that_are_asked_for(tmp_pat
     checkpoint = saved(tmp_path, model=Block(kernel=[2, 3], bias=[3]))
     model = Block(kernel=[2, 3], bias=[3], more=[4])
     trained = TrainedModel(model, checkpoint, "model")
-    assert [(id(each), which) for each, which in trained.find_weights([model.bias])] == [
+    assert [(id(variable), key) for variable, key in trained.find_weights([model.bias])] == [
         (id(model.bias), key("model", "bias"))
     ]
     trained.restore_weights([model.kernel, model.bias])
@@ -205,28 +205,28 @@ def test_places_are_those_below_the_object_path(path: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "message"),
     [
         ("other", "there is no 'other' among model, step"),
         ("model.block", "there is no 'block' among bias, kernel"),
         ("model.kernel.value", "there is no 'value' among no attributes"),
     ],
 )
-def test_object_path_that_is_not_there_is_rejected(path: str, told: str, tmp_path: Path) -> None:
+def test_object_path_that_is_not_there_is_rejected(path: str, message: str, tmp_path: Path) -> None:
     block = Block(kernel=[2, 3], bias=[3])
     checkpoint = saved(tmp_path, step=tf.Variable(1), model=block)
     assert rejected(TrainedModel(block, checkpoint, path)) == (
-        f"checkpoint PREFIX has no object {path!r} (checkpoint.object_path): {told}"
+        f"checkpoint PREFIX has no object {path!r} (checkpoint.object_path): {message}"
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"), [("TensorFlow", "by variable names"), ("Orbax", "by Orbax")]
+    ("kind", "method"), [("TensorFlow", "by variable names"), ("Orbax", "by Orbax")]
 )
-def test_checkpoint_without_objects_is_rejected(kind: Any, how: str) -> None:
+def test_checkpoint_without_objects_is_rejected(kind: Any, method: str) -> None:
     checkpoint = Checkpoint(Path("model.keras"), Listing("", {}, Storage(kind=kind)), "saved")
     assert rejected(TrainedModel(Block(), checkpoint, "")) == (
-        f"checkpoint PREFIX was saved {how}, without an object graph, which is needed to find a "
+        f"checkpoint PREFIX was saved {method}, without an object graph, which is needed to find a "
         "model's weights; load it into the model and save that with tf.train.Checkpoint, or export "
         "tables (rowcast-export tables); for TF1 code, let the factory return a function that "
         "builds the graph"
@@ -266,16 +266,18 @@ def test_place_of_a_variable_with_several_objects_is_the_one_that_was_saved(
     model = Block(**{names[0]: [2]})
     variable = getattr(model, names[0])
     setattr(model, names[1], Wrapper(variable))
-    places = TrainedModel(model, checkpoint, "model").locations
-    assert places == {resource(variable.handle): VariableLocation(names[0], key("model", names[0]))}
+    locations = TrainedModel(model, checkpoint, "model").locations
+    assert locations == {
+        resource(variable.handle): VariableLocation(names[0], key("model", names[0]))
+    }
 
 
 def test_holder_of_a_variable_is_the_first_object_that_was_saved_with_it(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, net=Block(kernel=[2]), other=Block(bias=[2]))
     model = Block(kernel=[2], bias=[2], more=[2])
     trained = TrainedModel(model, checkpoint, "")
-    found = [trained.holder_of(each) for each in (model.kernel, model.bias, model.more)]
-    assert found == ["net", "other", ""]
+    holders = [trained.holder_of(variable) for variable in (model.kernel, model.bias, model.more)]
+    assert holders == ["net", "other", ""]
 
 
 def test_table_keys_are_those_of_tables_that_were_saved(tmp_path: Path) -> None:
@@ -375,11 +377,11 @@ def test_restore_model_assigns_all_but_the_tables_that_stay_where_they_are(tmp_p
     with h5py.File(tmp_path / "model.weights.h5", "w") as file:
         file.create_dataset("layers/embedding/vars/0", data=np.ones((4, 2), np.float32))
         file.create_dataset("layers/dense/vars/0", data=kernel)
-    with tables_unallocated() as made:
+    with tables_unallocated() as placeholders:
         dense = keras.layers.Dense(2, use_bias=False)
         model = keras.Sequential([keras.layers.Embedding(4, 2), dense])
         model.build((None, 1))
-    table, restored = made
+    table, restored = placeholders
     table.restored = False
 
     TrainedModel(model, open_checkpoint(tmp_path / "model.weights.h5"), "").restore_model()

@@ -37,12 +37,12 @@ def graph(**objects: str) -> ObjectGraph:
     for children in objects.values():
         placed: dict[str, int] = {}
         for child in children.split():
-            name, _, of = child.partition("=")
-            of = of or name
-            if of not in numbers:
-                numbers[of] = len(objects) + len(leaves)
-                leaves.append(Node({}, f"key of {of}", "", ()))
-            placed[name] = numbers[of]
+            name, _, parent = child.partition("=")
+            parent = parent or name
+            if parent not in numbers:
+                numbers[parent] = len(objects) + len(leaves)
+                leaves.append(Node({}, f"key of {parent}", "", ()))
+            placed[name] = numbers[parent]
         nodes.append(Node(placed, "", "", ()))
     return ObjectGraph((*nodes, *leaves))
 
@@ -57,25 +57,25 @@ def test_walk_gives_every_object_once_the_nearest_first() -> None:
     kernel = variable()
     model = holder(deep=holder(block=holder(kernel=kernel)), near=kernel)
     saved = graph(root="deep near=kernel", deep="block", block="kernel")
-    found = {each.path: each for each in walk(model, saved, 0)}
-    assert list(found) == ["", "deep", "near", "deep.block"]
-    assert {path: each.node for path, each in found.items()} == {
+    objects = {walked.path: walked for walked in walk(model, saved, 0)}
+    assert list(objects) == ["", "deep", "near", "deep.block"]
+    assert {path: walked.node for path, walked in objects.items()} == {
         "": 0,
         "deep": 1,
         "near": 3,
         "deep.block": 2,
     }
-    assert found["near"].resource == resource(kernel.handle)
-    assert found["near"].owner is model
-    assert (found["deep"].resource, found["deep"].children) == ("", ("block",))
-    assert found["deep.block"].children == ("kernel",)
+    assert objects["near"].resource == resource(kernel.handle)
+    assert objects["near"].owner is model
+    assert (objects["deep"].resource, objects["deep"].children) == ("", ("block",))
+    assert objects["deep.block"].children == ("kernel",)
 
 
 def test_walk_follows_the_graph_as_far_as_it_goes() -> None:
     model = holder(deep=holder(block=holder()), other=holder())
-    found = {each.path: each.node for each in walk(model, graph(root="deep", deep=""), 0)}
-    assert found == {"": 0, "deep": 1, "other": None, "deep.block": None}
-    assert {each.node for each in walk(model, graph(root="deep", deep=""))} == {None}
+    objects = {walked.path: walked.node for walked in walk(model, graph(root="deep", deep=""), 0)}
+    assert objects == {"": 0, "deep": 1, "other": None, "deep.block": None}
+    assert {walked.node for walked in walk(model, graph(root="deep", deep=""))} == {None}
 
 
 class Listed(keras.Model):  # type: ignore[misc]
@@ -86,10 +86,10 @@ class Listed(keras.Model):  # type: ignore[misc]
 
 def test_walk_without_a_graph_finds_layers_of_keras_3_in_lists() -> None:
     model = Listed()
-    paths = {each.path for each in walk(model)}
+    paths = {walked.path for walked in walk(model)}
     assert {"first", "b"} <= paths
     saved = graph(root="first")
-    assert "b" not in {each.path for each in walk(model, saved, 0)}
+    assert "b" not in {walked.path for walked in walk(model, saved, 0)}
 
 
 class Connection(tf.Module):  # type: ignore[misc]
@@ -106,9 +106,9 @@ def test_walk_reads_attributes_of_layers_and_variables_alone() -> None:
     model = Listed()
     model.compile("adam", loss="mse")  # which keeps a dict of layers
     model.connection = Connection()
-    found = {each.path: each for each in walk(model)}
-    assert {"first", "b", "connection"} <= found.keys()
-    assert found["connection"].resource == ""
+    objects = {walked.path: walked for walked in walk(model)}
+    assert {"first", "b", "connection"} <= objects.keys()
+    assert objects["connection"].resource == ""
 
 
 def test_walk_finds_what_checkpoints_of_tensorflow_cannot_hold() -> None:
@@ -116,10 +116,10 @@ def test_walk_finds_what_checkpoints_of_tensorflow_cannot_hold() -> None:
     model = holder(parts=holder(by_number={0: kernel, 1: 7}), listed=[variable()])
     replaced = variable()
     model.listed[0] = replaced
-    found = {each.path: each for each in walk(model)}
-    assert found["parts.by_number.0"].resource == resource(kernel.handle)
-    assert found["listed.0"].resource == resource(replaced.handle)
-    assert "parts.by_number.1" not in found
+    objects = {walked.path: walked for walked in walk(model)}
+    assert objects["parts.by_number.0"].resource == resource(kernel.handle)
+    assert objects["listed.0"].resource == resource(replaced.handle)
+    assert "parts.by_number.1" not in objects
 
 
 @pytest.mark.parametrize(

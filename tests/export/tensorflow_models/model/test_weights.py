@@ -125,7 +125,7 @@ def test_find_weights_of_listed_keras_3_layers_follows_the_cure_of_its_message(
         checkpoint = open_checkpoint(
             Path(tf.train.Checkpoint(model=model).write(str(tmp_path / f"ckpt-{saved}")))
         )
-        variables = [each.value for each in model.variables]
+        variables = [variable.value for variable in model.variables]
         if saved:
             assert len(TrainedModel(model, checkpoint, "model").find_weights(variables)) == 6
         else:

@@ -35,9 +35,9 @@ def inputs(keyed: bool = False, **columns: Column) -> tuple[ReferenceInputs, lis
 
 
 def test_read_rows_reads_each_row_once_and_gives_zeros_outside() -> None:
-    given, read = inputs()
+    reference_inputs, read = inputs()
     ids = np.array([[3, 0], [-1, 4], [3, 3]])
-    assert read_rows(ITEMS, ids, given).tolist() == [
+    assert read_rows(ITEMS, ids, reference_inputs).tolist() == [
         [[4, 40], [1, 10]],
         [[0, 0], [0, 0]],
         [[4, 40], [4, 40]],
@@ -46,8 +46,12 @@ def test_read_rows_reads_each_row_once_and_gives_zeros_outside() -> None:
 
 
 def test_read_rows_by_key_takes_keys_beyond_the_number_of_rows() -> None:
-    given, read = inputs(keyed=True)
-    assert read_rows(ITEMS, np.array([302, 101, -1]), given).tolist() == [[3, 30], [2, 20], [0, 0]]
+    reference_inputs, read = inputs(keyed=True)
+    assert read_rows(ITEMS, np.array([302, 101, -1]), reference_inputs).tolist() == [
+        [3, 30],
+        [2, 20],
+        [0, 0],
+    ]
     assert read == [("items", [0, 101, 302])]
 
 
@@ -71,24 +75,26 @@ def test_pooled_combines_the_rows_of_each_example(
     columns: dict[str, Any] = {"bag": BAG}
     if weights is not None:
         columns["loads"] = Column(np.array(weights, np.float32), BAG.offsets)
-    given, _ = inputs(**columns)
+    reference_inputs, _ = inputs(**columns)
     table = PooledTable("stored_items", 4, 2, combiner)
-    found = pooled("bag", Bag(table, None if weights is None else "loads"), given, MODEL)
-    assert found.dtype == np.float32
+    activations = pooled(
+        "bag", Bag(table, None if weights is None else "loads"), reference_inputs, MODEL
+    )
+    assert activations.dtype == np.float32
     expected = np.array([[first, 10 * first], [0, 0], [third, 10 * third]])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(activations, expected, rtol=1e-6)
 
 
 def test_pooled_of_a_table_that_no_tower_needs_is_zeros() -> None:
-    given, read = inputs(bag=BAG)
-    found = pooled("bag", Bag(PooledTable("other", 9, 2, "sum")), given, MODEL)
-    assert found.tolist() == [[0, 0]] * 3
+    reference_inputs, read = inputs(bag=BAG)
+    activations = pooled("bag", Bag(PooledTable("other", 9, 2, "sum")), reference_inputs, MODEL)
+    assert activations.tolist() == [[0, 0]] * 3
     assert not read
 
 
 def test_dense_input_is_filled_up_with_its_padding() -> None:
     job = tower_recipe("model.py:build", {"item": {**IDS, "shape": [2]}})
-    given, _ = inputs(item=Column(np.array([1, 2, 3]), np.array([0, 2, 3, 3])))
-    found = dense_input("item", job, given)
-    assert found.dtype == np.int64
-    assert found.tolist() == [[1, 2], [3, 7], [7, 7]]
+    reference_inputs, _ = inputs(item=Column(np.array([1, 2, 3]), np.array([0, 2, 3, 3])))
+    ids = dense_input("item", job, reference_inputs)
+    assert ids.dtype == np.int64
+    assert ids.tolist() == [[1, 2], [3, 7], [7, 7]]

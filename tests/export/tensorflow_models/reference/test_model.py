@@ -124,8 +124,8 @@ def run(
     prefix = prefix or written(folder)
     spec = ModelSpec(
         {"items": ITEMS},
-        {each.name: each for each in features},
-        {each.name: each for each in towers},
+        {feature.name: feature for feature in features},
+        {tower.name: tower for tower in towers},
     )
 
     def read_rows(table: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -141,18 +141,18 @@ def run(
 
 
 def test_run_gives_the_outputs_of_each_tower_as_float32(tmp_path: Path) -> None:
-    found = run(tmp_path, PAIR, AGES)
+    results = run(tmp_path, PAIR, AGES)
     listed = {
         name: {output: values.tolist() for output, values in outputs.items()}
-        for name, outputs in found.results.items()
+        for name, outputs in results.results.items()
     }
     assert listed == {
         # Rows are read from the tables, and the kernel from the checkpoint.
         "pair": {"product": [[8, 120], [2, 30], [0, 0]], "total": [128, 32, 0]},
         "ages": {"result": [5, 100, 150]},
     }
-    assert found.results["pair"]["product"].dtype == np.float32
-    assert found.expected_numbers == {}
+    assert results.results["pair"]["product"].dtype == np.float32
+    assert results.expected_numbers == {}
 
 
 def test_run_of_one_tower_makes_no_other_call(tmp_path: Path) -> None:
@@ -160,36 +160,36 @@ def test_run_of_one_tower_makes_no_other_call(tmp_path: Path) -> None:
 
 
 def test_run_finds_rows_of_keyed_tables_beyond_their_size(tmp_path: Path) -> None:
-    found = run(tmp_path, PAIR, keyed=frozenset({"items"}), items=(103, 0, 201))
-    assert found.results["pair"]["total"].tolist() == [128, 32, 64]
+    results = run(tmp_path, PAIR, keyed=frozenset({"items"}), items=(103, 0, 201))
+    assert results.results["pair"]["total"].tolist() == [128, 32, 64]
 
 
 @pytest.mark.parametrize("path", ["model", "saved.model", "saved/model"])
 def test_run_restores_the_model_from_its_place_in_the_checkpoint(path: str, tmp_path: Path) -> None:
     job = job_of(tmp_path, object_path=path)
     prefix = written(tmp_path, path.replace("/", "."))
-    found = run(tmp_path, AGES, job=job, prefix=prefix)
-    assert found.results["ages"]["result"].tolist() == [5, 100, 150]
+    results = run(tmp_path, AGES, job=job, prefix=prefix)
+    assert results.results["ages"]["result"].tolist() == [5, 100, 150]
 
 
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_run_runs_compiled_functions_as_python_on_the_cpu(eagerly: bool, tmp_path: Path) -> None:
     tf.config.run_functions_eagerly(eagerly)
     try:
-        found = run(tmp_path, tower("checked", "checked", "age"))
+        results = run(tmp_path, tower("checked", "checked", "age"))
         assert tf.config.functions_run_eagerly() == eagerly
     finally:
         tf.config.run_functions_eagerly(False)
-    assert found.results["checked"]["result"].tolist() == [1, 20, 30]
+    assert results.results["checked"]["result"].tolist() == [1, 20, 30]
 
 
 def test_run_of_a_call_that_raises_says_where(tmp_path: Path) -> None:
     line = CODE[: CODE.index("raise ValueError")].count("\n") + 1
     with pytest.raises(NotConvertible) as rejected:
         run(tmp_path, tower("raises", "raises", "age"))
-    shown = ("ValueError: no such way " + "x" * 400)[:300]
+    message = ("ValueError: no such way " + "x" * 400)[:300]
     assert str(rejected.value) == (
-        f"call 'raises' raised an error on the examples (model.py:{line}): {shown}...; the "
+        f"call 'raises' raised an error on the examples (model.py:{line}): {message}...; the "
         "examples are made up: if the model does not take every value, write some that callers "
         "would send, and name their file as verify.examples"
     )
@@ -200,8 +200,8 @@ def test_run_passes_our_own_errors_on(error: Exception, tmp_path: Path) -> None:
     job = job_of(tmp_path)
     name = type(error).__name__
     module = "export.errors" if name == "UsageError" else "bundle.errors"
-    own = f"from {module} import {name}\n        raise {name}('as it is')"
-    (tmp_path / "model.py").write_text(CODE.replace("raise ERROR", own))
+    source = f"from {module} import {name}\n        raise {name}('as it is')"
+    (tmp_path / "model.py").write_text(CODE.replace("raise ERROR", source))
     with pytest.raises(type(error), match=r"\Aas it is\Z"):
         run(tmp_path, tower("rejects", "rejects", "age"), job=job)
 
@@ -212,17 +212,19 @@ def test_run_of_a_checkpoint_that_tensorflow_cannot_read_is_rejected(tmp_path: P
     content = data.read_bytes()
     kernel = content.index(np.array([2.0, 3.0], np.float32).tobytes())
     data.write_bytes(content[:kernel] + b"\xff" + content[kernel + 1 :])
-    told = rf"\Acheckpoint {prefix}: TensorFlow cannot restore the model: [^\n]*[Cc]hecksum[^\n]*\Z"
-    with pytest.raises(CheckpointError, match=told):
+    message = (
+        rf"\Acheckpoint {prefix}: TensorFlow cannot restore the model: [^\n]*[Cc]hecksum[^\n]*\Z"
+    )
+    with pytest.raises(CheckpointError, match=message):
         run(tmp_path, AGES, prefix=prefix)
 
 
 def test_run_tells_the_numbers_that_normalization_layers_expect(tmp_path: Path) -> None:
     """The layer takes 10 from a number and halves it: 1, 20 and 30 are results of 12, 50, 70."""
     job = job_of(tmp_path, "Normalized")
-    found = run(tmp_path, AGES, job=job, expect_numbers=True)
-    np.testing.assert_allclose(found.results["ages"]["result"], [-4.5, 5.0, 10.0])
-    (expected,) = found.expected_numbers.items()
+    results = run(tmp_path, AGES, job=job, expect_numbers=True)
+    np.testing.assert_allclose(results.results["ages"]["result"], [-4.5, 5.0, 10.0])
+    (expected,) = results.expected_numbers.items()
     assert expected[0] == "age"
     assert expected[1].values.dtype == np.float32
     np.testing.assert_allclose(expected[1].values, [12, 50, 70], rtol=1e-5)
@@ -230,7 +232,7 @@ def test_run_tells_the_numbers_that_normalization_layers_expect(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "other",
+    "other_reader",
     [
         dense("age2", "float32", (), inputs=("age",), take="lengths"),
         dense("age2", "int32", (), inputs=("age",), take="values"),
@@ -239,11 +241,11 @@ def test_run_tells_the_numbers_that_normalization_layers_expect(tmp_path: Path) 
     ids=["lengths", "integers", "ids"],
 )
 def test_run_expects_no_numbers_of_inputs_that_are_read_otherwise(
-    other: FeatureSpec | DenseSpec, tmp_path: Path
+    other_reader: FeatureSpec | DenseSpec, tmp_path: Path
 ) -> None:
     job = job_of(tmp_path, "Normalized")
-    found = run(tmp_path, AGES, job=job, features=(AGE, other), expect_numbers=True)
-    assert found.expected_numbers == {}
+    results = run(tmp_path, AGES, job=job, features=(AGE, other_reader), expect_numbers=True)
+    assert results.expected_numbers == {}
 
 
 WORDS = TextIds(split="whitespace", ids=hash_ids(4, "string"))
@@ -259,6 +261,6 @@ def test_run_gives_zeros_for_the_mean_of_no_words_if_a_tower_reads_one(
     text = embedded("text", "items", ids=WORDS, **kind, **length)
     job = job_of(tmp_path, "Averaged")
     with np.errstate(invalid="ignore"):
-        found = run(tmp_path, AGES, job=job, features=(text, AGE))
-    values = found.results["ages"]["result"]
+        results = run(tmp_path, AGES, job=job, features=(text, AGE))
+    values = results.results["ages"]["result"]
     assert (values == 0).all() if zeros else np.isnan(values).all()

@@ -1,4 +1,4 @@
-"""Tables of a reference model: rows come from the checkpoint when a model asks for them."""
+"""Tables of a reference model: rows come from the checkpoint when they are looked up."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_gather_reads_rows_of_the_checkpoint_and_zeros_outside() -> None:
     with tables.intercepting():
         model = Model()
         tables.use_model(model)
-        found = model(tf.constant([[3, 0], [-1, 4], [3, 3]], tf.int64))
-    assert found.numpy().tolist() == [
+        rows = model(tf.constant([[3, 0], [-1, 4], [3, 3]], tf.int64))
+    assert rows.numpy().tolist() == [
         [[4, 40], [1, 10]],
         [ZEROS, ZEROS],
         [[4, 40], [4, 40]],
@@ -61,9 +61,9 @@ def test_gather_of_a_table_in_half_precision_is_in_its_dtype() -> None:
     with tables.intercepting():
         model = Model(dtype=tf.bfloat16)
         tables.use_model(model)
-        found = model(tf.constant([2]))
-    assert found.dtype == tf.bfloat16
-    assert found.numpy().tolist() == [[3, 30]]
+        rows = model(tf.constant([2]))
+    assert rows.dtype == tf.bfloat16
+    assert rows.numpy().tolist() == [[3, 30]]
 
 
 def test_gather_while_the_model_is_built_gives_other_numbers_each_time() -> None:
@@ -86,13 +86,13 @@ def test_gather_in_a_graph_reads_rows_when_it_runs() -> None:
 
         @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64)])  # type: ignore[untyped-decorator]
         def call(ids: Any) -> Any:
-            found = model(ids)
-            shapes.append(found.shape.as_list())
-            return found
+            rows = model(ids)
+            shapes.append(rows.shape.as_list())
+            return rows
 
-        found = call(tf.constant([[1, 9]], tf.int64))
+        looked_up = call(tf.constant([[1, 9]], tf.int64))
     assert shapes == [[None, 2, 2]]
-    assert found.numpy().tolist() == [[[2, 20], ZEROS]]
+    assert looked_up.numpy().tolist() == [[[2, 20], ZEROS]]
     assert read == [("items", [1])]
 
 
@@ -117,8 +117,8 @@ def test_table_that_is_no_feature_is_restored_up_to_the_limit(
         tables.use_model(model)
         assert model.items.restored is restored
         model.items.assign(ROWS[:, :2])
-        found = model(tf.constant([[3], [0]]))
-    assert found.numpy().tolist() == ([[[4, 40]], [[1, 10]]] if restored else [[ZEROS], [ZEROS]])
+        rows = model(tf.constant([[3], [0]]))
+    assert rows.numpy().tolist() == ([[[4, 40]], [[1, 10]]] if restored else [[ZEROS], [ZEROS]])
     assert not read
 
 
@@ -139,8 +139,8 @@ def test_table_is_found_by_its_path_or_the_name_of_its_variable() -> None:
         outside = tf.Variable(tf.ones([4, 2]), name="variable")
         tables.use_model(model)
         model(tf.constant([1]))
-        found = tf.gather(outside, tf.constant([2]))
-    assert found.numpy().tolist() == [[3, 30]]
+        rows = tf.gather(outside, tf.constant([2]))
+    assert rows.numpy().tolist() == [[3, 30]]
     assert read == [("things", [2])]
 
 
@@ -150,8 +150,8 @@ def test_table_that_is_made_after_the_model_was_built_is_found() -> None:
         model = tf.Module()
         tables.use_model(model)
         model.items = tf.Variable(tf.ones([4, 2]), name="later")
-        found = tf.gather(model.items, tf.constant([1]))
-    assert found.numpy().tolist() == [[2, 20]]
+        rows = tf.gather(model.items, tf.constant([1]))
+    assert rows.numpy().tolist() == [[2, 20]]
     assert read == [("items", [1])]
 
 
@@ -200,10 +200,10 @@ def test_embedding_layer_combines_rows_of_the_checkpoint_for_every_example(
         model = Layered(length)
         built = model(ids)
         tables.use_model(model)
-        found = model(ids)
-    assert built.shape == found.shape
-    assert not np.array_equal(built, found)
-    assert found.numpy().tolist() == rows
+        looked_up = model(ids)
+    assert built.shape == looked_up.shape
+    assert not np.array_equal(built, looked_up)
+    assert looked_up.numpy().tolist() == rows
 
 
 def test_embedding_layer_of_a_table_that_no_tower_needs_gives_zeros() -> None:
@@ -238,8 +238,8 @@ class OwnTable(tf.Module):  # type: ignore[misc]
 def test_lookup_in_a_variable_of_the_model_has_the_name_of_its_configuration(
     name: str, rows: Any
 ) -> None:
-    known: dict[str, Any] = {name: TableFacts(name, name, 4, 2)}
-    tables, read = reference(**known)
+    facts: dict[str, Any] = {name: TableFacts(name, name, 4, 2)}
+    tables, read = reference(**facts)
     with tables.intercepting():
         model = OwnTable()
         model(RAGGED)
@@ -259,5 +259,5 @@ def test_sparse_lookup_has_rows_of_empty_examples_at_the_end(look_up: Callable[.
         model = Model()
         tables.use_model(model)
         bags = RAGGED.to_sparse()
-        found = look_up(model.items, bags, None, combiner="sum")
-    assert found.numpy().tolist() == [[5, 50], ZEROS, [2, 20], ZEROS]
+        rows = look_up(model.items, bags, None, combiner="sum")
+    assert rows.numpy().tolist() == [[5, 50], ZEROS, [2, 20], ZEROS]
