@@ -132,7 +132,7 @@ def prune(
         ),
         result=_result_name(name, part, results),
         variables=tuple(variable.name for variable in variables),
-        half=_half(part_of_graph),
+        half=_half_precision_dtype(part_of_graph),
         largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
         random=own_values.random,
         clock=own_values.clock,
@@ -150,7 +150,7 @@ def _lines_by_type(part_of_graph: Needed) -> dict[str, str]:
     return {kind: line_of_operation(operation) for kind, operation in first_operations.items()}
 
 
-def _half(part_of_graph: Needed) -> str:
+def _half_precision_dtype(part_of_graph: Needed) -> str:
     """Returns the half-precision dtype that the graph computes in, or ""."""
     for operation in part_of_graph.operations:
         for tensor in operation.outputs:

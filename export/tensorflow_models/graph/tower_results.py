@@ -127,6 +127,7 @@ def _key(label: str, name: str, key: str | int, returned: Returned) -> str | int
         if key in returned.value:
             return key
     elif returned.is_sequence:
+        # In a functional model of Keras, positions have names, too.
         if key in returned.names:
             return list(returned.names).index(str(key))
         if isinstance(key, int) and key < len(returned.value):

@@ -55,7 +55,7 @@ def check_exchangeable(
     twins = _twins(traced.root, checkpoint, job.checkpoint.object_path)
     for tower in traced.towers:
         missing = _not_recorded(tower, job.verify.expected)
-        pairs = [twins[name] for name in _read(tower, traced) if name in twins]
+        pairs = [twins[name] for name in _resources_read_by(tower, traced) if name in twins]
         exchangeable |= bool(pairs)
         if pairs and missing:
             pair = max(pairs, key=lambda pair: math.prod(pair[0].shape))
@@ -104,6 +104,7 @@ def _twins(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, tup
 
 def _not_recorded(tower: TracedTower, expected: Mapping[str, str]) -> str:
     """Returns the first output of a tower that is not compared with a recorded one; "": none."""
+    # It may be the only one that reads an exchanged variable.
     for output in tower.spec.keys:
         names = {output, f"{tower.spec.name}.{output}"}
         if not names & expected.keys():
@@ -111,7 +112,7 @@ def _not_recorded(tower: TracedTower, expected: Mapping[str, str]) -> str:
     return ""
 
 
-def _read(tower: TracedTower, traced: TracedModel) -> list[str]:
+def _resources_read_by(tower: TracedTower, traced: TracedModel) -> list[str]:
     """Returns the resources of the variables that a tower reads, tables included."""
     sources = [source for tensor in tower.spec.inputs for source in tensor.sources]
     features = [traced.spec.features[source] for source in sources]

@@ -72,7 +72,7 @@ def with_bundle_names(model: ModelSpec, vocabularies: Iterable[str]) -> ModelSpe
     named = {}
     for name, spec in model.features.items():
         named[names[name]] = _renamed(spec, names[name])
-    towers = {name: _tower(tower, names) for name, tower in model.towers.items()}
+    towers = {name: _renamed_tower(tower, names) for name, tower in model.towers.items()}
     return ModelSpec(model.tables, _vocabularies_named(named, set(vocabularies)), towers)
 
 
@@ -91,7 +91,7 @@ def _with_entry(spec: FeatureSpec | DenseSpec, **changes: Any) -> FeatureSpec | 
     return replace(spec, entry=entry)
 
 
-def _tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
+def _renamed_tower(tower: TowerSpec, names: Mapping[str, str]) -> TowerSpec:
     """Returns a tower whose inputs read features by their names in the bundle."""
     features = [names.get(tensor.feature, tensor.feature) for tensor in tower.inputs]
     # Names of tensors are identifiers; those of features hold any characters.

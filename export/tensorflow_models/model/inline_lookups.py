@@ -57,7 +57,7 @@ def look_up(lookup: TracedLookup) -> Any:
     if lookup.kind == "sequence":
         rows, _ = _rows(lookup, ids.values)
         return dense_rows(ids.with_values(_vectors(lookup, rows)), lookup.length)
-    return _combined(lookup, *_flat(ids))
+    return _combined(lookup, *_flattened(ids))
 
 
 def outside_ids_of(lookup: TracedLookup) -> OutsideIds:
@@ -96,7 +96,7 @@ def _vectors(lookup: TracedLookup, rows: Any) -> Any:
     return tf.cast(lookup.variable.sparse_read(rows), tf.float32)
 
 
-def _flat(ids: Any) -> tuple[Any, Any, Any]:
+def _flattened(ids: Any) -> tuple[Any, Any, Any]:
     """Returns the [m] ids of a batch, the [m] numbers of their examples, and the number of
     examples.
     """

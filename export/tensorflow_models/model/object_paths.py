@@ -60,7 +60,7 @@ def name_tables(
     for key, variable in variables.items():
         path, owner = paths.get(key, ("", None))
         if path:
-            choices[key] = _Names(_short(path, owner), path, path)
+            choices[key] = _Names(_short_name(path, owner), path, path)
         else:
             whole = variable.name.partition(":")[0]
             longer = _COLUMN.sub("", whole).replace("/", ".")
@@ -92,7 +92,7 @@ class _Names(NamedTuple):
     whole: str
 
 
-def _short(path: str, owner: Any) -> str:
+def _short_name(path: str, owner: Any) -> str:
     """Returns the shortest name of a table: its attribute path, or the name of its layer.
 
     Args:

@@ -144,7 +144,7 @@ class _OrderedModel:
         self._check_layers(layers)
         pairs = list(zip(self._saved, layers, strict=True))
         # A layer without a name holds the weights of the model itself.
-        pairs += [(saved, self._own) for saved in self._ordered if not saved.name]
+        pairs += [(saved, self._model_weights) for saved in self._ordered if not saved.name]
         locations: list[tuple[Any, VariableLocation]] = []
         for saved, built in pairs:
             locations += self._matched(saved, built)
@@ -154,14 +154,14 @@ class _OrderedModel:
     @cached_property
     def layers(self) -> list[LayerWeights]:
         """All layers, those without weights, too."""
-        return self._layers_and_own[0]
+        return self._all_weights[0]
 
     @property
-    def _own(self) -> LayerWeights:
-        return self._layers_and_own[1]
+    def _model_weights(self) -> LayerWeights:
+        return self._all_weights[1]
 
     @cached_property
-    def _layers_and_own(self) -> tuple[list[LayerWeights], LayerWeights]:
+    def _all_weights(self) -> tuple[list[LayerWeights], LayerWeights]:
         return layers_in_order(self.model)
 
     @property
@@ -317,7 +317,7 @@ class _OrderedModel:
         *scopes, last = name.split("/")
         scopes = [self._comparable(scope) for scope in scopes]
         layer_name = self._comparable(built.layer.name)
-        if built is self._own:
+        if built is self._model_weights:
             scopes = []
         elif layer_name in scopes:
             scopes = scopes[scopes.index(layer_name) + 1 :]
@@ -340,7 +340,7 @@ class _OrderedModel:
         return {name for name, kind in names if name.replace("_", "") == kind}
 
     def _label(self, built: LayerWeights) -> str:
-        if built is self._own:
+        if built is self._model_weights:
             return "the model itself"
         return f"layer {built.layer.name!r} ({type(built.layer).__name__})"
 

@@ -52,6 +52,7 @@ def recognise_tables(
       NotConvertible: A table is missing or cannot be exported; the message shows how to name it.
       CheckpointError: A table has another shape in the checkpoint.
     """
+    # First under the checkpoint's own names, with which the tables of the model are matched.
     layouts = recipe_layouts(job, base)
     recognised = recognise(checkpoint, Statements(layouts=layouts))
     model = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)

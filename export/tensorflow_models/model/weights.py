@@ -117,7 +117,9 @@ class TrainedModel:
         """Assigns each variable its value in the checkpoint; raises what `find_weights` does."""
         for variable, key in self.find_weights(variables):
             value = self.checkpoint.read_all(key)
-            variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
+            # Keras on JAX has saved integers of 32 bits where TensorFlow has 64.
+            value = value.astype(variable.dtype.as_numpy_dtype, copy=False)
+            variable.assign(value)
             if hasattr(variable, "restored"):
                 # Not a table, whatever its size: TensorFlow saves it.
                 variable.restored = True
@@ -381,9 +383,9 @@ class TrainedModel:
         """Returns whether a variable in a file of Keras belongs to a layer of the model that has
         made no variable yet: the layer was not called.
         """
-        if self._saved is None:
+        if self._values_to_save is None:
             return False
-        layer = self._saved.groups.get(layer_of_key(key))
+        layer = self._values_to_save.groups.get(layer_of_key(key))
         return layer is not None and not layer.variables
 
     def _left_out(self, dense: Collection[str]) -> dict[str, str]:
@@ -410,14 +412,14 @@ class TrainedModel:
         if checkpoint.storage.ordered_layers:
             ordered = find_ordered_variables(self.root, checkpoint)
             keys |= {location.key for _, location in ordered.locations}
-        if self._saved is not None:
-            values = self._saved.values
+        if self._values_to_save is not None:
+            values = self._values_to_save.values
             variables = {path for path, value in values.items() if handle_of(value) is not None}
             keys |= variables & checkpoint.entries.keys()
         return keys
 
     @cached_property
-    def _saved(self) -> SavedValues | None:
+    def _values_to_save(self) -> SavedValues | None:
         """What Keras would write to a file of the model by attributes; None if the checkpoint is no
         such file.
         """
