@@ -41,9 +41,20 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
         "problems": list(problems),
         "tables": {table.name: _table_json(table) for table in inventory.tables},
         "rejected": [asdict(each) for each in inventory.rejected],
-        "slots": [slot._asdict() | {"of": slot.of or None} for slot in inventory.slots],
+        "slots": [
+            {
+                "name": slot.name,
+                "key": slot.key,
+                "of": slot.trained_key or None,
+                "bytes": slot.bytes,
+            }
+            for slot in inventory.slots
+        ],
         "slot_bytes": inventory.slot_bytes,
-        "duplicates": [asdict(each) for each in inventory.duplicates],
+        "duplicates": [
+            {"key": duplicate.key, "of": duplicate.original_key, "bytes": duplicate.bytes}
+            for duplicate in inventory.duplicates
+        ],
         "dense": [_entry_json(entry) for entry in inventory.dense],
         "candidates": [entry.key for entry in inventory.candidates],
     }
@@ -96,8 +107,9 @@ def inventory_table(
         tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
     parts.append(tables if inventory.tables else Text("no table is recognized"))
     parts += _lines(
-        f"stored twice, read once: {_without_suffix(each.key)} is {_without_suffix(each.of)}"
-        for each in inventory.duplicates
+        f"stored twice, read once: {_without_suffix(duplicate.key)} is "
+        f"{_without_suffix(duplicate.original_key)}"
+        for duplicate in inventory.duplicates
     )
     parts += _lines(
         f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note

@@ -94,7 +94,7 @@ def test_stack_with_a_recorded_layout_is_copied_and_without_one_is_rejected(
     (rejected,) = actual.rejected
     assert "--layout" in rejected.reason
     assert rejected.name.startswith("movies_users")
-    assert [slot.of for slot in actual.slots if "slot" in slot.key] == [rejected.key]
+    assert [slot.trained_key for slot in actual.slots if "slot" in slot.key] == [rejected.key]
     with pytest.raises(NotConvertible, match="--layout"):
         actual.table(rejected.name)
     stated = recognise(checkpoint, Statements(layouts=read_layouts(written / name / "layout.pb")))

@@ -60,7 +60,7 @@ def test_tables_of_torchrec_are_recognised_by_name_and_copied(
         "items": (KEYS["items"], "float32", "TorchRec"),
         "tags": (KEYS["tags"], "bfloat16", "TorchRec"),
     }
-    assert [(slot.name, slot.key, slot.of) for slot in actual.slots] == [
+    assert [(slot.name, slot.key, slot.trained_key) for slot in actual.slots] == [
         ("users.momentum1", STATE, KEYS["users"])
     ]
     expected = {name: values[key] for name, key in KEYS.items()}

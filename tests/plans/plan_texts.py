@@ -106,7 +106,7 @@ def _checkpoint_lines(inventory: Inventory, read: set[str]) -> Iterator[str]:
     for rejected in inventory.rejected:
         yield f"checkpoint: table {rejected.name} cannot be exported: {rejected.reason}"
     for duplicate in inventory.duplicates:
-        yield f"checkpoint: {duplicate.key} holds the same as {duplicate.of}"
+        yield f"checkpoint: {duplicate.key} holds the same as {duplicate.original_key}"
 
 
 def _table_facts(prepared: Prepared, table: TablePlan) -> dict[str, Any]:

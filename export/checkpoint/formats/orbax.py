@@ -502,9 +502,8 @@ def _list_item(
                     f"array {entry.key!r}: {absent} of {_chunk_count(entry, metadata)} chunks are "
                     f"missing in {directory}; copy all files"
                 )
-            elif entry.array is not None:
-                entry = entry._replace(array=entry.array._replace(absent=absent))
-            entries[entry.key] = entry
+                absent = 0
+            entries[entry.key] = _with_absent_chunks(entry, absent)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         # tensorstore's errors may repeat a whole specification.
         reason = str(problem).splitlines()[0][:_SHOWN_MAX]
@@ -512,6 +511,15 @@ def _list_item(
             f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew"
         ) from problem
     return entries, problems
+
+
+def _with_absent_chunks(entry: Entry, absent: int) -> Entry:
+    """Returns the entry of an array that lacks chunks, of which nothing shows whether they were
+    lost.
+    """
+    if entry.array is None:
+        return entry
+    return entry._replace(array=entry.array._replace(absent=absent))
 
 
 def _checked_tree(file: Location, tree_json: bytes | None) -> dict[str, Any] | None:

@@ -18,18 +18,20 @@ def find_averages(checkpoint: Checkpoint) -> dict[str, str]:
     """Returns the key of the moving average of each variable that has one, by the variable's key.
 
     Raises:
-      CheckpointError: an average belongs to no one variable, or a variable has two; names it.
+      CheckpointError: An average belongs to no single variable, or a variable has two averages; the
+        error names it.
     """
     slots = Findings(checkpoint)
     if checkpoint.graph is not None:
         find_slots(slots, checkpoint.graph)
-    found: dict[str, str] = {}
+    average_keys: dict[str, str] = {}
     for slot in slots.slots.values():
         if slot.name not in AVERAGE_SLOTS:
             continue
-        of = checkpoint.entries.get(slot.of)
+        variable = checkpoint.entries.get(slot.trained_key)
+        # An optimizer whose variables have ambiguous names has averages without a variable.
         average = checkpoint.entries[slot.key]
-        if of is None or (of.dtype, of.shape) != (average.dtype, average.shape):
+        if variable is None or (variable.dtype, variable.shape) != (average.dtype, average.shape):
             raise CheckpointError(
                 f"checkpoint {checkpoint.name}: the moving average {slot.key!r} is not tied to one "
                 "variable of its "
@@ -37,9 +39,10 @@ def find_averages(checkpoint: Checkpoint) -> dict[str, str]:
                 "finalize_variable_values(model.trainable_variables) before the model is saved, "
                 "and leave checkpoint.averages out"
             )
-        if found.setdefault(slot.of, slot.key) != slot.key:
+        if average_keys.setdefault(slot.trained_key, slot.key) != slot.key:
             raise CheckpointError(
-                f"checkpoint {checkpoint.name}: {slot.of!r} has two moving averages, "
-                f"{found[slot.of]!r} and {slot.key!r}; save the model with one optimizer"
+                f"checkpoint {checkpoint.name}: {slot.trained_key!r} has two moving averages, "
+                f"{average_keys[slot.trained_key]!r} and {slot.key!r}; save the model with one "
+                "optimizer"
             )
-    return found
+    return average_keys

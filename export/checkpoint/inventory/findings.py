@@ -21,21 +21,22 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry
 
 
-class Found(NamedTuple):
+class NamedTable(NamedTuple):
     """A table under its short name, and a longer name for where several tables have the same short
     name.
     """
 
     table: TableSpec
-    longer: str
+    longer_name: str
 
 
 @dataclass
 class Findings:
-    """Tables, slot variables and the rest. Each rule adds to them, and none takes what an earlier
-    rule has found.
+    """Tables, slot variables and other variables. Each rule adds to them, and none claims what an
+    earlier rule has found.
 
     Attributes:
+      checkpoint: The open checkpoint.
       tables: The tables by name.
       rejected: The tables that cannot be exported.
       slots: The slot variables by key.
@@ -52,7 +53,9 @@ class Findings:
     def paths_by_key(self) -> dict[str, str]:
         """The attribute path of each variable of the object graph, by its key."""
         graph = self.checkpoint.graph
-        return {} if graph is None else graph.paths_by_key
+        if graph is None:
+            return {}
+        return graph.paths_by_key
 
     @cached_property
     def keys_by_path(self) -> dict[str, str]:
@@ -61,75 +64,79 @@ class Findings:
             path: key for key, path in self.paths_by_key.items() if key in self.checkpoint.entries
         }
 
-    def add_tables(self, found: Iterable[Found]) -> None:
+    def add_tables(self, named_tables: Iterable[NamedTable]) -> None:
         """Adds the tables that one rule found. Tables with the same name get their longer names."""
-        found = list(found)
-        count = Counter(each.table.name for each in found) + Counter(list(self.tables))
-        for table, longer in found:
-            name = table.name if count[table.name] == 1 else longer
-            name = table.key if name in self.tables else name
-            while name in self.tables:  # never over another table
+        named_tables = list(named_tables)
+        counts = Counter(table.name for table, _ in named_tables) + Counter(list(self.tables))
+        for table, longer_name in named_tables:
+            name = table.name
+            if counts[name] > 1:
+                name = longer_name
+            if name in self.tables:
+                name = table.key
+            # No table may replace another one, whatever their names are.
+            while name in self.tables:
                 name += "'"
-            self.tables[name] = table if name == table.name else replace(table, name=name)
+            self.tables[name] = replace(table, name=name)
 
-    def add_slot(self, name: str, key: str, of: str) -> None:
+    def add_slot(self, name: str, key: str, variable_key: str) -> None:
         """Adds a slot variable if the checkpoint holds it."""
         if (entry := self.checkpoint.entries.get(key)) is not None:
-            self.slots[key] = SlotSpec(name, key, of, entry.bytes)
+            self.slots[key] = SlotSpec(name, key, variable_key, entry.bytes)
 
     def reject(self, name: str, key: str, reason: str, *, is_stack: bool = False) -> None:
         """Adds a table, or a stack of tables, that cannot be exported."""
         self.rejected.append(RejectedTable(name, key, reason, is_stack))
 
-    def taken(self) -> set[str]:
+    def claimed_keys(self) -> set[str]:
         """Returns the keys of all variables that a rule has found."""
-        tables = {table.key for table in self.tables.values()} | {
-            rejected.key for rejected in self.rejected
-        }
-        keys = {table.keys.key for table in self.checkpoint.storage.dumped.values()}
-        return tables | keys | set(self.slots) | {each.key for each in self.duplicates}
+        keys = {table.key for table in self.tables.values()}
+        keys |= {rejected.key for rejected in self.rejected}
+        keys |= {table.keys.key for table in self.checkpoint.storage.dumped.values()}
+        keys |= {duplicate.key for duplicate in self.duplicates}
+        return keys | set(self.slots)
 
     def inventory(self, step: int | None = None) -> Inventory:
         """Returns the findings, sorted: the tables with their slot variables, and every other
         variable.
         """
-        own: dict[str, list[SlotSpec]] = {table.key: [] for table in self.tables.values()}
-        for slot in sorted(
-            (slot for slot in self.slots.values() if slot.of in own), key=lambda slot: slot.name
-        ):
-            own[slot.of].append(slot)
-        ordered = (self.tables[name] for name in sorted(self.tables))
-        taken = self.taken()
+        slots_by_key: dict[str, list[SlotSpec]] = {}
+        for slot in sorted(self.slots.values(), key=lambda slot: slot.name):
+            slots_by_key.setdefault(slot.trained_key, []).append(slot)
+        tables = []
+        for _, table in sorted(self.tables.items()):
+            slots = slots_by_key.get(table.key)
+            tables.append(replace(table, slots=tuple(slots)) if slots else table)
+
+        claimed_keys = self.claimed_keys()
+        dense = []
+        for key, entry in self.checkpoint.entries.items():
+            # Strings are no weights: the object graph, or the state of a Python object.
+            if key not in claimed_keys and entry.dtype != "string":
+                dense.append(entry)
         return Inventory(
             checkpoint=self.checkpoint.name,
             fingerprint=self.checkpoint.fingerprint,
             objects=self.checkpoint.graph is not None,
             step=step,
-            tables=tuple(
-                replace(table, slots=tuple(own[table.key])) if own[table.key] else table
-                for table in ordered
-            ),
+            tables=tuple(tables),
             rejected=tuple(sorted(self.rejected, key=lambda rejected: rejected.name)),
-            slots=tuple(map(self.slots.__getitem__, sorted(self.slots))),
-            dense=tuple(
-                entry
-                for key, entry in self.checkpoint.entries.items()
-                if key not in taken and entry.dtype != "string"
-            ),
+            slots=tuple(slot for _, slot in sorted(self.slots.items())),
+            dense=tuple(dense),
             duplicates=tuple(self.duplicates),
             storage=self.checkpoint.storage.kind,
         )
 
 
-def find_dumped(found: Findings) -> None:
+def find_dumped(findings: Findings) -> None:
     """Adds the tables that a parameter server dumped."""
     tables = []
-    for dumped in found.checkpoint.storage.dumped.values():
+    for dumped in findings.checkpoint.storage.dumped.values():
         spec = table_spec(dumped.name, dumped.vectors, "dump", "")
-        tables.append(Found(replace(spec, keys=dumped.keys.key), dumped.vectors.key))
+        tables.append(NamedTable(replace(spec, keys=dumped.keys.key), dumped.vectors.key))
         for slot, entry in dumped.slots.items():
-            found.add_slot(slot, entry.key, dumped.vectors.key)
-    found.add_tables(tables)
+            findings.add_slot(slot, entry.key, dumped.vectors.key)
+    findings.add_tables(tables)
 
 
 def table_spec(
@@ -145,8 +152,10 @@ def table_spec(
 ) -> TableSpec:
     """Returns a table in a variable of rank 2. By default, it is the whole variable."""
     stored = (entry.shape[0], entry.shape[1])
-    rows = stored[0] if rows is None else rows
-    dim = stored[1] if dim is None else dim
+    if rows is None:
+        rows = stored[0]
+    if dim is None:
+        dim = stored[1]
     return TableSpec(
         name=name,
         key=entry.key,

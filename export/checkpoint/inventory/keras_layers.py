@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
 from export.checkpoint.inventory.specs import may_be_table
 
 _STATE = re.compile(r"(?:.*/)?optimizer(?:_weights)?/(?:vars/)?(.+)")
@@ -32,36 +32,40 @@ _STEP = re.compile(
     r"optimizer/(?:inner_optimizer/)?vars/0|optimizer_weights/(?:.*/)?iterations?(?::0)?"
 )
 _DEPTH_MAX = 32
+"""The maximum depth of nested models in a configuration, which may be hostile."""
 
 
-def find_in_layers(found: Findings) -> None:
+def find_in_layers(findings: Findings) -> None:
     """Finds slot variables and the tables of Embedding layers."""
-    storage = found.checkpoint.storage
+    storage = findings.checkpoint.storage
     classes = dict(_classes(storage.model))
-    ordered = [name for name, kind in classes.items() if kind == "Embedding"]
+    embeddings = [name for name, kind in classes.items() if kind == "Embedding"]
     tables = []
-    for key, entry in found.checkpoint.entries.items():
+    for key, entry in findings.checkpoint.entries.items():
         state = _STATE.fullmatch(key)
         if state:
-            found.add_slot(state[1].removesuffix(":0"), key, "")
+            findings.add_slot(state[1].removesuffix(":0"), key, "")
             continue
-        matched = _WEIGHT.fullmatch(key) or _NAMED.fullmatch(key)
-        if matched is None or not may_be_table(entry):
+        match = _WEIGHT.fullmatch(key) or _NAMED.fullmatch(key)
+        if match is None or not may_be_table(entry):
             continue
-        path = matched["path"]
+
+        path = match["path"]
         name = storage.layer_names.get(key, "")
         listed = _LISTED.fullmatch(path) is not None
+        # From the surest to the weakest sign: the variable's own name, the configuration, the class
+        # as the name in a list of layers, and the name that Keras gives by default.
         if (
-            matched.re is _NAMED
+            match.re is _NAMED
             or classes.get(name) == "Embedding"
             or (listed and name not in classes)
             or _is_default(name, classes)
         ):
-            short = name or _by_place(path, ordered, found) or path.rpartition("/")[2]
-            tables.append(
-                Found(table_spec(short, entry, "Keras Embedding", path), path.replace("/", "."))
-            )
-    found.add_tables(tables)
+            short_name = name or _name_by_position(path, embeddings, findings)
+            short_name = short_name or path.rpartition("/")[2]
+            spec = table_spec(short_name, entry, "Keras Embedding", path)
+            tables.append(NamedTable(spec, path.replace("/", ".")))
+    findings.add_tables(tables)
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:
@@ -78,30 +82,34 @@ def _is_default(name: str, classes: Mapping[str, str]) -> bool:
     return _DEFAULT_NAME.fullmatch(name) is not None and not classes
 
 
-def _by_place(path: str, ordered: list[str], found: Findings) -> str:
+def _name_by_position(path: str, embeddings: list[str], findings: Findings) -> str:
     """Returns the name of an Embedding in the model's own list of layers, by its position among the
-    Embeddings there.
+    Embeddings there; "" if the list and the configuration do not correspond.
     """
-    head, _, place = path.rpartition("/")
-    count = place.rpartition("_")[2]
-    number = int(count) if count.isdigit() else 0
-    listed = sum(
-        1
-        for key in found.checkpoint.entries
-        if re.fullmatch(r"layers/embedding(_\d+)?/vars/0", key)
-    )
-    return (
-        ordered[number] if head == "layers" and len(ordered) == listed and number < listed else ""
-    )
+    parent, _, attribute = path.rpartition("/")
+    # Keras counts the layers of one class: `embedding`, `embedding_1`, ...
+    suffix = attribute.rpartition("_")[2]
+    position = 0
+    if suffix.isdigit():
+        position = int(suffix)
+    listed = 0
+    for key in findings.checkpoint.entries:
+        listed += re.fullmatch(r"layers/embedding(_\d+)?/vars/0", key) is not None
+    if parent != "layers" or len(embeddings) != listed or position >= listed:
+        return ""
+    return embeddings[position]
 
 
 def _classes(config: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yields the name and the class of every layer in a model's configuration, including the layers
     of nested models.
     """
-    inner = config.get("config") if isinstance(config, Mapping) else None
-    layers = inner.get("layers") if isinstance(inner, Mapping) else None
-    for layer in layers if isinstance(layers, list) and depth < _DEPTH_MAX else ():
+    layers = None
+    if isinstance(config, Mapping) and isinstance(config.get("config"), Mapping):
+        layers = config["config"].get("layers")
+    if not isinstance(layers, list) or depth >= _DEPTH_MAX:
+        return
+    for layer in layers:
         if isinstance(layer, Mapping) and isinstance(layer.get("config"), Mapping):
             yield str(layer["config"].get("name")), str(layer.get("class_name"))
             yield from _classes(layer, depth + 1)

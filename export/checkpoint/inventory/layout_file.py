@@ -23,6 +23,7 @@ from export.errors import UsageError
 from export.recipe.schema import explain
 
 FILE_BYTES_MAX = 64 << 20
+"""The maximum size of a layout file, which has a few lines for each table."""
 _TEXT = (".textproto", ".pbtxt", ".txtpb")
 _BINARY = (".pb", ".binpb")
 
@@ -40,7 +41,7 @@ def read_layouts(path: Path) -> Mapping[str, StatedTable]:
       The tables by their names; the tables of an EmbeddingSpecProto are RecordedTables.
     Raises:
       UsageError: The file does not exist, is too large, or is not what its suffix says; the error
-        names the place and the value.
+        names the key and the value.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -56,10 +57,11 @@ def read_layouts(path: Path) -> Mapping[str, StatedTable]:
             ).tables
     except OSError as problem:
         raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
-    except (ValueError, RecursionError, Malformed) as problem:  # pydantic's errors, too
-        message = (
-            explain(problem, _LayoutFile) if isinstance(problem, ValidationError) else str(problem)
-        )
+    # A ValidationError of pydantic is a ValueError, too.
+    except (ValueError, RecursionError, Malformed) as problem:
+        message = str(problem)
+        if isinstance(problem, ValidationError):
+            message = explain(problem, _LayoutFile)
         raise UsageError(
             f"layout file {path}: {message}; see docs/reference/checkpoints.md"
         ) from problem
@@ -79,7 +81,10 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
       Malformed: The bytes are not such a message, or contradict themselves.
       ValueError: A number is one that no table can have (the error is pydantic's).
     """
-    spec = (parse_text if text else decode)("EmbeddingSpecProto", data)
+    if text:
+        spec = parse_text("EmbeddingSpecProto", data)
+    else:
+        spec = decode("EmbeddingSpecProto", data)
     tables: dict[str, RecordedTable] = {}
     for stack in spec.stacked_table_specs:
         cores = stack.num_sparsecores
@@ -90,7 +95,7 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
             if not table.table_name:
                 raise Malformed(f"a table without table_name in stack {stack.stack_name!r}")
             if table.table_name in tables:
-                raise Malformed(f"it tells table {table.table_name!r} twice")
+                raise Malformed(f"it lists table {table.table_name!r} twice")
             tables[table.table_name] = RecordedTable(
                 key=stack.stack_name,
                 kind="sparse_core",
@@ -105,9 +110,9 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object, whose later members would silently replace earlier ones."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError(
-            f"key {Counter(name for name, _ in pairs).most_common(1)[0][0]!r} stands there twice"
-        )
+        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {repeated!r} stands there twice")
     return members

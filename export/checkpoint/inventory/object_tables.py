@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
-from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
 from export.checkpoint.inventory.sparsecore import (
     LayoutContradiction,
     SavedLayout,
@@ -30,7 +30,7 @@ _ADAPTED = (
 _ANEW = "the checkpoint contradicts itself; take another one or save it anew"
 
 
-def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
+def find_embedding_objects(findings: Findings, graph: ObjectGraph) -> None:
     """Finds TPUEmbedding objects. Their `_variables` hold `parameters` and slot variables by table
     or stack.
 
@@ -42,17 +42,19 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
         for _, node in graph.holders
         if "_tpu_embedding" in node.children
     }
-    tables: list[Found] = []
+    tables: list[NamedTable] = []
     claimed: set[str] = set()
-    for index, held in _embedding_objects(graph):
-        origin: Origin = "TFRS TPUEmbedding" if index in layers else "TPUEmbedding"
-        at = graph.paths.get(index, "")
+    for index, variables_by_name in _embedding_objects(graph):
+        origin: Origin = "TPUEmbedding"
+        if index in layers:
+            origin = "TFRS TPUEmbedding"
+        object_path = graph.paths.get(index, "")
         specs: dict[str, TableSpec] = {}
-        rejected = len(found.rejected)
-        for name, variables in held.items():
+        rejected = len(findings.rejected)
+        for name, variables in variables_by_name.items():
             key = graph.nodes[variables["parameters"]].key
             if key in claimed:
-                found.reject(
+                findings.reject(
                     name,
                     key,
                     "another embedding object has the same variable; save the checkpoint anew",
@@ -61,23 +63,23 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
             claimed.add(key)
             for slot, node in variables.items():
                 if slot != "parameters":
-                    found.add_slot(slot, graph.nodes[node].key, key)
-            entry = found.checkpoint.entries.get(key)
+                    findings.add_slot(slot, graph.nodes[node].key, key)
+            entry = findings.checkpoint.entries.get(key)
             if entry is None:
-                found.reject(name, key, "its variable was not saved; save the checkpoint anew")
+                findings.reject(name, key, "its variable was not saved; save the checkpoint anew")
             elif len(entry.shape) != 2:
-                found.reject(name, key, f"it has the shape {list(entry.shape)}, not [rows, dim]")
+                findings.reject(name, key, f"it has the shape {list(entry.shape)}, not [rows, dim]")
             else:
                 specs[name] = table_spec(
                     name, entry, origin, graph.paths.get(variables["parameters"], "")
                 )
         if not specs:
             continue
-        saved = _saved_layouts(found, graph, index)
-        absent = {each.name for each in found.rejected[rejected:]}
-        own = _unstacked(specs, saved, found, absent) if saved else specs.values()
-        tables += (Found(table, f"{at}.{table.name}") for table in own)
-    found.add_tables(tables)
+        saved = _saved_layouts(findings, graph, index)
+        absent = {rejected_table.name for rejected_table in findings.rejected[rejected:]}
+        unstacked = _unstacked(specs, saved, findings, absent)
+        tables += (NamedTable(table, f"{object_path}.{table.name}") for table in unstacked)
+    findings.add_tables(tables)
 
 
 def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapping[str, int]]]]:
@@ -92,131 +94,143 @@ def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapp
         listed = node.children.get("_variables")
         if listed is None or listed in seen:
             continue
-        held = {
+        children = {
             name: child for name, child in graph.nodes[listed].children.items() if child not in seen
         }
-        seen.update((listed, *held.values()))
-        variables = {name: graph.nodes[child].children for name, child in held.items()}
-        if variables and all("parameters" in each for each in variables.values()):
+        seen.update((listed, *children.values()))
+        variables = {name: graph.nodes[child].children for name, child in children.items()}
+        if variables and all("parameters" in state_nodes for state_nodes in variables.values()):
             yield index, variables
 
 
-def _saved_layouts(found: Findings, graph: ObjectGraph, index: int) -> tuple[SavedLayout, ...]:
+def _saved_layouts(findings: Findings, graph: ObjectGraph, index: int) -> tuple[SavedLayout, ...]:
     """Returns the SparseCore layouts of an embedding object; () where its rows are in order."""
     node = graph.child(index, "_sparse_core_table_layouts")
-    if node is None or node.key not in found.checkpoint.entries:
+    if node is None or node.key not in findings.checkpoint.entries:
         return ()
     try:
-        return parse_table_layouts(found.checkpoint.read_string(node.key))
+        return parse_table_layouts(findings.checkpoint.read_string(node.key))
     except Malformed as problem:
         raise CheckpointError(
-            f"the SparseCore layouts ({node.key!r}) in checkpoint {found.checkpoint.name} cannot "
-            f"be read: {problem}"
+            f"the SparseCore layouts ({node.key!r}) in checkpoint {findings.checkpoint.name} "
+            f"cannot be read: {problem}"
         ) from problem
 
 
 def _unstacked(
     stacks: Mapping[str, TableSpec],
     saved: tuple[SavedLayout, ...],
-    found: Findings,
+    findings: Findings,
     absent: set[str],
 ) -> Iterator[TableSpec]:
-    """Yields the tables of an embedding object's stacks, except the tables of `absent` stacks."""
+    """Yields the tables of an embedding object's stacks, except the tables of `absent` stacks.
+    Without saved layouts, each stack is a table whose rows are in order.
+    """
+    if not saved:
+        yield from stacks.values()
+        return
     members: dict[str, list[SavedLayout]] = {name: [] for name in stacks}
-    for each in saved:
-        if each.stack in members:
-            members[each.stack].append(each)
-        elif each.stack not in absent:
+    for saved_layout in saved:
+        if saved_layout.stack in members:
+            members[saved_layout.stack].append(saved_layout)
+        elif saved_layout.stack not in absent:
             raise CheckpointError(
-                f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table "
-                f"{each.name!r} into stack {each.stack!r}, which it does not hold (stacks: "
-                f"{', '.join(sorted(stacks))}): {_ANEW}"
+                f"the SparseCore layouts in checkpoint {findings.checkpoint.name} put table "
+                f"{saved_layout.name!r} into stack {saved_layout.stack!r}, which it does not hold "
+                f"(stacks: {', '.join(sorted(stacks))}): {_ANEW}"
             )
     for name, stack in stacks.items():
         if not members[name]:
-            found.reject(
+            findings.reject(
                 name, stack.key, "the SparseCore layouts do not say which tables this stack holds"
             )
-        entry = found.checkpoint.entries[stack.key]
+        entry = findings.checkpoint.entries[stack.key]
         tables = [
             table_spec(
-                each.name,
+                member.name,
                 entry,
                 stack.origin,
                 stack.path,
-                rows=each.rows,
-                dim=each.dim,
-                layout=each.layout,
+                rows=member.rows,
+                dim=member.dim,
+                layout=member.layout,
             )
-            for each in members[name]
+            for member in members[name]
         ]
         try:
             check_stack(tables)
         except LayoutContradiction as problem:
             raise CheckpointError(
-                f"stack {name!r} ({stack.key!r}) in checkpoint {found.checkpoint.name}: {problem}: "
-                f"{_ANEW}"
+                f"stack {name!r} ({stack.key!r}) in checkpoint {findings.checkpoint.name}: "
+                f"{problem}: {_ANEW}"
             ) from problem
         yield from tables
 
 
-def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
+def find_partial_layers(findings: Findings, graph: ObjectGraph) -> None:
     """Finds the small tables of PartialTPUEmbedding. They are Keras layers, named after the feature
     that reads them.
     """
-    tables: list[Found] = []
-    for layers in dict.fromkeys(
-        node.children.get("_keras_embedding_layers") for _, node in graph.holders
-    ):
+    tables: list[NamedTable] = []
+    # Several objects may hold one dict of layers; a dict of numbers keeps their order.
+    dicts_of_layers = dict.fromkeys(
+        node.children["_keras_embedding_layers"]
+        for _, node in graph.holders
+        if "_keras_embedding_layers" in node.children
+    )
+    for layers in dicts_of_layers:
         features: dict[int, list[str]] = {}
-        for feature, layer in graph.nodes[layers].children.items() if layers is not None else ():
+        for feature, layer in graph.nodes[layers].children.items():
             features.setdefault(layer, []).append(feature)
         for layer, names in features.items():
-            held = graph.nodes[layer].children
-            variable = held.get("embeddings", held.get("_embeddings"))
-            if variable is None:  # the layer was never called
+            children = graph.nodes[layer].children
+            variable = children.get("embeddings", children.get("_embeddings"))
+            # The layer was never called, so that Keras did not create its variable.
+            if variable is None:
                 continue
-            entry = found.checkpoint.entries.get(graph.nodes[variable].key)
+            entry = findings.checkpoint.entries.get(graph.nodes[variable].key)
             if entry is None or len(entry.shape) != 2:
                 continue
-            others = f" (also read by {', '.join(map(repr, names[1:]))})" if len(names) > 1 else ""
+            readers = ""
+            if len(names) > 1:
+                readers = f" (also read by {', '.join(map(repr, names[1:]))})"
             note = (
-                f"called by its feature {names[0]!r}{others}, as the checkpoint does not hold the "
+                f"called by its feature {names[0]!r}{readers}, as the checkpoint does not hold the "
                 f"name of a small table; --table NAME={names[0]} gives it"
             )
             path = graph.paths.get(variable, "")
             spec = table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note)
-            tables.append(Found(spec, path))
-    found.add_tables(tables)
+            tables.append(NamedTable(spec, path))
+    findings.add_tables(tables)
 
 
-def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
+def find_keras_layers(findings: Findings, graph: ObjectGraph) -> None:
     """Finds Keras Embedding layers and feature columns by the names that they give
     their variables.
     """
-    taken = found.taken()
+    claimed_keys = findings.claimed_keys()
     adapted = {
         graph.nodes[node.children["_embeddings"]].key
         for _, node in graph.holders
         if "lora_embeddings_a" in node.children and "_embeddings" in node.children
     }
-    tables: list[Found] = []
+    tables: list[NamedTable] = []
     first: dict[tuple[object, ...], str] = {}
     for index, node in enumerate(graph.nodes):
-        if (
-            "embedding" not in node.full_name and "embedding" not in node.key
-        ):  # by far the most of 10^5 variables
+        # Most of 10^5 variables are excluded here, before the expressions below.
+        if "embedding" not in node.full_name and "embedding" not in node.key:
             continue
-        entry = found.checkpoint.entries.get(node.key)
-        if entry is None or node.key in taken or not may_be_table(entry):
+        entry = findings.checkpoint.entries.get(node.key)
+        if entry is None or node.key in claimed_keys or not may_be_table(entry):
             continue
         full_name = _EMBEDDINGS_NAME.match(node.full_name)
         if not (full_name or _EMBEDDINGS_KEY.search(node.key)):
             continue
-        taken.add(node.key)
+        claimed_keys.add(node.key)
         original = first.setdefault(_identity(node.full_name, entry), node.key)
-        if original != node.key:  # Keras 3's model.export saves each variable twice
-            found.duplicates.append(Duplicate(node.key, original, entry.bytes))
+        # Keras 3's model.export saves each variable twice.
+        if original != node.key:
+            findings.duplicates.append(Duplicate(node.key, original, entry.bytes))
             continue
         path = graph.paths.get(index, "")
         layer = path.rpartition(".")[0]
@@ -224,14 +238,18 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         # Keras 3 names the variables of a subclassed model's layers after the model, and the
         # variables of a functional model's layers after the layers.
         of_model = path.endswith("._embeddings") and not attribute.isdigit()
-        short = attribute or "embeddings" if full_name is None or of_model else full_name[1]
+        if full_name is None or of_model:
+            short = attribute or "embeddings"
+        else:
+            short = full_name[1]
         if node.key in adapted:
-            found.reject(short, node.key, _ADAPTED)
+            findings.reject(short, node.key, _ADAPTED)
             continue
-        column = full_name is not None and full_name[2] == "embedding_weights"
-        origin: Origin = "feature column" if column else "Keras Embedding"
-        tables.append(Found(table_spec(short, entry, origin, path), layer or short))
-    found.add_tables(tables)
+        origin: Origin = "Keras Embedding"
+        if full_name is not None and full_name[2] == "embedding_weights":
+            origin = "feature column"
+        tables.append(NamedTable(table_spec(short, entry, origin, path), layer or short))
+    findings.add_tables(tables)
 
 
 def _identity(full_name: str, entry: Entry) -> tuple[object, ...]:
@@ -239,7 +257,8 @@ def _identity(full_name: str, entry: Entry) -> tuple[object, ...]:
     and all values.
     """
     pieces = tuple((part.starts, part.shape, part.crc32c) for part in entry.slices)
-    known = (
-        full_name and _LISTED_KEY.search(entry.key) and all(crc is not None for _, _, crc in pieces)
-    )
-    return (full_name, entry.dtype, entry.shape, pieces) if known else (entry.key,)
+    have_checksums = all(crc is not None for _, _, crc in pieces)
+    if full_name and have_checksums and _LISTED_KEY.search(entry.key):
+        return full_name, entry.dtype, entry.shape, pieces
+    # Nothing shows that two such variables are the same: each is only itself.
+    return (entry.key,)

@@ -28,9 +28,10 @@ _KERAS_SLOTS = frozenset(
     ["m", "v", "vhat", "accumulator", "accum_grad", "accum_var", "linear", "mg", "momentum", "rms"]
 )
 _SCOPES_MAX = 32
+"""The maximum number of steps of a name that are tried: each costs a look-up."""
 _COUNTED = re.compile(r"_\d+$")
 _TABLE_NAMES = ("/embedding_weights", "/embeddings")
-_OPTIMIZERS_OWN = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
+_OPTIMIZER_SCALAR = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
 _LISTED_AVERAGE = "model_variables_moving_average"
 AVERAGE_SLOTS = frozenset({"average", _LISTED_AVERAGE})
 """The names of averages in an object graph."""
@@ -40,37 +41,45 @@ It is left out unless the user names it.
 """
 
 
-def find_slots(found: Findings, graph: ObjectGraph) -> None:
+def find_slots(findings: Findings, graph: ObjectGraph) -> None:
     """Finds the variables of optimizers in an object graph: Keras's older optimizers have slot
     variables, the newer ones have a list.
     """
     keys_by_name: dict[str, str] = {}
     flat_names: dict[int, dict[str, str]] = {}
-    seen = {-1}  # a list belongs to one optimizer: a thousand that share one long list are hostile
+    # A list belongs to one optimizer: a thousand that share one long list are hostile.
+    seen = {-1}
     nodes = graph.nodes
     listed = {node.children.get(f"_{_LISTED_AVERAGE}", -1) for _, node in graph.holders} - {-1}
-    averages = {child for each in listed for child in nodes[each].children.values()}
+    averages = {child for average_list in listed for child in nodes[average_list].children.values()}
     for _, node in graph.holders:
         for slot in node.slots:
-            found.add_slot(slot.name, nodes[slot.node].key, nodes[slot.trained_node].key)
+            findings.add_slot(slot.name, nodes[slot.node].key, nodes[slot.trained_node].key)
         if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
             owners = _owners(graph, node.children, seen)
             keys_by_name = keys_by_name or _unique(
-                (each.full_name, each.key) for each in graph.nodes
+                (variable.full_name, variable.key) for variable in graph.nodes
             )
             seen.add(node.children["_variables"])
             for number, child in graph.nodes[node.children["_variables"]].children.items():
                 state = graph.nodes[child]
                 if child == node.children["_iterations"]:
                     continue
-                name, of = owners.get(child) or _named_owner(found, state, keys_by_name)
-                if not of and (trained := node.children.get("_trainable_variables")) is not None:
-                    if trained not in flat_names:  # a thousand optimizers may share this list, too
+                name, variable_key = owners.get(child) or _named_owner(
+                    findings, state, keys_by_name
+                )
+                trained = node.children.get("_trainable_variables")
+                if not variable_key and trained is not None:
+                    # A thousand optimizers may share this list, too.
+                    if trained not in flat_names:
                         flat_names[trained] = _flat_names(graph, trained)
-                    name, of = _flatly_named_owner(found, state, flat_names[trained])
-                same = _same_shape(found, state.key, of)
-                unowned = _LISTED_AVERAGE if child in averages else state.full_name or number
-                found.add_slot(name if same else unowned, state.key, of if same else "")
+                    name, variable_key = _flatly_named_owner(findings, state, flat_names[trained])
+                if _same_shape(findings, state.key, variable_key):
+                    findings.add_slot(name, state.key, variable_key)
+                elif child in averages:
+                    findings.add_slot(_LISTED_AVERAGE, state.key, "")
+                else:
+                    findings.add_slot(state.full_name or number, state.key, "")
 
 
 def _owners(
@@ -81,11 +90,9 @@ def _owners(
 
     Lists in `seen` are left out, and the other lists are added to it.
     """
-    trained = (
-        graph.nodes[optimizer["_trainable_variables"]].children
-        if "_trainable_variables" in optimizer
-        else {}
-    )
+    trained: Mapping[str, int] = {}
+    if "_trainable_variables" in optimizer:
+        trained = graph.nodes[optimizer["_trainable_variables"]].children
     owners = {}
     for name, node in optimizer.items():
         if name not in ("_variables", "_trainable_variables") and node not in seen:
@@ -96,17 +103,19 @@ def _owners(
     return owners
 
 
-def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) -> tuple[str, str]:
+def _named_owner(
+    findings: Findings, state: Node, keys_by_name: Mapping[str, str]
+) -> tuple[str, str]:
     """Returns the slot and the variable after which tf-keras names a state:
     `[<optimizer>/]<slot>/<name of the variable>`.
     """
-    rest = state.full_name
+    remaining_name = state.full_name
     for _ in range(_SCOPES_MAX):
-        slot, separator, rest = rest.partition("/")
+        slot, separator, remaining_name = remaining_name.partition("/")
         if not separator:
             break
-        if _same_shape(found, state.key, keys_by_name.get(rest, "")):
-            return slot, keys_by_name[rest]
+        if _same_shape(findings, state.key, keys_by_name.get(remaining_name, "")):
+            return slot, keys_by_name[remaining_name]
     return "", ""
 
 
@@ -115,19 +124,20 @@ def _flat_names(graph: ObjectGraph, trained: int) -> dict[str, str]:
     names of states.
     """
     variables = [graph.nodes[node] for node in graph.nodes[trained].children.values()]
-    return _unique((each.full_name.replace("/", "_"), each.key) for each in variables)
+    return _unique((variable.full_name.replace("/", "_"), variable.key) for variable in variables)
 
 
-def _unique(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _unique(keys_with_names: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Returns the keys by their names; the key is "" for a name that several variables have."""
     keys: dict[str, str] = {}
-    for name, key in named:
-        keys[name] = key if keys.get(name, key) == key else ""
+    for name, key in keys_with_names:
+        if keys.setdefault(name, key) != key:
+            keys[name] = ""
     return {name: key for name, key in keys.items() if name}
 
 
 def _flatly_named_owner(
-    found: Findings, state: Node, keys_by_flat_name: Mapping[str, str]
+    findings: Findings, state: Node, keys_by_flat_name: Mapping[str, str]
 ) -> tuple[str, str]:
     """Returns the slot and the variable after which Keras 3 names a state: `<optimizer>/<name of
     the variable>_<slot>`.
@@ -135,22 +145,26 @@ def _flatly_named_owner(
     This identifies the states of an optimizer that keeps them in an incomplete list or in none, as
     Adafactor and Muon do.
     """
-    name = rest = state.full_name.rpartition("/")[2]
+    name = variable_name = state.full_name.rpartition("/")[2]
     for _ in range(_SCOPES_MAX):
-        rest, separator, _ = rest.rpartition("_")
+        variable_name, separator, _ = variable_name.rpartition("_")
         if not separator:
             break
-        if _same_shape(found, state.key, keys_by_flat_name.get(rest, "")):
-            return name[len(rest) + 1 :], keys_by_flat_name[rest]
+        if _same_shape(findings, state.key, keys_by_flat_name.get(variable_name, "")):
+            return name[len(variable_name) + 1 :], keys_by_flat_name[variable_name]
     return "", ""
 
 
-def _same_shape(found: Findings, key: str, of: str) -> bool:
-    entries = found.checkpoint.entries
-    return key in entries and of in entries and entries[key].shape == entries[of].shape
+def _same_shape(findings: Findings, key: str, variable_key: str) -> bool:
+    entries = findings.checkpoint.entries
+    return (
+        key in entries
+        and variable_key in entries
+        and entries[key].shape == entries[variable_key].shape
+    )
 
 
-def find_named_slots(found: Findings) -> None:
+def find_named_slots(findings: Findings) -> None:
     """Finds the variables of optimizers in a checkpoint that has only names.
 
     A name identifies a slot variable only if the checkpoint has the variable that it belongs to,
@@ -158,24 +172,28 @@ def find_named_slots(found: Findings) -> None:
     `<variable>/mine`, `<variable>/mine_1`) is recognized if several variables have state of that
     name, or if one does that is a table by its own name.
     """
-    behind: dict[str, list[tuple[str, str, str]]] = {}
-    for key, entry in found.checkpoint.entries.items():
-        if entry.shape == () and _OPTIMIZERS_OWN.fullmatch(key):
-            found.add_slot(key.rpartition("/")[2], key, "")
+    unsure_slots: dict[str, list[tuple[str, str, str]]] = {}
+    for key, entry in findings.checkpoint.entries.items():
+        if entry.shape == () and _OPTIMIZER_SCALAR.fullmatch(key):
+            findings.add_slot(key.rpartition("/")[2], key, "")
             continue
         name, slot = _saver_slot(key)
         if not name:
             name, slot = _keras_slot(key)
-        of = _owner(found, name, entry) if name else ""
-        if of:
-            found.add_slot(slot, key, of)
-        elif _same_shape(found, key, above := key.rpartition("/")[0]):
-            last = key[len(above) + 1 :]
-            behind.setdefault(_COUNTED.sub("", last), []).append((last, key, above))
-    for slots in behind.values():
-        if len({of for _, _, of in slots}) > 1 or slots[0][2].endswith(_TABLE_NAMES):
-            for slot, key, of in slots:
-                found.add_slot(slot, key, of)
+        variable_key = ""
+        if name:
+            variable_key = _owner(findings, name, entry)
+        if variable_key:
+            findings.add_slot(slot, key, variable_key)
+            continue
+        # Perhaps an optimizer that its user named: decided when all variables have been seen.
+        parent, _, last = key.rpartition("/")
+        if _same_shape(findings, key, parent):
+            unsure_slots.setdefault(_COUNTED.sub("", last), []).append((last, key, parent))
+    for slots in unsure_slots.values():
+        if len({owner_key for _, _, owner_key in slots}) > 1 or slots[0][2].endswith(_TABLE_NAMES):
+            for slot, key, variable_key in slots:
+                findings.add_slot(slot, key, variable_key)
 
 
 def _saver_slot(key: str) -> tuple[str, str]:
@@ -185,7 +203,9 @@ def _saver_slot(key: str) -> tuple[str, str]:
         owner, _, optimizer = name.rpartition("/")
         if _OPTIMIZER.fullmatch(optimizer):
             return owner, f"{optimizer}/{slot}"
-    return (name, slot) if _SAVER_SLOT.fullmatch(slot) else ("", "")
+    if _SAVER_SLOT.fullmatch(slot):
+        return name, slot
+    return "", ""
 
 
 def _keras_slot(key: str) -> tuple[str, str]:
@@ -201,12 +221,12 @@ def _keras_slot(key: str) -> tuple[str, str]:
     return "", ""
 
 
-def _owner(found: Findings, name: str, state: Entry) -> str:
+def _owner(findings: Findings, name: str, state: Entry) -> str:
     """Returns the variable that a slot belongs to: `name`, perhaps without the scopes of the
     optimizer.
     """
     for _ in range(_SCOPES_MAX):
-        entry = found.checkpoint.entries.get(name)
+        entry = findings.checkpoint.entries.get(name)
         if entry is not None and entry.shape == state.shape:
             return name
         _, separator, name = name.partition("/")

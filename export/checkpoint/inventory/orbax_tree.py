@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
 from export.checkpoint.inventory.specs import Origin, may_be_table
 
 _STATES = frozenset(
@@ -46,50 +46,61 @@ _SPREAD = (
 )
 
 
-def find_in_tree(found: Findings) -> None:
+def find_in_tree(findings: Findings) -> None:
     """Finds slot variables, tables and stacks by their paths."""
-    entries = found.checkpoint.entries
+    entries = findings.checkpoint.entries
     states = [key for key in entries if _is_state(key)]
-    others = entries.keys() - states
-    weights = _by_tail(others)
-    named = _by_tail(others, "._") if any(_KERAS_STATES in key for key in states) else {}
+    weight_keys = entries.keys() - states
+    weights = _by_tail(weight_keys)
+    # Names of Keras's states join the steps of a path by `_`, which is costly to undo.
+    flat_weights = {}
+    if any(_KERAS_STATES in key for key in states):
+        flat_weights = _by_tail(weight_keys, "._")
     for key in states:
-        found.add_slot(*_state(key, weights, named))
+        findings.add_slot(*_state(key, weights, flat_weights))
     with_slots: set[str] = set()
     for key in [key for key in entries if "slot" in key]:
         slot = _STACK_SLOT.fullmatch(key)
         if slot is None:
             continue
-        of = slot["keras"] or f"{slot['jax']}.table"
-        if of in entries:
-            found.add_slot(slot["name"] or f"slot {slot['number']}", key, of)
-            with_slots.add(of)
+        table_key = slot["keras"] or f"{slot['jax']}.table"
+        if table_key in entries:
+            findings.add_slot(slot["name"] or f"slot {slot['number']}", key, table_key)
+            with_slots.add(table_key)
     tables = []
-    for key in [key for key in entries if key.endswith(_TABLE_ENDS) and key not in found.slots]:
+    for key in [key for key in entries if key.endswith(_TABLE_ENDS) and key not in findings.slots]:
         entry = entries[key]
         stack = _stack_of(key, with_slots)
+        origin = _LEAVES.get(_leaf(key))
         if stack and len(entry.shape) == 2:
-            found.reject(stack, key, _SPREAD, is_stack=True)
-        elif (origin := _LEAVES.get(_leaf(key))) is not None and may_be_table(entry):
+            # The rows of a stack are in an order that only a record or a layout file states.
+            findings.reject(stack, key, _SPREAD, is_stack=True)
+        elif origin is not None and may_be_table(entry):
             *path, leaf = _parts(key)
-            tables.append(
-                Found(
-                    table_spec(path[-1] if path else leaf, entry, origin, ""), ".".join(path) or key
-                )
-            )
-    found.add_tables(tables)
+            name = path[-1] if path else leaf
+            spec = table_spec(name, entry, origin, "")
+            tables.append(NamedTable(spec, ".".join(path) or key))
+    findings.add_tables(tables)
 
 
 def _stack_of(key: str, with_slots: Collection[str]) -> str:
     """Returns the stack that a table belongs to by its path; "" if it belongs to none."""
-    match = _STACK.fullmatch(key) if key.endswith("table") else None
+    match = None
+    if key.endswith("table"):
+        match = _STACK.fullmatch(key)
     if match is not None:
         return match["jax"] or match["keras"]
-    *parents, stack, leaf = key.split(".") if "." in key else ("", key)
-    if key in with_slots:
-        return stack
+
+    stack = ""
+    parents: list[str] = []
+    leaf = key
+    if "." in key:
+        *parents, stack, leaf = key.split(".")
     # jax-tpu-embedding's documentation saves it this way; SGD has no slot variables.
-    return stack if leaf == "table" and parents[-1:] == ["embedding"] else ""
+    is_documented = leaf == "table" and parents[-1:] == ["embedding"]
+    if key in with_slots or is_documented:
+        return stack
+    return ""
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:
@@ -97,10 +108,13 @@ def step_keys(keys: Iterable[str]) -> list[str]:
     step, then an optimizer's.
     """
     likely = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
-    own = [key for key, leaf in likely if leaf in ("step", "global_step")]
-    return sorted(own, key=len) + [
-        key for key, leaf in likely if leaf in ("iteration", "count") and _is_state(key)
-    ]
+    program_steps = [key for key, leaf in likely if leaf in ("step", "global_step")]
+    optimizer_steps = []
+    for key, leaf in likely:
+        if leaf in ("iteration", "count") and _is_state(key):
+            optimizer_steps.append(key)
+    # The shortest path is that of the program itself, not of a part of it.
+    return sorted(program_steps, key=len) + optimizer_steps
 
 
 def _is_state(key: str) -> bool:
@@ -129,17 +143,23 @@ def _by_tail(weights: Iterable[str], separators: str = ".") -> dict[str, str]:
     for weight in weights:
         tail = weight.removesuffix(".value")
         tails = {tail}
-        while (at := tail.find(".")) >= 0:
-            tail = tail[at + 1 :]
+        while "." in tail:
+            tail = tail.partition(".")[2]
             tails.add(tail)
         if separators != ".":
-            tails = {each.replace(".", separator) for each in tails for separator in separators}
-        for each in tails:
-            by_tail[each] = "" if each in by_tail else weight
+            dotted_tails = tails
+            tails = set()
+            for separator in separators:
+                tails |= {dotted.replace(".", separator) for dotted in dotted_tails}
+        for tail_name in tails:
+            # A tail that two weights share names neither.
+            by_tail[tail_name] = "" if tail_name in by_tail else weight
     return by_tail
 
 
-def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tuple[str, str, str]:
+def _state(
+    key: str, weights: Mapping[str, str], flat_weights: Mapping[str, str]
+) -> tuple[str, str, str]:
     """Returns the name of a state, its key, and the weight that it belongs to, which is "" where
     the path does not show it.
 
@@ -153,12 +173,14 @@ def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tu
     if root == _KERAS_STATES:
         leaf = _leaf(key)
         weight, _, name = leaf.rpartition("_")
-        of = named.get(weight, "")
-        return name if of else leaf, key, of
+        weight_key = flat_weights.get(weight, "")
+        if not weight_key:
+            return leaf, key, ""
+        return name, key, weight_key
     field, _, tail = tail.partition(".")
     while tail:
-        of = weights.get(tail, "")
-        if of:
-            return field, key, of
+        weight_key = weights.get(tail, "")
+        if weight_key:
+            return field, key, weight_key
         field, _, tail = tail.partition(".")
     return _leaf(key), key, ""

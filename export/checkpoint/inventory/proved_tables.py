@@ -27,7 +27,7 @@ the rows themselves do.
 
 
 def derive_tables(
-    found: Findings,
+    findings: Findings,
     key: str,
     tables: Mapping[str, TableSpec],
     trained: Mapping[str, TrainedRows],
@@ -36,7 +36,7 @@ def derive_tables(
     trained rows is rejected.
 
     Args:
-      found: The findings of the rules.
+      findings: The findings of the rules.
       key: The key of the variable.
       tables: All tables of the variable.
       trained: The rows that training read, by the name of a table.
@@ -44,23 +44,23 @@ def derive_tables(
     Raises:
       NotConvertible: The trained rows fit no layout, or several equally well.
     """
-    slots = [slot for slot in found.slots.values() if slot.of == key]
+    slots = [slot for slot in findings.slots.values() if slot.trained_key == key]
     if not any(name in trained for name in tables):
         for name in tables:
-            found.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
+            findings.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
         return
-    sought = [TableInVariable(name, table.rows) for name, table in tables.items()]
-    reader = slot_reader(found.checkpoint, tables.values(), slots)
-    starts = _slice_starts(found.checkpoint.entries[key])
-    proved = prove_layouts(reader, key, starts, sought, trained)
+    candidates = [TableInVariable(name, table.rows) for name, table in tables.items()]
+    reader = slot_reader(findings.checkpoint, tables.values(), slots)
+    starts = _slice_starts(findings.checkpoint.entries[key])
+    proved = prove_layouts(reader, key, starts, candidates, trained)
     for name, table in tables.items():
         if name not in proved:
-            found.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
+            findings.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
             continue
         layout = proved[name].layout
         proof = proved[name].proof
         note = f"its layout ({layout_text(layout)}) is derived: {trained_ids_text(proof)}"
-        found.tables[name] = replace(table, layout=layout, proof=proof, note=note)
+        findings.tables[name] = replace(table, layout=layout, proof=proof, note=note)
 
 
 def compare_tables(
@@ -79,12 +79,13 @@ def compare_tables(
         # Rows of a dump are found by their keys, so they have no layout.
         if not table.derived and not table.keys:
             by_key.setdefault(table.key, []).append(table)
+    # Tables of one variable are compared together: each rules out rows of the others.
     compared: dict[str, TableSpec] = {}
     for tables in by_key.values():
         proofs = _proofs(checkpoint, tables, tables[0].slots, trained)
         for table in tables:
             if table.name in proofs:
-                compared[table.name] = _noted(replace(table, proof=proofs[table.name]))
+                compared[table.name] = _with_note(replace(table, proof=proofs[table.name]))
     if not compared:
         return inventory
     return replace(
@@ -93,7 +94,7 @@ def compare_tables(
 
 
 def proofs_of(
-    found: Findings, tables: Sequence[TableSpec], trained: Mapping[str, TrainedRows]
+    findings: Findings, tables: Sequence[TableSpec], trained: Mapping[str, TrainedRows]
 ) -> dict[str, TrainedIdsCheck]:
     """Returns how trained rows agree with the layouts of the tables of one variable, by the names
     of the tables that have trained rows.
@@ -101,8 +102,8 @@ def proofs_of(
     Raises:
       NotConvertible: See `compare_tables`.
     """
-    slots = [slot for slot in found.slots.values() if slot.of == tables[0].key]
-    return _proofs(found.checkpoint, tables, slots, trained)
+    slots = [slot for slot in findings.slots.values() if slot.trained_key == tables[0].key]
+    return _proofs(findings.checkpoint, tables, slots, trained)
 
 
 def _proofs(
@@ -114,13 +115,13 @@ def _proofs(
     if not any(table.name in trained for table in tables):
         return {}
     key = tables[0].key
-    sought = [
+    candidates = [
         TableInVariable(table.name, table.rows, table.layout, recorded=not table.stated)
         for table in tables
     ]
     reader = slot_reader(checkpoint, tables, slots)
     starts = _slice_starts(checkpoint.entries[key])
-    proved = prove_layouts(reader, key, starts, sought, trained)
+    proved = prove_layouts(reader, key, starts, candidates, trained)
     return {name: layout.proof for name, layout in proved.items()}
 
 
@@ -132,16 +133,16 @@ def slot_reader(
     """
     tables = list(tables)
     rows = tables[0].stored[0]
-    kept = []
+    row_slots = []
     for slot in sorted(slots, key=lambda slot: slot.name):
         entry = checkpoint.entries[slot.key]
         has_rows = 1 <= len(entry.shape) <= 2 and entry.shape[0] == rows and entry.itemsize > 0
         if has_rows and entry.bytes and not AVERAGES.search(slot.name):
-            kept.append((slot.name, slot.key))
-    return SlotReader(checkpoint, kept, rows, min(table.dim for table in tables))
+            row_slots.append((slot.name, slot.key))
+    return SlotReader(checkpoint, row_slots, rows, min(table.dim for table in tables))
 
 
-def _noted(table: TableSpec) -> TableSpec:
+def _with_note(table: TableSpec) -> TableSpec:
     """Returns a table with a note of how trained ids agree with its layout."""
     proof = table.proof
     assert proof is not None  # noqa: S101 - it was compared
@@ -150,7 +151,9 @@ def _noted(table: TableSpec) -> TableSpec:
     if table.stated:
         return replace(table, note=f"its layout is stated, and proved: {trained_ids_text(proof)}")
     agreement = f"its layout was compared with trained ids: {trained_ids_text(proof)}"
-    return replace(table, note=f"{table.note}; {agreement}" if table.note else agreement)
+    if table.note:
+        agreement = f"{table.note}; {agreement}"
+    return replace(table, note=agreement)
 
 
 def _slice_starts(entry: Entry) -> list[int]:

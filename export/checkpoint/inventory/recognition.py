@@ -1,4 +1,4 @@
-"""Sorts a checkpoint's variables into tables, slot variables and the rest.
+"""Sorts a checkpoint's variables into tables, slot variables and other variables.
 
 They are distinguished by what the training program recorded, never by shape: Adam's moments have
 the shape and dtype of their table, and the key of a slot variable can read like the key of another
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.inventory import keras_layers, orbax_tree, torch_names
 from export.checkpoint.inventory.findings import Findings, find_dumped
 from export.checkpoint.inventory.name_tables import find_named_tables
@@ -28,15 +29,16 @@ from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 
 def recognise(
     checkpoint: Checkpoint,
-    said: Statements | Mapping[str, str] | None = None,
+    statements: Statements | Mapping[str, str] | None = None,
     trained: Mapping[str, TrainedRows] = NO_ROWS,
 ) -> Inventory:
-    """Sorts a checkpoint's variables into tables, slot variables and the rest.
+    """Sorts a checkpoint's variables into tables, slot variables and other variables.
 
     Args:
       checkpoint: An open checkpoint.
-      said: The statements of the user; a mapping stands for `Statements.named`. They add tables,
-        rename recognized ones, and take precedence over a recognized table of the same name.
+      statements: The statements of the user; a mapping stands for `Statements.named`. They add
+        tables, rename recognized ones, and take precedence over a recognized table of the same
+        name.
       trained: The rows that training read, by the name of a table. Layouts are derived from them,
         and all other layouts are compared with them. Only in that case are rows read, of slot
         variables.
@@ -45,31 +47,32 @@ def recognise(
       NotConvertible: A named variable does not exist, is a slot variable, or cannot hold the table;
         or trained rows contradict a layout.
     """
-    if not isinstance(said, Statements):
-        said = Statements(named=said or {})
-    found = Findings(checkpoint)
+    if not isinstance(statements, Statements):
+        statements = Statements(named=statements or {})
+    findings = Findings(checkpoint)
+    # Slot variables come first: the key of one may read like that of another table.
     graph = checkpoint.graph
     if graph is not None:
-        find_slots(found, graph)
-        find_embedding_objects(found, graph)
-        find_partial_layers(found, graph)
-        find_keras_layers(found, graph)
+        find_slots(findings, graph)
+        find_embedding_objects(findings, graph)
+        find_partial_layers(findings, graph)
+        find_keras_layers(findings, graph)
     elif checkpoint.storage.kind == "Orbax":
-        orbax_tree.find_in_tree(found)
-        find_recorded_stacks(found)
+        orbax_tree.find_in_tree(findings)
+        find_recorded_stacks(findings)
     elif checkpoint.storage.kind == "Keras":
-        keras_layers.find_in_layers(found)
+        keras_layers.find_in_layers(findings)
     elif checkpoint.storage.kind == "PyTorch":
-        torch_names.find_in_modules(found)
+        torch_names.find_in_modules(findings)
     elif checkpoint.storage.kind == "TensorFlow":
-        find_named_slots(found)
-        find_named_tables(found)
-    find_dumped(found)
-    state_layouts(found, said.layouts, trained)
-    name_tables(found, said.named)
-    for name in said.mod:
-        state_mod(found, name)
-    return compare_tables(checkpoint, found.inventory(_step(checkpoint)), trained)
+        find_named_slots(findings)
+        find_named_tables(findings)
+    find_dumped(findings)
+    state_layouts(findings, statements.layouts, trained)
+    name_tables(findings, statements.named)
+    for name in statements.mod:
+        state_mod(findings, name)
+    return compare_tables(checkpoint, findings.inventory(_step(checkpoint)), trained)
 
 
 def _step(checkpoint: Checkpoint) -> int | None:
@@ -83,20 +86,32 @@ def _step(checkpoint: Checkpoint) -> int | None:
     if checkpoint.storage.kind == "Orbax":
         return next(_integers(checkpoint, orbax_tree.step_keys(checkpoint.entries)), None)
     graph = checkpoint.graph
-    named = ["global_step"]
-    counters = []
+    step_keys = ["global_step"]
+    counter_keys = []
     if checkpoint.storage.kind == "Keras":
-        named = []
-        counters = keras_layers.step_keys(checkpoint.entries)
+        step_keys = []
+        counter_keys = keras_layers.step_keys(checkpoint.entries)
     if graph is not None:
-        named = [node.key for name in ("step", "global_step") if (node := graph.child(0, name))]
-        for _, node in graph.holders:
-            counter = node.children.get(
-                "_iterations", node.children.get("iter") if node.slots else None
-            )
-            counters += [graph.nodes[counter].key] if counter is not None else []
-    own = next(_integers(checkpoint, named), None)
-    return max(_integers(checkpoint, counters), default=None) if own is None else own
+        step_nodes = [graph.child(0, name) for name in ("step", "global_step")]
+        step_keys = [node.key for node in step_nodes if node is not None]
+        counter_keys += _counter_keys(graph)
+    program_step = next(_integers(checkpoint, step_keys), None)
+    if program_step is not None:
+        return program_step
+    return max(_integers(checkpoint, counter_keys), default=None)
+
+
+def _counter_keys(graph: ObjectGraph) -> list[str]:
+    """Returns the keys of the variables in which optimizers count their steps."""
+    keys = []
+    for _, node in graph.holders:
+        counter = node.children.get("_iterations")
+        # Other objects may have a child `iter`; only an optimizer has slot variables.
+        if counter is None and node.slots:
+            counter = node.children.get("iter")
+        if counter is not None:
+            keys.append(graph.nodes[counter].key)
+    return keys
 
 
 def _integers(checkpoint: Checkpoint, keys: Iterable[str]) -> Iterator[int]:
@@ -104,6 +119,7 @@ def _integers(checkpoint: Checkpoint, keys: Iterable[str]) -> Iterator[int]:
     for key in dict.fromkeys(keys):
         entry = checkpoint.entries.get(key)
         if entry is None or (entry.array is not None and entry.array.absent):
-            continue  # A count of 0, which older releases of Orbax did not store, or a lost one.
+            # A count of 0, which older releases of Orbax did not store, or a lost one.
+            continue
         if entry.shape == () and entry.dtype in ("int64", "int32", "uint32"):
             yield int(checkpoint.read_all(key))

@@ -25,19 +25,19 @@ _FILE = "proto.pbtxt"
 _FIELD = b"stacked_table_specs"
 
 
-def find_recorded_stacks(found: Findings) -> None:
+def find_recorded_stacks(findings: Findings) -> None:
     """Adds the tables of the stacks whose layout the checkpoint holds.
 
     Raises:
       CheckpointError: A layout in the checkpoint is damaged, or contradicts a stack.
     """
-    directory = found.checkpoint.prefix
-    if not found.rejected or not isinstance(directory, Path):
+    directory = findings.checkpoint.prefix
+    if not findings.rejected or not isinstance(directory, Path):
         return
     recorded: dict[str, StatedTable] = {}
     for path in sorted(directory.glob(f"*/{_FILE}")):
-        recorded |= _tables_of(path, found.rejected)
-    state_layouts(found, recorded, {})
+        recorded |= _tables_of(path, findings.rejected)
+    state_layouts(findings, recorded, {})
 
 
 def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, RecordedTable]:
@@ -48,8 +48,9 @@ def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, RecordedTab
         if path.stat().st_size > FILE_BYTES_MAX:
             raise CheckpointError(f"{path} has more than {FILE_BYTES_MAX} bytes")
         data = path.read_bytes()
+        # Another program's message in an item of any name.
         if _FIELD not in data:
-            return {}  # another program's message
+            return {}
         tables = read_embedding_spec(data, text=True)
     except OSError as problem:
         raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from problem

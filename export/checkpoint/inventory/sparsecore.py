@@ -21,6 +21,8 @@ from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import SparseCore
 
 CORES_MAX = 1 << 20
+"""The maximum number of cores of a layout, far above that of any machine: more are a damaged file.
+"""
 
 
 class LayoutContradiction(Exception):
@@ -44,9 +46,9 @@ def parse_table_layouts(data: bytes) -> tuple[SavedLayout, ...]:
       Malformed: The bytes are not such a message, or they name a table twice.
     """
     tables: dict[str, SavedLayout] = {}
-    for each in map(_saved_layout, decode("SparseCoreTableLayouts", data).tables):
-        if tables.setdefault(each.name, each) is not each:
-            raise Malformed(f"they name table {each.name!r} twice")
+    for saved_layout in map(_saved_layout, decode("SparseCoreTableLayouts", data).tables):
+        if tables.setdefault(saved_layout.name, saved_layout) is not saved_layout:
+            raise Malformed(f"they name table {saved_layout.name!r} twice")
     return tuple(tables.values())
 
 
@@ -60,18 +62,18 @@ def check_stack(tables: Iterable[TableSpec]) -> None:
     stacked = [(table, table.layout) for table in tables if isinstance(table.layout, SparseCore)]
     for table, layout in stacked:
         _check_fits(table, layout)
-    for (before, one), (after, other) in pairwise(
-        sorted(stacked, key=lambda pair: (pair[1].offset, pair[0].name))
-    ):
-        if (one.cores, one.core_rows) != (other.cores, other.core_rows):
+    # Each core has the same rows of every table, so that neighbors by offset are compared.
+    stacked.sort(key=lambda pair: (pair[1].offset, pair[0].name))
+    for (first_table, first), (second_table, second) in pairwise(stacked):
+        if (first.cores, first.core_rows) != (second.cores, second.core_rows):
             raise LayoutContradiction(
-                f"tables {before.name!r} and {after.name!r} of one stack have {one.cores} and "
-                f"{other.cores} cores"
+                f"tables {first_table.name!r} and {second_table.name!r} of one stack have "
+                f"{first.cores} and {second.cores} cores"
             )
-        if other.offset < one.offset + _core_rows(before, one):
+        if second.offset < first.offset + _core_rows(first_table, first):
             raise LayoutContradiction(
-                f"tables {before.name!r} and {after.name!r} overlap: both hold row {other.offset} "
-                "of each core's shard"
+                f"tables {first_table.name!r} and {second_table.name!r} overlap: both hold row "
+                f"{second.offset} of each core's shard"
             )
 
 

@@ -1,5 +1,5 @@
-"""What is in a checkpoint: tables, slot variables and the rest. The types are frozen, and describe
-the meaning of variables, not their storage.
+"""What is in a checkpoint: tables, slot variables and other variables. The types are frozen, and
+describe the meaning of variables, not their storage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from export.checkpoint.variables import Entry, StorageKind
 from export.errors import NotConvertible
 
 FLOATS = ("float32", "float64", "bfloat16", "float16")
-CANDIDATES_TOLD = 20
+CANDIDATES_SHOWN = 20
+"""The maximum number of variables that a message lists as possible tables."""
+NAMES_COMPARED = 2000
+"""The maximum number of names among which a similar one is searched, which takes time."""
 
 Origin = Literal[
     "TPUEmbedding",
@@ -72,13 +75,14 @@ class StatedTable(BaseModel):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        own = {
+        kind_fields = {
             "plain": (),
             "mod": ("partitions",),
             "sparse_core": ("cores", "core_rows", "offset", "rotation"),
             "derive": (),
         }
-        for name in sorted(self.model_fields_set - {"key", "kind", "rows", "dim", *own[self.kind]}):
+        allowed = {"key", "kind", "rows", "dim", *kind_fields[self.kind]}
+        for name in sorted(self.model_fields_set - allowed):
             raise ValueError(f"{name!r} is no key of a table of kind {self.kind!r}")
         if self.kind == "sparse_core" and None in (self.rows, self.dim, self.cores):
             raise ValueError("a table of kind 'sparse_core' needs 'rows', 'dim' and 'cores'")
@@ -111,13 +115,14 @@ class SlotSpec(NamedTuple):
     Attributes:
       name: The optimizer's name for it, e.g. `accumulators`.
       key: The key of the slot variable.
-      of: The key of the variable that it belongs to; "" where the optimizer does not record that.
+      trained_key: The key of the variable that the optimizer trains by it; "" where the optimizer
+        does not record that.
       bytes: The number of stored bytes, which an export does not read.
     """
 
     name: str
     key: str
-    of: str
+    trained_key: str
     bytes: int
 
 
@@ -193,12 +198,12 @@ class Duplicate:
 
     Attributes:
       key: The key of the variable, which an export does not read.
-      of: The key of the variable that is read.
+      original_key: The key of the variable that is read.
       bytes: The number of stored bytes.
     """
 
     key: str
-    of: str
+    original_key: str
     bytes: int
 
 
@@ -261,8 +266,10 @@ class Inventory:
                     f"{rejected.reason}"
                 )
         names = [table.name for table in self.tables]
-        close = difflib.get_close_matches(name, names[:2000], n=1)
-        hint = f"did you mean {close[0]!r}?" if close else self.naming_help()
+        matches = difflib.get_close_matches(name, names[:NAMES_COMPARED], n=1)
+        hint = self.naming_help()
+        if matches:
+            hint = f"did you mean {matches[0]!r}?"
         raise NotConvertible(
             f"checkpoint {self.checkpoint} has no table {name!r} (recognized: "
             f"{', '.join(names) or 'none'}); {hint}"
@@ -274,12 +281,14 @@ class Inventory:
         """
         lines = [
             f"{entry.key} {list(entry.shape)} {entry.dtype}"
-            for entry in self.candidates[:CANDIDATES_TOLD]
+            for entry in self.candidates[:CANDIDATES_SHOWN]
         ]
         if not lines:
             return "no other variable has the shape of a table"
         more = len(self.candidates) - len(lines)
+        if more:
+            lines.append(f"and {more} more")
         return (
             "name a variable with --table NAME=KEY (in a recipe: tables.NAME.key); those with the "
-            "shape of a table: " + "; ".join(lines) + (f"; and {more} more" if more else "")
+            "shape of a table: " + "; ".join(lines)
         )

@@ -17,7 +17,10 @@ from export.checkpoint.inventory.optimizer_state import AVERAGE, AVERAGE_SLOTS
 from export.checkpoint.inventory.proved_tables import derive_tables, proofs_of
 from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import (
+    NAMES_COMPARED,
     STATED_NOTE,
+    Inventory,
+    Origin,
     RecordedTable,
     StatedTable,
     TableSpec,
@@ -28,9 +31,12 @@ from export.checkpoint.trained_rows import TrainedRows
 from export.checkpoint.variables import Entry
 from export.errors import NotConvertible
 
+_SHOWN_MAX = 8
+"""The maximum number of tables, variables or sizes that a message lists."""
+
 
 def state_layouts(
-    found: Findings, stated: Mapping[str, StatedTable], trained: Mapping[str, TrainedRows]
+    findings: Findings, stated: Mapping[str, StatedTable], trained: Mapping[str, TrainedRows]
 ) -> None:
     """Takes the tables of a layout file; they replace what was recognised in the same variables or
     by the same names.
@@ -39,182 +45,221 @@ def state_layouts(
     Rows or columns that are cut off a plain variable change no order.
 
     Args:
-      found: The findings of the rules.
+      findings: The findings of the rules.
       stated: The tables by their names.
       trained: Rows that training read, by the name of a table; the layouts of tables of kind
         "derive" are derived from them.
 
     Raises:
-      NotConvertible: A variable is not there, is a slot variable, or cannot hold the table; or
+      NotConvertible: A variable does not exist, is a slot variable, or cannot hold the table; or
         trained rows do not prove a layout that is to be derived.
     """
-    in_another_order = {rejected.key for rejected in found.rejected} | {
-        table.key for table in found.tables.values() if not isinstance(table.layout, Plain)
-    }
-    by_key: dict[str, dict[str, StatedTable]] = {}
-    for name, each in stated.items():
-        by_key.setdefault(_key(found, name, each.key, of_stack=True), {})[name] = each
+    in_another_order = {rejected.key for rejected in findings.rejected}
     recorded: dict[str, list[TableSpec]] = {}
-    for table in found.tables.values():
+    for table in findings.tables.values():
+        if not isinstance(table.layout, Plain):
+            in_another_order.add(table.key)
         if isinstance(table.layout, SparseCore):
             recorded.setdefault(table.key, []).append(table)
-    found.tables = {name: table for name, table in found.tables.items() if table.key not in by_key}
-    found.rejected = [rejected for rejected in found.rejected if rejected.key not in by_key]
+    by_key: dict[str, dict[str, StatedTable]] = {}
+    for name, stated_table in stated.items():
+        key = _key(findings, name, stated_table.key, of_stack=True)
+        by_key.setdefault(key, {})[name] = stated_table
+
+    # The file describes a variable as a whole: none of its recognized tables stays.
+    findings.tables = {
+        name: table for name, table in findings.tables.items() if table.key not in by_key
+    }
+    findings.rejected = [rejected for rejected in findings.rejected if rejected.key not in by_key]
     for key, tables in by_key.items():
-        path = found.paths_by_key.get(key, "")
         if any(table.kind == "derive" for table in tables.values()):
-            derive_tables(found, key, _derivable(found, key, tables), trained)
+            derive_tables(findings, key, _derivable(findings, key, tables), trained)
             continue
         specs = []
-        for name, each in tables.items():
-            entry = _matrix(found, name, key)
-            layout = _stated_layout(found, name, each, entry)
-            spec = table_spec(
-                name, entry, "layout file", path, rows=each.rows, dim=each.dim, layout=layout
-            )
-            if isinstance(each, RecordedTable):
-                spec = replace(spec, origin="embedding spec")
-            elif not isinstance(layout, Plain) or key in in_another_order:
+        for name, stated_table in tables.items():
+            spec = _stated_spec(findings, name, key, stated_table)
+            is_recorded = isinstance(stated_table, RecordedTable)
+            changes_order = not isinstance(spec.layout, Plain) or key in in_another_order
+            if changes_order and not is_recorded:
                 spec = replace(spec, stated=True, note=STATED_NOTE)
             specs.append(spec)
         _check_stated(key, specs)
         if key in recorded:
-            specs = _beside_record(found, specs, recorded[key], trained)
-        found.tables |= {spec.name: spec for spec in specs}
+            specs = _compared_with_record(findings, specs, recorded[key], trained)
+        findings.tables |= {spec.name: spec for spec in specs}
 
 
-def name_tables(found: Findings, named: Mapping[str, str]) -> None:
+def _stated_spec(findings: Findings, name: str, key: str, stated: StatedTable) -> TableSpec:
+    """Returns a table of a layout file in the variable `key`."""
+    entry = _matrix(findings, name, key)
+    origin: Origin = "layout file"
+    if isinstance(stated, RecordedTable):
+        origin = "embedding spec"
+    return table_spec(
+        name,
+        entry,
+        origin,
+        findings.paths_by_key.get(key, ""),
+        rows=stated.rows,
+        dim=stated.dim,
+        layout=_stated_layout(findings, name, stated, entry),
+    )
+
+
+def name_tables(findings: Findings, references: Mapping[str, str]) -> None:
     """Takes the user's names for variables or for recognised tables.
 
     Args:
-      found: The findings of the rules.
-      named: By the name of a table, the key, the key without its suffix, the attribute path, or the
-        name by which a table is recognized.
+      findings: The findings of the rules.
+      references: By the name of a table, the key, the key without its suffix, the attribute path,
+        or the name by which a table is recognized.
     Raises:
       NotConvertible: A variable does not exist, is a slot variable, does not have the shape of a
         table, is a stack of several tables, or has two names.
     """
     by_key: dict[str, list[TableSpec]] = {}
-    for table in found.tables.values():
+    for table in findings.tables.values():
         by_key.setdefault(table.key, []).append(table)
-    meant = {name: _meant(found, by_key, name, wanted) for name, wanted in named.items()}
-    first: dict[tuple[str, Layout], str] = {}
-    for name, table in meant.items():
-        if (other := first.setdefault((table.key, table.layout), name)) != name:
+    tables = {
+        name: _referenced_table(findings, by_key, name, reference)
+        for name, reference in references.items()
+    }
+    first_names: dict[tuple[str, Layout], str] = {}
+    for name, table in tables.items():
+        first_name = first_names.setdefault((table.key, table.layout), name)
+        if first_name != name:
             raise NotConvertible(
-                f"tables {other!r} and {name!r} are both said to be {table.key!r}; a variable is "
-                "exported once, under one name"
+                f"tables {first_name!r} and {name!r} are both stated to be {table.key!r}; a "
+                "variable is exported once, under one name"
             )
-    for table in meant.values():
-        found.tables.pop(table.name, None)
-    for name, table in meant.items():
-        # The note of such a table requests a name.
-        answered = table.origin == "PartialTPUEmbedding"
-        found.tables[name] = replace(table, name=name, note="" if answered else table.note)
+
+    # All old names go before the first new one comes: two tables may exchange their names.
+    for table in tables.values():
+        findings.tables.pop(table.name, None)
+    for name, table in tables.items():
+        note = table.note
+        # The note of such a table requests a name, which it has now.
+        if table.origin == "PartialTPUEmbedding":
+            note = ""
+        findings.tables[name] = replace(table, name=name, note=note)
 
 
-def state_mod(found: Findings, name: str) -> None:
+def state_mod(findings: Findings, name: str) -> None:
     """Takes the user's word that TF1's `mod` strategy spread the rows of a table over its slices.
 
     Raises:
       NotConvertible: There is no such table, or its slices are not what that strategy makes.
     """
-    table = found.inventory().table(name)
+    table = findings.inventory().table(name)
     if not isinstance(table.layout, Plain) or (table.rows, table.dim) != table.stored:
         raise NotConvertible(
             f"--mod {name}: the table has the layout {table.layout.kind}, which is not TF1's"
         )
-    starts = _mod_starts(name, found.checkpoint.entries[table.key])
-    found.tables[name] = replace(
-        found.tables[name], layout=Mod(starts), stated=True, note=STATED_NOTE
+    starts = _mod_starts(name, findings.checkpoint.entries[table.key])
+    findings.tables[name] = replace(
+        findings.tables[name], layout=Mod(starts), stated=True, note=STATED_NOTE
     )
 
 
-def _meant(
-    found: Findings, by_key: Mapping[str, list[TableSpec]], name: str, wanted: str
+def _referenced_table(
+    findings: Findings, by_key: Mapping[str, list[TableSpec]], name: str, reference: str
 ) -> TableSpec:
-    """Returns the table that is meant: a recognised one, by its variable or by its name, else a
-    variable.
+    """Returns the table that a reference means: a recognised one, by its variable or by its name,
+    else a variable.
     """
-    key = _resolved(found, wanted)
-    if key is None and wanted in found.tables:
-        return found.tables[wanted]
-    key = _key(found, name, wanted)
-    held = by_key.get(key, [])
-    if len(held) > 1:
-        own = found.tables.get(name)
-        if own in held:
-            return own
+    key = _resolved(findings, reference)
+    if key is None and reference in findings.tables:
+        return findings.tables[reference]
+    key = _key(findings, name, reference)
+    key_tables = by_key.get(key, [])
+    if len(key_tables) > 1:
+        # A layout file may have named the tables of a stack before.
+        table_of_name = findings.tables.get(name)
+        if table_of_name in key_tables:
+            return table_of_name
+        names = ", ".join(sorted(table.name for table in key_tables))
         raise NotConvertible(
             f"table {name!r}: {key!r} is a stack of several tables; give the name of one, as in "
-            f"--table {name}="
-            f"{held[0].name} (they are {', '.join(sorted(table.name for table in held))})"
+            f"--table {name}={key_tables[0].name} (they are {names})"
         )
-    if held:
-        return held[0]
-    for rejected in found.rejected:
+    if key_tables:
+        return key_tables[0]
+    for rejected in findings.rejected:
         if rejected.key == key:
             raise NotConvertible(f"table {name!r}: {key!r} cannot be exported: {rejected.reason}")
-    entry = _matrix(found, name, key)
-    note = partition_note(entry) if found.checkpoint.graph is None else ""
-    return table_spec(name, entry, "named", found.paths_by_key.get(key, ""), note=note)
+
+    entry = _matrix(findings, name, key)
+    note = ""
+    if findings.checkpoint.graph is None:
+        note = partition_note(entry)
+    return table_spec(name, entry, "named", findings.paths_by_key.get(key, ""), note=note)
 
 
-def _resolved(found: Findings, wanted: str) -> str | None:
+def _resolved(findings: Findings, reference: str) -> str | None:
     """Returns the key that the user means, by key, key without suffix or attribute path."""
-    for key in (wanted, wanted + VARIABLE_SUFFIX):
-        if key in found.checkpoint.entries:
+    for key in (reference, reference + VARIABLE_SUFFIX):
+        if key in findings.checkpoint.entries:
             return key
-    return found.keys_by_path.get(wanted)
+    return findings.keys_by_path.get(reference)
 
 
-def _key(found: Findings, name: str, wanted: str, of_stack: bool = False) -> str:
+def _key(findings: Findings, name: str, reference: str, of_stack: bool = False) -> str:
     """Returns the key of the variable that the user means, perhaps by the name of a stack in it."""
-    key = _resolved(found, wanted) or (_stack_key(found, name, wanted) if of_stack else None)
+    key = _resolved(findings, reference)
+    if key is None and of_stack:
+        key = _stack_key(findings, name, reference)
     if key is None:
-        inventory = found.inventory()
-        keys = [entry.key for entry in inventory.candidates[:2000]] + [
-            table.key for table in inventory.tables
-        ]
-        known = [each.removesuffix(VARIABLE_SUFFIX) for each in keys] + [
-            table.name for table in inventory.tables
-        ]
-        close = difflib.get_close_matches(wanted, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else inventory.naming_help()
-        raise NotConvertible(
-            f"table {name!r}: checkpoint {inventory.checkpoint} has no variable {wanted!r}; {hint}"
-        )
-    slot = found.slots.get(key)
+        raise _unknown_variable(findings.inventory(), name, reference)
+    slot = findings.slots.get(key)
+    # Averages of the weights are no state of the optimizer: some models serve them.
     if slot is not None and slot.name not in (AVERAGE, *AVERAGE_SLOTS):
         raise NotConvertible(
             f"table {name!r}: {key!r} is a slot variable ({slot.name} of "
-            f"{slot.of or 'an optimizer'}), no table; name the variable that the optimizer trains"
+            f"{slot.trained_key or 'an optimizer'}), no table; name the variable that the "
+            "optimizer trains"
         )
     return key
 
 
-def _stack_key(found: Findings, name: str, stack: str) -> str | None:
+def _unknown_variable(inventory: Inventory, name: str, reference: str) -> NotConvertible:
+    keys = [entry.key for entry in inventory.candidates[:NAMES_COMPARED]]
+    keys += [table.key for table in inventory.tables]
+    known_names = [key.removesuffix(VARIABLE_SUFFIX) for key in keys]
+    known_names += [table.name for table in inventory.tables]
+    matches = difflib.get_close_matches(reference, known_names, n=1)
+    hint = inventory.naming_help()
+    if matches:
+        hint = f"did you mean {matches[0]!r}?"
+    return NotConvertible(
+        f"table {name!r}: checkpoint {inventory.checkpoint} has no variable {reference!r}; {hint}"
+    )
+
+
+def _stack_key(findings: Findings, name: str, stack: str) -> str | None:
     """Returns the key of the one variable that has a stack's name in its key, and its shape; None
     if there is none.
     """
-    named = [
-        key
-        for key, entry in found.checkpoint.entries.items()
-        if len(entry.shape) == 2
-        and key not in found.slots
-        and re.search(rf"(^|[/.:]){re.escape(stack)}($|[/.:])", key)
-    ]
-    meant = [key for key in named if re.split(r"[/.:]", key)[-1] in ("table", stack)] or named
-    if len(meant) > 1:
+    pattern = re.compile(rf"(^|[/.:]){re.escape(stack)}($|[/.:])")
+    candidates = []
+    for key, entry in findings.checkpoint.entries.items():
+        if len(entry.shape) == 2 and key not in findings.slots and pattern.search(key):
+            candidates.append(key)
+    # The name may also be that of a scope which holds further variables.
+    stack_keys = [key for key in candidates if re.split(r"[/.:]", key)[-1] in ("table", stack)]
+    stack_keys = stack_keys or candidates
+    if len(stack_keys) > 1:
+        listed = ", ".join(stack_keys[:_SHOWN_MAX])
         raise NotConvertible(
-            f"table {name!r}: several variables are called {stack!r}: {', '.join(meant[:8])}; "
+            f"table {name!r}: several variables are called {stack!r}: {listed}; "
             "write the layout file by hand, with each table's key (docs/reference/checkpoints.md)"
         )
-    return meant[0] if meant else None
+    if not stack_keys:
+        return None
+    return stack_keys[0]
 
 
-def _matrix(found: Findings, name: str, key: str) -> Entry:
-    entry = found.checkpoint.entries[key]
+def _matrix(findings: Findings, name: str, key: str) -> Entry:
+    entry = findings.checkpoint.entries[key]
     if len(entry.shape) != 2 or not min(entry.shape):
         raise NotConvertible(
             f"table {name!r}: {key!r} has the shape {list(entry.shape)}, not [rows, dim]"
@@ -222,7 +267,7 @@ def _matrix(found: Findings, name: str, key: str) -> Entry:
     return entry
 
 
-def _stated_layout(found: Findings, name: str, stated: StatedTable, entry: Entry) -> Layout:
+def _stated_layout(findings: Findings, name: str, stated: StatedTable, entry: Entry) -> Layout:
     if stated.kind == "plain":
         return Plain()
     if stated.kind == "sparse_core":
@@ -233,61 +278,62 @@ def _stated_layout(found: Findings, name: str, stated: StatedTable, entry: Entry
     if stated.partitions is None:
         return Mod(_mod_starts(name, entry))
     saved = len({part.starts[0] for part in entry.slices})
-    if (
-        found.checkpoint.graph is None and saved > 1 and saved != stated.partitions
-    ):  # TF1: a partition is a slice
+    # In TF1, a partition is a slice. Later programs cut variables by other rules.
+    if findings.checkpoint.graph is None and saved > 1 and saved != stated.partitions:
         raise NotConvertible(
-            f"layout file: table {name!r} is said to have {stated.partitions} partitions, and TF1 "
-            f"saved {entry.key!r} in {saved}; leave `partitions` out"
+            f"layout file: table {name!r} is stated to have {stated.partitions} partitions, and "
+            f"TF1 saved {entry.key!r} in {saved}; leave `partitions` out"
         )
     sizes = _mod_sizes(entry.shape[0], min(stated.partitions, entry.shape[0]))
     return Mod((0, *accumulate(sizes[:-1])))
 
 
-def _beside_record(
-    found: Findings,
+def _compared_with_record(
+    findings: Findings,
     tables: list[TableSpec],
     recorded: list[TableSpec],
     trained: Mapping[str, TrainedRows],
 ) -> list[TableSpec]:
     """Returns the tables of a layout file in a variable whose layout the checkpoint records.
 
-    Those that lie where the record says are recorded, too. A record was written by the program that
-    wrote the rows, so a file that contradicts it is as good as contradicted by the data; only ids
-    of training show that it is the record that is wrong.
+    Tables that lie where the record states are recorded, too. A record was written by the program
+    that wrote the rows, so a file that contradicts it is as good as contradicted by the data; only
+    ids of training show that it is the record that is wrong.
 
     Raises:
       NotConvertible: The file contradicts the record, and nothing proves the file.
     """
     if all(_is_recorded(table, recorded) for table in tables):
         return [replace(table, stated=False, note="") for table in tables]
-    proofs = proofs_of(found, tables, trained)
+    proofs = proofs_of(findings, tables, trained)
     for table in tables:
         if table.name not in proofs or not proofs[table.name].decisive:
-            raise _unlike_record(table, recorded)
+            raise _contradiction(table, recorded)
     return tables
 
 
 def _is_recorded(table: TableSpec, recorded: list[TableSpec]) -> bool:
     return any(
-        table.rows <= other.rows and are_one(table.layout, other.layout, table.rows)
-        for other in recorded
+        table.rows <= record.rows and are_one(table.layout, record.layout, table.rows)
+        for record in recorded
     )
 
 
-def _unlike_record(table: TableSpec, recorded: list[TableSpec]) -> NotConvertible:
-    shown = ", ".join(
-        f"{other.name!r} ({other.rows} rows, {layout_text(other.layout)})" for other in recorded[:8]
-    )
+def _contradiction(table: TableSpec, recorded: list[TableSpec]) -> NotConvertible:
+    descriptions = [
+        f"{record.name!r} ({record.rows} rows, {layout_text(record.layout)})"
+        for record in recorded[:_SHOWN_MAX]
+    ]
     return NotConvertible(
         f"layout file: table {table.name!r} ({table.rows} rows, {layout_text(table.layout)}) "
-        f"contradicts what the checkpoint records of {table.key!r}: {shown}; leave the table out "
+        f"contradicts what the checkpoint records of {table.key!r}: {', '.join(descriptions)}; "
+        "leave the table out "
         "of the file, or prove it by ids of training (verify.trained_ids, --trained-ids)"
     )
 
 
 def _derivable(
-    found: Findings, key: str, tables: Mapping[str, StatedTable]
+    findings: Findings, key: str, tables: Mapping[str, StatedTable]
 ) -> dict[str, TableSpec]:
     """Returns the tables of one variable whose layouts are to be derived, as if their rows were in
     order.
@@ -303,7 +349,7 @@ def _derivable(
         )
     specs = {}
     for name, table in tables.items():
-        entry = _matrix(found, name, key)
+        entry = _matrix(findings, name, key)
         if len(tables) > 1 and table.rows is None:
             raise NotConvertible(
                 f"layout file: table {name!r} is one of {len(tables)} in {key!r}, so it needs "
@@ -313,7 +359,7 @@ def _derivable(
             name,
             entry,
             "trained ids",
-            found.paths_by_key.get(key, ""),
+            findings.paths_by_key.get(key, ""),
             rows=table.rows,
             dim=table.dim,
         )
@@ -359,14 +405,16 @@ def _mod_starts(name: str, entry: Entry) -> tuple[int, ...]:
     Raises:
       NotConvertible: The slices are not those of `mod`, of which the first ones have a row more.
     """
-    held = sorted({(part.starts[0], part.shape[0]) for part in entry.slices})
-    sizes = [size for _, size in held]
-    if len(held) < 2 or sizes != _mod_sizes(entry.shape[0], len(held)):
-        shown = ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
+    ranges = sorted({(part.starts[0], part.shape[0]) for part in entry.slices})
+    sizes = [size for _, size in ranges]
+    if len(ranges) < 2 or sizes != _mod_sizes(entry.shape[0], len(ranges)):
+        shown_sizes = ", ".join(map(str, sizes[:_SHOWN_MAX]))
+        if len(sizes) > _SHOWN_MAX:
+            shown_sizes += ", ..."
         raise NotConvertible(
-            f"table {name!r}: {entry.key!r} lies in {len(held)} row range{'s' * (len(held) != 1)} "
-            f"({shown} rows); the "
+            f"table {name!r}: {entry.key!r} lies in {len(ranges)} row "
+            f"range{'s' * (len(ranges) != 1)} ({shown_sizes} rows); the "
             "`mod` strategy makes two or more, of which the first ones may have one row more than "
             "the others: it was not spread so"
         )
-    return tuple(start for start, _ in held)
+    return tuple(start for start, _ in ranges)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
 from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import TableSpec, may_be_table
 from export.checkpoint.layouts import SparseCore
@@ -47,25 +47,26 @@ _PADDED = "its last rows may be padding: nothing records how many rows it has wi
 _STATE = re.compile(r"(?:optim|optimizer|optimizers|fused_optimizer)\.(?:\d+\.)?state\.(?P<of>.+)")
 
 
-def find_in_modules(found: Findings) -> None:
+def find_in_modules(findings: Findings) -> None:
     """Finds slot variables and tables by their names."""
-    entries = found.checkpoint.entries
+    entries = findings.checkpoint.entries
     states = {key: match["of"] for key in entries if (match := _STATE.fullmatch(key))}
     variables = _by_path(entries.keys() - states)
     for key, path in states.items():
-        slot, of = _owner(path, variables)
-        found.add_slot(slot, key, of)
+        slot, variable_key = _owner(path, variables)
+        findings.add_slot(slot, key, variable_key)
 
-    _reject_quantized(found)
-    sharding = found.checkpoint.storage.sharding
-    rejected = found.taken()
+    _reject_quantized(findings)
+    sharding = findings.checkpoint.storage.sharding
+    rejected = findings.claimed_keys()
     tables = []
     for key, entry in entries.items():
         if key in states or key in rejected or not may_be_table(entry):
             continue
-        if sharding is not None and _is_slot(found, key):
+        if sharding is not None and _is_slot(findings, key):
             continue
-        match = (_TABLE if sharding is None else _SHARDED_TABLE).fullmatch(key)
+        pattern = _TABLE if sharding is None else _SHARDED_TABLE
+        match = pattern.fullmatch(key)
         if match is None:
             continue
         specs = [table_spec(match["name"], entry, "TorchRec", "")]
@@ -74,37 +75,39 @@ def find_in_modules(found: Findings) -> None:
                 specs = _sharded_tables(match["name"], entry, sharding)
             except LayoutContradiction as problem:
                 raise CheckpointError(
-                    f"variable {key} {list(entry.shape)} of checkpoint {found.checkpoint.name}: "
+                    f"variable {key} {list(entry.shape)} of checkpoint {findings.checkpoint.name}: "
                     f"{problem}, by planner_data['sparsecore']; copy the checkpoint again"
                 ) from problem
-        tables += [Found(spec, key.removesuffix(".weight")) for spec in specs]
-    found.add_tables(tables)
+        tables += [NamedTable(spec, key.removesuffix(".weight")) for spec in specs]
+    findings.add_tables(tables)
 
 
-def _reject_quantized(found: Findings) -> None:
+def _reject_quantized(findings: Findings) -> None:
     """Rejects tables whose rows TorchRec or FBGEMM quantized, and the variables that scale them."""
-    entries = found.checkpoint.entries
+    entries = findings.checkpoint.entries
     for key, entry in entries.items():
         match = _TABLE.fullmatch(key)
         scales = [f"{key}{suffix}" for suffix in _SCALES if f"{key}{suffix}" in entries]
         integers = entry.dtype in ("uint8", "int8", "int32", "quint8", "quint4x2")
         if not scales and not (match is not None and integers):
             continue
-        name = match["name"] if match is not None else key.removesuffix(".weight")
-        found.reject(name, key, _QUANTIZED.format(dtype=entry.dtype))
+        name = key.removesuffix(".weight")
+        if match is not None:
+            name = match["name"]
+        findings.reject(name, key, _QUANTIZED.format(dtype=entry.dtype))
         for scale in scales:
-            found.reject(f"{name}{scale.removeprefix(key)}", scale, f"it scales {name!r}")
+            findings.reject(f"{name}{scale.removeprefix(key)}", scale, f"it scales {name!r}")
 
 
-def _is_slot(found: Findings, key: str) -> bool:
+def _is_slot(findings: Findings, key: str) -> bool:
     """Returns whether a variable is the slot variable of a sharded table, and adds it."""
     slot = _SHARDED_SLOT.fullmatch(key)
     if slot is None:
         return False
     tables = [f"{slot['module']}{kind}.{slot['of']}.weight" for kind in _COLLECTIONS]
-    stored = [table for table in tables if table in found.checkpoint.entries]
+    stored = [table for table in tables if table in findings.checkpoint.entries]
     if stored:
-        found.add_slot(slot["name"], key, stored[0])
+        findings.add_slot(slot["name"], key, stored[0])
     return bool(stored)
 
 
@@ -114,20 +117,20 @@ def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[Tabl
     Args:
       name: The name of the stack or of the table.
       entry: The variable.
-      sharding: What the training program recorded.
+      sharding: The sharding that the training program recorded.
 
     Raises:
       LayoutContradiction: The variable cannot be what was recorded.
     """
-    core_rows, beyond = divmod(entry.shape[0], sharding.cores)
-    if beyond:
+    core_rows, remainder = divmod(entry.shape[0], sharding.cores)
+    if remainder:
         raise LayoutContradiction(
             f"its {entry.shape[0]} rows do not divide among {sharding.cores} SparseCores"
         )
-    described = [table for table in sharding.tables if table.stack == name]
+    members = [table for table in sharding.tables if table.stack == name]
     # A variable may have the name of the only table of its stack.
-    described = described or [table for table in sharding.tables if table.name == name]
-    for table in described:
+    members = members or [table for table in sharding.tables if table.name == name]
+    for table in members:
         if table.stored != entry.shape:
             raise LayoutContradiction(
                 f"the stack of table {table.name!r} is recorded as {list(table.stored)}"
@@ -142,9 +145,10 @@ def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[Tabl
             dim=table.dim,
             layout=SparseCore(sharding.cores, core_rows, table.offset, table.rotation),
         )
-        for table in described
+        for table in members
     ]
-    if not described:
+    # Nothing was recorded of a table that is alone in its variable, but the number of cores.
+    if not members:
         layout = SparseCore(sharding.cores, core_rows, offset=0, rotation=0)
         specs = [table_spec(name, entry, "TorchRec", "", layout=layout, note=_PADDED)]
     check_stack(specs)

@@ -130,7 +130,7 @@ def test_table_named_twice_exits_with_both_meanings(command: Command, tmp_path: 
     done = command(
         "tables", tmp_path / "c", tmp_path / "out", "--table", "t=e/a", "--table", f"u=e/a{SUFFIX}"
     )
-    assert (done.code, "tables 't' and 'u' are both said to be 'e/a" in done.message) == (4, True)
+    assert (done.code, "tables 't' and 'u' are both stated to be 'e/a" in done.message) == (4, True)
     assert visible(tmp_path / "out") == []
     assert (
         command(

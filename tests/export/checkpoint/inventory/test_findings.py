@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
 from export.checkpoint.layouts import Mod, Plain
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible
@@ -23,9 +23,9 @@ def findings(directory: Path, **more: Any) -> Findings:
     return Findings(open_checkpoint(directory))
 
 
-def found(findings: Findings, name: str, key: str, longer: str) -> Found:
+def found(findings: Findings, name: str, key: str, longer: str) -> NamedTable:
     spec = table_spec(name, findings.checkpoint.entries[key], "Keras Embedding", "")
-    return Found(spec, longer)
+    return NamedTable(spec, longer)
 
 
 def names(findings: Findings) -> dict[str, str]:
@@ -96,14 +96,14 @@ def test_inventory_sorts_what_was_found(tmp_path: Path) -> None:
     assert sorted_out.slot_bytes == 2 * TABLE.nbytes
     assert [entry.key for entry in sorted_out.dense] == ["small"]
     assert (sorted_out.step, sorted_out.objects, sorted_out.storage) == (7, False, "TensorFlow")
-    assert held.taken() == {"v0", "v1", "v2", "v3", "v4", "v5"}
+    assert held.claimed_keys() == {"v0", "v1", "v2", "v3", "v4", "v5"}
 
 
 def test_slot_variables_of_no_table_are_listed_alone(tmp_path: Path) -> None:
     held = findings(tmp_path)
     held.add_slot("m", "v4", "v0")
     sorted_out = held.inventory()
-    assert ([slot.of for slot in sorted_out.slots], sorted_out.step) == (["v0"], None)
+    assert ([slot.trained_key for slot in sorted_out.slots], sorted_out.step) == (["v0"], None)
     assert [entry.key for entry in sorted_out.dense] == ["v0", "v1", "v2", "v3", "v5"]
 
 

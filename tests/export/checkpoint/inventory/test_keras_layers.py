@@ -105,7 +105,7 @@ def test_variable_of_an_optimizer_is_a_slot(tmp_path: Path, key: str, slot: str)
         file[key] = TABLE
         file["layers/embedding/vars/0"] = TABLE
     found = recognise(open_checkpoint(tmp_path / "a.h5"))
-    assert [(each.name, each.key, each.of) for each in found.slots] == [(slot, key, "")]
+    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [(slot, key, "")]
     assert [table.name for table in found.tables] == ["embedding"]
     assert found.dense == ()
 

@@ -53,7 +53,7 @@ def test_embedding_object_holds_parameters_and_slot_variables_by_table(
         ("items", B, origin, f"{path}.items.parameters"),
         ("users", A, origin, f"{path}.users.parameters"),
     ]
-    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [("m", C, A)]
+    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [("m", C, A)]
     assert {table.layout for table in found.tables} == {Plain()}
     assert (found.rejected, found.dense) == ((), ())
 

@@ -20,7 +20,9 @@ TABLE = np.ones((8, 3), np.float32)
 )
 def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, key: str) -> None:
     write_bundle(tmp_path / "c", {"scope/emb": TABLE, key: TABLE})
-    assert [slot.of for slot in recognise(open_checkpoint(tmp_path)).slots] == ["scope/emb"]
+    assert [slot.trained_key for slot in recognise(open_checkpoint(tmp_path)).slots] == [
+        "scope/emb"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,9 @@ def test_state_of_a_custom_optimizer_is_recognized_if_several_variables_or_a_tab
         tmp_path / "c",
         {"a": TABLE, "a/mine": TABLE, "a/mine_1": TABLE, "b": TABLE, "b/mine": TABLE},
     )
-    assert [(slot.name, slot.of) for slot in recognise(open_checkpoint(tmp_path)).slots] == [
+    assert [
+        (slot.name, slot.trained_key) for slot in recognise(open_checkpoint(tmp_path)).slots
+    ] == [
         ("mine", "a"),
         ("mine_1", "a"),
         ("mine", "b"),
@@ -78,7 +82,7 @@ def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
     )
     write_bundle(tmp_path / "c", {key: TABLE, iterations: np.array(7), GRAPH: graph})
     found = recognise(open_checkpoint(tmp_path)).slots
-    assert [(each.name, each.key, each.of) for each in found if each.key == key] == [
+    assert [(each.name, each.key, each.trained_key) for each in found if each.key == key] == [
         (slot, key, "")
     ]
 
@@ -94,7 +98,9 @@ def test_state_of_an_optimizer_that_lists_none_is_found_by_its_slots(tmp_path: P
     variables: dict[str, Any] = {keys[0]: np.array(7), keys[1]: TABLE, keys[2]: TABLE}
     write_bundle(tmp_path / "c", variables | {GRAPH: graph})
     found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.key, each.of) for each in found.slots] == [("m", keys[2], keys[1])]
+    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [
+        ("m", keys[2], keys[1])
+    ]
 
 
 def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) -> None:
@@ -102,7 +108,7 @@ def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) ->
     variables = dict.fromkeys(names, np.array(1.0))
     write_bundle(tmp_path / "c", variables | {"x/beta1_power": TABLE})
     found = recognise(open_checkpoint(tmp_path))
-    assert [(slot.name, slot.of) for slot in found.slots] == [
+    assert [(slot.name, slot.trained_key) for slot in found.slots] == [
         ("beta1_power", ""),
         ("beta2_power_1", ""),
     ]
@@ -125,7 +131,7 @@ def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) 
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
     found = recognise(open_checkpoint(tmp_path))
-    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [
+    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [
         ("m", keys[3], keys[0]),
         ("Adam/m/dense/kernel", keys[4], ""),
     ]
@@ -174,7 +180,7 @@ def test_state_that_keras_3_names_after_a_variable_that_it_trains_is_of_it(
     variables |= {keys[4]: values, "n" + SUFFIX: np.array(7), GRAPH: graph}
     write_bundle(tmp_path / "c", variables)
     found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.key, each.of) for each in found.slots] == [
+    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [
         (slot, keys[4], "" if of is None else keys[of])
     ]
 
@@ -199,7 +205,9 @@ def test_state_is_named_after_its_variable_behind_some_scopes(
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
     found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.of) for each in found.slots] == [(slot or name, keys[0] if of else "")]
+    assert [(each.name, each.trained_key) for each in found.slots] == [
+        (slot or name, keys[0] if of else "")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +231,7 @@ def test_named_slot_is_of_the_variable_in_its_name(
 ) -> None:
     write_bundle(tmp_path / "c", {"scope/emb": TABLE, key: TABLE})
     found = recognise(open_checkpoint(tmp_path)).slots
-    assert [(each.name, each.of) for each in found] == ([(slot, of)] if slot else [])
+    assert [(each.name, each.trained_key) for each in found] == ([(slot, of)] if slot else [])
 
 
 def test_list_of_states_belongs_to_the_first_optimizer_that_has_it(tmp_path: Path) -> None:
@@ -241,6 +249,6 @@ def test_list_of_states_belongs_to_the_first_optimizer_that_has_it(tmp_path: Pat
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
     found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.key, each.of) for each in found.slots] == [
+    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [
         ("momentums", keys[1], keys[0])
     ]

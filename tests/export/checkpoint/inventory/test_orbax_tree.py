@@ -66,7 +66,7 @@ def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
     tmp_path: Path, state: str, name: str, of: str
 ) -> None:
     found = found_in(tmp_path, "params.user.embedding", state)
-    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [(name, state, of)]
+    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [(name, state, of)]
     assert [table.key for table in found.tables] == ["params.user.embedding"]
 
 
@@ -79,7 +79,7 @@ def test_stack_under_the_name_of_the_documentation_is_no_plain_table(
     assert [(rejected.name, rejected.key) for rejected in found.rejected] == [
         ("genres_movies_users", table)
     ]
-    assert [each.of for each in found.slots] == [table]
+    assert [each.trained_key for each in found.slots] == [table]
     # Without slot variables it may be any program's matrix.
     assert [entry.key for entry in found.candidates] == ["head.table"]
 
@@ -103,7 +103,7 @@ def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
 def test_slot_of_a_stack_is_called_as_its_path_says(tmp_path: Path, slot: str, name: str) -> None:
     table = slot.replace(".slot.0", ".table").removesuffix(":slot:accumulators")
     found = found_in(tmp_path, table, slot)
-    assert [(each.name, each.of) for each in found.slots] == [(name, table)]
+    assert [(each.name, each.trained_key) for each in found.slots] == [(name, table)]
     assert [rejected.name for rejected in found.rejected] == ["users"]
 
 
@@ -139,7 +139,7 @@ def test_state_of_a_tail_that_several_weights_have_is_of_none(tmp_path: Path) ->
     weights = ["params.user.embedding", "params.item.embedding.value", "head.kernel"]
     states = ["opt_state.mu.embedding", "opt_state.mu.item.embedding", "opt_state.mu.head.kernel"]
     found = found_in(tmp_path, *weights, *states)
-    assert [(slot.key, slot.name, slot.of) for slot in found.slots] == [
+    assert [(slot.key, slot.name, slot.trained_key) for slot in found.slots] == [
         ("opt_state.mu.embedding", "embedding", ""),
         ("opt_state.mu.head.kernel", "mu", "head.kernel"),
         ("opt_state.mu.item.embedding", "mu", "params.item.embedding.value"),

@@ -229,7 +229,7 @@ def test_recognise_states_of_a_keras_3_optimizer_by_the_variables_that_it_trains
     variables: dict[str, Any] = {name + SUFFIX: TABLE for name in keys[2:]}
     variables |= {name + SUFFIX: np.float32(0) for name in keys[:2]}
     found = inventory(tmp_path, nodes, variables)
-    slots = [(slot.name, slot.key, slot.of) for slot in found.slots if slot.of]
+    slots = [(slot.name, slot.key, slot.trained_key) for slot in found.slots if slot.trained_key]
     assert slots == [("momentums", f"{name}_momentum{SUFFIX}", name + SUFFIX) for name in "abc"]
 
 
@@ -273,7 +273,7 @@ def test_recognise_exported_model_that_holds_its_variables_twice(
     ]
     found = inventory(tmp_path, nodes, {keys[0]: TABLE, keys[1]: second})
     assert sorted(table.name for table in found.tables) == sorted(names)
-    assert [(each.key, each.of) for each in found.duplicates] == (
+    assert [(each.key, each.original_key) for each in found.duplicates] == (
         [(keys[1], keys[0])] if len(names) == 1 else []
     )
     assert found.dense == ()

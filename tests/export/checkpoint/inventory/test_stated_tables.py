@@ -65,7 +65,7 @@ def stack(key: str, **changed: Any) -> StatedTable:
 
 def test_variable_has_one_name(tmp_path: Path) -> None:
     assert rejected(tmp_path, {"v": TABLE}, {"a": "v", "b": "v"}) == (
-        "tables 'a' and 'b' are both said to be 'v'; a variable is exported once, under one name"
+        "tables 'a' and 'b' are both stated to be 'v'; a variable is exported once, under one name"
     )
     found = inventory(tmp_path, {"v": TABLE, "w": TABLE}, {"a": "v", "b": "w"})
     assert [(table.name, table.key, table.origin) for table in found.tables] == [
@@ -214,8 +214,8 @@ def test_partitions_that_tf1_did_not_save_are_rejected(
 ) -> None:
     said = layout(mine=StatedTable(key="v", kind="mod", partitions=partitions))
     assert rejected(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
-        f"layout file: table 'mine' is said to have {partitions} partitions, and TF1 saved 'v' in "
-        f"{len(cut)}; leave `partitions` out"
+        f"layout file: table 'mine' is stated to have {partitions} partitions, and TF1 saved 'v' "
+        f"in {len(cut)}; leave `partitions` out"
     )
 
 

@@ -84,7 +84,7 @@ def test_state_of_an_optimizer_is_of_the_variable_that_it_repeats(
     tmp_path: Path, state: str, name: str, of: str
 ) -> None:
     found = inventory(tmp_path, USERS, state)
-    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [(name, state, of)]
+    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [(name, state, of)]
     assert [table.key for table in found.tables] == [USERS]
 
 
