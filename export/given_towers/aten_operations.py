@@ -1,7 +1,7 @@
 """Operations of PyTorch (ATen) as operations of TensorFlow.
 
-Each takes the arguments of ATen's schema in their order. Sizes that depend on the batch are scalar
-tensors, all others are numbers.
+Every function has the parameters of ATen's schema in their order. Sizes that depend on the batch
+are scalar tensors, all other sizes are numbers.
 
 Source: PyTorch 2.13, aten/src/ATen/native/native_functions.yaml.
 """
@@ -19,12 +19,12 @@ from export.graphs.elementwise import ELEMENTWISE
 from export.graphs.loading import tf
 
 _PROMOTED = (tf.bool, tf.int32, tf.int64, tf.float32)
-"""The dtypes of towers; operands get the one that comes last."""
+"""The dtypes of towers; operands are promoted to the last one among theirs."""
 
 
 def _promoted(*operands: Any) -> list[Any]:
     """Returns operands in the dtype that PyTorch computes in."""
-    tensors = [tf.convert_to_tensor(each) for each in operands]
+    tensors = [tf.convert_to_tensor(operand) for operand in operands]
     dtype = max((tensor.dtype for tensor in tensors), key=_PROMOTED.index)
     return [tf.cast(tensor, dtype) for tensor in tensors]
 
@@ -33,9 +33,10 @@ def _binary(compute: Callable[..., Any]) -> Callable[..., Any]:
     return lambda first, second: compute(*_promoted(first, second))
 
 
-def _divide(values: Any, other: Any) -> Any:
-    first, second, _ = _promoted(values, other, 1.0)
-    return first / second
+def _divide(dividend: Any, divisor: Any) -> Any:
+    # PyTorch divides integers as floats; the third operand promotes both.
+    dividend, divisor, _ = _promoted(dividend, divisor, 1.0)
+    return dividend / divisor
 
 
 def _clamp(values: Any, low: Any = None, high: Any = None) -> Any:
@@ -47,8 +48,11 @@ def _clamp(values: Any, low: Any = None, high: Any = None) -> Any:
 
 
 def _linear(values: Any, weight: Any, bias: Any = None) -> Any:
-    product = tf.matmul(values, tf.transpose(weight))  # LiteRT's fully connected layer
-    return product if bias is None else product + bias
+    # A product with a matrix becomes LiteRT's fully connected layer.
+    product = tf.matmul(values, tf.transpose(weight))
+    if bias is None:
+        return product
+    return product + bias
 
 
 def _attention(
@@ -67,9 +71,12 @@ def _attention(
         mask = tf.constant(np.tril(np.ones(scores.shape[-2:], bool)))
     if mask is None:
         return tf.matmul(tf.nn.softmax(scores), value)
-    scores += tf.where(mask, 0.0, -math.inf) if mask.dtype == tf.bool else mask
-    reached = tf.reduce_any(scores > -math.inf, axis=-1, keepdims=True)
-    return tf.matmul(tf.where(reached, tf.nn.softmax(scores), 0.0), value)
+    if mask.dtype == tf.bool:
+        mask = tf.where(mask, 0.0, -math.inf)
+    scores += mask
+    # A softmax of nothing but minus infinity would be NaN.
+    has_key = tf.reduce_any(scores > -math.inf, axis=-1, keepdims=True)
+    return tf.matmul(tf.where(has_key, tf.nn.softmax(scores), 0.0), value)
 
 
 def _layer_norm(
@@ -89,70 +96,80 @@ def _batch_norm(
 
 
 def _size(values: Any, dim: int) -> Any:
-    known = values.shape[dim]
-    return tf.shape(values)[dim] if known is None else known
+    static_size = values.shape[dim]
+    if static_size is None:
+        return tf.shape(values)[dim]
+    return static_size
 
 
-def _view(values: Any, size: Sequence[Any]) -> Any:
-    known = [-1 if tf.is_tensor(each) else each for each in size]
-    # LiteRT computes with one size that is not known better than with a computed shape.
-    return tf.reshape(values, known if known.count(-1) == 1 else tf.stack(size))
+def _view(values: Any, sizes: Sequence[Any]) -> Any:
+    static_sizes = [-1 if tf.is_tensor(size) else size for size in sizes]
+    # LiteRT computes with one open size better than with a computed shape.
+    if static_sizes.count(-1) == 1:
+        return tf.reshape(values, static_sizes)
+    return tf.reshape(values, tf.stack(sizes))
 
 
-def _expand(values: Any, size: Sequence[Any]) -> Any:
+def _expand(values: Any, sizes: Sequence[Any]) -> Any:
     """Repeats dimensions of size 1; a size of -1 keeps a dimension."""
-    for _ in range(len(size) - len(values.shape)):
+    for _ in range(len(sizes) - len(values.shape)):
         values = tf.expand_dims(values, 0)
-    sizes = [
-        _size(values, dim) if isinstance(each, int) and each == -1 else each
-        for dim, each in enumerate(size)
-    ]
-    return tf.broadcast_to(values, tf.stack(sizes))
+    expanded_sizes = list(sizes)
+    for dim, size in enumerate(sizes):
+        if isinstance(size, int) and size == -1:
+            expanded_sizes[dim] = _size(values, dim)
+    return tf.broadcast_to(values, tf.stack(expanded_sizes))
 
 
 def _select(values: Any, dim: int, index: Any) -> Any:
-    before = [slice(None)] * (dim % len(values.shape))
-    return values[(*before, index)]
+    outer_dims = [slice(None)] * (dim % len(values.shape))
+    return values[(*outer_dims, index)]
 
 
 def _index(values: Any, indices: Sequence[Any]) -> Any:
-    """Gathers at positions of one dimension, or of several that lie side by side."""
-    dims = [dim for dim, each in enumerate(indices) if each is not None]
+    """Gathers at positions of one dimension, or of several adjacent dimensions."""
+    dims = [dim for dim, index in enumerate(indices) if index is not None]
     first = dims[0]
     last = dims[-1]
-    given = indices[first : last + 1]
-    if len(dims) != len(given) or any(each.dtype == tf.bool for each in given):
+    adjacent_indices = indices[first : last + 1]
+    has_mask = any(index is not None and index.dtype == tf.bool for index in adjacent_indices)
+    if len(dims) != len(adjacent_indices) or has_mask:
         raise NotConvertible(
             "PyTorch's indexing by a mask, or of dimensions that do not lie side by side, has no "
             "counterpart: use torch.where or torch.gather"
         )
+
+    # The indexed dimensions become one, in which an entry has one position.
     sizes = [_size(values, dim) for dim in range(len(values.shape))]
     position = 0
-    for dim, each in enumerate(given, start=first):
-        size = tf.cast(sizes[dim], each.dtype)
-        position = position * size + tf.math.floormod(each, size)  # -1 is the last one
-    joined = math.prod(sizes[first : last + 1])
-    values = _view(values, [*sizes[:first], joined, *sizes[last + 1 :]])
+    for dim, index in enumerate(adjacent_indices, start=first):
+        size = tf.cast(sizes[dim], index.dtype)
+        # Negative indices count from the end.
+        position = position * size + tf.math.floormod(index, size)
+    joined_size = math.prod(sizes[first : last + 1])
+    values = _view(values, [*sizes[:first], joined_size, *sizes[last + 1 :]])
     return tf.gather(values, position, axis=first)
 
 
 def _sum(values: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    counted = values if values.dtype.is_floating else tf.cast(values, tf.int64)
-    return tf.reduce_sum(counted, dim, keepdim)
+    # PyTorch sums booleans and all integers as int64.
+    if not values.dtype.is_floating:
+        values = tf.cast(values, tf.int64)
+    return tf.reduce_sum(values, dim, keepdim)
 
 
 def _norm(values: Any, order: float = 2, dim: Any = None, keepdim: bool = False) -> Any:
     if order != 2:
-        raise NotConvertible(f"a norm of order {order} has no counterpart; take the one of order 2")
+        raise NotConvertible(f"a norm of order {order} has no counterpart; use the norm of order 2")
     return tf.sqrt(tf.reduce_sum(tf.square(values), dim, keepdim))
 
 
-_OF_ONE = ("abs", "erf", "exp", "log", "log1p", "neg", "rsqrt", "sqrt", "tanh")
-_OF_TWO = ("add", "eq", "ge", "gt", "le", "lt", "mul", "ne", "sub")
+_UNARY = ("abs", "erf", "exp", "log", "log1p", "neg", "rsqrt", "sqrt", "tanh")
+_BINARY = ("add", "eq", "ge", "gt", "le", "lt", "mul", "ne", "sub")
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     # Elements
-    **{name: ELEMENTWISE[name] for name in _OF_ONE},
+    **{name: ELEMENTWISE[name] for name in _UNARY},
     **dict.fromkeys(("bitwise_not", "logical_not"), tf.logical_not),
     "gelu": lambda values, approximate="none": tf.nn.gelu(values, approximate == "tanh"),
     "leaky_relu": lambda values, slope=0.01: tf.nn.leaky_relu(values, slope),
@@ -160,7 +177,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "relu": tf.nn.relu,
     "sigmoid": tf.sigmoid,
     # Two operands, and choices
-    **{name: _binary(ELEMENTWISE[name]) for name in _OF_TWO},
+    **{name: _binary(ELEMENTWISE[name]) for name in _BINARY},
     "bitwise_and": tf.logical_and,
     "bitwise_or": tf.logical_or,
     "clamp": _clamp,
@@ -207,8 +224,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "mean": tf.reduce_mean,
     "sum": _sum,
     # Sizes, in Python
-    "operator.getitem": lambda values, place: values[place],
-    "operator.mul": lambda size, other: size * other,
+    "operator.getitem": lambda values, position: values[position],
+    "operator.mul": lambda size, factor: size * factor,
     "sym_size": _size,
 }
-"""Name -> what computes it."""
+"""Name of an operation -> the function that computes it."""

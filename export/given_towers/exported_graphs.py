@@ -1,8 +1,8 @@
 """Towers that `scripts/torch_tower.py` wrote in the training program: a graph of PyTorch's
-operations, its weights, and what PyTorch computed for a few examples.
+operations, its weights, and PyTorch's results for a few examples.
 
-Operations become those of TensorFlow. They are compared with PyTorch's own results before anything
-is exported: this is the only place where PyTorch has a say.
+Operations become operations of TensorFlow. Their results are compared with PyTorch's before
+anything is exported: the exporter itself does not run PyTorch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class _Operation(BaseModel):
 
 
 class _Graph(BaseModel):
-    """The graph: names of weights; inputs and outputs by their names outside and inside of it."""
+    """The graph: names of weights; inputs and outputs, whose names outside of the graph map to the
+    names inside.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,12 +58,12 @@ class ExportedGraphTower:
         """Reads the file.
 
         Args:
-          path: of the file.
-          not_finite: names of weights that may hold NaN or infinities.
+          path: The path of the file.
+          not_finite: Names of weights that may hold NaN or infinities.
 
         Raises:
-          NotConvertible: it is damaged or not such a file, has a weight that is not finite or an
-            operation without a counterpart, or computes something else than PyTorch did.
+          NotConvertible: The file is damaged or no such file, has a weight that is not finite or an
+            operation without a counterpart, or computes other results than PyTorch did.
         """
         self._path = path
         try:
@@ -83,18 +85,22 @@ class ExportedGraphTower:
             for name, value in examples.items()
         }
         self._check_operations()
-        computed = self({name: tf.constant(value) for name, value in examples.items()})
-        for name, wanted in results.items():
-            found = computed[name] if name else computed
-            self._compare(name, np.asarray(found), wanted)
+        outputs = self({name: tf.constant(value) for name, value in examples.items()})
+        for name, expected in results.items():
+            # A tower of one output returns it without a name.
+            actual = outputs[name] if name else outputs
+            self._compare(name, np.asarray(actual), expected)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """See GivenTower.__call__."""
-        results = {place: inputs[name] for name, place in self._graph.inputs.items()}
+        results = {
+            inner_name: inputs[input_name] for input_name, inner_name in self._graph.inputs.items()
+        }
         for name, weight in self._weights.items():
             results[name] = tf.constant(weight)
-        for each in self._graph.operations:
-            results[each.name] = self._result(each, results)
+        # The file lists operations in the order in which PyTorch ran them.
+        for operation in self._graph.operations:
+            results[operation.name] = self._result(operation, results)
         outputs = {name: results[result] for name, result in self._graph.outputs.items()}
         return outputs.get("", outputs)
 
@@ -108,40 +114,42 @@ class ExportedGraphTower:
             else:
                 yield name, np.where(np.isinf(values), 0, values)
 
-    def _result(self, each: _Operation, results: Mapping[str, Any]) -> Any:
+    def _result(self, operation: _Operation, results: Mapping[str, Any]) -> Any:
         try:
-            arguments = [_value(value, results) for value in each.arguments]
-            options = {name: _value(value, results) for name, value in each.options.items()}
-            return OPERATIONS[each.operation](*arguments, **options)
+            arguments = [_value(value, results) for value in operation.arguments]
+            options = {name: _value(value, results) for name, value in operation.options.items()}
+            return OPERATIONS[operation.operation](*arguments, **options)
         except NotConvertible as problem:
             raise self._rejected(str(problem)) from problem
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())[:200]
             raise self._rejected(
-                f"operation {each.name!r} ({each.operation}) of PyTorch has no counterpart with "
-                f"these arguments: {message}"
+                f"operation {operation.name!r} ({operation.operation}) of PyTorch has no "
+                f"counterpart with these arguments: {message}"
             ) from problem
 
     def _check_operations(self) -> None:
-        unknown = {each.operation for each in self._graph.operations} - OPERATIONS.keys()
+        unknown = {node.operation for node in self._graph.operations} - OPERATIONS.keys()
         if unknown:
             raise self._rejected(
                 f"operations of PyTorch without a counterpart: {', '.join(sorted(unknown))}; "
                 "write it with other operations, or bring the tower as a SavedModel"
             )
 
-    def _compare(self, output: str, found: NDArray[Any], wanted: NDArray[Any]) -> None:
-        """Compares what is computed for the examples with what PyTorch computed."""
-        what = f"output {output!r}" if output else "the result"
-        if found.shape != wanted.shape:
+    def _compare(self, output: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
+        """Compares an output for the examples with the one that PyTorch computed."""
+        label = f"output {output!r}" if output else "the result"
+        if actual.shape != expected.shape:
             raise self._rejected(
-                f"{what} has shape {list(found.shape)}, and PyTorch computed {list(wanted.shape)}"
+                f"{label} has shape {list(actual.shape)}, and PyTorch computed "
+                f"{list(expected.shape)}"
             )
-        largest = np.max(np.abs(found.astype(float) - wanted), initial=0)
-        scale = np.max(np.abs(wanted.astype(float)), initial=0)
+        largest = np.max(np.abs(actual.astype(float) - expected), initial=0)
+        scale = np.max(np.abs(expected.astype(float)), initial=0)
+        # Written so that NaN is rejected, too.
         if not largest <= TOLERANCE * max(scale, 1e-3):
             raise self._rejected(
-                f"{what} differs from PyTorch's by {largest:.3g}, and PyTorch's largest value is "
+                f"{label} differs from PyTorch's by {largest:.3g}, and PyTorch's largest value is "
                 f"{scale:.3g}; at most {TOLERANCE:g} of it was expected. Please report the "
                 "operations of this tower"
             )
@@ -153,7 +161,7 @@ class ExportedGraphTower:
 def _value(argument: Any, results: Mapping[str, Any]) -> Any:
     """Returns the value of an argument that `write_tower` described."""
     if isinstance(argument, list):
-        return [_value(each, results) for each in argument]
+        return [_value(entry, results) for entry in argument]
     if not isinstance(argument, dict):
         return argument
     if "dtype" in argument:

@@ -1,6 +1,4 @@
-"""Tables of PyTorch with towers that the user brings, as the exporter's interface to front ends
-wants them.
-"""
+"""The front end of tables of PyTorch with towers that the user brings."""
 
 from __future__ import annotations
 
@@ -44,6 +42,8 @@ class GivenTowersFrontEnd:
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
         _check_expected(job)
+        # `trace_towers` reads the model file itself, in its own surroundings, and does not return
+        # its towers.
         towers: list[GivenTowers] = []
 
         def build(job: ExportJob, base: Path) -> GivenTowers:
@@ -57,13 +57,13 @@ class GivenTowersFrontEnd:
 
 @dataclass(frozen=True)
 class GivenModel:
-    """Towers in files beside a checkpoint of PyTorch. Implements `OriginalModel`.
+    """Towers in files, and a checkpoint of PyTorch. Implements `OriginalModel`.
 
     Attributes:
-      job, base: the recipe and its folder.
-      checkpoint: its checkpoint.
-      traced: the towers and their tables.
-      towers: what the model file describes.
+      job, base: The recipe and its folder.
+      checkpoint: The recipe's checkpoint.
+      traced: The towers and their tables.
+      towers: The towers that the model file describes.
     """
 
     job: ExportJob
@@ -75,13 +75,16 @@ class GivenModel:
     def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
         """See OriginalModel.find_tables."""
         layouts = recipe_layouts(self.job, self.base)
-        named = {}
+        keys = {}
         for name in self.traced.spec.tables:
-            part = self.job.tables.get(name)
-            stated = vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
-            if stated:
-                named[name] = stated
-        inventory = recognise(self.checkpoint, Statements(named, (), layouts), trained)
+            section = self.job.tables.get(name)
+            key = vectors_key(self.checkpoint, name)
+            if key is None and section is not None:
+                key = section.key
+            # A table without a key is found by its own name.
+            if key:
+                keys[name] = key
+        inventory = recognise(self.checkpoint, Statements(keys, (), layouts), trained)
         for name, facts in self.traced.spec.tables.items():
             check_shape(inventory, name, facts, "")
         return inventory
@@ -111,13 +114,15 @@ def _check_expected(job: ExportJob) -> None:
     PyTorch on the checkpoint's rows.
 
     Raises:
-      UsageError: a tower is not.
+      UsageError: A tower is not compared.
     """
     expected = job.verify.expected
-    for name, part in job.towers.items():
-        outputs = part.outputs or {"result": ""}
-        if not any(key in expected for output in outputs for key in (output, f"{name}.{output}")):
-            output = part.result or next(iter(outputs))
+    for name, section in job.towers.items():
+        outputs = section.outputs or {"result": ""}
+        # An output is named alone, or with its tower where several towers have it.
+        expected_names = {*outputs, *(f"{name}.{output}" for output in outputs)}
+        if expected_names.isdisjoint(expected):
+            output = section.result or next(iter(outputs))
             raise UsageError(
                 f"tower {name!r} of PyTorch is compared with nothing that PyTorch computed: record "
                 "what the whole model returns for some examples, name their file as "

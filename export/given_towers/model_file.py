@@ -1,4 +1,4 @@
-"""What the user's model file says of tables and towers of PyTorch; it needs no library:
+"""The tables and towers of PyTorch that the user's model file describes; it needs no library:
 
     def build():
         tables = [
@@ -48,8 +48,8 @@ class GivenTowers:
     """The towers as attributes, by the names that the recipe's calls have.
 
     Attributes:
-      towers: by name; "" where there is only one.
-      activations: how features are looked up.
+      towers: Towers by name; "" for a single tower.
+      activations: The lookups of the features.
     """
 
     towers: Mapping[str, GivenTower]
@@ -62,10 +62,10 @@ class GivenTowers:
         return self
 
     def with_call(self, call: Call) -> Any:
-        """Returns what a call runs: the tower of its name, with inputs by their names.
+        """Returns the function that a call runs: the tower of its name, of inputs by their names.
 
         Raises:
-          UsageError: the recipe states arguments.
+          UsageError: The recipe states arguments.
         """
         if call.arguments is not None:
             raise UsageError(
@@ -78,47 +78,49 @@ class GivenTowers:
         tower = self.towers[name]
 
         def call(inputs: Mapping[str, Any]) -> Any:
-            found = self.activations.looked_up(inputs)
+            tensors = self.activations.looked_up(inputs)
             for key, spec in tower.inputs.items():
-                if key not in found:
+                if key not in tensors:
                     raise UsageError(
-                        f"tower {name!r} takes {key!r}, which its call is not given; it is given "
-                        f"{', '.join(sorted(found))}: name features and inputs as the tower does"
+                        f"tower {name!r} reads {key!r}, which its call does not have; the call has "
+                        f"{', '.join(sorted(tensors))}: name features and inputs as the tower does"
                     )
-                given = found[key]
-                if given.dtype != spec.dtype or not spec.shape.is_compatible_with(given.shape):
+                tensor = tensors[key]
+                if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
                     raise UsageError(
                         f"tower {name!r} takes {key!r} as {_described(spec)}, and its call gives "
-                        f"{_described(given)}: correct inputs.{key}, or name the table whose "
+                        f"{_described(tensor)}: correct inputs.{key}, or name the table whose "
                         f"activations it takes among the tables, with {key!r} in feature_names"
                     )
-            return tower(found)
+            return tower(tensors)
 
+        # AutoGraph would rewrite the exporter's own code.
         return tf.autograph.experimental.do_not_convert(call)
 
 
 def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
-    """Returns what the recipe's factory describes.
+    """Returns the towers that the recipe's factory describes.
 
     Raises:
-      UsageError: there is no such factory or file, or no tower that the recipe calls.
-      NotConvertible: it returns something else, or a tower cannot be read.
+      UsageError: There is no such factory or file, or no tower that the recipe calls.
+      NotConvertible: The factory returns something else, or a tower cannot be read.
     """
     reference = job.code.factory
-    made = factory_of(job, base)()
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping)):
+    model = factory_of(job, base)()
+    if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[1], Mapping)):
         raise NotConvertible(
-            f"factory {reference} returned a {type(made).__name__}, and PyTorch saved the "
+            f"factory {reference} returned a {type(model).__name__}, and PyTorch saved the "
             f"checkpoint; {_EXPECTED}"
         )
-    tables, files = made
-    for name, part in job.towers.items():
-        if part.call not in files:
-            known = ", ".join(repr(each) for each in files)
+    tables, files = model
+    for name, section in job.towers.items():
+        if section.call not in files:
+            tower_names = ", ".join(map(repr, files))
             raise UsageError(
-                f"towers.{name}.call is {part.call!r}; factory {reference} returned the towers "
-                f"{known}"
+                f"towers.{name}.call is {section.call!r}; factory {reference} returned the towers "
+                f"{tower_names}"
             )
+    # Tables are checked before files are read, which may be large.
     table_of = dict(_features(tables))
     _check_weights(table_of, job)
     towers = {
@@ -137,9 +139,9 @@ def _features(tables: Any) -> Iterator[tuple[str, PooledTable]]:
     """Yields each feature and the table that it reads."""
     if not isinstance(tables, (list, tuple)):
         raise NotConvertible(f"the tables are a {type(tables).__name__}; {_EXPECTED}")
-    read: dict[str, str] = {}
-    for place, config in enumerate(tables):
-        where = f"tables[{place}]"
+    readers: dict[str, str] = {}
+    for position, config in enumerate(tables):
+        where = f"tables[{position}]"
         table = PooledTable(
             _field(config, "name", where, str, "a text"),
             _field(config, "num_embeddings", where, int, "an integer"),
@@ -147,28 +149,32 @@ def _features(tables: Any) -> Iterator[tuple[str, PooledTable]]:
             _pooling(config, where),
         )
         for feature in _field(config, "feature_names", where, (list, tuple), "a list"):
-            if feature in read:
+            if feature in readers:
                 raise NotConvertible(
-                    f"{where}.feature_names has {feature!r}, which {read[feature]} has, too: give "
-                    "each feature a name of its own, in the recipe and in the tower"
+                    f"{where}.feature_names has {feature!r}, which {readers[feature]} has, too: "
+                    "give each feature a name of its own, in the recipe and in the tower"
                 )
-            read[feature] = where
+            readers[feature] = where
             yield feature, table
 
 
-def _field(config: Any, name: str, where: str, kind: Any, wanted: str) -> Any:
+def _field(config: Any, name: str, where: str, kind: Any, expected: str) -> Any:
     value = _value(config, name)
+    # A bool is an int of Python.
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
-    raise NotConvertible(f"{where}.{name} is {value!r}; {wanted} was expected: {_EXPECTED}")
+    raise NotConvertible(f"{where}.{name} is {value!r}; {expected} was expected: {_EXPECTED}")
 
 
 def _value(config: Any, name: str) -> Any:
-    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+    if isinstance(config, Mapping):
+        return config.get(name)
+    return getattr(config, name, None)
 
 
 def _pooling(config: Any, where: str) -> Any:
     value = _value(config, "pooling")
+    # TorchRec's PoolingType is an enumeration, whose values are the names.
     name = str(getattr(value, "value", value)).lower()
     if name not in _POOLINGS:
         raise NotConvertible(
@@ -179,11 +185,12 @@ def _pooling(config: Any, where: str) -> Any:
 
 
 def _check_weights(table_of: Mapping[str, PooledTable], job: ExportJob) -> None:
-    for name, part in job.inputs.items():
-        table = table_of.get(part.weights_for or "")
+    """Checks that no feature of a table with pooling "mean" has weights."""
+    for name, section in job.inputs.items():
+        table = table_of.get(section.weights_for or "")
         if table is not None and table.combiner == "mean":
             raise NotConvertible(
-                f"input {name!r} holds weights of {part.weights_for!r}, whose table "
+                f"input {name!r} holds weights of {section.weights_for!r}, whose table "
                 f"{table.name!r} has pooling 'mean': PyTorch divides such a sum by the number of "
                 "ids and not by the sum of their weights, which a bundle cannot describe; train "
                 "with pooling 'sum', or multiply the weights in the client"

@@ -1,8 +1,7 @@
-"""The towers as they were given, run on rows of the checkpoint.
+"""The towers of the user's files, run on rows of the checkpoint.
 
 A SavedModel runs as it is. A graph of PyTorch is computed by the same operations that are exported:
-what PyTorch itself returned stands in the tower's file and in `verify.expected`, and both are
-compared.
+PyTorch's own results are in the tower's file and in `verify.expected`, and both are compared.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ class GivenReference:
     """Towers in files, run outside of any graph. Implements `ReferenceModel`.
 
     Attributes:
-      job: the recipe.
-      given: what the model file describes.
-      whole: all towers and tables of the model.
+      job: The recipe.
+      model_file: The towers that the model file describes.
+      whole: All towers and tables of the model.
     """
 
     job: ExportJob
-    given: GivenTowers
+    model_file: GivenTowers
     whole: ModelSpec
 
     def run(
         self,
         model: ModelSpec,
         inputs: ReferenceInputs,
-        expect_numbers: bool = False,  # noqa: ARG002 no layers tell them
+        expect_numbers: bool = False,  # noqa: ARG002 towers in files have no normalization layers
     ) -> ReferenceRun:
         """See ReferenceModel.run."""
         results: Results = {}
@@ -47,15 +46,18 @@ class GivenReference:
         return ReferenceRun(results)
 
     def _outputs(self, tower: TowerSpec, inputs: ReferenceInputs) -> dict[str, Any]:
-        taken = {}
-        for name in self.given.towers[tower.call.path].inputs:
-            bag = self.given.activations.bags.get(name)
+        given_tower = self.model_file.towers[tower.call.path]
+        tensors = {}
+        for name in given_tower.inputs:
+            bag = self.model_file.activations.bags.get(name)
+            # A feature of a table is an activation, any other input is sent as it is.
             if bag is None:
-                taken[name] = tf.constant(dense_input(name, self.job, inputs))
+                tensors[name] = tf.constant(dense_input(name, self.job, inputs))
             else:
-                taken[name] = tf.constant(pooled(name, bag, inputs, self.whole))
-        found = self.given.towers[tower.call.path](taken)
-        return {
-            output: np.asarray(found if key is None else found[key]).astype(np.float32)
-            for output, key in tower.keys.items()
-        }
+                tensors[name] = tf.constant(pooled(name, bag, inputs, self.whole))
+        result = given_tower(tensors)
+        outputs = {}
+        for output, key in tower.keys.items():
+            values = result if key is None else result[key]
+            outputs[output] = np.asarray(values).astype(np.float32)
+        return outputs

@@ -19,12 +19,12 @@ class SavedModelTower:
         """Loads the SavedModel.
 
         Args:
-          path: of its directory.
-          not_finite: names of variables that may hold NaN or infinities.
+          path: The path of its directory.
+          not_finite: Names of variables that may hold NaN or infinities.
 
         Raises:
-          NotConvertible: it is damaged, has no such signature, or holds a variable that is not
-            finite.
+          NotConvertible: The SavedModel is damaged, has no such signature, or holds a variable that
+            is not finite.
         """
         try:
             loaded = tf.saved_model.load(str(path))
@@ -32,12 +32,13 @@ class SavedModelTower:
             reason = " ".join(str(problem).split())[:300]
             raise NotConvertible(f"tower {path} cannot be read: {reason}") from problem
         signatures = dict(loaded.signatures)
-        only = next(iter(signatures.values())) if len(signatures) == 1 else None
-        signature = signatures.get("serving_default", only)
+        signature = signatures.get("serving_default")
+        if signature is None and len(signatures) == 1:
+            (signature,) = signatures.values()
         if signature is None:
-            known = ", ".join(sorted(signatures)) or "none"
+            names = ", ".join(sorted(signatures)) or "none"
             raise NotConvertible(
-                f"tower {path} has no signature 'serving_default'; it has {known}: save it with "
+                f"tower {path} has no signature 'serving_default'; it has {names}: save it with "
                 "tf.saved_model.save(module, path, signatures=function)"
             )
         variables = ((variable.name, variable.numpy()) for variable in signature.variables)
@@ -49,20 +50,21 @@ class SavedModelTower:
                     f"tower {path}: input {name!r} has a fixed batch of {spec.shape[0]}; save it "
                     "with None as the first dimension"
                 )
-        self._loaded = loaded  # holds the variables
+        # The loaded object holds the variables of the signature.
+        self._loaded = loaded
         self._signature = signature
         self._frozen = frozen_graph(signature)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """See GivenTower.__call__."""
-        taken = {name: inputs[name] for name in self.inputs}
+        tensors = {name: inputs[name] for name in self.inputs}
         if tf.executing_eagerly():
-            return dict(self._signature(**taken))
-        graph, names, outputs = self._frozen
-        found = tf.graph_util.import_graph_def(
+            return dict(self._signature(**tensors))
+        graph, input_names, output_names = self._frozen
+        outputs = tf.graph_util.import_graph_def(
             graph,
-            input_map={names[name]: tensor for name, tensor in taken.items()},
-            return_elements=list(outputs.values()),
+            input_map={input_names[name]: tensor for name, tensor in tensors.items()},
+            return_elements=list(output_names.values()),
             name="",
         )
-        return dict(zip(outputs, found, strict=True))
+        return dict(zip(output_names, outputs, strict=True))

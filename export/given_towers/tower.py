@@ -1,4 +1,4 @@
-"""A tower in a file: of whatever form, it takes activations and returns outputs."""
+"""A tower in a file: in any form, a function from activations to outputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class GivenTower(Protocol):
     """A tower in a file.
 
     Attributes:
-      inputs: the TensorSpec of what it takes, with an open batch, by name: features, whose
-        activations these are, and other inputs.
+      inputs: TensorSpecs of the tower's inputs, with an open batch, by name: activations have the
+        names of their features.
     """
 
     @property
@@ -24,28 +24,28 @@ class GivenTower(Protocol):
         """Adds its operations to the graph that is being traced; computes at once outside of one.
 
         Args:
-          inputs: at least the tensors of `inputs`, by their names.
+          inputs: Tensors by name, of at least the tower's inputs.
 
         Returns:
-          One tensor, or a dict of tensors.
+          One tensor, or a dictionary of tensors.
 
         Raises:
-          NotConvertible: it has no counterpart in TensorFlow.
+          NotConvertible: The tower has no counterpart in TensorFlow.
         """
 
 
 def open_tower(path: Path, not_finite: Collection[str] = ()) -> GivenTower:
-    """Opens a tower: the directory of a SavedModel, or what `write_tower` of
+    """Opens a tower: the directory of a SavedModel, or a file that `write_tower` of
     `scripts/torch_tower.py` wrote.
 
     Args:
-      path: of the tower.
-      not_finite: names of weights that may hold NaN or infinities.
+      path: The path of the tower.
+      not_finite: Names of weights that may hold NaN or infinities.
 
     Raises:
-      UsageError: there is no such file or directory.
-      NotConvertible: it is of another form, damaged, or has no counterpart in TensorFlow; or a
-        weight is not finite.
+      UsageError: There is no such file or directory.
+      NotConvertible: The tower has another form, is damaged, or has no counterpart in TensorFlow;
+        or a weight is not finite.
     """
     if not path.exists():
         raise UsageError(f"tower {path} does not exist; a SavedModel or an .npz file was expected")

@@ -1,5 +1,5 @@
-"""Where the examples of a batch lie in what an operation of JAX computes, if it computes each from
-its own values.
+"""The axis that the examples of a batch lie along in the result of an operation of JAX, if the
+operation computes each example from its own values.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class OpenSizes:
     """Sizes in a batch of any size.
 
     Attributes:
-      batch: the number of examples in the fixed batch.
-      open_batch: the symbolic size in its place.
+      batch: The number of examples in the fixed batch.
+      open_batch: The symbolic size that replaces it.
     """
 
     batch: int
@@ -36,36 +36,37 @@ class OpenSizes:
 
 
 @dataclass(frozen=True)
-class Followed:
-    """A value, and where the examples lie in it.
+class BatchedValue:
+    """A value, and the axis of its examples.
 
     Attributes:
-      array: the value in the open batch; of size 1 along the axes of `alike`.
-      shape: in the fixed batch.
-      axis: the examples lie along it, one after the other; None: the value depends on no input.
-      alike: axes along which all entries are the same; known only without `axis`.
+      array: The value in the open batch, of size 1 along `repeated_axes`.
+      shape: Its shape in the fixed batch.
+      axis: The axis that the examples lie along, one after the other; None if the value depends on
+        no input.
+      repeated_axes: Axes along which all entries are the same; empty for values with an `axis`.
     """
 
     array: Any
     shape: tuple[int, ...]
     axis: int | None = None
-    alike: frozenset[int] = frozenset()
+    repeated_axes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Step:
-    """One equation, and what it takes.
+    """One equation and its arguments.
 
     Attributes:
-      sizes: of the open batch.
-      eqn: the equation in the fixed batch.
-      arguments: its arguments.
-      line: the user's line.
+      sizes: Sizes of the open batch.
+      eqn: The equation in the fixed batch.
+      arguments: The equation's arguments.
+      line: The user's line.
     """
 
     sizes: OpenSizes
     eqn: Any
-    arguments: list[Followed]
+    arguments: list[BatchedValue]
     line: str
 
     @property
@@ -86,75 +87,78 @@ class Step:
 
     @property
     def axis(self) -> int | None:
-        """Where the examples lie in the first argument that has some; None: in no argument."""
+        """The axis of examples of the first argument that has one; None if no argument has."""
         return next((value.axis for value in self.arguments if value.axis is not None), None)
 
-    def operand(self) -> tuple[Followed, int]:
+    def operand(self) -> tuple[BatchedValue, int]:
         """Returns the first argument, and its axis of examples.
 
         Raises:
-          FixedBatch: the examples lie in other arguments.
+          FixedBatch: The examples lie in other arguments.
         """
         operand = self.arguments[0]
         if operand.axis is None:
-            raise self.joins()
+            raise self.joined_examples()
         return operand, operand.axis
 
-    def rejected(self, why: str) -> FixedBatch:
+    def rejected(self, reason: str) -> FixedBatch:
         """Returns the error that the batch cannot be opened."""
         return FixedBatch(
-            f"JAX operation {self.name}{at_line(self.line)}: {why}, and the model runs in no other "
-            f"batch than that of {self.sizes.batch} examples, which feature_specs state: compute "
-            f"each example from its own values, and {SIZES_FROM_INPUTS}"
+            f"JAX operation {self.name}{at_line(self.line)}: {reason}, and the model runs in no "
+            f"other batch than that of {self.sizes.batch} examples, which feature_specs state: "
+            f"compute each example from its own values, and {SIZES_FROM_INPUTS}"
         )
 
-    def joins(self) -> FixedBatch:
-        """Returns the error that what is computed for an example depends on others."""
+    def joined_examples(self) -> FixedBatch:
+        """Returns the error that the result for an example depends on other examples."""
         return self.rejected("it joins the examples of a batch")
 
-    def pairs(self) -> FixedBatch:
+    def paired_examples(self) -> FixedBatch:
         """Returns the error that every example meets every other."""
         return self.rejected("it combines each example with every other")
 
-    def along(self, value: Followed, axis: int | None) -> Any:
+    def along(self, value: BatchedValue, axis: int | None) -> Any:
         """Returns an argument whose examples must lie along an axis."""
         if value.axis == axis or not value.shape:
             return repeated(value)
         if value.axis is not None or axis is None:
-            raise self.pairs()
+            raise self.paired_examples()
+        # JAX repeats an axis of size 1 by itself. A longer one is as long as the fixed batch: an
+        # array of it can be extended only if all its entries are the same.
         if value.shape[axis] == 1:
             return repeated(value)
-        if axis not in value.alike:
+        if axis not in value.repeated_axes:
             raise self.rejected(
                 f"it takes an array of {list(value.shape)} that holds something else for each "
-                f"place in the batch of {self.sizes.batch}"
+                f"position in the batch of {self.sizes.batch}"
             )
         return repeated(value, {axis: self.sizes.opened(value.shape, axis)[axis]})
 
-    def bind(self, arrays: Sequence[Any], **changes: Any) -> list[Followed]:
+    def bind(self, arrays: Sequence[Any], **changes: Any) -> list[BatchedValue]:
         """Traces the operation in the open batch, and finds the examples in its results.
 
         Args:
-          arrays: its arguments.
-          changes: parameters that are other than in the fixed batch.
+          arrays: The arguments of the operation.
+          changes: Parameters that differ from those of the fixed batch.
         """
         return [
-            Followed(array, shape, self._axis_of(array, shape))
+            BatchedValue(array, shape, self._axis_of(array, shape))
             for array, shape in zip(self._bound(arrays, changes), self.shapes, strict=True)
         ]
 
-    def bind_apart(
-        self, arrays: Sequence[Any], alike: Collection[int] = (), **changes: Any
-    ) -> list[Followed]:
+    def bind_without_examples(
+        self, arrays: Sequence[Any], repeated_axes: Collection[int] = (), **changes: Any
+    ) -> list[BatchedValue]:
         """Traces the operation on values that depend on no input.
 
         Args:
-          arrays: its arguments.
-          alike: axes of the results along which all entries are the same, and whose size is 1.
-          changes: parameters that are other than in the fixed batch.
+          arrays: The arguments of the operation.
+          repeated_axes: Axes of the results along which all entries are the same, and whose size
+            is 1.
+          changes: Parameters that differ from those of the fixed batch.
         """
         return [
-            Followed(array, shape, alike=frozenset(alike))
+            BatchedValue(array, shape, repeated_axes=frozenset(repeated_axes))
             for array, shape in zip(self._bound(arrays, changes), self.shapes, strict=True)
         ]
 
@@ -162,127 +166,148 @@ class Step:
         primitive = self.eqn.primitive
         # Source: JAX 0.10, jax/_src/core.py, eval_jaxpr.
         results = primitive.bind(*arrays, **primitive.get_bind_params({**self.params, **changes}))
-        return list(results) if primitive.multiple_results else [results]
+        if not primitive.multiple_results:
+            return [results]
+        return list(results)
 
     def _axis_of(self, array: Any, shape: tuple[int, ...]) -> int:
+        # JAX itself computed the shape in the open batch: the axis that depends on the batch is
+        # where the examples are now. Anything else has mixed them.
         axes = [axis for axis, size in enumerate(array.shape) if not is_static(size)]
         if len(axes) != 1 or array.shape != self.sizes.opened(shape, axes[0]):
-            raise self.joins()
+            raise self.joined_examples()
         return axes[0]
 
 
-Rule = Callable[[Step], list[Followed]]
+Rule = Callable[[Step], list[BatchedValue]]
 
 
 def rule_of(step: Step) -> Rule:
-    """Returns what traces an equation again.
+    """Returns the rule that traces an equation again.
 
     Raises:
-      FixedBatch: it takes examples, and is not known to compute each from its own values.
+      FixedBatch: The equation reads examples, and no rule says that it computes each from its own
+        values.
     """
     if step.axis is None:
-        return _APART.get(step.name, _apart)
+        return _WITHOUT_EXAMPLES.get(step.name, _without_examples)
     rule = _WITH_EXAMPLES.get(step.name)
     if rule is None:
         raise step.rejected("it is not known to compute each example from its own values")
     return rule
 
 
-def repeated(value: Followed, sizes: Mapping[int, Size] | None = None) -> Any:
-    """Returns the array of a value with its repetitions: of other sizes along some axes, and of the
-    sizes in the fixed batch along all others.
+def repeated(value: BatchedValue, sizes: Mapping[int, Size] | None = None) -> Any:
+    """Returns the array of a value with its repetitions.
+
+    Args:
+      value: The value.
+      sizes: Sizes by axis where they differ from those of the fixed batch.
     """
-    if not value.alike:
+    if not value.repeated_axes:
         return value.array
     shape = {**dict(enumerate(value.shape)), **(sizes or {})}
     return jax.numpy.broadcast_to(value.array, tuple(shape.values()))
 
 
-def _kept(value: Followed, axes: Collection[int]) -> Any:
-    """Returns the array of a value that stays of size 1 along some of the axes of `alike`."""
+def _with_unit_axes(value: BatchedValue, axes: Collection[int]) -> Any:
+    """Returns the array of a value that stays of size 1 along some of its `repeated_axes`."""
     return repeated(value, dict.fromkeys(axes, 1))
 
 
-def _ones(shape: Sequence[int], axes: Collection[int]) -> tuple[int, ...]:
-    return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+def _unit_sizes(shape: Sequence[int], axes: Collection[int]) -> tuple[int, ...]:
+    """Returns a shape with size 1 along some axes."""
+    sizes = list(shape)
+    for axis in axes:
+        sizes[axis] = 1
+    return tuple(sizes)
 
 
-def _apart(step: Step) -> list[Followed]:
-    return step.bind_apart([repeated(value) for value in step.arguments])
+def _without_examples(step: Step) -> list[BatchedValue]:
+    return step.bind_without_examples([repeated(value) for value in step.arguments])
 
 
-def _elementwise_apart(step: Step) -> list[Followed]:
+def _elementwise_without_examples(step: Step) -> list[BatchedValue]:
     """Keeps the repetitions that all arguments have."""
     if len(step.shapes) != 1:
-        return _apart(step)
+        return _without_examples(step)
     arrays = [value for value in step.arguments if value.shape]
-    alike = {
-        axis
-        for axis, size in enumerate(step.shapes[0])
-        if size > 1 and all(axis in value.alike or value.shape[axis] == 1 for value in arrays)
-    }
-    return step.bind_apart([_kept(value, value.alike & alike) for value in step.arguments], alike)
+    repeated_axes = set()
+    for axis, size in enumerate(step.shapes[0]):
+        is_repeated = all(axis in value.repeated_axes or value.shape[axis] == 1 for value in arrays)
+        if size > 1 and is_repeated:
+            repeated_axes.add(axis)
+    arguments = [
+        _with_unit_axes(value, value.repeated_axes & repeated_axes) for value in step.arguments
+    ]
+    return step.bind_without_examples(arguments, repeated_axes)
 
 
-def _broadcast_apart(step: Step) -> list[Followed]:
+def _broadcast_without_examples(step: Step) -> list[BatchedValue]:
     """Repeats along new axes, and along those of size 1."""
     value = step.arguments[0]
     (shape,) = step.shapes
     axes = step.params["broadcast_dimensions"]
-    kept = {
-        target
-        for axis, target in enumerate(axes)
-        if axis not in value.alike and value.shape[axis] == shape[target]
+    unrepeated_axes = set()
+    for axis, target in enumerate(axes):
+        if axis not in value.repeated_axes and value.shape[axis] == shape[target]:
+            unrepeated_axes.add(target)
+    repeated_axes = {
+        axis for axis, size in enumerate(shape) if size > 1 and axis not in unrepeated_axes
     }
-    alike = {axis for axis, size in enumerate(shape) if size > 1 and axis not in kept}
-    return step.bind_apart([value.array], alike, shape=_ones(shape, alike))
+    unit_shape = _unit_sizes(shape, repeated_axes)
+    return step.bind_without_examples([value.array], repeated_axes, shape=unit_shape)
 
 
-def _reshape_apart(step: Step) -> list[Followed]:
+def _reshape_without_examples(step: Step) -> list[BatchedValue]:
     """Keeps the repetition along an axis that stays as it is."""
     value = step.arguments[0]
     (shape,) = step.shapes
     target_of = {}
-    for axis in value.alike:
+    for axis in value.repeated_axes:
         target = _reshaped_axis(value.shape, axis, shape, value.shape[axis])
         if target is not None and shape[target] == value.shape[axis]:
             target_of[axis] = target
-    alike = set(target_of.values())
-    return step.bind_apart([_kept(value, target_of)], alike, new_sizes=_ones(shape, alike))
+    repeated_axes = set(target_of.values())
+    array = _with_unit_axes(value, target_of)
+    unit_shape = _unit_sizes(shape, repeated_axes)
+    return step.bind_without_examples([array], repeated_axes, new_sizes=unit_shape)
 
 
-def _tile_apart(step: Step) -> list[Followed]:
-    """Keeps the repetition of what is of size 1."""
+def _tile_without_examples(step: Step) -> list[BatchedValue]:
+    """Keeps the repetition along axes of size 1."""
     (value,) = step.arguments
     (shape,) = step.shapes
-    alike = {
-        axis
-        for axis, size in enumerate(shape)
-        if size > 1 and (axis in value.alike or value.shape[axis] == 1)
-    }
-    return step.bind_apart([value.array], alike, reps=_ones(step.params["reps"], alike))
+    repeated_axes = set()
+    for axis, size in enumerate(shape):
+        is_repeated = axis in value.repeated_axes or value.shape[axis] == 1
+        if size > 1 and is_repeated:
+            repeated_axes.add(axis)
+    repetitions = _unit_sizes(step.params["reps"], repeated_axes)
+    return step.bind_without_examples([value.array], repeated_axes, reps=repetitions)
 
 
-def _iota_apart(step: Step) -> list[Followed]:
-    """Counts along one axis: all entries are the same along the others."""
+def _iota_without_examples(step: Step) -> list[BatchedValue]:
+    """Counts along one axis: all entries are the same along every other axis."""
     (shape,) = step.shapes
-    counted = step.params["dimension"]
-    alike = {axis for axis, size in enumerate(shape) if size > 1 and axis != counted}
-    return step.bind_apart([], alike, shape=_ones(shape, alike))
+    counted_axis = step.params["dimension"]
+    repeated_axes = {axis for axis, size in enumerate(shape) if size > 1 and axis != counted_axis}
+    unit_shape = _unit_sizes(shape, repeated_axes)
+    return step.bind_without_examples([], repeated_axes, shape=unit_shape)
 
 
-def _example_by_example(step: Step) -> list[Followed]:
+def _example_by_example(step: Step) -> list[BatchedValue]:
     return step.bind([step.along(value, step.axis) for value in step.arguments])
 
 
-def _whole_call(step: Step) -> list[Followed]:
-    """Calls a function of `jax.numpy` again that the evaluator takes as one operation."""
+def _whole_call(step: Step) -> list[BatchedValue]:
+    """Calls a function of `jax.numpy` again that the evaluator computes as one operation."""
     function = getattr(jax.numpy, step.params["name"])
     array = function(*(step.along(value, step.axis) for value in step.arguments))
-    return [Followed(array, step.shapes[0], step.axis)]
+    return [BatchedValue(array, step.shapes[0], step.axis)]
 
 
-def _same(step: Step) -> list[Followed]:
+def _same(step: Step) -> list[BatchedValue]:
     return step.arguments
 
 
@@ -291,52 +316,57 @@ def _not_along(parameter: str) -> Rule:
     parameter names.
     """
 
-    def rule(step: Step) -> list[Followed]:
+    def rule(step: Step) -> list[BatchedValue]:
         axes = step.params[parameter]
-        if step.axis in (axes if isinstance(axes, Sequence) else (axes,)):
-            raise step.joins()
+        if not isinstance(axes, Sequence):
+            axes = (axes,)
+        if step.axis in axes:
+            raise step.joined_examples()
         return _example_by_example(step)
 
     return rule
 
 
-def _dot_general(step: Step) -> list[Followed]:
-    summed, paired = step.params["dimension_numbers"]
-    left, right = step.arguments
-    if left.axis in summed[0] or right.axis in summed[1]:
-        raise step.joins()
-    # Axes may be multiplied pair by pair: then the examples of both lie along such axes.
-    if left.axis in paired[0]:
-        axis = paired[1][paired[0].index(left.axis)]
-        return step.bind([left.array, step.along(right, axis)])
-    if right.axis in paired[1]:
-        axis = paired[0][paired[1].index(right.axis)]
-        return step.bind([step.along(left, axis), right.array])
-    if left.axis is not None and right.axis is not None:
-        raise step.pairs()
-    return step.bind([repeated(left), repeated(right)])
+def _dot_general(step: Step) -> list[BatchedValue]:
+    # The numbers of both operands' axes that are summed, and of those that are multiplied in pairs.
+    summed_axes, paired_axes = step.params["dimension_numbers"]
+    first, second = step.arguments
+    if first.axis in summed_axes[0] or second.axis in summed_axes[1]:
+        raise step.joined_examples()
+
+    # If the examples of one operand lie along a paired axis, those of the other lie along its
+    # partner.
+    if first.axis in paired_axes[0]:
+        axis = paired_axes[1][paired_axes[0].index(first.axis)]
+        return step.bind([first.array, step.along(second, axis)])
+    if second.axis in paired_axes[1]:
+        axis = paired_axes[0][paired_axes[1].index(second.axis)]
+        return step.bind([step.along(first, axis), second.array])
+    if first.axis is not None and second.axis is not None:
+        raise step.paired_examples()
+    return step.bind([repeated(first), repeated(second)])
 
 
 def _reshaped_axis(
     shape: Sequence[int], axis: int, reshaped: Sequence[int], unit: int
 ) -> int | None:
-    """Returns the axis of a reshaped array along which the parts lie that lay along an axis, one
-    after the other; None: there is none.
+    """Returns the axis of a reshaped array that holds the parts of an axis, one after the other;
+    None if there is no such axis.
 
     Args:
-      shape, axis: before.
-      reshaped: the shape after.
-      unit: the number of parts, of which the axis has a multiple.
+      shape, axis: The shape and the axis before.
+      reshaped: The shape after.
+      unit: The number of parts, of which the axis has a multiple.
     """
-    before = math.prod(shape[:axis])
+    outer_size = math.prod(shape[:axis])
     for target, size in enumerate(reshaped):
-        # As many values precede it, so that the parts begin at the same places.
-        if math.prod(reshaped[:target]) == before and size > 1 and size % unit == 0:
+        # The axes before it have as many values, so that the parts begin at the same positions.
+        if math.prod(reshaped[:target]) == outer_size and size > 1 and size % unit == 0:
             return target
     return None
 
 
-def _reshape(step: Step) -> list[Followed]:
+def _reshape(step: Step) -> list[BatchedValue]:
     value, axis = step.operand()
     (shape,) = step.shapes
     batch = step.sizes.batch
@@ -349,79 +379,88 @@ def _reshape(step: Step) -> list[Followed]:
     return step.bind([value.array], new_sizes=step.sizes.opened(shape, target))
 
 
-def _broadcast_in_dim(step: Step) -> list[Followed]:
+def _broadcast_in_dim(step: Step) -> list[BatchedValue]:
     value, axis = step.operand()
     target = step.params["broadcast_dimensions"][axis]
     return step.bind([value.array], shape=step.sizes.opened(step.shapes[0], target))
 
 
-def _tile(step: Step) -> list[Followed]:
+def _tile(step: Step) -> list[BatchedValue]:
     if step.params["reps"][step.axis] != 1:
         raise step.rejected("it repeats the batch")
     return _example_by_example(step)
 
 
-def _slice(step: Step) -> list[Followed]:
+def _slice(step: Step) -> list[BatchedValue]:
     value, axis = step.operand()
     limits = step.params["limit_indices"]
     strides = step.params["strides"] or (1,) * len(value.shape)
-    taken = (step.params["start_indices"][axis], limits[axis], strides[axis])
-    if taken != (0, value.shape[axis], 1):
+    example_range = (step.params["start_indices"][axis], limits[axis], strides[axis])
+    if example_range != (0, value.shape[axis], 1):
         raise step.rejected("it takes some of the examples of a batch")
     return step.bind([value.array], limit_indices=step.sizes.opened(limits, axis))
 
 
-def _dynamic_slice(step: Step) -> list[Followed]:
+def _dynamic_slice(step: Step) -> list[BatchedValue]:
     value, axis = step.operand()
-    taken = step.params["slice_sizes"]
-    if taken[axis] != value.shape[axis]:
+    slice_sizes = step.params["slice_sizes"]
+    if slice_sizes[axis] != value.shape[axis]:
         raise step.rejected("it takes some of the examples of a batch")
     arrays = [argument.array for argument in step.arguments]
-    return step.bind(arrays, slice_sizes=step.sizes.opened(taken, axis))
+    return step.bind(arrays, slice_sizes=step.sizes.opened(slice_sizes, axis))
 
 
-def _pad(step: Step) -> list[Followed]:
+def _pad(step: Step) -> list[BatchedValue]:
     _, axis = step.operand()
     if any(step.params["padding_config"][axis]):
         raise step.rejected("it adds examples to a batch, or leaves some out")
     return step.bind([argument.array for argument in step.arguments])
 
 
-def _gather(step: Step) -> list[Followed]:
+def _gather(step: Step) -> list[BatchedValue]:
     operand, indices = step.arguments
     numbers = step.params["dimension_numbers"]
-    taken = step.params["slice_sizes"]
-    by_place = step.rejected(
-        "it finds entries by the places of examples in a batch; take one of each example by "
+    slice_sizes = step.params["slice_sizes"]
+    by_position = step.rejected(
+        "it finds entries by the positions of examples in a batch; take one of each example by "
         "jnp.take_along_axis"
     )
-    own_indices = dict(
+    # Axes of the operand whose entries are read by the same entries of an axis of the indices.
+    paired_axes = dict(
         zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
     )
+
+    # A table without examples: each example reads rows by its own ids.
     if operand.axis is None:
-        if indices.axis in own_indices.values() or indices.axis == len(indices.shape) - 1:
-            raise by_place
+        if indices.axis in paired_axes.values() or indices.axis == len(indices.shape) - 1:
+            raise by_position
         return step.bind([repeated(operand), indices.array])
-    if operand.axis in own_indices:
-        return step.bind([operand.array, step.along(indices, own_indices[operand.axis])])
-    indexed = {*numbers.collapsed_slice_dims, *numbers.start_index_map}
-    if operand.axis in indexed or taken[operand.axis] != operand.shape[operand.axis]:
-        raise by_place
+
+    if operand.axis in paired_axes:
+        return step.bind([operand.array, step.along(indices, paired_axes[operand.axis])])
+
+    # The same entries of all examples: the slices hold the whole batch.
+    indexed_axes = {*numbers.collapsed_slice_dims, *numbers.start_index_map}
+    is_whole_batch = slice_sizes[operand.axis] == operand.shape[operand.axis]
+    if operand.axis in indexed_axes or not is_whole_batch:
+        raise by_position
     if indices.axis is not None:
-        raise step.pairs()
-    slice_sizes = step.sizes.opened(taken, operand.axis)
-    return step.bind([operand.array, repeated(indices)], slice_sizes=slice_sizes)
+        raise step.paired_examples()
+    open_sizes = step.sizes.opened(slice_sizes, operand.axis)
+    return step.bind([operand.array, repeated(indices)], slice_sizes=open_sizes)
 
 
-_APART: dict[str, Rule] = {
-    **dict.fromkeys(elementwise.OPERATIONS, _elementwise_apart),
-    "broadcast_in_dim": _broadcast_apart,
-    "iota": _iota_apart,
+_WITHOUT_EXAMPLES: dict[str, Rule] = {
+    **dict.fromkeys(elementwise.OPERATIONS, _elementwise_without_examples),
+    "broadcast_in_dim": _broadcast_without_examples,
+    "iota": _iota_without_examples,
     "pvary": _same,
-    "reshape": _reshape_apart,
-    "tile": _tile_apart,
+    "reshape": _reshape_without_examples,
+    "tile": _tile_without_examples,
 }
-"""Operations on values that depend on no input, which keep repetitions; others make them."""
+"""Rules of operations on values that depend on no input and that keep repetitions; any other
+operation computes the repeated values.
+"""
 
 _WITH_EXAMPLES: dict[str, Rule] = {
     **dict.fromkeys(elementwise.OPERATIONS, _example_by_example),
@@ -447,4 +486,6 @@ _WITH_EXAMPLES: dict[str, Rule] = {
     "slice": _slice,
     "tile": _tile,
 }
-"""Operations on examples that compute each from its own values, where their rule says so."""
+"""Rules of operations on examples; a rule raises an error where its operation does not compute each
+example from its own values.
+"""

@@ -1,4 +1,4 @@
-"""One equation of a JAX computation, as its TensorFlow counterpart sees it."""
+"""One equation of a JAX computation, in the form that its TensorFlow counterpart reads."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Equation:
     """One application of a primitive.
 
     Attributes:
-      primitive: its name.
-      params: what JAX has as its parameters.
-      shapes, dtypes: of the results; dtypes are TensorFlow's.
-      sizes: sizes that depend on the batch.
-      line: the user's line.
-      evaluate: evaluates a computation inside this one.
+      primitive: The primitive's name.
+      params: The primitive's parameters in JAX.
+      shapes, dtypes: Shapes and dtypes of the results; dtypes are TensorFlow's.
+      sizes: Sizes that depend on the batch.
+      line: The user's line.
+      evaluate: A function that evaluates a computation inside this one.
     """
 
     primitive: str
@@ -48,21 +48,24 @@ class Equation:
         """The dtype of the first result."""
         return self.dtypes[0]
 
-    def rejected(self, why: str) -> NotConvertible:
-        """Returns the error that this equation has no counterpart: `why` ends with a remedy."""
-        return NotConvertible(f"JAX operation {self.primitive}{at_line(self.line)}: {why}")
+    def rejected(self, reason: str) -> NotConvertible:
+        """Returns the error that this equation has no counterpart: `reason` ends with a remedy."""
+        return NotConvertible(f"JAX operation {self.primitive}{at_line(self.line)}: {reason}")
 
 
 def line_of(source_info: Any, outer: str) -> str:
-    """Returns the user's line of an equation; where none is known, that of the one around it."""
+    """Returns the user's line of an equation; `outer`, the line of the equation around it, if JAX
+    recorded none.
+    """
     if source_info.traceback is None:
         return outer
     frames = [(frame.file_name, frame.line_num) for frame in source_info.traceback.frames]
+    # JAX lists the innermost frame first.
     return last_of_user(reversed(frames)) or outer
 
 
 def dtype_of(array: Any) -> Any:
-    """Returns TensorFlow's dtype of a JAX array; None where there is none, as for random keys."""
+    """Returns TensorFlow's dtype of a JAX array; None if there is none, as for random keys."""
     try:
         return tf.as_dtype(array.dtype)
     except TypeError:

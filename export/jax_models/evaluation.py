@@ -1,8 +1,7 @@
 """Evaluates a computation in JAX (a jaxpr) as TensorFlow operations: a graph in, a graph out.
 
-What depends on constants alone, such as masks and positions, is computed by JAX at once. Nothing
-else is: every other primitive has a counterpart in `operations`, or is rejected with the user's
-line.
+JAX computes only what depends on constants alone, such as masks and positions, and at once. Every
+other primitive has a counterpart in `operations`, or is rejected with the user's line.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _WHOLE_CALLS: dict[str, Handler] = {
 
 _NEVER_FOLDED = {*control_flow.OPERATIONS, "dim_as_value", "pvary"}
 """Primitives that may depend on the batch, or draw random numbers inside, without an argument; and
-one that JAX computes inside jax.shard_map alone.
+`pvary`, which JAX computes only inside jax.shard_map.
 """
 
 _RANDOM = (
@@ -106,28 +105,34 @@ REJECTED = {
     "rng_uniform": _RANDOM,
     "threefry2x32": _RANDOM,
 }
-"""Primitives without a counterpart that people meet -> why, and a remedy."""
+"""Primitives without a counterpart that users meet -> the reason, and a remedy."""
 
 
 class Evaluator:
-    """Evaluates computations whose symbolic sizes are those of one trace."""
+    """Evaluates computations with the symbolic sizes of one trace.
+
+    Args:
+      sizes: The scalar int32 tensor of each symbol, such as the batch size.
+    """
 
     def __init__(self, sizes: Mapping[str, Any]) -> None:
-        """Takes the scalar int32 tensor of each symbol, such as the batch size."""
         self._sizes = Sizes(sizes)
 
     def results(self, closed: Any, arguments: Sequence[Value]) -> list[Any]:
         """Returns the tensors of a computation's results, in their whole shapes.
 
         Args:
-          closed: a ClosedJaxpr.
-          arguments: one for each of its inputs.
+          closed: The computation, a ClosedJaxpr.
+          arguments: Values of its inputs.
 
         Raises:
-          NotConvertible: an operation has no counterpart; names the user's line and a remedy.
+          NotConvertible: An operation has no counterpart; the message names the user's line and a
+            remedy.
         """
-        found = self._evaluate(without_unused(closed.jaxpr), closed.consts, arguments, "")
-        return [self._sizes.full(value) for value in found]
+        # An unused operation without a counterpart does not matter.
+        jaxpr = without_unused(closed.jaxpr)
+        results = self._evaluate(jaxpr, closed.consts, arguments, "")
+        return [self._sizes.full(value) for value in results]
 
     def _evaluate(
         self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Value], outer: str
@@ -159,10 +164,11 @@ class Evaluator:
             return self._call(equation, inner, arguments)
         if name in REJECTED:
             raise equation.rejected(REJECTED[name])
-        constants = [value.known for value in arguments if value.known is not None]
-        open_sizes = not all(is_static(size) for shape in equation.shapes for size in shape)
-        foldable = name not in _NEVER_FOLDED and not open_sizes
-        if foldable and len(constants) == len(arguments):
+        constants = [value.constant for value in arguments if value.constant is not None]
+        # An array of ones for each example has no argument, but depends on the batch by its shape.
+        has_open_size = not all(is_static(size) for shape in equation.shapes for size in shape)
+        is_foldable = name not in _NEVER_FOLDED and not has_open_size
+        if is_foldable and len(constants) == len(arguments):
             return _fold(eqn, constants)
 
         handler = OPERATIONS.get(name)
@@ -174,24 +180,32 @@ class Evaluator:
         self, handler: Handler, equation: Equation, arguments: Sequence[Value]
     ) -> list[Value]:
         try:
-            found = handler(equation, *arguments)
+            results = handler(equation, *arguments)
         except ExportError:
             raise
         except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())
             raise equation.rejected(f"TensorFlow rejects it: {message[:200]}") from problem
-        results = found if isinstance(found, list) else [found]
-        return [
-            result if isinstance(result, Value) else Value(shape, _sized(result, shape))
-            for result, shape in zip(results, equation.shapes, strict=True)
-        ]
+        if not isinstance(results, list):
+            results = [results]
+
+        # A handler returns a Value only where it keeps a repetition or how the value was computed.
+        values = []
+        for result, shape in zip(results, equation.shapes, strict=True):
+            if isinstance(result, Value):
+                values.append(result)
+            else:
+                values.append(Value(shape, _sized(result, shape)))
+        return values
 
     def _call(
         self, equation: Equation, inner: InnerCall, arguments: Sequence[Value]
     ) -> list[Value]:
         whole = whole_call(equation.params.get("name", ""), inner.jaxpr)
-        known = all(value.known is not None for value in arguments)
-        if whole is not None and not known and equation.dtype.is_integer:
+        all_constant = all(value.constant is not None for value in arguments)
+        # Rules of ids need `%` and `//` of integers as one operation. JAX folds constants, and
+        # floats have no such rules.
+        if whole is not None and not all_constant and equation.dtype.is_integer:
             return self._handle(whole, equation, arguments)
         return equation.evaluate(inner.jaxpr, inner.consts, arguments)
 
@@ -214,8 +228,9 @@ class Evaluator:
 def inner_call(primitive: str, params: Mapping[str, Any]) -> InnerCall | None:
     """Returns the computation that an equation only calls; None if it does anything else."""
     holder = CALLS.get(primitive)
+    # On a mesh of one device, the only part is the whole.
     if primitive == "shard_map" and params["mesh"].size == 1:
-        holder = "jaxpr"  # the only part is the whole
+        holder = "jaxpr"
     if holder is None:
         return None
     inner = params[holder]
@@ -223,18 +238,23 @@ def inner_call(primitive: str, params: Mapping[str, Any]) -> InnerCall | None:
 
 
 def whole_call(name: str, jaxpr: Any) -> Handler | None:
-    """Returns the operation that a called function of `jax.numpy` is; None for any other function,
-    such as one of the user's with the same name.
+    """Returns the handler of a called function of `jax.numpy` that is one operation; None for any
+    other function, such as one of the user's with the same name.
     """
     handler = _WHOLE_CALLS.get(name)
     if handler is None:
         return None
+    # JAX records the name of a called function and its file, but not its module.
     function = inspect.unwrap(getattr(jax.numpy, name))
-    return handler if jaxpr.debug_info.func_filename == function.__code__.co_filename else None
+    if jaxpr.debug_info.func_filename != function.__code__.co_filename:
+        return None
+    return handler
 
 
 def _sized(tensor: Any, shape: Shape) -> Any:
-    """Tells TensorFlow the sizes that JAX knows, as of `x[:1]`: one of size 1 may be repeated."""
+    """Sets the sizes of a tensor that JAX has computed, as of `x[:1]`: an axis of size 1 may be
+    repeated.
+    """
     tensor.set_shape([int(size) if is_static(size) else None for size in shape])
     return tensor
 
@@ -242,20 +262,22 @@ def _sized(tensor: Any, shape: Shape) -> Any:
 def _constant(value: Any) -> Value:
     # Keys of random numbers have no NumPy dtype; only draws read them, which are rejected.
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
-        return Value(value.shape, known=value)
+        return Value(value.shape, constant=value)
     return constant(value)
 
 
 def _fold(eqn: Any, constants: list[Any]) -> list[Value]:
     """Lets JAX compute what depends on constants alone."""
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
-        found = eqn.primitive.bind(*constants, **eqn.params)
-    results = found if eqn.primitive.multiple_results else [found]
+        results = eqn.primitive.bind(*constants, **eqn.params)
+    if not eqn.primitive.multiple_results:
+        results = [results]
     return [_constant(result) for result in results]
 
 
 def without_unused(jaxpr: Any) -> Any:
-    """Returns a computation without what its results do not need, with the same inputs.
+    """Returns a computation without the equations that its results do not need, with the same
+    inputs.
 
     Source: JAX 0.10, jax/_src/interpreters/partial_eval.py.
     """

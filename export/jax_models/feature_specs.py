@@ -1,5 +1,5 @@
-"""Feature specifications of jax-tpu-embedding, as a model file returns them: which table each
-feature reads, and how its rows are combined.
+"""Feature specifications of jax-tpu-embedding, as a model file returns them: the table that each
+feature reads, and the combiner of its rows.
 
 They are read by the names of their fields alone, from objects or from mappings, so that an export
 needs no jax-tpu-embedding:
@@ -30,15 +30,16 @@ _FORM = (
 
 
 @dataclass(frozen=True)
-class PlaceInStack:
-    """Where a stack holds a table, as jax-tpu-embedding computed it for the devices of training.
+class StackPosition:
+    """The position of a table in a stack, as jax-tpu-embedding computed it for the devices of
+    training.
 
     Attributes:
-      stack: the name of the stack.
-      stack_rows: rows of the stack.
-      padded_rows: rows that the stack has for this table.
-      offset: the table's first row on each SparseCore.
-      rotation: how many SparseCores further than its own number row 0 is.
+      stack: The name of the stack.
+      stack_rows: Number of rows of the stack.
+      padded_rows: Number of rows that the stack has for this table.
+      offset: The table's first row on each SparseCore.
+      rotation: Number of SparseCores that all rows are moved by: row 0 is on this SparseCore.
     """
 
     stack: str
@@ -53,10 +54,11 @@ class SpecifiedTable(PooledTable):
     """A table as feature specifications of jax-tpu-embedding describe it.
 
     Attributes:
-      place: where its stack holds it; None: the specifications are not prepared for training.
+      stack_position: The table's position in its stack; None if the specifications are not prepared
+        for training.
     """
 
-    place: PlaceInStack | None = None
+    stack_position: StackPosition | None = None
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ class FeatureSpecs:
     """The feature specifications of a model.
 
     Attributes:
-      tree: as the model file returned them.
-      table_of: the table that each feature reads, by the feature's name.
-      sizes_of: the sizes that each feature's specification states, by the feature's name.
+      tree: The specifications in the structure that the model file returned.
+      table_of: The table that each feature reads, by the feature's name.
+      sizes_of: The sizes that each feature's specification states, by the feature's name.
     """
 
     tree: Any
@@ -83,11 +85,12 @@ def read_feature_specs(tree: Any) -> FeatureSpecs:
     """Reads feature specifications: a mapping by the feature's name, a list, or a nest of them.
 
     Raises:
-      NotConvertible: something else is among them, a field is missing or wrong, or two
-        specifications contradict each other; names both.
+      NotConvertible: Something else is among the specifications, a field is missing or wrong, or
+        two specifications contradict each other; the message names both.
     """
     table_of: dict[str, SpecifiedTable] = {}
     sizes_of: dict[str, StatedSizes] = {}
+    # The first description of each table, and the path of its specification.
     described: dict[str, tuple[str, SpecifiedTable]] = {}
     for where, key, spec in _leaves(tree, "feature_specs", ""):
         feature = _feature_name(spec, where, key)
@@ -108,37 +111,46 @@ def read_feature_specs(tree: Any) -> FeatureSpecs:
         sizes_of[feature] = _sizes(spec, where)
     if not table_of:
         raise NotConvertible(
-            "the factory returned no feature specification beside its functions; leave "
+            "the factory returned no feature specification with its functions; leave "
             f"feature_specs out, or fill it: {_FORM}"
         )
     return FeatureSpecs(tree, table_of, sizes_of)
 
 
 def differences(first: SpecifiedTable, second: SpecifiedTable) -> str:
-    """Returns what two descriptions of a table differ in, as part of a sentence; "" if nothing."""
-    named = (
+    """Returns the differences between two descriptions of a table, as part of a sentence; "" if
+    there are none.
+    """
+    compared = (
         ("its name", first.name, second.name),
         ("vocabulary_size", first.rows, second.rows),
         ("embedding_dim", first.dim, second.dim),
         ("combiner", first.combiner, second.combiner),
-        ("the place in its stack", first.place, second.place),
+        ("the position in its stack", first.stack_position, second.stack_position),
     )
-    return ", ".join(f"{what} {one!r} and {two!r}" for what, one, two in named if one != two)
+    return ", ".join(
+        f"{field} {first_value!r} and {second_value!r}"
+        for field, first_value, second_value in compared
+        if first_value != second_value
+    )
 
 
 def is_spec(node: Any) -> bool:
     """Returns whether a node of a tree is a specification, and not a branch."""
-    return "table_spec" in node if isinstance(node, Mapping) else hasattr(node, "table_spec")
+    if isinstance(node, Mapping):
+        return "table_spec" in node
+    return hasattr(node, "table_spec")
 
 
 def _leaves(node: Any, where: str, key: str) -> Iterator[tuple[str, str, Any]]:
-    """Yields each specification with its place in the tree, and its key if the tree is flat."""
+    """Yields each specification with its path in the tree, and its key if the tree is flat."""
     if is_spec(node):
         yield where, key, node
     elif isinstance(node, Mapping):
-        flat = where == "feature_specs"
+        # A key of an inner mapping may be repeated, so that it does not name a feature.
+        is_flat = where == "feature_specs"
         for name, child in node.items():
-            yield from _leaves(child, f"{where}[{name!r}]", str(name) if flat else "")
+            yield from _leaves(child, f"{where}[{name!r}]", str(name) if is_flat else "")
     elif isinstance(node, list | tuple):
         for position, child in enumerate(node):
             yield from _leaves(child, f"{where}[{position}]", "")
@@ -147,14 +159,13 @@ def _leaves(node: Any, where: str, key: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _feature_name(spec: Any, where: str, key: str) -> str:
-    own = _optional(spec, "name")
-    if own is None and key:
+    if key and _optional(spec, "name") is None:
         return key
     name = _text(_field(spec, "name", where), f"{where}.name")
     if key and key != name:
         raise NotConvertible(
-            f"{where} has the name {name!r}: a function is given activations by the feature's "
-            f"name, so write {name!r} as the key, too, or {key!r} as the name"
+            f"{where} has the name {name!r}: a function gets activations by the feature's name, so "
+            f"write {name!r} as the key, too, or {key!r} as the name"
         )
     return name
 
@@ -178,22 +189,23 @@ def _table(spec: Any, where: str) -> SpecifiedTable:
         _count(_field(spec, "vocabulary_size", where), f"{where}.vocabulary_size"),
         _count(_field(spec, "embedding_dim", where), f"{where}.embedding_dim"),
         cast(Combiner, combiner),
-        _place(spec, where),
+        _stack_position(spec, where),
     )
 
 
-def _place(spec: Any, where: str) -> PlaceInStack | None:
-    """Returns where a table is in its stack; None if its stack is not known yet."""
+def _stack_position(spec: Any, where: str) -> StackPosition | None:
+    """Returns the position of a table in its stack; None if it has no stack yet."""
+    # Reading the property `stacked_table_spec` of a table without a stack is an error.
     is_stacked = getattr(spec, "is_stacked", None)
     if callable(is_stacked) and not is_stacked():
-        return None  # without a stack, reading the property is an error
+        return None
     stack = _optional(spec, "stacked_table_spec")
     if stack is None:
         return None
     setting = _field(spec, "setting_in_stack", where)
     in_stack = f"{where}.setting_in_stack"
     stack_rows = _field(stack, "stack_vocab_size", f"{where}.stacked_table_spec")
-    return PlaceInStack(
+    return StackPosition(
         _text(_field(setting, "stack_name", in_stack), f"{in_stack}.stack_name"),
         _count(stack_rows, f"{where}.stacked_table_spec.stack_vocab_size"),
         _count(_field(setting, "padded_vocab_size", in_stack), f"{in_stack}.padded_vocab_size"),
@@ -222,35 +234,41 @@ def _check_output(spec: Any, table: SpecifiedTable, where: str) -> None:
 
 
 def _sizes(spec: Any, where: str) -> StatedSizes:
-    """Returns the sizes that a specification states by its shapes: `input_shape`, (rows, ids of
-    one), where the second is left out for any number of ids; and `output_shape`, (rows, dim).
+    """Returns the sizes that a specification states by its shapes.
+
+    They are `input_shape`, (rows, ids per row), whose second size is left out for any number of
+    ids, and `output_shape`, (rows, dim).
     """
-    taken = tuple(_optional(spec, "input_shape") or ())
-    activations = tuple(_optional(spec, "output_shape") or ())
-    rows = {_size(shape[0]) for shape in (taken, activations) if shape} - {None}
+    input_shape = tuple(_optional(spec, "input_shape") or ())
+    output_shape = tuple(_optional(spec, "output_shape") or ())
+    rows = {_size(shape[0]) for shape in (input_shape, output_shape) if shape} - {None}
     if len(rows) > 1:
         raise NotConvertible(
-            f"{where} has input_shape {taken} and output_shape {activations}; both begin with the "
-            "number of activations in a batch: write those of training"
+            f"{where} has input_shape {input_shape} and output_shape {output_shape}; both begin "
+            "with the number of activations in a batch: write those of training"
         )
-    ids = _size(taken[1]) if len(taken) == 2 else None
+    ids = _size(input_shape[1]) if len(input_shape) == 2 else None
     return StatedSizes(rows.pop() if rows else None, ids)
 
 
 def _size(value: Any) -> int | None:
-    """Returns a size of a shape; None where it is open, such as None or -1."""
-    return int(value) if isinstance(value, Integral) and int(value) > 0 else None
+    """Returns a size of a shape; None if it is open, such as None or -1."""
+    if isinstance(value, Integral) and int(value) > 0:
+        return int(value)
+    return None
 
 
 def _field(holder: Any, name: str, where: str) -> Any:
-    found = _optional(holder, name)
-    if found is None:
+    value = _optional(holder, name)
+    if value is None:
         raise NotConvertible(f"{where} has no {name!r}; {_FORM}")
-    return found
+    return value
 
 
 def _optional(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    if isinstance(holder, Mapping):
+        return holder.get(name)
+    return getattr(holder, name, None)
 
 
 def _text(value: Any, where: str) -> str:

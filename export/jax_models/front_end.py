@@ -1,7 +1,7 @@
-"""Models in JAX, as the exporter's interface to front ends wants them.
+"""The front end of models in JAX.
 
-Functions are evaluated as TensorFlow operations while TensorFlow's front end traces, which then
-finds lookups, rules of ids and towers as in any other model.
+Functions are evaluated as TensorFlow operations while TensorFlow's front end traces them, which
+then finds lookups, rules of ids and towers as in a model of TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 
+_SHOWN = 5
+"""Arrays that a note lists."""
+
 
 class JaxFrontEnd:
     """Reads models in JAX, with parameters in Orbax. Implements `FrontEnd`."""
@@ -48,17 +51,19 @@ class JaxFrontEnd:
         self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
-        built: list[JaxFunctions] = []
+        # `trace_towers` builds the model itself, in its own surroundings, and does not return it.
+        builds: list[JaxFunctions] = []
 
         def build(job: ExportJob, base: Path) -> Calls:
-            built.append(build_functions(job, base))
-            return Calls(built[-1])
+            builds.append(build_functions(job, base))
+            return Calls(builds[-1])
 
         traced = trace_towers(job, base, inside, build)
         # Values do not matter before the checkpoint is read, and there is no memory without them.
         fill(variable for tower in traced.towers for variable in tower.variables)
-        original = JaxModel(job, base, checkpoint, traced, built[-1])
-        notes = (*traced.remarks, *_notes_on_batches(built[-1]))
+        functions = builds[-1]
+        original = JaxModel(job, base, checkpoint, traced, functions)
+        notes = (*traced.remarks, *_notes_on_batches(functions))
         return PartitionedModel(
             traced.spec, traced.towers, original, traced.own_rows, traced.notes, notes
         )
@@ -66,13 +71,13 @@ class JaxFrontEnd:
 
 @dataclass(frozen=True)
 class JaxModel:
-    """A traced model beside its checkpoint. Implements `OriginalModel`.
+    """A traced model and its checkpoint. Implements `OriginalModel`.
 
     Attributes:
-      job, base: the recipe and its folder.
-      checkpoint: its checkpoint.
-      traced: the model without its tables.
-      functions: what the factory returned.
+      job, base: The recipe and its folder.
+      checkpoint: The recipe's checkpoint.
+      traced: The model without its tables.
+      functions: The functions that the factory returned.
     """
 
     job: ExportJob
@@ -87,27 +92,43 @@ class JaxModel:
         specified = self._specified(layouts)
         if is_derived(self.job) and specified is not None:
             layouts |= specified.to_derive()
-        derived = {name for name, table in layouts.items() if table.kind == DERIVE}
-        named = {}
-        for name, facts in self.traced.spec.tables.items():
-            stated = self._stated_key(name)
-            if stated:
-                named[name] = stated
-            elif facts.config_name in derived:
-                named |= {name: facts.config_name} if name != facts.config_name else {}
-            elif specified is not None and facts.config_name in specified.specs.tables:
-                if not specified.is_found(facts.config_name):
-                    layouts[name] = specified.in_stack(facts.config_name)
-                elif name != facts.config_name:
-                    named[name] = facts.config_name
-            elif name not in layouts:
-                named[name] = self._stored_table(name, facts.config_name)
-        mod = tuple(sorted(name for name, part in self.job.tables.items() if part.mod))
-        known = with_config_names(trained, self.traced.spec.tables)
-        inventory = recognise(self.checkpoint, Statements(named, mod, layouts), known)
+        keys = self._keys_of_tables(layouts, specified)
+        mod = tuple(sorted(name for name, section in self.job.tables.items() if section.mod))
+        trained_rows = with_config_names(trained, self.traced.spec.tables)
+        inventory = recognise(self.checkpoint, Statements(keys, mod, layouts), trained_rows)
         for name, facts in self.traced.spec.tables.items():
             check_shape(inventory, name, facts, "")
         return inventory
+
+    def _keys_of_tables(
+        self, layouts: dict[str, StatedTable], specified: SpecifiedTables | None
+    ) -> dict[str, str]:
+        """Returns the keys of tables whose layout is not stated.
+
+        Args:
+          layouts: The stated layouts. Layouts by feature specifications alone are added.
+          specified: The tables of feature specifications, if there are any.
+        """
+        derived_names = {name for name, table in layouts.items() if table.kind == DERIVE}
+        # A table is found by the first of these that says where it is: the recipe's key, a layout
+        # to be derived, the feature specifications, a layout file, the path of its parameter.
+        keys = {}
+        for name, facts in self.traced.spec.tables.items():
+            config_name = facts.config_name
+            stated_key = self._stated_key(name)
+            if stated_key:
+                keys[name] = stated_key
+            elif config_name in derived_names:
+                if name != config_name:
+                    keys[name] = config_name
+            elif specified is not None and config_name in specified.specs.tables:
+                if not specified.is_found(config_name):
+                    layouts[name] = specified.in_stack(config_name)
+                elif name != config_name:
+                    keys[name] = config_name
+            elif name not in layouts:
+                keys[name] = self._stored_table(name, config_name)
+        return keys
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """See OriginalModel.find_weights."""
@@ -120,8 +141,9 @@ class JaxModel:
         """See OriginalModel.restore_weights."""
         for variable, key in self.find_weights(variables):
             variable.assign(self.checkpoint.read_all(key))
+            # A restored variable is no table, whatever its size.
             if hasattr(variable, "restored"):
-                variable.restored = True  # not a table, whatever its size
+                variable.restored = True
 
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
         """See OriginalModel.note_unmatched_weights."""
@@ -130,11 +152,12 @@ class JaxModel:
         if not unread:
             return ()
         entries = self.checkpoint.entries
-        shown = ", ".join(f"{key} {list(entries[key].shape)}" for key in list(unread)[:5])
-        more = f" and {len(unread) - 5} more" if len(unread) > 5 else ""
+        listed = ", ".join(f"{key} {list(entries[key].shape)}" for key in list(unread)[:_SHOWN])
+        if len(unread) > _SHOWN:
+            listed += f" and {len(unread) - _SHOWN} more"
         return (
-            f"checkpoint {self.checkpoint.name} also holds {shown}{more}, which the model code "
-            "lacks; if they are needed for these outputs, the code is not the one that was trained",
+            f"checkpoint {self.checkpoint.name} also holds {listed}, which the model code lacks; "
+            "if they are needed for these outputs, the code is not the one that was trained",
         )
 
     def combine(self, config: Any, *_values: Any) -> Any:
@@ -152,19 +175,26 @@ class JaxModel:
         return StoredParameters(self.functions, self.checkpoint, object_path)
 
     def _stated_key(self, name: str) -> str | None:
-        """Returns the variable that the recipe states for a table; None: it states none."""
-        part = self.job.tables.get(name)
-        return vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
+        """Returns the key of the variable that the recipe states for a table; None if it states
+        none.
+        """
+        dump_key = vectors_key(self.checkpoint, name)
+        if dump_key:
+            return dump_key
+        section = self.job.tables.get(name)
+        return None if section is None else section.key
 
     def _specified(self, layouts: Mapping[str, StatedTable]) -> SpecifiedTables | None:
         specs = self.functions.specs
-        return None if specs is None else SpecifiedTables(specs, self.checkpoint, dict(layouts))
+        if specs is None:
+            return None
+        return SpecifiedTables(specs, self.checkpoint, dict(layouts))
 
     def _check_no_stack(self, keys: Collection[str]) -> None:
-        """Checks that no parameter is a stack: the rows of one are not in the order of ids.
+        """Checks that no parameter is a stack: the rows of a stack are not in the order of ids.
 
         Raises:
-          CheckpointError: one is.
+          CheckpointError: A parameter is a stack.
         """
         for stack in recognise(self.checkpoint, Statements()).rejected:
             if stack.key in keys:
@@ -173,13 +203,14 @@ class JaxModel:
                 )
 
     def _stored_table(self, name: str, path: str) -> str:
-        """Returns the key of a table; the name that it is recognised by where it is in a stack."""
+        """Returns the key of a table, or the name by which it is recognised in a stack."""
         key = self._stored.key(path)
         if key:
             return key
-        known = recognise(self.checkpoint, Statements())
-        if name in {table.name for table in known.tables}:
+        inventory = recognise(self.checkpoint, Statements())
+        if name in {table.name for table in inventory.tables}:
             return name
+        # Raises the error that names the missing parameter.
         return self._stored.find([path])[path]
 
 

@@ -1,4 +1,4 @@
-"""The user's model in JAX: functions of one tree of parameters and one dict of inputs."""
+"""The user's model in JAX: functions of one tree of parameters and one dictionary of inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
 from export.jax_models.open_batch import with_open_batch
-from export.jax_models.sparsecore_layers import build_with_layers, layers_given
+from export.jax_models.sparsecore_layers import build_with_layers, lookups_returning
 from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction, trace
 from export.jax_models.values import Parameter, Value
 from export.model_code.factories import factory_of
@@ -25,7 +25,7 @@ from export.tensorflow_models.lookups.activations import Activations, plan_activ
 
 _EXPECTED = (
     "a factory of a model in JAX returns `shapes, {name: function}`: the shapes of its parameters, "
-    "as jax.eval_shape gives them, and functions of (parameters, inputs); and, where functions "
+    "as jax.eval_shape returns them, and functions of (parameters, inputs); and, where functions "
     "take activations, `feature_specs` as a third"
 )
 _STATE_BATCH = (
@@ -36,17 +36,18 @@ _KERAS_LISTS = " or ".join(map("/".join, KERAS_LISTS))
 
 
 class JaxFunctions:
-    """Functions that share parameters, which stand for variables without memory.
+    """Functions that share parameters, and the variables without memory that replace these.
 
     Attributes:
-      parameters: a tree of `jax.ShapeDtypeStruct`.
-      leaves: the same by path, such as `params/users/embedding`.
-      functions: by the name that a tower's `call` has; "" where there is only one.
-      variables: by the path of the parameter; keys of random numbers have none.
-      specs: of the features whose activations the functions take; None: they look up themselves.
-      activations: how these features are looked up.
-      fixed_batches: calls whose code runs in one size of the batch only, and that size; known once
-        they are traced.
+      parameters: The parameters, a tree of `jax.ShapeDtypeStruct`.
+      leaves: The leaves of that tree by path, such as `params/users/embedding`.
+      functions: Functions by the name that a tower's `call` has; "" for a single function.
+      variables: Variables by the path of their parameter; keys of random numbers have none.
+      specs: Specifications of the features whose activations the functions read; None if the
+        functions look up themselves.
+      activations: The lookups of these features.
+      fixed_batches: Calls whose code runs in one size of the batch only, and that size; filled
+        while they are traced.
     """
 
     def __init__(
@@ -70,14 +71,16 @@ class JaxFunctions:
         }
 
     def function(self, call: Call) -> Callable[[Any, Any], Any]:
-        """Returns what a call runs, as it is traced: it takes parameters, and inputs by their
-        names. Lookups of SparseCores return activations in it.
+        """Returns the function of (parameters, inputs by name) that a call runs when it is traced.
+
+        Lookups of SparseCores return activations in it.
         """
 
         def traced(parameters: Any, inputs: Mapping[str, Any]) -> Any:
-            # JAX passes dicts on in the order of their keys, which may name a layer's parameters.
+            # JAX passes dictionaries on in the order of their keys, which may name a layer's
+            # parameters: mapping the tree restores that order.
             positional, by_name = jax.tree.map(lambda leaf: leaf, call.bind(inputs))
-            with layers_given(self.specs, inputs):
+            with lookups_returning(self.specs, inputs):
                 return self.functions[call.path](parameters, *positional, **by_name)
 
         return traced
@@ -89,9 +92,9 @@ class Calls:
     def __init__(self, model: JaxFunctions) -> None:
         self._model = model
 
-    def with_call(self, call: Call) -> _Evaluated:
-        """Returns what evaluates a call."""
-        return _Evaluated(self._model, call)
+    def with_call(self, call: Call) -> _EvaluatedCall:
+        """Returns a callable that evaluates a call."""
+        return _EvaluatedCall(self._model, call)
 
     def __getattr__(self, name: str) -> Any:
         model = self.__dict__.get("_model")
@@ -100,7 +103,7 @@ class Calls:
         return self
 
 
-class _Evaluated:
+class _EvaluatedCall:
     """One call, evaluated as TensorFlow operations inside whatever graph is being traced."""
 
     def __init__(self, model: JaxFunctions, call: Call) -> None:
@@ -116,27 +119,30 @@ class _Evaluated:
         model = self._model
         for name in model.activations.plain_inputs(inputs):
             _check_array(name, inputs[name], model.specs)
-        looked_up = model.activations.looked_up(inputs)
-        batch = tf.shape(looked_up[min(looked_up)])[0]
-        inputs = {
-            name: _flat(tensor) if name in model.activations.bags else tensor
-            for name, tensor in looked_up.items()
-        }
+        inputs = model.activations.looked_up(inputs)
+        # Every input has the batch as its first axis before activations are made flat.
+        batch = tf.shape(inputs[min(inputs)])[0]
+        for name in inputs.keys() & model.activations.bags.keys():
+            inputs[name] = _flat(inputs[name])
         traced = self._traced(inputs)
-        arguments: list[Value] = [
-            Parameter(model.variables[path]) if path in model.variables else Value(leaf.shape)
-            for path, leaf in model.leaves.items()
-        ]
-        # JAX orders the values of a dict by their keys.
-        ordered = [inputs[name] for name in sorted(inputs)]
+
+        arguments: list[Value] = []
+        for path, leaf in model.leaves.items():
+            if path in model.variables:
+                arguments.append(Parameter(model.variables[path]))
+            else:
+                arguments.append(Value(leaf.shape))
+        # JAX orders the values of a dictionary by their keys.
+        tensors = [inputs[name] for name in sorted(inputs)]
         avals = traced.jaxpr.in_avals[len(arguments) :]
         arguments += [
-            Value(aval.shape, tensor) for aval, tensor in zip(avals, ordered, strict=True)
+            Value(aval.shape, tensor) for aval, tensor in zip(avals, tensors, strict=True)
         ]
         results = Evaluator({BATCH: batch}).results(traced.jaxpr, arguments)
         return jax.tree.unflatten(traced.structure, results)
 
     def _traced(self, inputs: Mapping[str, Any]) -> TracedFunction:
+        """Traces the function for any batch, or else in the batch of training, which is opened."""
         try:
             return self._trace(inputs)
         except NotConvertible as problem:
@@ -154,39 +160,42 @@ class _Evaluated:
         """Traces the function in the batch of training, and opens that.
 
         Args:
-          inputs: as for `trace`.
-          batch: the number of examples that the feature specifications state.
-          problem: why it is not traced for any batch.
+          inputs: Inputs, as for `trace`.
+          batch: The number of examples that the feature specifications state.
+          problem: The error of tracing the function for any batch.
         """
         model = self._model
         positions = [model.activations.positions(name) for name in sorted(inputs)]
         try:
             opened = with_open_batch(self._trace(inputs, batch), batch, positions)
         except FixedBatch as fixed_problem:
-            raise NotConvertible(f"{fixed_problem}{self._several_ids()}") from problem
+            raise NotConvertible(f"{fixed_problem}{self._remedy_of_many_ids()}") from problem
         except NotConvertible as fixed_problem:
             message = str(problem)
+            # One message is enough if the code fails the same way in any batch.
             if str(fixed_problem) != message:
                 message = (
                     f"{message}. In a batch of {batch}, as feature_specs state, {fixed_problem}"
-                    f"{self._several_ids()}"
+                    f"{self._remedy_of_many_ids()}"
                 )
             raise self._with_missing(message) from problem
         model.fixed_batches[self._call] = batch
         return opened
 
-    def _several_ids(self) -> str:
-        """Returns how ids are declared that have an activation each, where none are."""
+    def _remedy_of_many_ids(self) -> str:
+        """Returns the declaration of ids that have an activation each, as a further sentence; "" if
+        the recipe has it, or no feature can need it.
+        """
         activations = self._model.activations
         specs = self._model.specs
         if specs is None or any(bag.positions > 1 for bag in activations.bags.values()):
             return ""
-        single = [name for name in activations.bags if specs.sizes_of[name].ids == 1]
-        if not single:
+        names = [name for name in activations.bags if specs.sizes_of[name].ids == 1]
+        if not names:
             return ""
         return (
-            f". Where an example has several ids in {' or '.join(single)}, and an activation for "
-            f'each, write their number: inputs.{single[0]} = {{ dtype = "int32", shape = [16] }}'
+            f". Where an example has several ids in {' or '.join(names)}, and an activation for "
+            f'each, write their number: inputs.{names[0]} = {{ dtype = "int32", shape = [16] }}'
         )
 
     def _trace(self, inputs: Mapping[str, Any], batch: int | None = None) -> TracedFunction:
@@ -201,20 +210,25 @@ class _Evaluated:
         )
 
     def _with_missing(self, problem: str) -> NotConvertible:
-        """Returns an error that also names the features of which the call got no activation."""
+        """Returns an error that also names the features whose activations the call lacks."""
         specs = self._model.specs
-        specified = set() if specs is None else set(specs.table_of)
-        missing = ", ".join(sorted(specified - set(self._call.inputs)))
+        if specs is None:
+            return NotConvertible(problem)
+        missing = sorted(set(specs.table_of) - set(self._call.inputs))
         if not missing:
             return NotConvertible(problem)
+        names = " and ".join(missing)
+        noun = "an input" if len(missing) == 1 else "inputs"
         return NotConvertible(
-            f"{problem}. The call was given no activation of {missing}, which feature_specs "
-            "describe: it takes those of inputs with the same names"
+            f"{problem}. The call gets no activation for {names}, which feature_specs describe: "
+            f"add {noun} named {names} to the tower"
         )
 
 
 def _flat(activations: Any) -> Any:
-    """Returns activations [b, positions, dim] as SparseCores do: [b * positions, dim]."""
+    """Returns activations [b, positions, dim] in the shape that SparseCores return,
+    [b * positions, dim].
+    """
     if activations.shape.rank == 2:
         return activations
     return tf.reshape(activations, [-1, activations.shape[-1]])
@@ -223,56 +237,60 @@ def _flat(activations: Any) -> Any:
 def _check_array(name: str, tensor: Any, specs: FeatureSpecs | None) -> None:
     if isinstance(tensor, tf.Tensor):
         return
-    known = "" if specs is None else f" (it has {', '.join(sorted(specs.table_of))})"
+    specified = ""
+    if specs is not None:
+        specified = f" (it has {', '.join(sorted(specs.table_of))})"
     raise NotConvertible(
         f"input {name!r} is {type(tensor).__name__}, and a function of JAX takes arrays: write "
         f'inputs.{name}.kind = "dense" with a shape, and pad it; or, where the function takes an '
-        f"activation, let the factory return its specification among feature_specs{known}"
+        f"activation, let the factory return its specification among feature_specs{specified}"
     )
 
 
 def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
-    """Returns what the recipe's factory returns.
+    """Returns the functions that the recipe's factory returns.
 
     Raises:
-      UsageError: there is no such factory, or no function that a tower calls.
-      NotConvertible: it raises, or returns something else; or its feature specifications are
-        wrong, or contradict the recipe.
+      UsageError: There is no such factory, or no function that a tower calls.
+      NotConvertible: The factory raises an error, or returns something else; or its feature
+        specifications are wrong, or contradict the recipe.
     """
     load_jax()
     reference = job.code.factory
-    made = build_with_layers(factory_of(job, base))
-    if is_keras_3_layer(made):
+    model = build_with_layers(factory_of(job, base))
+    if is_keras_3_layer(model):
         raise NotConvertible(
             f"factory {reference} returned a model of Keras, and the checkpoint has its variables "
             "neither by their names nor in the lists that RecML's trainers save "
             f"({_KERAS_LISTS}): save the model with keras.callbacks.OrbaxCheckpoint or "
             'model.save_weights("model.weights.h5")'
         )
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
+    if not isinstance(model, tuple) or len(model) not in (2, 3):
         raise NotConvertible(
-            f"factory {reference} returned a {type(made).__name__}, and the checkpoint is Orbax's, "
-            f"which JAX wrote; {_EXPECTED}"
+            f"factory {reference} returned a {type(model).__name__}, and the checkpoint is "
+            f"Orbax's, which JAX wrote; {_EXPECTED}"
         )
-    parameters, functions, *more = made
+
+    parameters, functions, *feature_specs = model
     if callable(functions):
         functions = {"": functions}
     _check_parameters(reference, parameters)
     if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
         raise NotConvertible(
-            f"factory {reference} returned a {type(functions).__name__} beside its shapes; "
+            f"factory {reference} returned a {type(functions).__name__} as its functions; "
             f"{_EXPECTED}"
         )
-    for name, part in job.towers.items():
-        if part.call not in functions:
-            known = ", ".join(repr(each) for each in functions)
+    for name, section in job.towers.items():
+        if section.call not in functions:
+            function_names = ", ".join(map(repr, functions))
             raise UsageError(
-                f"towers.{name}.call is {part.call!r}; factory {reference} returned the functions "
-                f"{known}"
+                f"towers.{name}.call is {section.call!r}; factory {reference} returned the "
+                f"functions {function_names}"
             )
-    if not more:
+
+    if not feature_specs:
         return JaxFunctions(parameters, functions)
-    specs = read_feature_specs(more[0])
+    specs = read_feature_specs(feature_specs[0])
     activations = plan_activations(specs.table_of, job.inputs, specs.sizes_of)
     return JaxFunctions(parameters, functions, specs, activations)
 

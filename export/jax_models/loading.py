@@ -1,4 +1,4 @@
-"""Imports JAX lazily: only models that are written in it need it."""
+"""Imports JAX lazily: only models in JAX need it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from export.errors import NotConvertible
 
 SUPPORTED = "0.10"
-"""The release of JAX whose primitives are known; others rename some, so they are rejected."""
+"""The release of JAX whose primitives have counterparts. Any other release renames some of them, so
+it is rejected.
+"""
 
 
 def prefer_cpus() -> None:
-    """Makes JAX run on CPUs, as the towers and what they are compared with do, unless it is loaded
-    already.
-    """
+    """Makes JAX run on CPUs, as towers do, unless JAX is loaded already."""
     if "jax" not in sys.modules:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -39,15 +39,15 @@ def load_jax() -> Any:
     return jax
 
 
-def check_release(found: str) -> None:
-    """Checks a version of JAX.
+def check_release(jax_version: str) -> None:
+    """Checks that a version of JAX belongs to the supported release.
 
     Raises:
-      NotConvertible: it is of another release than the supported one.
+      NotConvertible: It belongs to another release.
     """
-    if not found.startswith(f"{SUPPORTED}."):
+    if not jax_version.startswith(f"{SUPPORTED}."):
         raise NotConvertible(
-            f"rowcast-export {version('rowcast')} supports jax {SUPPORTED}; found {found}: "
+            f"rowcast-export {version('rowcast')} supports jax {SUPPORTED}; found {jax_version}: "
             f"install 'jax~={SUPPORTED}.0'"
         )
 

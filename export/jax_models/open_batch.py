@@ -1,9 +1,9 @@
 """Opens the batch of a computation that was traced in the one size that its code is written for, as
 with `reshape(x, (global_batch_size, -1))`.
 
-The operations are traced again with open sizes. No size is taken for the batch because it is the
-same number: where the examples lie in a value is followed from the inputs on, operation by
-operation. One that joins examples, takes some of them, or reads numbers by their positions is
+The operations are traced again with open sizes. A size does not become the batch because it is the
+same number: the axis of the examples is followed from the inputs on, operation by operation. An
+operation that joins examples, selects some of them, or reads numbers by their positions is
 rejected. So every example is computed from its own values, by the same operations in a batch of any
 size.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.errors import ExportError, NotConvertible
-from export.jax_models.batch_rules import Followed, OpenSizes, Step, repeated, rule_of
+from export.jax_models.batch_rules import BatchedValue, OpenSizes, Step, repeated, rule_of
 from export.jax_models.equations import line_of
 from export.jax_models.evaluation import REJECTED, inner_call, whole_call, without_unused
 from export.jax_models.loading import jax
@@ -27,14 +27,14 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
     """Returns a function that was traced in a fixed batch as a function of any batch.
 
     Args:
-      traced: it takes parameters first, then inputs.
-      batch: the number of examples in the fixed batch, at least 2.
-      positions: how many entries of each input's first axis belong to one example.
+      traced: The function, whose parameters come first, then its inputs.
+      batch: The number of examples in the fixed batch, at least 2.
+      positions: The number of entries of each input's first axis that belong to one example.
 
     Raises:
-      FixedBatch: an operation does not compute each example from its own values, or is not known
-        to; names the user's line and a remedy.
-      NotConvertible: an operation has no counterpart in towers.
+      FixedBatch: An operation does not compute each example from its own values, or has no rule;
+        the message names the user's line and a remedy.
+      NotConvertible: An operation has no counterpart in towers.
     """
     (open_batch,) = jax.export.symbolic_shape(BATCH)
     sizes = OpenSizes(batch, open_batch)
@@ -46,10 +46,10 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
         arrays[index] = jax.ShapeDtypeStruct(shape, avals[index].dtype)
 
     def opened(*arguments: Any) -> list[Any]:
-        values = [
-            Followed(argument, aval.shape, axis=0 if index >= first_input else None)
-            for index, (argument, aval) in enumerate(zip(arguments, avals, strict=True))
-        ]
+        values = []
+        for index, (argument, aval) in enumerate(zip(arguments, avals, strict=True)):
+            axis = 0 if index >= first_input else None
+            values.append(BatchedValue(argument, aval.shape, axis))
         jaxpr = without_unused(traced.jaxpr.jaxpr)
         results = _evaluate(sizes, jaxpr, traced.jaxpr.consts, values, _Origin())
         return [_result(value, sizes) for value in results]
@@ -59,39 +59,43 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where the user's code makes an equation.
+    """The user's code that makes an equation.
 
     Attributes:
-      line: the user's line; "": not known.
-      traceback: JAX's.
+      line: The user's line; "" if JAX recorded none.
+      traceback: JAX's traceback.
     """
 
     line: str = ""
     traceback: Any = None
 
     def inside(self, source_info: Any) -> _Origin:
-        """Returns the origin of an equation inside this one, which is this one if none is known."""
+        """Returns the origin of an equation inside this one, or this one if JAX recorded none."""
         line = line_of(source_info, "")
-        return _Origin(line, source_info.traceback) if line else self
+        if not line:
+            return self
+        return _Origin(line, source_info.traceback)
 
 
 def _evaluate(
     sizes: OpenSizes,
     jaxpr: Any,
     consts: Sequence[Any],
-    arguments: Sequence[Followed],
+    arguments: Sequence[BatchedValue],
     outer: _Origin,
-) -> list[Followed]:
+) -> list[BatchedValue]:
     """Traces the equations of a computation again."""
     from jax.extend.core import Literal
 
-    values: dict[Any, Followed] = {}
+    values: dict[Any, BatchedValue] = {}
 
-    def read(atom: Any) -> Followed:
-        return Followed(atom.val, ()) if isinstance(atom, Literal) else values[atom]
+    def read(atom: Any) -> BatchedValue:
+        if isinstance(atom, Literal):
+            return BatchedValue(atom.val, ())
+        return values[atom]
 
     for variable, const in zip(jaxpr.constvars, consts, strict=True):
-        values[variable] = Followed(const, variable.aval.shape)
+        values[variable] = BatchedValue(const, variable.aval.shape)
     values.update(zip(jaxpr.invars, arguments, strict=True))
     for eqn in jaxpr.eqns:
         inputs = [read(atom) for atom in eqn.invars]
@@ -101,13 +105,15 @@ def _evaluate(
 
 
 def _apply(
-    sizes: OpenSizes, eqn: Any, arguments: list[Followed], origin: _Origin
-) -> list[Followed]:
+    sizes: OpenSizes, eqn: Any, arguments: list[BatchedValue], origin: _Origin
+) -> list[BatchedValue]:
     from jax.extend import source_info_util
 
     inner = inner_call(eqn.primitive.name, eqn.params)
     if inner is not None:
         whole = whole_call(eqn.params.get("name", ""), inner.jaxpr)
+        # A call that stays whole has one axis of examples: with arguments of different ranks, it
+        # lies elsewhere in each of them.
         ranks = {len(value.shape) for value in arguments} - {0}
         if whole is None or len(ranks) > 1:
             return _evaluate(sizes, inner.jaxpr, inner.consts, arguments, origin)
@@ -117,7 +123,7 @@ def _apply(
         raise NotConvertible(
             f"JAX operation {step.name}{at_line(step.line)}: {REJECTED[step.name]}"
         )
-    # What is traced here keeps the user's lines.
+    # Equations that are traced here keep the user's lines.
     with source_info_util.user_context(origin.traceback):
         try:
             return rule_of(step)(step)
@@ -125,15 +131,16 @@ def _apply(
             raise
         except Exception as problem:
             message = " ".join(str(problem).split())
-            why = f"JAX rejects it in a batch of another size: {message[:200]}"
-            raise step.rejected(why) from problem
+            reason = f"JAX rejects it in a batch of another size: {message[:200]}"
+            raise step.rejected(reason) from problem
 
 
-def _result(value: Followed, sizes: OpenSizes) -> Any:
+def _result(value: BatchedValue, sizes: OpenSizes) -> Any:
     """Returns an output of the function: one row for each example, if it depends on them."""
-    is_alike = 0 in value.alike and value.shape[0] == sizes.batch
+    is_repeated = 0 in value.repeated_axes and value.shape[0] == sizes.batch
     if value.axis is None:
-        return repeated(value, {0: sizes.open_batch} if is_alike else {})
+        open_sizes = {0: sizes.open_batch} if is_repeated else {}
+        return repeated(value, open_sizes)
     if value.axis == 0 and value.shape[0] == sizes.batch:
         return value.array
     raise FixedBatch(

@@ -14,6 +14,7 @@ from export.errors import CheckpointError
 from export.jax_models.functions import JaxFunctions
 
 _SHOWN = 5
+"""Problems that a message lists."""
 _STATE = {
     "opt",
     "opt_state",
@@ -23,18 +24,18 @@ _STATE = {
     "optimizer_states",
     "optimizer_variables",
 }
-"""Names of what holds an optimizer's state, whose trees repeat the parameters' paths."""
+"""Names of branches that hold an optimizer's state, whose trees repeat the parameters' paths."""
 
 
 @dataclass(frozen=True)
 class StoredParameters:
-    """The parameters of a model beside its checkpoint.
+    """The parameters of a model, and its checkpoint.
 
     Attributes:
-      model: the functions.
-      checkpoint: an Orbax checkpoint: keys are dotted paths.
-      object_path: where the tree of parameters begins in it, the recipe's
-        `checkpoint.object_path`; "": found by its parameters.
+      model: The model's functions.
+      checkpoint: An Orbax checkpoint, whose keys are dotted paths.
+      object_path: The path of the tree of parameters in it, the recipe's `checkpoint.object_path`;
+        "" if the tree is found by its parameters.
     """
 
     model: JaxFunctions
@@ -49,100 +50,108 @@ class StoredParameters:
         """Returns the key of each parameter.
 
         Raises:
-          CheckpointError: parameters are missing, or of another shape or dtype; names them.
+          CheckpointError: Parameters are missing, or have another shape or dtype; the message names
+            them.
         """
         keys = {path: self.key(path) for path in paths}
+        # All problems are reported together: many missing parameters have one cause.
         problems = [problem for path, key in keys.items() if (problem := self._problem(path, key))]
         if problems:
-            more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-            raise CheckpointError(
-                f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. "
-                f"{self._cause()}"
-            )
+            listed = "; ".join(problems[:_SHOWN])
+            if len(problems) > _SHOWN:
+                listed += f" and {len(problems) - _SHOWN} more"
+            raise CheckpointError(f"checkpoint {self.checkpoint.prefix}: {listed}. {self._cause()}")
         return keys
 
     def read(self, path: str) -> Any:
         """Returns the array of a parameter.
 
         Raises:
-          CheckpointError: it is not in the checkpoint, or damaged.
+          CheckpointError: The array is not in the checkpoint, or damaged.
         """
         return self.checkpoint.read_all(self.find([path])[path])
 
     @cached_property
     def beginning(self) -> str:
-        """Where the tree of parameters begins: a key without the path of its parameter.
+        """The key under which the tree of parameters begins: a parameter's key without its path.
 
         Raises:
-          CheckpointError: several trees of the checkpoint have these parameters.
+          CheckpointError: Several trees of the checkpoint have these parameters.
         """
         if self.object_path:
             return ".".join(step for step in self.object_path.replace("/", ".").split(".") if step)
-        found: Counter[str] = Counter()
+
+        # The tree that has the largest number of the model's parameters.
+        parameter_counts: Counter[str] = Counter()
         for key in self.checkpoint.entries:
-            for beginning, _ in self._ends_of(key):
-                found[beginning] += 1
-        most = max(found.values(), default=0)
-        best = sorted(beginning for beginning, count in found.items() if count == most)
-        if len(best) > 1:
-            places = " or ".join(repr(place) for place in best[:4])
+            parameter_counts.update(self._beginnings_of(key))
+        largest = max(parameter_counts.values(), default=0)
+        beginnings = sorted(
+            beginning for beginning, count in parameter_counts.items() if count == largest
+        )
+        if len(beginnings) > 1:
+            paths = " or ".join(repr(beginning) for beginning in beginnings[:4])
             raise CheckpointError(
-                f"checkpoint {self.checkpoint.prefix} has the model's parameters in several "
-                f"places: {places}; write the one to export as checkpoint.object_path"
+                f"checkpoint {self.checkpoint.prefix} has the model's parameters under several "
+                f"paths: {paths}; write the one to export as checkpoint.object_path"
             )
-        return best[0] if best else ""
+        return beginnings[0] if beginnings else ""
 
     def unread(self, dense: Collection[str]) -> dict[str, str]:
-        """Returns matrices beside the parameters that the model lacks, by key.
+        """Returns matrices in the tree of parameters that the model lacks, by key.
 
         Args:
-          dense: keys of variables that are neither tables nor an optimizer's.
+          dense: Keys of variables that are neither tables nor an optimizer's.
         """
-        known = {self.key(path) for path in self.model.leaves}
-        beside = f"{self.beginning}." if self.beginning else ""
-        return {
-            key: key
-            for key in sorted(dense)
-            if key not in known
-            and key.startswith(beside)
-            and len(self.checkpoint.entries[key].shape) > 1
-        }
+        parameter_keys = {self.key(path) for path in self.model.leaves}
+        tree_prefix = f"{self.beginning}." if self.beginning else ""
+        unread = {}
+        for key in sorted(dense):
+            if key in parameter_keys or not key.startswith(tree_prefix):
+                continue
+            if len(self.checkpoint.entries[key].shape) > 1:
+                unread[key] = key
+        return unread
 
     def left_out(self, dense: Collection[str]) -> dict[str, str]:
         """Returns the keys of arrays that lie in the same module as one of the model's parameters,
-        and that the model lacks. The tree itself is no module: in a flat one, the parameters of all
-        towers lie beside each other.
+        and that the model lacks.
 
         Args:
-          dense: keys of variables that are neither tables nor an optimizer's.
+          dense: Keys of variables that are neither tables nor an optimizer's.
         """
-        known = {self.key(path) for path in self.model.leaves} - {""}
+        parameter_keys = {self.key(path) for path in self.model.leaves} - {""}
 
         def module(key: str) -> str:
             dotted = key.removesuffix(".value").rpartition(".")[0]
+            # The tree itself is no module: a flat one holds the parameters of all towers.
             return "" if dotted == self.beginning else dotted
 
-        return left_out_siblings(known, {*dense} - known, module)
+        return left_out_siblings(parameter_keys, {*dense} - parameter_keys, module)
 
     def _key_in(self, beginning: str, path: str) -> str:
-        dotted = path.replace("/", ".")
-        whole = f"{beginning}.{dotted}" if beginning else dotted
-        held = self.checkpoint.entries
-        return next((key for key in (whole, f"{whole}.value") if key in held), "")
+        key = path.replace("/", ".")
+        if beginning:
+            key = f"{beginning}.{key}"
+        # nnx stores a parameter as the `value` of a variable.
+        for stored_key in (key, f"{key}.value"):
+            if stored_key in self.checkpoint.entries:
+                return stored_key
+        return ""
 
-    def _ends_of(self, key: str) -> Iterable[tuple[str, str]]:
-        """Yields where a tree begins if an array is one of the parameters, and which."""
+    def _beginnings_of(self, key: str) -> Iterable[str]:
+        """Yields the keys under which a tree begins that has an array as one of the parameters."""
         steps = key.removesuffix(".value").split(".")
         if not _STATE.isdisjoint(steps):
             return
-        for cut in range(len(steps)):
-            path = ".".join(steps[cut:])
-            leaf = self._dotted.get(path)
-            if leaf is not None and tuple(self.checkpoint.entries[key].shape) == leaf.shape:
-                yield ".".join(steps[:cut]), path
+        shape = tuple(self.checkpoint.entries[key].shape)
+        for depth in range(len(steps)):
+            leaf = self._dotted.get(".".join(steps[depth:]))
+            if leaf is not None and shape == leaf.shape:
+                yield ".".join(steps[:depth])
 
     def _cause(self) -> str:
-        """Returns why parameters may be missing, and a remedy."""
+        """Returns a possible cause of missing parameters, and a remedy."""
         keys = self.checkpoint.entries
         if all(step.isdecimal() for key in keys for step in key.split(".")):
             return (
@@ -161,14 +170,15 @@ class StoredParameters:
         return {path.replace("/", "."): leaf for path, leaf in self.model.leaves.items()}
 
     def _problem(self, path: str, key: str) -> str:
+        """Returns the reason why an array cannot be a parameter; "" if it can."""
         leaf = self.model.leaves[path]
-        what = f"parameter {path.replace('/', '.')}"
+        parameter = f"parameter {path.replace('/', '.')}"
         if not key:
-            return f"{what} {list(leaf.shape)} is not in the checkpoint"
+            return f"{parameter} {list(leaf.shape)} is not in the checkpoint"
         entry = self.checkpoint.entries[key]
         if tuple(entry.shape) == leaf.shape and entry.dtype == str(leaf.dtype):
             return ""
         return (
-            f"{what} is {leaf.dtype} {list(leaf.shape)} in the model and {entry.dtype} "
+            f"{parameter} is {leaf.dtype} {list(leaf.shape)} in the model and {entry.dtype} "
             f"{list(entry.shape)} there"
         )

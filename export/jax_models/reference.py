@@ -1,4 +1,4 @@
-"""The model as it was trained: JAX itself runs it, with rows of tables read when it asks for them.
+"""The model as it was trained: JAX itself runs it, and rows of tables are read when it needs them.
 
 Nothing here is shared with the evaluator, whose towers are compared with the results.
 """
@@ -30,12 +30,13 @@ _INNER = ("jaxpr", "call_jaxpr")
 
 @dataclass(frozen=True)
 class _Table:
-    """A table that is not in memory, where a computation takes its parameter.
+    """A table that is not in memory, as the argument of a computation that reads it.
 
     Attributes:
-      read: returns rows of it, which exist.
-      count: how many rows it has; None: rows are found by key, and any integer may be one.
-      filling: what the recipe states of ids outside, where the model reads NaN; None: nothing.
+      read: A function that returns rows of the table, which exist.
+      count: The number of rows; None if rows are found by key, so that any integer may be one.
+      filling: The number that the recipe states for ids outside, where the model reads NaN; None if
+        it states none.
     """
 
     read: Callable[[NDArray[Any]], NDArray[Any]]
@@ -66,10 +67,10 @@ class JaxReference:
     """The model as JAX runs it on a CPU. Implements `ReferenceModel`.
 
     Attributes:
-      job, base: the recipe and its folder.
-      stored: its parameters.
-      whole: all that was traced of the model.
-      fixed_batches: calls whose code runs in one size of the batch only, and that size.
+      job, base: The recipe and its folder.
+      stored: The model's parameters.
+      whole: Everything that was traced of the model.
+      fixed_batches: Calls whose code runs in one size of the batch only, and that size.
     """
 
     job: ExportJob
@@ -82,7 +83,7 @@ class JaxReference:
         self,
         model: ModelSpec,
         inputs: ReferenceInputs,
-        expect_numbers: bool = False,  # noqa: ARG002 models of JAX have no layers that tell them
+        expect_numbers: bool = False,  # noqa: ARG002 models of JAX have no normalization layers
     ) -> ReferenceRun:
         """See ReferenceModel.run."""
         returned: dict[Call, Any] = {}
@@ -96,73 +97,94 @@ class JaxReference:
         return ReferenceRun(results)
 
     def _call(self, call: Call, inputs: ReferenceInputs) -> Any:
+        """Runs a call on examples, in the batch of training if its code runs in no other."""
         functions = build_functions(self.job, self.base)
-        bags = functions.activations.bags
-        specified = functions.specs.tables if functions.specs is not None else {}
-        arrays = {
-            name: jax.numpy.asarray(dense_input(name, self.job, inputs))
-            for name in functions.activations.plain_inputs(call.inputs)
-        }
-        for name in call.inputs:
-            if name in bags and self.job.inputs[name].shape:
-                ids = dense_input(name, self.job, inputs)
-                arrays[name] = jax.numpy.asarray(rows_of_ids(bags[name], ids, inputs, self.whole))
-            elif name in bags:
-                arrays[name] = jax.numpy.asarray(pooled(name, bags[name], inputs, self.whole))
-        tables = {
-            table.config_name: table
-            for table in self.whole.tables.values()
-            if table.config_name not in specified
-        }
-        arguments: list[Any] = []
-        for leaf_path, leaf in functions.leaves.items():
-            if leaf_path in tables:
-                arguments.append(self._table(leaf, tables[leaf_path], inputs))
-            elif leaf_path in functions.variables and self.stored.key(leaf_path):
-                arguments.append(jax.numpy.asarray(self.stored.read(leaf_path)))
-            else:
-                arguments.append(None)  # read by no tower
+        parameters = self._parameters(functions, inputs)
+        arrays = self._arrays(functions, call, inputs)
         sizes = {name: functions.activations.positions(name) for name in arrays}
         examples = _Examples(inputs.n, arrays, sizes)
         batches = [examples]
         if call in self.fixed_batches:
             batches = examples.in_batches(self.fixed_batches[call])
         try:
-            return _run_call(functions, call, arguments, batches)
+            return _run_call(functions, call, parameters, batches)
         except ExportError:
             raise
         except Exception as problem:
-            made = self.job.verify.examples is None
-            raise raised_on_examples(str(call), problem, are_synthetic=made) from problem
+            are_synthetic = self.job.verify.examples is None
+            raise raised_on_examples(str(call), problem, are_synthetic=are_synthetic) from problem
+
+    def _arrays(
+        self, functions: JaxFunctions, call: Call, inputs: ReferenceInputs
+    ) -> dict[str, Any]:
+        """Returns the arrays of a call's inputs, with activations in the place of ids."""
+        bags = functions.activations.bags
+        arrays = {
+            name: jax.numpy.asarray(dense_input(name, self.job, inputs))
+            for name in functions.activations.plain_inputs(call.inputs)
+        }
+        for name in call.inputs:
+            if name not in bags:
+                continue
+            # A dense input has an activation for each of its ids, a ragged one for each example.
+            if self.job.inputs[name].shape:
+                ids = dense_input(name, self.job, inputs)
+                vectors = rows_of_ids(bags[name], ids, inputs, self.whole)
+            else:
+                vectors = pooled(name, bags[name], inputs, self.whole)
+            arrays[name] = jax.numpy.asarray(vectors)
+        return arrays
+
+    def _parameters(self, functions: JaxFunctions, inputs: ReferenceInputs) -> list[Any]:
+        """Returns the leaves of the parameters: arrays, and tables that are read on demand."""
+        specified = functions.specs.tables if functions.specs is not None else {}
+        tables = {
+            table.config_name: table
+            for table in self.whole.tables.values()
+            if table.config_name not in specified
+        }
+        parameters: list[Any] = []
+        for leaf_path, leaf in functions.leaves.items():
+            if leaf_path in tables:
+                parameters.append(self._table(leaf, tables[leaf_path], inputs))
+            elif leaf_path in functions.variables and self.stored.key(leaf_path):
+                parameters.append(jax.numpy.asarray(self.stored.read(leaf_path)))
+            else:
+                # No tower reads it.
+                parameters.append(None)
+        return parameters
 
     def _table(self, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
         def read(ids: NDArray[Any]) -> NDArray[Any]:
             return read_rows(table, ids, inputs).astype(leaf.dtype)
 
         count = None if table.name in inputs.keyed else table.rows
-        return _Table(read, count, 0.0 if self._states_zeros(table) else None)
+        filling = 0.0 if self._states_zeros(table) else None
+        return _Table(read, count, filling)
 
     def _states_zeros(self, table: TableFacts) -> bool:
         """Returns whether the recipe states zeros for unknown ids of features of a table."""
-        return any(
-            isinstance(spec, FeatureSpec)
-            and spec.entry.table == table.name
-            and name in self.job.features
-            and "unknown" in self.job.features[name].model_fields_set
-            and self.job.features[name].unknown.rule == "zeros"
-            for spec in self.whole.features.values()
-            for name in spec.reads
-        )
+        for spec in self.whole.features.values():
+            if not isinstance(spec, FeatureSpec) or spec.entry.table != table.name:
+                continue
+            for name in spec.reads:
+                section = self.job.features.get(name)
+                # The default rule is zeros, too, and states nothing.
+                if section is None or "unknown" not in section.model_fields_set:
+                    continue
+                if section.unknown.rule == "zeros":
+                    return True
+        return False
 
 
 @dataclass(frozen=True)
 class _Examples:
-    """Some examples as a call takes them.
+    """Examples as the inputs of a call.
 
     Attributes:
-      count: how many of the entries are examples; others fill up the batch.
-      arrays: of each input.
-      sizes: how many entries of an input's first axis belong to one example.
+      count: The number of examples; further entries of the arrays fill up the batch.
+      arrays: Arrays by input.
+      sizes: The number of entries of an input's first axis that belong to one example.
     """
 
     count: int
@@ -172,46 +194,52 @@ class _Examples:
     def in_batches(self, batch: int) -> list[_Examples]:
         """Returns the examples in batches of one size; the first example fills up the last."""
         return [
-            self._chosen(first, min(batch, self.count - first), batch)
+            self._batch(first, min(batch, self.count - first), batch)
             for first in range(0, self.count, batch)
         ]
 
-    def _chosen(self, first: int, count: int, batch: int) -> _Examples:
+    def _batch(self, first: int, count: int, batch: int) -> _Examples:
+        """Returns `count` examples from the example `first` on, in a batch of a size."""
         arrays = {}
         for name, array in self.arrays.items():
             size = self.sizes[name]
-            chosen = array[first * size : (first + count) * size]
+            examples = array[first * size : (first + count) * size]
             repetitions = (batch - count, *(1 for _ in array.shape[1:]))
             filling = jax.numpy.tile(array[:size], repetitions)
-            arrays[name] = jax.numpy.concatenate([chosen, filling])
+            arrays[name] = jax.numpy.concatenate([examples, filling])
         return _Examples(count, arrays, self.sizes)
 
 
 def _run_call(
     functions: JaxFunctions, call: Call, parameters: Sequence[Any], batches: Sequence[_Examples]
 ) -> Any:
-    """Returns what a call returns for the examples of some batches of one size."""
+    """Returns the result of a call for the examples of all batches, which have one size."""
     function = jax.jit(functions.function(call))
     traced = function.trace(functions.parameters, dict(batches[0].arrays))
     jaxpr = _used(traced.jaxpr.jaxpr)
-    results: list[list[Any]] = []
+    results_by_batch: list[list[Any]] = []
     for examples in batches:
+        # JAX orders the values of a dictionary by their keys.
         arrays = [examples.arrays[name] for name in sorted(examples.arrays)]
-        found = _run(jaxpr, traced.jaxpr.consts, [*parameters, *arrays])
+        results = _run(jaxpr, traced.jaxpr.consts, [*parameters, *arrays])
         # A result without axes is no output of a tower.
-        results.append([np.atleast_1d(array)[: examples.count] for array in found])
-    whole = [np.concatenate(parts) for parts in zip(*results, strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(traced.out_info), whole)
+        results_by_batch.append([np.atleast_1d(array)[: examples.count] for array in results])
+    leaves = [np.concatenate(arrays) for arrays in zip(*results_by_batch, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(traced.out_info), leaves)
 
 
-def _outputs(tower: TowerSpec, whole: Any) -> dict[str, NDArray[Any]]:
-    return {
-        output: np.asarray(whole if key is None else whole[key]).astype(np.float32)
-        for output, key in tower.keys.items()
-    }
+def _outputs(tower: TowerSpec, result: Any) -> dict[str, NDArray[Any]]:
+    outputs = {}
+    for output, key in tower.keys.items():
+        values = result if key is None else result[key]
+        outputs[output] = np.asarray(values).astype(np.float32)
+    return outputs
 
 
 def _used(jaxpr: Any) -> Any:
+    """Returns a computation without the equations that its results do not need: these may read
+    parameters that are left out.
+    """
     from jax.interpreters import partial_eval
 
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
@@ -237,8 +265,11 @@ def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[An
 def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     params: Mapping[str, Any] = eqn.params
     inner = next((params[name] for name in _INNER if name in params), None)
-    if inner is not None and len(getattr(inner, "jaxpr", inner).invars) == len(inputs):
-        return _run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
+    if inner is not None:
+        # A closed computation holds its constants; an open one has none.
+        jaxpr = getattr(inner, "jaxpr", inner)
+        if len(jaxpr.invars) == len(inputs):
+            return _run(jaxpr, getattr(inner, "consts", ()), inputs)
     # Only gathers of rows read a table: a parameter that is also read otherwise is none.
     table, indices = inputs
     ids = np.asarray(indices)[..., 0]
@@ -249,5 +280,7 @@ def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
 def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     # Source: JAX 0.10, jax/_src/core.py, eval_jaxpr.
     params = eqn.primitive.get_bind_params(eqn.params)
-    found = eqn.primitive.bind(*inputs, **params)
-    return found if eqn.primitive.multiple_results else [found]
+    results = eqn.primitive.bind(*inputs, **params)
+    if not eqn.primitive.multiple_results:
+        return [results]
+    return list(results)

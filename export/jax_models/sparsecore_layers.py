@@ -1,5 +1,5 @@
-"""Lets lookups of jax-tpu-embedding return activations that they are given, while a model that
-makes them is built and traced: off TPUs they can be neither prepared nor made.
+"""Lets lookups of jax-tpu-embedding return activations that are inputs, while a model with such
+lookups is built and traced: without a TPU they can be neither prepared nor run.
 
 A model calls the layer `SparseCoreEmbed`, or the function that looks up, in a layer of its own.
 
@@ -46,19 +46,21 @@ CALLS = (
 LOOKUP = HookPoint(f"{_LIBRARY}.lib.nn.embedding", "tpu_sparse_dense_matmul", "feature_specs")
 
 _CORES = 2
-"""SparseCores that a layer sees on this machine: a number that one generation of TPUs has, which
-only sizes tables that no lookup reads.
+"""SparseCores of a device that a layer sees on this machine, as one generation of TPUs has them.
+The number only sizes tables that no lookup reads.
 """
 _LAYER = "SparseCoreEmbed"
 ActivationOf = Callable[[Any], Any]
 """(a feature specification) -> its activation, [rows, dim] float32."""
 LookUp = Callable[[Any, str], Any]
-"""(feature specifications, who looks them up) -> activations in the structure of these."""
+"""(feature specifications, name of the caller) -> activations in the structure of the
+specifications.
+"""
 
 
 def build_with_layers(factory: Callable[[], Any]) -> Any:
-    """Returns what a factory returns, while lookups return zeros of the shapes that their
-    specifications state: enough for `model.init`.
+    """Calls a factory while lookups return zeros of the shapes that their specifications state,
+    which is enough for `model.init`.
     """
     was_imported = _PACKAGE in sys.modules
     try:
@@ -80,22 +82,22 @@ def _zeros(tree: Any, _caller: str) -> Any:
 
 
 @contextmanager
-def layers_given(specs: FeatureSpecs | None, inputs: Mapping[str, Any]) -> Iterator[None]:
+def lookups_returning(specs: FeatureSpecs | None, inputs: Mapping[str, Any]) -> Iterator[None]:
     """Lets lookups return activations inside the `with` block.
 
     Args:
-      specs: what the factory returned.
-      inputs: what the function is given; activations by the names of the features.
+      specs: The specifications that the factory returned.
+      inputs: The inputs of the function; activations by the names of the features.
 
     Raises:
-      NotConvertible: a lookup has other specifications than the factory returned, or its feature is
+      NotConvertible: A lookup has other specifications than the factory returned, or its feature is
         no input.
     """
 
     def look_up(tree: Any, caller: str) -> Any:
         _check_specs(tree, specs, caller)
 
-        def given(spec: Any) -> Any:
+        def activation(spec: Any) -> Any:
             if spec.name not in inputs:
                 raise NotConvertible(
                     f"{caller} looks up feature {spec.name!r}, which is no input of the call; "
@@ -104,7 +106,7 @@ def layers_given(specs: FeatureSpecs | None, inputs: Mapping[str, Any]) -> Itera
                 )
             return inputs[spec.name]
 
-        return _activations(tree, given)
+        return _activations(tree, activation)
 
     with _lookups_replaced(look_up):
         yield
@@ -120,59 +122,66 @@ def _lookups_replaced(look_up: LookUp) -> Iterator[None]:
     """Replaces the construction of layers, and lookups, inside the `with` block.
 
     Raises:
-      NotConvertible: a layer raises, since this release of jax-tpu-embedding has moved what is
-        replaced. A model without the layer does not need it.
+      NotConvertible: A layer raises an error because this release of jax-tpu-embedding has moved
+        what is replaced. A model without the layer does not need it.
     """
 
-    def constructed(original: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
-        with Hooks() as inside:
-            inside.replace(CORES, lambda _original, **_device: _CORES)
-            return original(*arguments, **how)
+    def construct_layer(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        # A layer asserts the number of SparseCores, which a machine without a TPU has not.
+        with Hooks() as hooks:
+            hooks.replace(CORES, lambda _original, **_device: _CORES)
+            return original(*arguments, **options)
 
-    def called(_original: Callable[..., Any], layer: Any, *_inputs: Any, **_how: Any) -> Any:
+    def call_layer(
+        _original: Callable[..., Any], layer: Any, *_inputs: Any, **_options: Any
+    ) -> Any:
         return look_up(layer.feature_specs, _LAYER)
 
-    def looked_up(_original: Callable[..., Any], *, feature_specs: Any, **how: Any) -> Any:
-        if not how.get("perform_unstacking", True):
+    def call_function(_original: Callable[..., Any], *, feature_specs: Any, **options: Any) -> Any:
+        if not options.get("perform_unstacking", True):
             raise NotConvertible(
                 f"{LOOKUP.name} is called with perform_unstacking=False, so that it returns the "
-                "activations of whole stacks; leave it out, and take the activation of each feature"
+                "activations of whole stacks; leave it out, and read the activation of each feature"
             )
         return look_up(feature_specs, LOOKUP.name)
 
     with Hooks() as hooks:
         moved: list[NotConvertible] = []
-        replacements: dict[HookPoint, Replacement] = dict.fromkeys(CONSTRUCTORS, constructed)
-        replacements |= dict.fromkeys(CALLS, called)
-        replacements[LOOKUP] = looked_up
+        replacements: dict[HookPoint, Replacement] = dict.fromkeys(CONSTRUCTORS, construct_layer)
+        replacements |= dict.fromkeys(CALLS, call_layer)
+        replacements[LOOKUP] = call_function
         for point, replacement in replacements.items():
             try:
                 hooks.replace(point, replacement)
             except NotConvertible as problem:
                 moved.append(problem)
-        if not moved:  # a constructor that was moved would read the number, too
-            with suppress(NotConvertible):  # who constructs a layer learns that it was moved
+
+        # A constructor that was moved would read the number of SparseCores, too. If the number
+        # itself was moved, the construction of a layer reports it.
+        if not moved:
+            with suppress(NotConvertible):
                 hooks.replace(CORES, _cores)
         try:
             yield
         except Exception as problem:
+            # Only an error of the library itself can come from what was moved.
             if moved and _is_of_library(problem):
                 raise moved[0] from problem
             raise
 
 
 def _cores(original: Callable[..., Any], *, device: Any) -> Any:
-    """Returns how many SparseCores a device has.
+    """Returns the number of SparseCores of a device.
 
     Raises:
-      NotConvertible: it has none, and the caller is no layer of the library.
+      NotConvertible: The device has none, and the caller is no layer of the library.
     """
     try:
         return original(device)
     except ValueError as problem:
         raise NotConvertible(
-            "the model reads how many SparseCores a device has, and this machine has none "
-            f"({problem}): give it the number of a device of training, such as num_sc_per_device=4"
+            "the model reads the number of SparseCores of a device, and this machine has none "
+            f"({problem}): pass it the number of a device of training, such as num_sc_per_device=4"
         ) from problem
 
 
@@ -186,12 +195,12 @@ def _is_of_library(problem: BaseException) -> bool:
 
 
 def _check_specs(tree: Any, specs: FeatureSpecs | None, caller: str) -> None:
-    """Checks that what a lookup reads is what the factory returned.
+    """Checks that the specifications of a lookup are those that the factory returned.
 
     Args:
-      tree: the specifications of the lookup.
-      specs: what the factory returned.
-      caller: who looks up, for messages.
+      tree: The specifications of the lookup.
+      specs: The specifications that the factory returned.
+      caller: The name of the layer or function that looks up, for messages.
     """
     if specs is None:
         raise NotConvertible(
@@ -201,10 +210,10 @@ def _check_specs(tree: Any, specs: FeatureSpecs | None, caller: str) -> None:
     for name, table in read_feature_specs(tree).table_of.items():
         returned = specs.table_of.get(name)
         if returned is None:
-            known = ", ".join(sorted(specs.table_of))
+            returned_names = ", ".join(sorted(specs.table_of))
             raise NotConvertible(
                 f"{caller} looks up feature {name!r}, and the factory returned the "
-                f"specifications of {known}; let it return those that the model looks up"
+                f"specifications of {returned_names}; let it return those that the model looks up"
             )
         contradiction = _contradiction(table, returned)
         if contradiction:
@@ -215,8 +224,12 @@ def _check_specs(tree: Any, specs: FeatureSpecs | None, caller: str) -> None:
             )
 
 
-def _contradiction(own: SpecifiedTable, returned: SpecifiedTable) -> str:
-    if own.place is not None and returned.place is not None:
-        return differences(own, returned)
-    # Only one of them is prepared for training, and so has a place in a stack.
-    return differences(replace(own, place=None), replace(returned, place=None))
+def _contradiction(looked_up: SpecifiedTable, returned: SpecifiedTable) -> str:
+    """Returns the differences between the table of a lookup and the one that the factory returned;
+    "" if there are none.
+    """
+    if looked_up.stack_position is None or returned.stack_position is None:
+        # At most one of them is prepared for training, and so has a position in a stack.
+        looked_up = replace(looked_up, stack_position=None)
+        returned = replace(returned, stack_position=None)
+    return differences(looked_up, returned)

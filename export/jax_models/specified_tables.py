@@ -1,7 +1,7 @@
 """Finds the tables of feature specifications in a checkpoint: by a layout that training recorded or
-the user states, else by where the specifications themselves place them in stacks.
+the user states, or else by the positions in stacks that the specifications themselves state.
 
-A layout is never guessed: it decides which row each id reads, and no shape tells a wrong one.
+A layout is never guessed: it decides which row an id reads, and no shape reveals a wrong one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import Checkpoint
 from export.errors import NotConvertible
 from export.front_end.recipe_layouts import stack_key
-from export.jax_models.feature_specs import FeatureSpecs, PlaceInStack, SpecifiedTable
+from export.jax_models.feature_specs import FeatureSpecs, SpecifiedTable, StackPosition
 
-_ROWS_AT_ONCE = 8
-"""Tables are padded to a multiple of so many rows on each SparseCore."""
+_ROWS_MULTIPLE = 8
+"""Tables are padded to a multiple of this number of rows on each SparseCore."""
 _RECORD = (
     "let training write its layout, `embedding.create_proto_from_feature_specs(feature_specs, "
     "devices, cores_per_device)`, to a file, and name the file as checkpoint.layout"
@@ -34,12 +34,12 @@ _PREPARE = (
 
 @dataclass(frozen=True)
 class SpecifiedTables:
-    """The tables of feature specifications beside a checkpoint.
+    """The tables of feature specifications, and the checkpoint that stores them.
 
     Attributes:
-      specs: the specifications.
-      checkpoint: an Orbax checkpoint.
-      layouts: tables of the recipe's layout file, by their names.
+      specs: The specifications.
+      checkpoint: An Orbax checkpoint.
+      layouts: Tables of the recipe's layout file, by their names.
     """
 
     specs: FeatureSpecs
@@ -47,40 +47,40 @@ class SpecifiedTables:
     layouts: Mapping[str, StatedTable]
 
     def is_found(self, name: str) -> bool:
-        """Returns whether the checkpoint or the layout file tells where a table is.
+        """Returns whether the checkpoint or the layout file has the layout of a table.
 
         Raises:
-          NotConvertible: the specifications place it elsewhere.
+          NotConvertible: The specifications state another position.
         """
-        found = {table.name: table for table in self._inventory.tables}
-        if name not in found:
+        stored_tables = {table.name: table for table in self._inventory.tables}
+        if name not in stored_tables:
             return False
-        self._check_place(self.specs.tables[name], found[name])
+        self._check_position(self.specs.tables[name], stored_tables[name])
         return True
 
     def in_stack(self, name: str) -> StatedTable:
-        """Returns where a table is by its specification alone.
+        """Returns the layout of a table by its specification alone.
 
         Raises:
-          NotConvertible: the specification does not place it, or not as the checkpoint stores the
-            stack.
+          NotConvertible: The specification states no position, or one that contradicts the stack in
+            the checkpoint.
         """
         table = self.specs.tables[name]
-        place = table.place
-        if place is None:
+        position = table.stack_position
+        if position is None:
             raise self._missing(table)
-        key = self._key_of(table, place)
-        cores = self._cores(table, place)
-        self._check_stored(table, place, key, cores)
+        key = self._key_of(table, position)
+        cores = self._cores(table, position)
+        self._check_stored(table, position, key, cores)
         return StatedTable(
             key=key,
             kind="sparse_core",
             rows=table.rows,
             dim=table.dim,
             cores=cores,
-            core_rows=place.stack_rows // cores,
-            offset=place.offset,
-            rotation=place.rotation,
+            core_rows=position.stack_rows // cores,
+            offset=position.offset,
+            rotation=position.rotation,
         )
 
     def to_derive(self) -> dict[str, StatedTable]:
@@ -91,7 +91,8 @@ class SpecifiedTables:
         for name, table in self.specs.tables.items():
             if self.is_found(name):
                 continue
-            stack = name if table.place is None else table.place.stack
+            # A table that is not prepared for training is found by its own name in the stack's.
+            stack = name if table.stack_position is None else table.stack_position.stack
             key = stack_key(self._inventory, stack)
             if key is not None:
                 layouts[name] = StatedTable(key=key, kind="derive", rows=table.rows, dim=table.dim)
@@ -107,89 +108,98 @@ class SpecifiedTables:
         if stacks:
             return NotConvertible(
                 f"table {table.name!r} of feature_specs is in one of the stacks of {where} "
-                f"({stacks}), and neither the checkpoint nor feature_specs tells where: {_RECORD}"
+                f"({stacks}), and neither the checkpoint nor feature_specs states where: {_RECORD}"
             )
         return NotConvertible(
             f"table {table.name!r} of feature_specs is not in {where}: name its array as "
             f"tables.{table.name}.key; {self._inventory.naming_help()}"
         )
 
-    def _key_of(self, table: SpecifiedTable, place: PlaceInStack) -> str:
-        rejected = self._inventory.rejected
-        keys = [each.key for each in rejected if each.name == place.stack]
+    def _key_of(self, table: SpecifiedTable, position: StackPosition) -> str:
+        # An inventory rejects stacks, whose layout it cannot know.
+        stacks = self._inventory.rejected
+        keys = [stack.key for stack in stacks if stack.name == position.stack]
         if len(keys) == 1:
             return keys[0]
         if keys:
             raise NotConvertible(
-                f"table {table.name!r} is in stack {place.stack!r}, which the checkpoint has "
+                f"table {table.name!r} is in stack {position.stack!r}, which the checkpoint has "
                 f"several times: {', '.join(keys)}; write a layout file with the key of one "
                 "(docs/reference/checkpoints.md)"
             )
-        held = ", ".join(repr(each.name) for each in rejected) or "none"
+        stack_names = ", ".join(repr(stack.name) for stack in stacks) or "none"
         raise NotConvertible(
-            f"feature_specs place table {table.name!r} in stack {place.stack!r}, which is not in "
-            f"checkpoint {self.checkpoint.name} (its stacks: {held}); {_PREPARE}"
+            f"feature_specs place table {table.name!r} in stack {position.stack!r}, which is not "
+            f"in checkpoint {self.checkpoint.name} (its stacks: {stack_names}); {_PREPARE}"
         )
 
-    def _cores(self, table: SpecifiedTable, place: PlaceInStack) -> int:
+    def _cores(self, table: SpecifiedTable, position: StackPosition) -> int:
         """Returns the number of SparseCores that the specifications were prepared for.
 
         A table's padded rows are spread evenly, so they are the number of cores times the rows up
         to the next table of the stack. All stacks are prepared for the same devices.
         """
-        by_stack: dict[str, list[PlaceInStack]] = {}
-        for each in self.specs.tables.values():
-            if each.place is not None:
-                by_stack.setdefault(each.place.stack, []).append(each.place)
-        told = {cores for places in by_stack.values() for cores in _cores_of_stack(places)}
-        if len(told) == 1:
-            cores = told.pop()
+        positions_by_stack: dict[str, list[StackPosition]] = {}
+        for specified in self.specs.tables.values():
+            if specified.stack_position is not None:
+                stack = specified.stack_position.stack
+                positions_by_stack.setdefault(stack, []).append(specified.stack_position)
+        core_counts: set[int] = set()
+        for positions in positions_by_stack.values():
+            core_counts |= _cores_of_stack(positions)
+
+        if len(core_counts) == 1:
+            cores = core_counts.pop()
             self._check_padding(cores)
             return cores
-        if told:
-            numbers = " and ".join(map(str, sorted(told)))
+        if core_counts:
+            numbers = " and ".join(map(str, sorted(core_counts)))
             raise NotConvertible(
                 f"feature_specs spread their stacks over {numbers} SparseCores; {_PREPARE}"
             )
         raise NotConvertible(
-            f"feature_specs place table {table.name!r} in stack {place.stack!r}, and none "
+            f"feature_specs place table {table.name!r} in stack {position.stack!r}, and none "
             "of their stacks has two tables, by which the number of SparseCores would be known: "
             f"{_RECORD}"
         )
 
     def _check_padding(self, cores: int) -> None:
         for table in self.specs.tables.values():
-            if table.place is not None and table.place.padded_rows % (_ROWS_AT_ONCE * cores):
+            if table.stack_position is None:
+                continue
+            padded_rows = table.stack_position.padded_rows
+            if padded_rows % (_ROWS_MULTIPLE * cores):
                 raise NotConvertible(
-                    f"feature_specs pad table {table.name!r} to {table.place.padded_rows} rows, "
-                    f"no multiple of {_ROWS_AT_ONCE} on each of {cores} SparseCores; {_PREPARE}"
+                    f"feature_specs pad table {table.name!r} to {padded_rows} rows, no multiple of "
+                    f"{_ROWS_MULTIPLE} on each of {cores} SparseCores; {_PREPARE}"
                 )
 
     def _check_stored(
-        self, table: SpecifiedTable, place: PlaceInStack, key: str, cores: int
+        self, table: SpecifiedTable, position: StackPosition, key: str, cores: int
     ) -> None:
+        """Checks that the stack in the checkpoint has the rows and devices of a specification."""
         entry = self.checkpoint.entries[key]
-        if entry.shape[0] != place.stack_rows:
+        if entry.shape[0] != position.stack_rows:
             raise NotConvertible(
-                f"stack {place.stack!r} of table {table.name!r} has {place.stack_rows} rows by "
-                f"feature_specs, and {entry.shape[0]} in the checkpoint ({key!r}); {_PREPARE}"
+                f"stack {position.stack!r} of table {table.name!r} has {position.stack_rows} rows "
+                f"by feature_specs, and {entry.shape[0]} in the checkpoint ({key!r}); {_PREPARE}"
             )
         # Orbax stores a chunk for each device, which has whole SparseCores.
         chunks = 1 if entry.array is None else ceil_div(entry.shape[0], entry.array.chunk[0])
         if cores % chunks:
             raise NotConvertible(
-                f"stack {place.stack!r} of table {table.name!r} is spread over {cores} SparseCores "
-                f"by feature_specs, and stored in {chunks} chunks of rows, one for each device; "
-                f"{_PREPARE}"
+                f"stack {position.stack!r} of table {table.name!r} is spread over {cores} "
+                f"SparseCores by feature_specs, and stored in {chunks} chunks of rows, one for "
+                f"each device; {_PREPARE}"
             )
 
-    def _check_place(self, table: SpecifiedTable, stored: TableSpec) -> None:
+    def _check_position(self, table: SpecifiedTable, stored: TableSpec) -> None:
         """Checks that a table lies where its prepared specification says."""
-        place = table.place
+        position = table.stack_position
         layout = stored.layout
-        if place is None or not isinstance(layout, SparseCore):
+        if position is None or not isinstance(layout, SparseCore):
             return
-        specified = (place.stack_rows, place.offset, place.rotation)
+        specified = (position.stack_rows, position.offset, position.rotation)
         recorded = (layout.cores * layout.core_rows, layout.offset, layout.rotation)
         if specified != recorded:
             raise NotConvertible(
@@ -198,12 +208,13 @@ class SpecifiedTables:
             )
 
 
-def _cores_of_stack(places: Iterable[PlaceInStack]) -> set[int]:
-    """Returns the numbers of SparseCores that the places of one stack imply; one, if they are
-    right. Of a stack with one table, or whose other tables are not specified, none.
+def _cores_of_stack(positions: Iterable[StackPosition]) -> set[int]:
+    """Returns the numbers of SparseCores that the positions of one stack imply: one number, if they
+    are right; none for a stack with one table, or with tables that are not specified.
     """
-    ordered = sorted(places, key=lambda place: place.offset)
-    if len(ordered) < 2 or sum(each.padded_rows for each in ordered) != ordered[0].stack_rows:
+    ordered = sorted(positions, key=lambda position: position.offset)
+    specified_rows = sum(position.padded_rows for position in ordered)
+    if len(ordered) < 2 or specified_rows != ordered[0].stack_rows:
         return set()
     return {
         before.padded_rows // max(1, after.offset - before.offset)

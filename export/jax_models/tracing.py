@@ -1,4 +1,4 @@
-"""Traces functions of JAX for any batch, with parameters of which only shapes are known."""
+"""Traces functions of JAX for any batch, with the shapes of parameters instead of values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES_FROM_INPUTS = (
 )
 """The remedy for code that fixes the batch."""
 _OPEN_SHAPE = re.compile(rf"symbolic|\((\d+\*)?{BATCH}[,)]")
-"""What JAX's errors say where the open batch meets a number."""
+"""A pattern in the messages of JAX's errors about an open batch that meets a number."""
 
 _WITHOUT_VALUES = {
     "ConcretizationTypeError",
@@ -48,8 +48,9 @@ class TracedFunction:
     """A function of parameters and inputs, as a computation.
 
     Attributes:
-      jaxpr: the computation; takes the leaves of the parameters, then the inputs by name.
-      structure: of its result.
+      jaxpr: The computation of the leaves of the parameters, and then the inputs in the order of
+        their names.
+      structure: The structure of its result.
     """
 
     jaxpr: Any
@@ -68,19 +69,19 @@ def trace(
     """Traces `function(parameters, inputs)`; allocates nothing.
 
     Args:
-      function: the user's.
-      parameters: a tree of `jax.ShapeDtypeStruct`.
-      inputs: a tensor, or its TensorSpec, of each input; its first axis is the batch.
-      where: what is traced, for messages.
-      positions: how many entries of an input's first axis belong to one example; one, if the input
-        is not there.
-      batch: the number of examples; None: any.
+      function: The user's function.
+      parameters: A tree of `jax.ShapeDtypeStruct`.
+      inputs: A tensor, or its TensorSpec, for each input; its first axis is the batch.
+      where: The name of the call, for messages.
+      positions: The number of entries of an input's first axis that belong to one example; 1 for
+        inputs that are left out.
+      batch: The number of examples; None for any number.
 
     Raises:
-      UsageError: the code needs a name that was left out of its definitions.
-      FixedBatch: the code fixes the batch; names the user's line.
-      NotConvertible: an input has a dtype that JAX would change; the code raises: names the user's
-        line.
+      UsageError: The code needs a name that was left out of its definitions.
+      FixedBatch: The code fixes the batch; the message names the user's line.
+      NotConvertible: An input has a dtype that JAX would change, or the code raises an error; the
+        message names the user's line.
     """
     (any_batch,) = jax.export.symbolic_shape(BATCH)
     examples = any_batch if batch is None else batch
@@ -110,11 +111,12 @@ def trace(
 
 
 def _check_open(jaxpr: Any, outer: str) -> None:
-    """Checks that no equation gives the open batch a fixed size, which JAX leaves to who runs it.
+    """Checks that no equation gives the open batch a fixed size: JAX itself would reject it only
+    when it runs.
 
     Args:
-      jaxpr: the computation.
-      outer: the user's line of the equation around it.
+      jaxpr: The computation.
+      outer: The user's line of the equation around it.
     """
     for eqn in jaxpr.eqns:
         line = line_of(eqn.source_info, outer)
@@ -132,8 +134,10 @@ def _check_open(jaxpr: Any, outer: str) -> None:
 
 def _inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
     for param in params.values():
-        for part in param if isinstance(param, list | tuple) else (param,):
-            inner = getattr(part, "jaxpr", part)
+        # A condition holds a list of computations, one for each branch.
+        values = param if isinstance(param, list | tuple) else (param,)
+        for value in values:
+            inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
                 yield inner
 
@@ -142,7 +146,7 @@ def check_dtype(name: str, dtype: Any) -> None:
     """Checks that JAX keeps the dtype of an input.
 
     Raises:
-      NotConvertible: it is text, or has 64 bits, which JAX would cut to 32: ids would wrap.
+      NotConvertible: The input is text, or has 64 bits, which JAX would cut to 32: ids would wrap.
     """
     if dtype == tf.string:
         raise NotConvertible(
@@ -169,7 +173,7 @@ def _remedy(problem: Exception) -> str:
     if kind in _WITHOUT_VALUES:
         return "; a function is traced without values: use jnp.where or jax.lax.cond"
     if kind == "KeyError":
-        return "; it is given the inputs that the recipe declares"
+        return "; the function gets the inputs that the recipe declares"
     if kind == "OverflowError":
         return (
             "; a table of more than 2**31 - 1 rows needs int64 ids: begin the model file with "

@@ -1,8 +1,8 @@
-"""Values of a computation in JAX, as TensorFlow holds them.
+"""Values of a computation in JAX, as tensors of TensorFlow.
 
-Repetitions are lazy. JAX repeats a bias or a mask to the shape of what it is added to; TensorFlow's
-elementwise operations do that themselves. So a value keeps size 1 where it was only repeated, and
-biases, scales and masks become the plain operations that LiteRT fuses.
+Repetitions are lazy. JAX repeats a bias or a mask to the shape of the array that it is added to;
+TensorFlow's elementwise operations do that themselves. So a value keeps size 1 where it was only
+repeated, and biases, scales and masks become the plain operations that LiteRT fuses.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Shape = tuple[Size, ...]
 
 
 @dataclass(frozen=True)
-class MadeBy:
-    """The primitive that computed a value, and the values that it took."""
+class Computation:
+    """The primitive that computed a value, and its arguments."""
 
     primitive: str
     arguments: tuple[Value, ...]
@@ -33,38 +33,41 @@ class Value:
     """A tensor with the shape that it has in JAX.
 
     Attributes:
-      shape: sizes may be symbolic, and larger than 1 where the tensor has 1.
-      known: the value, where it depends on constants alone.
-      made_by: what computed it, where that may matter.
+      shape: The shape, whose sizes may be symbolic, and larger than 1 where the tensor has 1.
+      constant: The array, if it depends on constants alone.
+      computation: The computation with this result, if a lookup may need its arguments.
     """
 
     def __init__(
         self,
         shape: Sequence[Size],
         tensor: Any = None,
-        known: NDArray[Any] | None = None,
-        made_by: MadeBy | None = None,
+        constant: NDArray[Any] | None = None,
+        computation: Computation | None = None,
     ) -> None:
         self.shape = tuple(shape)
-        self.known = known
-        self.made_by = made_by
+        self.constant = constant
+        self.computation = computation
         self._tensor = tensor
 
     @property
     def tensor(self) -> Any:
-        """The tensor; a constant is made in whichever graph is being built."""
-        return self._tensor if self.known is None else tf.constant(self.known)
+        """The tensor; a constant becomes a tensor of the graph that is being built."""
+        if self.constant is None:
+            return self._tensor
+        return tf.constant(self.constant)
 
     def arguments_of(self, primitive: str) -> tuple[Value, ...]:
-        """Returns what a primitive computed this from; nothing if it was another primitive."""
-        made_by = self.made_by
-        return () if made_by is None or made_by.primitive != primitive else made_by.arguments
+        """Returns the arguments of the primitive that computed this value; () if that was another
+        primitive.
+        """
+        if self.computation is None or self.computation.primitive != primitive:
+            return ()
+        return self.computation.arguments
 
 
 class Parameter(Value):
-    """A parameter of the model, whose variable is read as a whole where something but a lookup
-    takes it.
-    """
+    """A parameter of the model, whose variable is read as a whole by all but lookups."""
 
     def __init__(self, variable: Any) -> None:
         super().__init__(variable.shape.as_list())
@@ -77,9 +80,9 @@ class Parameter(Value):
 
 
 def constant(array: Any) -> Value:
-    """Returns a value that is known."""
-    known = np.asarray(array)
-    return Value(known.shape, known=known)
+    """Returns the value of a constant array."""
+    values = np.asarray(array)
+    return Value(values.shape, constant=values)
 
 
 def is_static(size: Size) -> bool:
@@ -88,23 +91,28 @@ def is_static(size: Size) -> bool:
 
 
 class Sizes:
-    """Sizes that depend on the batch, as tensors."""
+    """Sizes that depend on the batch, as tensors.
 
-    def __init__(self, of_symbols: Mapping[str, Any]) -> None:
-        """Takes the scalar int32 tensor of each symbol."""
-        self._of_symbols = of_symbols
+    Args:
+      symbol_sizes: The scalar int32 tensor of each symbol.
+    """
+
+    def __init__(self, symbol_sizes: Mapping[str, Any]) -> None:
+        self._symbol_sizes = symbol_sizes
 
     def size(self, size: Size) -> Any:
         """Returns a size as an int, or as a scalar tensor."""
         if is_static(size):
             return int(size)
         # Source: JAX 0.10, jax/_src/export/shape_poly.py, _DimExpr._evaluate.
-        return size._evaluate(self._of_symbols)
+        return size._evaluate(self._symbol_sizes)
 
     def vector(self, shape: Sequence[Size]) -> Any:
-        """Returns a shape as TensorFlow's operations take it."""
+        """Returns a shape in the form that TensorFlow's operations read: a list, or a tensor."""
         sizes = [self.size(size) for size in shape]
-        return tf.stack(sizes) if any(tf.is_tensor(size) for size in sizes) else sizes
+        if not any(tf.is_tensor(size) for size in sizes):
+            return sizes
+        return tf.stack(sizes)
 
     def reshape(self, tensor: Any, shape: Sequence[Size]) -> Any:
         """Reshapes a tensor; one open size is left to TensorFlow to compute."""
@@ -114,7 +122,7 @@ class Sizes:
         return tf.reshape(tensor, [int(size) if is_static(size) else -1 for size in shape])
 
     def full(self, value: Value) -> Any:
-        """Returns the tensor of a value in its whole shape, with every repetition made."""
+        """Returns the tensor of a value in its whole shape, with every repetition."""
         tensor = value.tensor
         if not _is_repeated(tensor.shape.as_list(), value.shape):
             return tensor
@@ -122,12 +130,17 @@ class Sizes:
 
 
 def with_shape(tensor: Any, shape: Sequence[Size]) -> Any:
-    """Returns a tensor with the sizes that are known before it runs."""
+    """Returns a tensor with the static sizes of a shape."""
     return tf.ensure_shape(tensor, [int(size) if is_static(size) else None for size in shape])
 
 
-def _is_repeated(held: list[int | None], shape: Shape) -> bool:
-    if len(held) != len(shape):
+def _is_repeated(tensor_sizes: list[int | None], shape: Shape) -> bool:
+    """Returns whether a shape repeats a tensor of these sizes."""
+    if len(tensor_sizes) != len(shape):
         return True
-    pairs = zip(held, shape, strict=True)
-    return any(have == 1 and not (is_static(want) and want == 1) for have, want in pairs)
+    for tensor_size, size in zip(tensor_sizes, shape, strict=True):
+        # The batch may be 1; then nothing is repeated, which does no harm.
+        is_one = is_static(size) and size == 1
+        if tensor_size == 1 and not is_one:
+            return True
+    return False

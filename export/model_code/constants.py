@@ -1,5 +1,7 @@
-"""Tells expressions that state a value from those that compute one: literals, names that are known,
-attributes of what is imported, and the few functions that depend on their arguments alone.
+"""Distinguishes expressions that state a value from those that compute one.
+
+Literals state a value, and so do names with a stated value, attributes of imported modules, and
+calls of the few functions that depend on their arguments alone.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from export.model_code.scopes import READS, root_name
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 MUTABLE_CALLS = {"OrderedDict", "defaultdict", "dict", "list", "set", "sorted"}
-"""Functions that return a list, a dict or a set."""
-_OF_CONSTANT_PARTS = (
+"""Functions that return a list, a dictionary or a set."""
+_CONSTANT_BY_PARTS = (
     ast.Attribute,
     ast.BinOp,
     ast.BoolOp,
@@ -65,29 +67,29 @@ _LIBRARY_CALLS = {
     "typing_extensions.TypeVar",
     "typing_extensions.TypedDict",
 }
-_OF_THE_PROCESS = {"os.environ", "sys.argv"}
-"""What has other values when the model is exported."""
+_PROCESS_STATE = {"os.environ", "sys.argv"}
+"""Objects that have other values when the model is exported."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What is known of the names of a file.
+    """The names of a file, and which of them have constant values.
 
     Attributes:
-      unknown: names whose values the definitions do not contain.
-      bound: all names that the file binds.
-      imports: by name, the dotted name of what is imported.
-      given: names whose values the user gives.
+      unknown: Names whose values the definitions do not contain.
+      bound: All names that the file binds.
+      imports: Dotted names of imported modules and objects, by the name that they have in the file.
+      user_names: Names whose values the user states.
     """
 
     unknown: Collection[str]
     bound: Collection[str]
     imports: Mapping[str, str]
-    given: Collection[str] = ()
+    user_names: Collection[str] = ()
 
     def contain(self, node: ast.expr) -> bool:
         """Returns whether an expression is constant."""
-        if self.dotted(node) in _OF_THE_PROCESS:
+        if self.dotted(node) in _PROCESS_STATE:
             return False
         if isinstance(node, ast.Name):
             return node.id not in self.unknown
@@ -96,12 +98,13 @@ class Constants:
         if isinstance(node, COMPREHENSIONS):
             return self._contain_comprehension(node)
         if isinstance(node, ast.Lambda):
+            # The body runs when the function is called; only defaults are computed now.
             defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
             return self.contain_all(defaults)
-        return isinstance(node, _OF_CONSTANT_PARTS) and self.contain_all(_parts(node))
+        return isinstance(node, _CONSTANT_BY_PARTS) and self.contain_all(_parts(node))
 
     def contain_all(self, nodes: Collection[ast.expr]) -> bool:
-        """Returns whether all of some expressions are constant."""
+        """Returns whether all expressions of a list are constant."""
         return all(map(self.contain, nodes))
 
     def contain_target(self, target: ast.expr) -> bool:
@@ -113,18 +116,23 @@ class Constants:
         if isinstance(target, ast.Tuple | ast.List):
             return all(map(self.contain_target, target.elts))
         name = root_name(target)
-        is_own = name in self.bound and name not in self.imports and name not in self.given
-        return is_own and self.contain(target)
+        if name not in self.bound or name in self.imports or name in self.user_names:
+            return False
+        return self.contain(target)
 
     def _contain_comprehension(self, node: ast.expr) -> bool:
-        generators = [part for part in ast.walk(node) if isinstance(part, ast.comprehension)]
-        targets = [part for generator in generators for part in ast.walk(generator.target)]
-        own_names = {part.id for part in targets if isinstance(part, ast.Name)}
-        inside = replace(self, unknown=set(self.unknown) - own_names)
-        parts = _parts(node)
+        generators = [child for child in ast.walk(node) if isinstance(child, ast.comprehension)]
+        # A comprehension binds names for itself, which may hide names of the file.
+        local_names = set()
         for generator in generators:
-            parts += [generator.iter, *generator.ifs]
-        return inside.contain_all(parts)
+            for target in ast.walk(generator.target):
+                if isinstance(target, ast.Name):
+                    local_names.add(target.id)
+        inside = replace(self, unknown=set(self.unknown) - local_names)
+        expressions = _parts(node)
+        for generator in generators:
+            expressions += [generator.iter, *generator.ifs]
+        return inside.contain_all(expressions)
 
     def _may_call(self, function: ast.expr) -> bool:
         dotted = self.dotted(function)
@@ -132,17 +140,22 @@ class Constants:
             return True
         if isinstance(function, ast.Name):
             return function.id in _BUILT_IN_CALLS and function.id not in self.bound
+        # A method of a constant object, such as `", ".join(names)`; functions of modules may have
+        # the same names.
         if isinstance(function, ast.Attribute) and function.attr in READS:
             return root_name(function) not in self.imports and self.contain(function.value)
         return False
 
     def dotted(self, node: ast.expr) -> str:
-        """Returns the dotted name of what is imported, such as `os.path` of `path`; else ""."""
+        """Returns the dotted name of an imported module or object, such as `os.path` for `path`; ""
+        for any other expression.
+        """
         if isinstance(node, ast.Name):
             return self.imports.get(node.id, "")
         if isinstance(node, ast.Attribute):
             owner = self.dotted(node.value)
-            return f"{owner}.{node.attr}" if owner else ""
+            if owner:
+                return f"{owner}.{node.attr}"
         return ""
 
 
@@ -152,11 +165,13 @@ def argument_values(call: ast.Call) -> list[ast.expr]:
 
 
 def last_name(function: ast.expr) -> str:
-    """Returns `c` of `a.b.c`; "" for what has no name."""
+    """Returns `c` for `a.b.c`; "" for an expression without a name."""
     if isinstance(function, ast.Attribute):
         return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    if isinstance(function, ast.Name):
+        return function.id
+    return ""
 
 
 def _parts(node: ast.AST) -> list[ast.expr]:
-    return [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]

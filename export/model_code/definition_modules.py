@@ -37,79 +37,83 @@ from export.model_code.summaries import summary
 from export.user_lines import causes
 
 _NOT_DEFINED = "is not defined: "
-"""Between a name and why it was left out."""
+"""The text of a message between a name and the reason why it was left out."""
 _PLAIN = (type(None), bool, int, float, str, bytes, date, time, np.ndarray, np.generic)
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a name is not defined.
+    """The reason why a name is not defined.
 
     Attributes:
-      why: a sentence about the file.
-      remedy: what to do, if the name is needed; "" if `why` says it.
-      failed: whether a definition of the name raised an error.
+      explanation: A sentence about the file.
+      remedy: A remedy if the name is needed; "" if the explanation is one.
+      failed: Whether a definition of the name raised an error.
     """
 
-    why: str
+    explanation: str
     remedy: str
     failed: bool = False
 
     def __str__(self) -> str:
-        return f"{self.why}; {self.remedy}" if self.remedy else self.why
+        if not self.remedy:
+            return self.explanation
+        return f"{self.explanation}; {self.remedy}"
 
 
 @dataclass(frozen=True)
-class Giving:
-    """How a user gives the value of a name; with `{file}` and `{name}`.
+class ValueSource:
+    """The way in which a user states the value of a name, as texts with `{file}` and `{name}`.
 
     Attributes:
-      key: what gives it.
-      remedy: what to do if it is not given.
+      key: The key or the call that states the value.
+      remedy: The remedy if no value is stated.
     """
 
     key: str
     remedy: str
 
 
-IN_RECIPE = Giving(
+IN_RECIPE = ValueSource(
     "code.names.{name}",
     "state its value as code.names.{name}, or, if TOML has no such value, write a factory file "
     'that calls definitions("{file}", {name}=...)',
 )
-IN_FACTORY = Giving(
+IN_FACTORY = ValueSource(
     'definitions("{file}", {name}=...)', 'give its value as definitions("{file}", {name}=...)'
 )
 
 
 class Definitions(ModuleType):
-    """The module of a file's definitions; it has their names alone."""
+    """The module of a file's definitions; it has only their names."""
 
     def __getattr__(self, name: str) -> Any:
-        taken = _TAKEN.get(self.__name__)
-        reason = taken.reasons.get(name) if taken else None
-        why = f"{_NOT_DEFINED}{reason}" if reason else "is no name of these definitions"
-        raise AttributeError(f"{name!r} {why}", name=name, obj=self)
+        explanation = "is no name of these definitions"
+        # A module has no entry yet while its definitions run.
+        loaded = _LOADED.get(self.__name__)
+        if loaded is not None and name in loaded.reasons:
+            explanation = f"{_NOT_DEFINED}{loaded.reasons[name]}"
+        raise AttributeError(f"{name!r} {explanation}", name=name, obj=self)
 
 
 @dataclass(frozen=True)
-class TakenDefinitions:
+class LoadedDefinitions:
     """The definitions of a file.
 
     Attributes:
-      module: has their names.
-      note: what was taken and what was left, for the plan; "" if nothing was left.
-      reasons: by name, why it is not defined, and the remedy.
-      several: by name, where classes and functions of that name are, if there are several.
+      module: The module that has their names.
+      note: A note on what was left out, for the plan; "" if nothing was.
+      reasons: Reasons why names are not defined, by name.
+      duplicates: Positions of classes and functions of one name, by name, if there are several.
     """
 
     module: Definitions
     note: str
     reasons: Mapping[str, Reason]
-    several: Mapping[str, str]
+    duplicates: Mapping[str, str]
 
 
-_TAKEN: dict[str, TakenDefinitions] = {}
+_LOADED: dict[str, LoadedDefinitions] = {}
 """By the name of the module."""
 
 
@@ -120,7 +124,7 @@ class _BuiltIns(dict[str, Any]):
     mapping if it is of a derived class.
 
     Attributes:
-      reasons: by name, why it is not defined.
+      reasons: Reasons why names are not defined, by name.
     """
 
     def __init__(self) -> None:
@@ -149,60 +153,68 @@ def definitions(file: str | Path, /, **names: Any) -> Any:
             return published.MovielensModel(user_model(), movie_model())
 
     Args:
-      file: path of a `.py` or `.ipynb` file, relative to the file that calls this function.
-      names: values of global names that the definitions need and the file computes.
+      file: Path of a `.py` or `.ipynb` file, relative to the file that calls this function.
+      names: Values of global names that the definitions need and the file computes.
 
     Returns:
       A module, whose attributes are the definitions.
 
     Raises:
-      UsageError: there is no such file, it is no notebook of Python, or it does not use a name of
+      UsageError: There is no such file, it is no notebook of Python, or it does not use a name of
         `names`.
-      NotConvertible: a cell is not valid Python.
-      SyntaxError: the file is not valid Python.
+      NotConvertible: A cell is not valid Python.
+      SyntaxError: The file is not valid Python.
     """
+    # An implementation of Python may have no frames.
+    caller_file = ""
     frame = inspect.currentframe()
-    caller = frame.f_back if frame is not None else None
-    caller_file = caller.f_globals.get("__file__", "") if caller is not None else ""
+    if frame is not None and frame.f_back is not None:
+        caller_file = frame.f_back.f_globals.get("__file__", "")
     path = (Path(caller_file).parent / file).resolve()
     if not path.is_file():
         raise UsageError(f"definitions({str(file)!r}): {path} does not exist")
-    taken = take_definitions(path, names, IN_FACTORY)
-    add_note(taken.note)
-    return taken.module
+    loaded = load_definitions(path, names, IN_FACTORY)
+    add_note(loaded.note)
+    return loaded.module
 
 
-def take_definitions(path: Path, names: Mapping[str, Any], giving: Giving) -> TakenDefinitions:
+def load_definitions(
+    path: Path, names: Mapping[str, Any], value_source: ValueSource
+) -> LoadedDefinitions:
     """Returns the definitions of a file, which run once for each content of the file.
 
     Args:
-      path: absolute path of the file.
-      names: values of global names that the user gives.
-      giving: how the user gives them.
+      path: Absolute path of the file.
+      names: Values of global names that the user states.
+      value_source: The way in which the user states them.
 
     Raises:
-      What `definitions` raises.
+      UsageError: See `definitions`.
+      NotConvertible: See `definitions`.
+      SyntaxError: See `definitions`.
     """
     content = path.read_bytes()
     source = read_source(path, content)
-    _check_names(source, names, giving)
-    key = str(path).encode() + content + _identity(names) + giving.key.encode()
+    _check_names(source, names, value_source)
+    key = str(path).encode() + content + _identity(names) + value_source.key.encode()
     digest = hashlib.blake2b(key, digest_size=8).hexdigest()
     name = f"rowcast_definitions_{path.stem}_{digest}"
-    if name in _TAKEN:
-        return _TAKEN[name]
+    if name in _LOADED:
+        return _LOADED[name]
+
     module = Definitions(name)
     if path.suffix == ".py":
         module.__file__ = str(path)
-    sys.modules[name] = module  # classes look up their module while they are made
+    # Classes look up their module while they are created.
+    sys.modules[name] = module
     try:
         with on_search_path(path.parent):
-            taken = _run(module, source, names, giving)
+            loaded = _run(module, source, names, value_source)
     except BaseException:
         del sys.modules[name]
         raise
-    _TAKEN[name] = taken
-    return taken
+    _LOADED[name] = loaded
+    return loaded
 
 
 def explained(problem: BaseException) -> str:
@@ -210,13 +222,13 @@ def explained(problem: BaseException) -> str:
     explanation = ""
     for cause in causes(problem):
         if isinstance(cause, NameError | AttributeError) and _NOT_DEFINED in str(cause):
-            # Keras and AutoGraph raise it again with more text: the first one is the last here.
+            # Keras and AutoGraph raise it again with more text: the first error is the last here.
             explanation = f"{type(cause).__name__}: {cause}"
     return explanation
 
 
 def _identity(names: Mapping[str, Any]) -> bytes:
-    """Returns what is equal for equal values of names; for objects of other kinds, never."""
+    """Returns bytes that are equal for equal plain values of names, and never for other objects."""
     if not all(map(_is_plain, names.values())):
         return uuid.uuid4().bytes
     return pickle.dumps(sorted(names.items()))
@@ -230,7 +242,8 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def _check_names(source: Source, names: Mapping[str, Any], giving: Giving) -> None:
+def _check_names(source: Source, names: Mapping[str, Any], value_source: ValueSource) -> None:
+    """Checks that a file uses all names whose values the user states."""
     used: set[str] = set()
     for statement in source.statements:
         nodes = ast.walk(statement.node)
@@ -238,26 +251,30 @@ def _check_names(source: Source, names: Mapping[str, Any], giving: Giving) -> No
         used.update(bound_names(statement.node))
     for name in names:
         if name not in used:
+            hint = ""
             close = get_close_matches(name, used, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            key = giving.key.format(file=source.name, name=name)
+            if close:
+                hint = f"; did you mean {close[0]!r}?"
+            key = value_source.key.format(file=source.name, name=name)
             raise UsageError(f"{key}: {source.name} does not use a name {name!r}{hint}")
 
 
 def _run(
-    module: Definitions, source: Source, names: Mapping[str, Any], giving: Giving
-) -> TakenDefinitions:
+    module: Definitions, source: Source, names: Mapping[str, Any], value_source: ValueSource
+) -> LoadedDefinitions:
     """Runs the definitions in the names of a module."""
     selection = select_definitions(source.statements, names)
-    known_names = _BuiltIns()
-    for name, why in selection.unknown.items():
-        remedy = giving.remedy.format(file=source.name, name=name)
-        known_names.reasons[name] = Reason(f"{source.name} {why}", remedy)
+    # A name that is not defined is looked up among the built-in ones, which report the reason.
+    built_ins = _BuiltIns()
+    for name, explanation in selection.unknown.items():
+        remedy = value_source.remedy.format(file=source.name, name=name)
+        built_ins.reasons[name] = Reason(f"{source.name} {explanation}", remedy)
     namespace = vars(module)
-    namespace["__builtins__"] = known_names
+    namespace["__builtins__"] = built_ins
     namespace.update(names)
+
     failures: dict[Statement, BaseException] = {}
-    for statement in selection.taken:
+    for statement in selection.definitions:
         block = ast.Module([statement.node], [])
         code = compile(block, statement.filename, "exec", flags=source.flags, dont_inherit=True)
         try:
@@ -267,18 +284,20 @@ def _run(
                 raise
             # The model may not need it: raised again where the name is used.
             failures[statement] = problem
-            known_names.reasons.update(_leave_out(statement, problem, source, namespace))
+            built_ins.reasons.update(_leave_out(statement, problem, source, namespace))
+        # An unknown name is bound by one of several definitions, or changed by a statement that
+        # was left out.
         for name in selection.unknown:
-            # Bound by one of several definitions, or changed by a statement that was left out.
             namespace.pop(name, None)
+        # The user's values replace those of the file.
         namespace.update(names)
     note = summary(source, selection, failures)
-    several = _several(selection.taken, source)
-    return TakenDefinitions(module, note, known_names.reasons, several)
+    duplicates = _duplicates(selection.definitions, source)
+    return LoadedDefinitions(module, note, built_ins.reasons, duplicates)
 
 
-def _several(statements: Sequence[Statement], source: Source) -> dict[str, str]:
-    """Returns where a class or function is, if there are several of its name."""
+def _duplicates(statements: Sequence[Statement], source: Source) -> dict[str, str]:
+    """Returns the positions of a class or function, if there are several of its name."""
     positions: dict[str, list[str]] = {}
     for statement in statements:
         if isinstance(statement.node, CLASSES_AND_FUNCTIONS):
@@ -293,18 +312,22 @@ def _several(statements: Sequence[Statement], source: Source) -> dict[str, str]:
 def _leave_out(
     statement: Statement, problem: BaseException, source: Source, namespace: dict[str, Any]
 ) -> dict[str, Reason]:
-    """Removes the names that a statement defines, because it raised an error; returns why."""
+    """Removes the names that a statement defines, because it raised an error; returns the reasons,
+    by name.
+    """
     is_import = isinstance(statement.node, IMPORTS)
-    why = (
-        f"{source.name} defines it at {statement.where}: `{statement.shown}`, which raised "
+    explanation = (
+        f"{source.name} defines it at {statement.where}: `{statement.excerpt}`, which raised "
         f"{type(problem).__name__}: {problem}"
     )
-    is_missing = isinstance(problem, ModuleNotFoundError)
-    remedy = "install it, or put it beside the file" if is_missing else ""
+    remedy = ""
+    if isinstance(problem, ModuleNotFoundError):
+        remedy = "install it, or put it beside the file"
     reasons = {}
     for name in bound_names(statement.node):
+        # The statement imported it before the error, or another statement did.
         if is_import and name in namespace:
-            continue  # imported by the statement before the error, or by another one
+            continue
         namespace.pop(name, None)
-        reasons[name] = Reason(why, remedy, failed=True)
+        reasons[name] = Reason(explanation, remedy, failed=True)
     return reasons

@@ -2,7 +2,7 @@
 `file.py:Class` or `notebook.ipynb:Class`, and calls it.
 
 A function's file runs as a whole. Of a notebook, and of the file of a class, only the definitions
-run: published scripts train on the way.
+run: published scripts train while they run.
 
 rowcast's own modules come first on the path. A user module with the name of a rowcast package is
 hidden by it: its import would fail in confusing ways or return the wrong module, so each such case
@@ -26,7 +26,7 @@ from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import KERAS_BACKEND, other_backend
-from export.model_code.definition_modules import IN_RECIPE, explained, take_definitions
+from export.model_code.definition_modules import IN_RECIPE, explained, load_definitions
 from export.model_code.notes import add_note, notes, notes_of
 from export.model_code.parameters import check_arguments, extra_arguments
 from export.model_code.search_path import RESERVED, hidden_package, on_search_path
@@ -43,14 +43,14 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Factory:
-    """Builds the user's model; each call returns another, independent instance.
+    """Builds the user's model; every call returns a new, independent instance.
 
     Attributes:
-      reference: the recipe's `code.factory`.
-      folder: where the model code finds its modules.
-      module: the name of its module.
-      function: the function or class that is called.
-      arguments: its keyword arguments.
+      reference: The recipe's `code.factory`.
+      folder: The folder of the modules that the model code imports.
+      module: The name of the model code's module.
+      function: The function or class that is called.
+      arguments: Its keyword arguments.
     """
 
     reference: str
@@ -63,16 +63,19 @@ class Factory:
         """Returns the built, untrained model.
 
         Raises:
-          NotConvertible: the user's function raises, or returns None.
-          UsageError: it needs a name that was left out.
+          NotConvertible: The user's function raises an error, or returns None.
+          UsageError: The user's function needs a name that was left out.
         """
+        hint = ""
         extra = extra_arguments(self.function, self.arguments)
-        hint = f"; {', '.join(extra)} of code.arguments is taken by ** alone" if extra else ""
+        if extra:
+            hint = f"; {', '.join(extra)} of code.arguments is taken by ** alone"
         with (
             notes_of(self.module),
             on_search_path(self.folder),
             _user_errors(self.reference, "calling it", hint),
         ):
+            # Copied: a model may change a list that it gets, and the next call builds another one.
             model = self.function(**copy.deepcopy(dict(self.arguments)))
         if model is None:
             raise NotConvertible(
@@ -82,16 +85,20 @@ class Factory:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the model code; more once it was called."""
+        """Notes on the model code for the user; complete once the factory was called."""
         return notes(self.module)
 
 
 def factory_of(job: ExportJob, base: Path) -> Factory:
-    """Returns the factory of a recipe's model; raises what `load_factory` raises.
+    """Returns the factory of a recipe's model.
 
     Args:
-      job: the recipe.
-      base: its folder.
+      job: The recipe.
+      base: The recipe's folder.
+
+    Raises:
+      UsageError: See `load_factory`; or a vocabulary of the arguments cannot be read.
+      NotConvertible: See `load_factory`.
     """
     code = job.code
     return load_factory(
@@ -114,23 +121,23 @@ def load_factory(
     """Returns the factory of the user's model; calling it returns the built, untrained model.
 
     Args:
-      reference: the recipe's `code.factory`.
-      base: the recipe's folder: files are relative to it, and packages beside the recipe are found.
-      only_definitions: whether only the definitions of the file run. None: of a notebook, of a
-        class of a file that does more than define, or where `names` are given.
-      arguments: keyword arguments of the function or class.
-      names: values of global names that the definitions need.
+      reference: The recipe's `code.factory`.
+      base: The recipe's folder: files are relative to it, and packages in it can be imported.
+      only_definitions: Whether only the definitions of the file run. None: only those of a
+        notebook, and of the file of a class that does more than define or needs `names`.
+      arguments: Keyword arguments of the function or class.
+      names: Values of global names that the definitions need.
 
     Raises:
-      UsageError: there is no such file, module or function, or its name is that of a rowcast
-        package; or it does not take the arguments, or does not use the names.
-      NotConvertible: the module raises while it is imported.
+      UsageError: There is no such file, module or function, or it has the name of a rowcast
+        package; or it lacks a parameter for an argument, or does not use the names.
+      NotConvertible: The module raises an error while it is imported.
     """
     location = _locate(reference, base)
     if only_definitions is None:
         only_definitions = _names_definitions(location, has_names=bool(names))
     if only_definitions:
-        module, function = _take(location, names)
+        module, function = _load_definitions(location, names)
     else:
         module, function = _import(location, names)
     check_arguments(reference, function, arguments)
@@ -138,28 +145,29 @@ def load_factory(
 
 
 def code_notes(job: ExportJob, base: Path) -> tuple[str, ...]:
-    """Returns what the user should know of a recipe's model code, once the model was built.
+    """Returns notes for the user on a recipe's model code, once the model was built.
 
     Args:
-      job: the recipe.
-      base: its folder.
+      job: The recipe.
+      base: The recipe's folder.
     """
     source = job.code.factory.rpartition(":")[0]
+    # The front end needs no model code.
     if source.endswith((".py", NOTEBOOK)) and not (base / source).is_file():
-        return ()  # a front end that needs no model code
+        return ()
     return factory_of(job, base).notes
 
 
 @dataclass(frozen=True)
 class _Location:
-    """Where a factory is.
+    """The location of a factory.
 
     Attributes:
-      reference: the recipe's `code.factory`.
-      source: its part before the name: a file, or a module.
-      name: the name of the function or class.
-      path: the file; None for a module.
-      folder: where the model code finds its modules.
+      reference: The recipe's `code.factory`.
+      source: The part before the name: a file, or a module.
+      name: The name of the function or class.
+      path: The path of the file; None for a module.
+      folder: The folder of the modules that the model code imports.
     """
 
     reference: str
@@ -185,11 +193,15 @@ def _locate(reference: str, base: Path) -> _Location:
 
 
 def _names_definitions(location: _Location, *, has_names: bool) -> bool:
-    """Returns whether only definitions run if the recipe does not say: of a notebook, and of a
-    class of a file that does more than define, as scripts do that train, or that is given names.
+    """Returns whether only definitions run if the recipe does not state it.
+
+    They do for a notebook, and for a class whose file does more than define, as a script that
+    trains, or for whose names the recipe states values.
     """
-    if location.path is None or location.source.endswith(NOTEBOOK):
-        return location.path is not None
+    if location.path is None:
+        return False
+    if location.source.endswith(NOTEBOOK):
+        return True
     is_class = _defined_names(location).get(location.name) is ast.ClassDef
     if not is_class or has_names:
         return is_class
@@ -211,26 +223,29 @@ def _statements(path: Path, reference: str) -> tuple[Statement, ...]:
         return read_source(path, path.read_bytes()).statements
 
 
-def _take(location: _Location, names: Mapping[str, Any]) -> tuple[ModuleType, Callable[..., Any]]:
-    """Takes the definitions of a file; returns their module and the function or class."""
+def _load_definitions(
+    location: _Location, names: Mapping[str, Any]
+) -> tuple[ModuleType, Callable[..., Any]]:
+    """Runs the definitions of a file; returns their module and the function or class."""
     if location.path is None:
         raise UsageError(
             f"code.definitions is true, but the module {location.source!r} is imported as a whole; "
             'name its file, as in code.factory = "package/module.py:function"'
         )
     with on_search_path(location.folder), _user_errors(location.reference, "importing it"):
-        taken = take_definitions(location.path, names, IN_RECIPE)
+        loaded = load_definitions(location.path, names, IN_RECIPE)
     _check_backend(location.reference)
     name = location.name
-    with notes_of(taken.module.__name__):
-        add_note(taken.note)
-        if name in taken.several:
-            add_note(f"{taken.several[name]}: the last one is used")
-    function: Callable[..., Any] | None = vars(taken.module).get(name)
+    with notes_of(loaded.module.__name__):
+        add_note(loaded.note)
+        if name in loaded.duplicates:
+            add_note(f"{loaded.duplicates[name]}: the last one is used")
+    function: Callable[..., Any] | None = vars(loaded.module).get(name)
     if callable(function):
-        return taken.module, function
-    listed = _listed(taken.module, lambda value: isfunction(value) or isclass(value))
-    reason = taken.reasons.get(name)
+        return loaded.module, function
+
+    listed = _listed(loaded.module, lambda value: isfunction(value) or isclass(value))
+    reason = loaded.reasons.get(name)
     if reason is None:
         raise UsageError(
             f"code.factory: {location.source!r} has no class or function {name!r}; it has {listed}"
@@ -238,8 +253,8 @@ def _take(location: _Location, names: Mapping[str, Any]) -> tuple[ModuleType, Ca
     if reason.failed:
         raise UsageError(f"code.factory: {name!r} is not defined: {reason}")
     raise UsageError(
-        f"code.factory: {name!r} is not defined: {reason.why}; name a class or a function: the "
-        f"definitions have {listed}"
+        f"code.factory: {name!r} is not defined: {reason.explanation}; name a class or a "
+        f"function: the definitions have {listed}"
     )
 
 
@@ -253,7 +268,9 @@ def _import(location: _Location, names: Mapping[str, Any]) -> tuple[ModuleType, 
             "leave it out, or save the notebook as a script and name that"
         )
     if names:
-        remedy = "name its file" if path is None else "write code.definitions = true"
+        remedy = "write code.definitions = true"
+        if path is None:
+            remedy = "name its file"
         raise UsageError(
             f"code.names gives values to definitions, but {source!r} runs as a whole and computes "
             f"its own; {remedy}, or leave code.names out"
@@ -265,7 +282,10 @@ def _import(location: _Location, names: Mapping[str, Any]) -> tuple[ModuleType, 
             "only its definitions run"
         )
     with on_search_path(location.folder), _user_errors(location.reference, "importing it", hint):
-        module = _load_module(source, location.folder) if path is None else _load_file(path)
+        if path is None:
+            module = _load_module(source, location.folder)
+        else:
+            module = _load_file(path)
     _check_backend(location.reference)
     function: Callable[..., Any] | None = getattr(module, location.name, None)
     if callable(function):
@@ -302,11 +322,11 @@ def _check_backend(reference: str) -> None:
         )
 
 
-def _check_name(name: str, what: str) -> None:
+def _check_name(name: str, described: str) -> None:
     if name in RESERVED:
         raise UsageError(
-            f"code.factory names {what}, but {name!r} is a package of rowcast itself, which hides "
-            "it; rename the user's file or package"
+            f"code.factory names {described}, but {name!r} is a package of rowcast itself, which "
+            "hides it; rename the user's file or package"
         )
 
 
@@ -351,18 +371,17 @@ def _user_errors(reference: str, doing: str, hint: str = "") -> Iterator[None]:
     hidden package.
 
     Args:
-      reference: the recipe's `code.factory`.
-      doing: what the exporter does with it.
-      hint: what to add to the error, if its cause is not known.
+      reference: The recipe's `code.factory`.
+      doing: What the exporter does with the factory, as a part of a sentence.
+      hint: A text for the end of the message, if the cause of the error is not known.
     """
     try:
         yield
     except (UsageError, NotConvertible):
         raise
-    except (
-        Exception,
-        SystemExit,
-    ) as problem:  # a script that calls exit() must not end the export as if it had succeeded
+    # A script that calls exit() must not end the export as if it had succeeded.
+    except (Exception, SystemExit) as problem:
+        # Code that fails may have chosen another backend before: that is the cause then.
         _check_backend(reference)
         hidden = hidden_package(problem)
         if hidden:

@@ -1,4 +1,4 @@
-"""Reads a notebook as Python: the cells of code, without what only IPython understands."""
+"""Reads a notebook as Python: the cells of code, without the magics of IPython."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PYTHON_CELLS = {"capture", "prun", "time"}
 _LINE_MAGIC = re.compile(r"\s*[!%?]|.*\?\s*$")
 _ASSIGNED_MAGIC = re.compile(r"(\s*[A-Za-z_][\w ,]*=)\s*[!%]")
 _RESULT_OF_MAGIC = "get_ipython()"
-"""Stands for the result of a magic: a call, whose value is not known."""
+"""The Python that replaces a magic with a result: a call, whose value is not known."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Cell:
     """A cell of code.
 
     Attributes:
-      number: among the cells of code, from 1.
-      lines: as the user wrote them.
-      python: the same lines, with magics replaced by Python of one line each.
-      tree: the Python code.
-      magic: the cell magic that makes the cell something else than the notebook's Python, such as
-        `writefile`; its tree is empty. "" for Python.
+      number: The cell's number among the cells of code, from 1.
+      lines: The lines as the user wrote them.
+      python: The same lines, with magics replaced by Python of one line each.
+      tree: The Python code, empty for a cell with a `magic`.
+      magic: The cell magic that makes the cell something else than the notebook's Python, such as
+        `writefile`; "" for Python.
     """
 
     number: int
@@ -59,7 +59,7 @@ class _Cell(BaseModel):
 
 
 class _Notebook(BaseModel):
-    """What is read of a notebook of nbformat 4."""
+    """The fields of a notebook of nbformat 4 that are read."""
 
     cells: list[_Cell]
     metadata: _Metadata = _Metadata()
@@ -69,8 +69,8 @@ def read_cells(path: Path, content: bytes) -> list[Cell]:
     """Reads the cells of code of a notebook.
 
     Raises:
-      UsageError: the file is no notebook of Python.
-      NotConvertible: a cell is not valid Python; names the cell and the line.
+      UsageError: The file is no notebook of Python.
+      NotConvertible: A cell is not valid Python; the message names the cell and the line.
     """
     return [
         _parsed(path, number, source)
@@ -84,10 +84,13 @@ def _sources(path: Path, content: bytes) -> list[str]:
         notebook = _Notebook.model_validate_json(content)
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
+        reason = first["msg"]
         where = ".".join(map(str, first["loc"]))
+        if where:
+            reason = f"{where}: {reason}"
         raise UsageError(
             f"{path.name} is no notebook of nbformat 4, which is an object of JSON with a list "
-            f"'cells': {where}{': ' if where else ''}{first['msg']}; open it in Jupyter and save it"
+            f"'cells': {reason}; open it in Jupyter and save it"
         ) from problem
     metadata = notebook.metadata
     language = metadata.language_info.name or metadata.kernelspec.language or "python"
@@ -100,15 +103,20 @@ def _sources(path: Path, content: bytes) -> list[str]:
 
 
 def _parsed(path: Path, number: int, source: str) -> Cell:
+    """Parses a cell of code; magics are found as the lines that Python rejects."""
     lines = source.splitlines()
     python = list(lines)
-    first = next((index for index, line in enumerate(lines) if line.strip()), 0)
-    cell_magic = _CELL_MAGIC.match(lines[first]) if lines else None
-    if cell_magic is not None:
-        magic = cell_magic[1]
-        if magic not in _PYTHON_CELLS:
-            return Cell(number, tuple(lines), (), ast.Module([], []), magic)
-        python[first] = "pass"
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        # A cell magic can only be the first line of its cell.
+        cell_magic = _CELL_MAGIC.match(line)
+        if cell_magic is not None:
+            magic = cell_magic[1]
+            if magic not in _PYTHON_CELLS:
+                return Cell(number, tuple(lines), (), ast.Module([], []), magic)
+            python[index] = "pass"
+        break
     while True:
         try:
             tree = ast.parse("\n".join(python))
@@ -117,30 +125,32 @@ def _parsed(path: Path, number: int, source: str) -> Cell:
             index = (problem.lineno or 1) - 1
             if _replace_magic(python, index):
                 continue
-            shown = lines[index].strip() if index < len(lines) else ""
+            # Python reports the end of a cell as a line of its own.
+            excerpt = "".join(lines[index : index + 1]).strip()
             raise NotConvertible(
-                f"{path.name}, cell {number}, line {index + 1}: {problem.msg}: `{shown}`; correct "
-                "the cell, or delete it if the model does not need it"
+                f"{path.name}, cell {number}, line {index + 1}: {problem.msg}: `{excerpt}`; "
+                "correct the cell, or delete it if the model does not need it"
             ) from problem
 
 
 def _replace_magic(python: list[str], index: int) -> bool:
     """Replaces a line that begins or assigns a magic or a shell command; returns whether it is one.
 
-    Only lines that Python rejects come here: `%` may also begin the second line of an expression.
+    Only lines that Python rejects are passed: `%` may also begin the second line of an expression.
     """
     if index >= len(python):
         return False
     line = python[index]
-    assigned = _ASSIGNED_MAGIC.match(line)
-    if assigned is not None:
-        replacement = f"{assigned[1]} {_RESULT_OF_MAGIC}"
+    assignment = _ASSIGNED_MAGIC.match(line)
+    if assignment is not None:
+        replacement = f"{assignment[1]} {_RESULT_OF_MAGIC}"
     elif _LINE_MAGIC.match(line):
         indent = line[: len(line) - len(line.lstrip())]
         replacement = f"{indent}pass"
     else:
         return False
     python[index] = replacement
+    # The lines that continue the magic stay, empty, so that line numbers are those of the user.
     while line.endswith("\\") and index + 1 < len(python):
         index += 1
         line = python[index]

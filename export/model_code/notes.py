@@ -1,4 +1,4 @@
-"""What the exporter tells of model code in the plan, by the module that it was found in."""
+"""Notes on model code in the plan, by the module whose code they are about."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _NOTES: dict[str, dict[str, None]] = {}
-"""By the name of a module: a file that was loaded once keeps its notes."""
+"""Notes by the name of a module. They are kept: a file that is loaded already does not run again.
+"""
 _RUNNING: list[str] = []
+"""Modules whose code runs, the innermost last."""
 
 
 @contextmanager
@@ -21,7 +23,7 @@ def notes_of(module: str) -> Iterator[None]:
 
 
 def add_note(note: str) -> None:
-    """Adds a note to the module whose code runs; an empty one is none."""
+    """Adds a note to the module whose code runs; an empty note is left out."""
     if note and _RUNNING:
         _NOTES.setdefault(_RUNNING[-1], {})[note] = None
 

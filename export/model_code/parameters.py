@@ -1,4 +1,4 @@
-"""Compares the recipe's `code.arguments` with what the factory takes."""
+"""Compares the recipe's `code.arguments` with the parameters of the factory."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ def check_arguments(
     """Checks that a function or class can be called with keyword arguments.
 
     Args:
-      reference: the recipe's `code.factory`.
-      function: the function or class.
-      arguments: the recipe's `code.arguments`.
+      reference: The recipe's `code.factory`.
+      function: The function or class.
+      arguments: The recipe's `code.arguments`.
 
     Raises:
-      UsageError: an argument does not exist or is missing; names it and the parameters.
+      UsageError: An argument does not exist or is missing; the message names it and the parameters.
     """
     parameters = _parameters(function)
     if parameters is None:
         return
-    listed = ", ".join(map(_shown, parameters.values())) or "none"
+    listed = ", ".join(map(_described, parameters.values())) or "none"
     kinds = {name: parameter.kind for name, parameter in parameters.items()}
     named = {name for name, kind in kinds.items() if kind not in _EXTRA}
     takes_any = inspect.Parameter.VAR_KEYWORD in kinds.values()
     for name in arguments:
         if name not in named and not takes_any:
+            hint = ""
             close = get_close_matches(name, named, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            if close:
+                hint = f"; did you mean {close[0]!r}?"
             raise UsageError(
                 f"code.arguments.{name}: {reference} has no such parameter; its parameters: "
                 f"{listed}{hint}"
             )
-    missing = [
-        name
-        for name in parameters
-        if name in named and parameters[name].default is inspect.Parameter.empty
-        if name not in arguments
-    ]
+
+    missing = []
+    for name, parameter in parameters.items():
+        is_required = name in named and parameter.default is inspect.Parameter.empty
+        if is_required and name not in arguments:
+            missing.append(name)
     if missing:
         raise UsageError(
             f"code.arguments: {reference} needs {', '.join(missing)}; its parameters: {listed}. "
@@ -55,30 +57,35 @@ def check_arguments(
 
 
 def extra_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
-    """Returns the arguments that only the `**` of a function takes, who passes them on."""
+    """Returns the arguments that only the `**` of a function accepts, which passes them on."""
     parameters = _parameters(function)
-    return [] if parameters is None else [name for name in arguments if name not in parameters]
+    if parameters is None:
+        return []
+    return [name for name in arguments if name not in parameters]
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """Returns the parameters of a call; None if Python cannot know them."""
+    """Returns the parameters of a call; None if Python cannot know them, as of code in C."""
     called: Callable[..., Any] = function
     is_method = False
     if inspect.isclass(function):
-        # Not inspect.signature of the class: Keras defines `__new__`, which takes anything.
+        # Not inspect.signature of the class: Keras defines `__new__`, which accepts anything.
         is_method = True
-        called = function.__init__ if function.__init__ is not object.__init__ else function.__new__
+        called = function.__init__
+        if called is object.__init__:
+            called = function.__new__
         if called is object.__new__:
             return {}
     try:
         parameters = dict(inspect.signature(called).parameters)
     except (TypeError, ValueError):
         return None
+    # The first parameter of a method is its object.
     if is_method:
         del parameters[next(iter(parameters))]
     return parameters
 
 
-def _shown(parameter: inspect.Parameter) -> str:
+def _described(parameter: inspect.Parameter) -> str:
     """Returns a parameter without its annotation: `units=32`."""
     return str(parameter.replace(annotation=inspect.Parameter.empty))

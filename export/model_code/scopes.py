@@ -1,4 +1,4 @@
-"""What a statement does to the names of its file: it binds them, or changes their objects."""
+"""The effects of a statement on the names of its file: it binds them, or changes their objects."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ READS = {
     "upper",
     "values",
 }
-"""Methods of lists, dicts, sets and texts that change nothing."""
+"""Methods of lists, dictionaries, sets and texts that change nothing."""
 _CHANGING_FUNCTIONS = {"delattr", "heapify", "heappop", "heappush", "insort", "setattr", "shuffle"}
-"""Functions that change what they are given first."""
+"""Functions that change their first argument."""
 _CHANGING_METHODS = {
     "add",
     "append",
@@ -53,7 +53,7 @@ _CHANGING_METHODS = {
     "sort",
     "update",
 }
-"""Methods that change a list, a dict or a set."""
+"""Methods that change a list, a dictionary or a set."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Change:
     """A change of the object that a name of the file has.
 
     Attributes:
-      name: the name.
-      in_function: whether it happens when a function is called.
-      by_method: whether a method of the object is called, which changes it if it is a list, a dict
-        or a set.
+      name: The name.
+      in_function: Whether the change happens when a function is called.
+      by_method: Whether a method of the object is called, which changes the object if it is a list,
+        a dictionary or a set.
     """
 
     name: str
@@ -125,29 +125,35 @@ def _executed(node: ast.AST) -> Iterator[ast.AST]:
 
 def _local_names(scope: Scope) -> set[str]:
     """Returns the names that a function or a class body binds for itself."""
-    local: set[str] = set()
-    body: list[ast.AST]
+    local_names: set[str] = set()
     if isinstance(scope, _FUNCTIONS):
         arguments = scope.args
         parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         parameters += [extra for extra in (arguments.vararg, arguments.kwarg) if extra]
-        local.update(parameter.arg for parameter in parameters)
-    body = [scope.body] if isinstance(scope, ast.Lambda) else list(scope.body)
-    shared: set[str] = set()
-    for statement in body:
+        local_names.update(parameter.arg for parameter in parameters)
+    # Names that a function declares as global are the file's, wherever the declaration stands.
+    global_names: set[str] = set()
+    for statement in _body(scope):
         for node in _executed(statement):
             if isinstance(node, ast.Global):
-                shared.update(node.names)
+                global_names.update(node.names)
         if isinstance(statement, ast.stmt):
-            local.update(bound_names(statement))
-    return local - shared
+            local_names.update(bound_names(statement))
+    return local_names - global_names
+
+
+def _body(scope: Scope) -> list[ast.AST]:
+    """Returns the statements of a function or a class, or the expression of a lambda."""
+    if isinstance(scope, ast.Lambda):
+        return [scope.body]
+    return list(scope.body)
 
 
 class _ChangeFinder(ast.NodeVisitor):
     """Collects changes.
 
     Attributes:
-      changes: the changes of names of the file.
+      changes: The changes of names of the file.
     """
 
     def __init__(self) -> None:
@@ -192,9 +198,12 @@ class _ChangeFinder(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         """Finds `a.append(...)`, `a.b.append(...)` and `shuffle(a)`."""
         function = node.func
-        name = function.attr if isinstance(function, ast.Attribute) else root_name(function)
+        name = root_name(function)
+        if isinstance(function, ast.Attribute):
+            name = function.attr
         if name in _CHANGING_FUNCTIONS and node.args:
             self._add(root_name(node.args[0]), by_method=False)
+        # A method without a known effect may change its object.
         if isinstance(function, ast.Attribute) and function.attr not in READS:
             # `Model.names.append(...)` changes the class as `Model.names = ...` does.
             is_part = not isinstance(function.value, ast.Name)
@@ -203,17 +212,20 @@ class _ChangeFinder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _visit_scope(self, node: Scope) -> None:
-        outside: list[ast.AST] = list(getattr(node, "decorator_list", ()))
+        # Decorators, bases and defaults run outside of the scope.
+        outer_nodes: list[ast.AST] = list(getattr(node, "decorator_list", ()))
         if isinstance(node, ast.ClassDef):
-            outside += [*node.bases, *node.keywords]
+            outer_nodes += [*node.bases, *node.keywords]
         else:
-            outside.append(node.args)
-        for child in outside:
+            outer_nodes.append(node.args)
+        for child in outer_nodes:
             self.visit(child)
+
+        # The body of a class runs at once, that of a function when it is called.
         is_function = isinstance(node, _FUNCTIONS)
         self._functions += is_function
         self._local.append(_local_names(node))
-        for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
+        for statement in _body(node):
             self.visit(statement)
         self._local.pop()
         self._functions -= is_function

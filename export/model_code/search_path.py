@@ -1,4 +1,4 @@
-"""Where model code finds the modules that it imports, beside rowcast's own packages."""
+"""The import path of model code, which rowcast's own packages share."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ def on_search_path(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # The last one: the folder may have been there already.
-        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(entry)]
+        # The last such entry: the folder may have been on the path before.
+        last_index = len(sys.path) - 1 - sys.path[::-1].index(entry)
+        del sys.path[last_index]
 
 
 def hidden_package(problem: BaseException) -> str:
     """Returns the package of rowcast that hides the user's own, if it explains an error; else "".
 
     Args:
-      problem: what model code raised.
+      problem: The error that model code raised.
     """
     name = ""
     if isinstance(problem, ImportError):
@@ -39,5 +40,7 @@ def hidden_package(problem: BaseException) -> str:
     elif isinstance(problem, AttributeError) and isinstance(problem.obj, ModuleType):
         name = problem.obj.__name__
     package = name.partition(".")[0]
-    is_meant = name == _PUBLIC  # a factory may import `definitions`
-    return package if package in RESERVED and not is_meant else ""
+    # A factory may import `definitions` from this package.
+    if name == _PUBLIC or package not in RESERVED:
+        return ""
+    return package

@@ -1,4 +1,4 @@
-"""The statements of a user's file, with where each of them is."""
+"""The statements of a user's file, with their positions."""
 
 from __future__ import annotations
 import __future__
@@ -13,7 +13,8 @@ from pathlib import Path
 from export.model_code.notebooks import read_cells
 from export.user_lines import name_of_cell
 
-_SHOWN_MAX = 70
+_EXCERPT_MAX = 70
+"""Characters of a statement that messages show."""
 NOTEBOOK = ".ipynb"
 
 
@@ -22,16 +23,16 @@ class Statement:
     """A statement at the top level of a file, or of a cell.
 
     Attributes:
-      node: the statement.
-      filename: what its code names as its file.
-      where: `line 57`, or `cell 12, line 3`.
-      shown: its first line, for messages.
+      node: The statement.
+      filename: The name of the file in the compiled code.
+      where: The position, such as `line 57`, or `cell 12, line 3`.
+      excerpt: The statement's first line, for messages.
     """
 
     node: ast.stmt
     filename: str
     where: str
-    shown: str
+    excerpt: str
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Source:
     """A file of Python, or a notebook.
 
     Attributes:
-      name: its name, for messages.
-      statements: in the order of the file, without bare texts.
-      flags: the features that the file imports from `__future__`, for `compile`.
-      other_cells: by magic, the number of cells that are not Python, such as those of `%%bash`.
+      name: The file's name, for messages.
+      statements: The statements in the order of the file, without docstrings and other bare texts.
+      flags: The features that the file imports from `__future__`, for `compile`.
+      other_cells: The number of cells that are not Python, such as those of `%%bash`, by magic.
     """
 
     name: str
@@ -55,13 +56,13 @@ def read_source(path: Path, content: bytes) -> Source:
     """Reads the statements of a file.
 
     Args:
-      path: the file; a notebook by its suffix.
-      content: what it holds.
+      path: The path of the file; its suffix says whether it is a notebook.
+      content: The content of the file.
 
     Raises:
-      SyntaxError: it is a file of Python with an error.
-      UsageError: it is no notebook of Python.
-      NotConvertible: a cell is not valid Python.
+      SyntaxError: The file of Python has an error.
+      UsageError: The file is no notebook of Python.
+      NotConvertible: A cell is not valid Python.
     """
     if path.suffix != NOTEBOOK:
         tree = ast.parse(content, str(path))
@@ -92,8 +93,8 @@ def _statements(
         if is_text or isinstance(node, ast.Pass):
             continue
         first = lines[node.lineno - 1].strip()
-        if len(first) > _SHOWN_MAX:
-            first = f"{first[:_SHOWN_MAX]}..."
+        if len(first) > _EXCERPT_MAX:
+            first = f"{first[:_EXCERPT_MAX]}..."
         elif node.end_lineno != node.lineno:
             first = f"{first} ..."
         statements.append(Statement(node, filename, f"{where}{node.lineno}", first))

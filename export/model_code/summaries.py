@@ -1,4 +1,4 @@
-"""The note in the plan about the definitions of a file: what was taken, and what was left."""
+"""The note in the plan about the definitions of a file, and about what was left out."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _PLURALS = {
 def summary(
     source: Source, selection: Selection, failures: Mapping[Statement, BaseException]
 ) -> str:
-    """Returns the note; "" if nothing was left.
+    """Returns the note; "" if nothing was left out.
 
     Args:
-      source: the file.
-      selection: its definitions.
-      failures: the definitions that raised an error, and the error.
+      source: The file.
+      selection: The definitions of the file.
+      failures: Definitions that raised an error, with the error.
     """
-    left = selection.left
-    if not (left or failures or source.other_cells):
+    left_out = selection.left_out
+    if not (left_out or failures or source.other_cells):
         return ""
-    taken = [statement for statement in selection.taken if statement not in failures]
-    parts = [f"{source.name}: took {_kinds_of(taken)}"]
-    if left:
-        first = f"the first at {left[0].where}: `{left[0].shown}`"
-        parts.append(f"left {_counted(len(left), 'statement')}, {first}")
+    definitions = [statement for statement in selection.definitions if statement not in failures]
+    parts = [f"{source.name}: took {_kinds_of(definitions)}"]
+    if left_out:
+        first = f"the first at {left_out[0].where}: `{left_out[0].excerpt}`"
+        parts.append(f"left {_counted(len(left_out), 'statement')}, {first}")
     for magic, count in source.other_cells.items():
         parts.append(f"left {_counted(count, 'cell')} of %%{magic}")
     if failures:
         listed = (
-            f"`{statement.shown}` ({statement.where}: {_cause(problem)})"
+            f"`{statement.excerpt}` ({statement.where}: {_cause(problem)})"
             for statement, problem in failures.items()
         )
         parts.append(f"without {', '.join(listed)}")
     parts += [
-        f"`{statement.shown}` ({statement.where}) changes what layers compute and was left: if "
+        f"`{statement.excerpt}` ({statement.where}) changes what layers compute and was left: if "
         "training ran it, call it in a factory file of your own"
         for statement in selection.settings
     ]
@@ -57,8 +57,10 @@ def _kinds_of(statements: Sequence[Statement]) -> str:
     """Returns `3 classes, 2 functions and 11 imports`."""
     counts = Counter(_kind(statement.node) for statement in statements)
     parts = [_counted(counts[kind], kind) for kind in _PLURALS if counts[kind]]
-    *others, last = parts or ["nothing"]
-    return f"{', '.join(others)} and {last}" if others else last
+    *earlier, last = parts or ["nothing"]
+    if not earlier:
+        return last
+    return f"{', '.join(earlier)} and {last}"
 
 
 def _kind(node: ast.stmt) -> str:
@@ -66,13 +68,19 @@ def _kind(node: ast.stmt) -> str:
         return "class"
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return "function"
-    return "import" if isinstance(node, IMPORTS) else "constant"
+    if isinstance(node, IMPORTS):
+        return "import"
+    # Settings and conditional definitions are rare: they count as constants, too.
+    return "constant"
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun if count == 1 else _PLURALS[noun]}"
+    if count != 1:
+        noun = _PLURALS[noun]
+    return f"{count} {noun}"
 
 
 def _cause(problem: BaseException) -> str:
-    is_missing = isinstance(problem, ModuleNotFoundError)
-    return "not installed" if is_missing else type(problem).__name__
+    if isinstance(problem, ModuleNotFoundError):
+        return "not installed"
+    return type(problem).__name__

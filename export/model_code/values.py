@@ -1,4 +1,4 @@
-"""The values that a recipe gives model code: those of TOML, and the keys of vocabularies."""
+"""The values that a recipe states for model code: values of TOML, and the keys of vocabularies."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ VOCABULARY = "vocabulary"
 
 
 def values_of(stated: Mapping[str, Any], key: str, job: ExportJob, base: Path) -> dict[str, Any]:
-    """Returns values as model code takes them.
+    """Returns values in the form that model code gets.
 
     Args:
-      stated: values of TOML, by name. `{ vocabulary = "NAME" }`, at any depth, stands for the keys
+      stated: Values of TOML, by name. `{ vocabulary = "NAME" }`, at any depth, stands for the keys
         of `[vocabularies.NAME]`: [size] int64, or [size] object holding str.
-      key: the key of the recipe that states them, for messages.
-      job: the recipe.
-      base: its folder.
+      key: The key of the recipe that states the values, for messages.
+      job: The recipe.
+      base: The recipe's folder.
 
     Raises:
-      UsageError: there is no such vocabulary, or its file cannot be read.
+      UsageError: There is no such vocabulary, or its file cannot be read.
     """
     return {name: _value(value, f"{key}.{name}", job, base) for name, value in stated.items()}
 
 
 def named_vocabularies(job: ExportJob) -> set[str]:
-    """Returns the vocabularies that are given to model code."""
+    """Returns the names of the vocabularies that model code gets."""
     pending: list[Any] = [*job.code.arguments.values(), *job.code.names.values()]
-    named = set()
+    names = set()
+    # The list grows while it is walked.
     for value in pending:
         if _is_vocabulary(value):
-            named.add(value[VOCABULARY])
+            names.add(value[VOCABULARY])
         elif isinstance(value, dict):
             pending += value.values()
         elif isinstance(value, list):
             pending += value
-    return named
+    return names
 
 
 def _value(value: Any, key: str, job: ExportJob, base: Path) -> Any:
     if _is_vocabulary(value):
         name = value[VOCABULARY]
-        part = job.vocabularies.get(name)
-        if part is None:
-            known = ", ".join(sorted(job.vocabularies)) or "none"
+        section = job.vocabularies.get(name)
+        if section is None:
+            names = ", ".join(sorted(job.vocabularies)) or "none"
             raise UsageError(
-                f"{key} names vocabulary {name!r}, which the recipe lacks; vocabularies: {known}"
+                f"{key} names vocabulary {name!r}, which the recipe lacks; vocabularies: {names}"
             )
-        return read_keys(base / part.file, part.dtype)
+        return read_keys(base / section.file, section.dtype)
     if isinstance(value, dict):
         return {name: _value(inner, f"{key}.{name}", job, base) for name, inner in value.items()}
     if isinstance(value, list):

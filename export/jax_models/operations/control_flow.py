@@ -12,7 +12,7 @@ from export.jax_models.equations import Equation, Handler
 from export.jax_models.values import Value, constant
 
 STEPS_MAX = 512
-"""How many steps of a loop a tower may hold."""
+"""Maximum number of steps of a loop in a tower: each step is a copy of the loop's operations."""
 
 
 def _scan(equation: Equation, *arguments: Value) -> list[Value]:
@@ -29,31 +29,35 @@ def _scan(equation: Equation, *arguments: Value) -> list[Value]:
         )
 
     body = params["jaxpr"]
-    steps = [_steps(equation, sequence, length) for sequence in sequences]
-    order = range(length)
-    emitted: list[list[Value]] = [[] for _ in range(length)]
-    for step in reversed(order) if params["reverse"] else order:
-        inputs = [values[step] for values in steps]
+    inputs_by_sequence = [_unstacked(equation, sequence, length) for sequence in sequences]
+    outputs_by_step: list[list[Value]] = [[] for _ in range(length)]
+    steps = list(range(length))
+    if params["reverse"]:
+        steps.reverse()
+    for step in steps:
+        inputs = [step_inputs[step] for step_inputs in inputs_by_sequence]
         results = equation.evaluate(body.jaxpr, body.consts, [*consts, *carry, *inputs])
         carry = results[: len(carry)]
-        emitted[step] = results[len(carry) :]
+        # A reversed loop, too, has its outputs in the order of its inputs.
+        outputs_by_step[step] = results[len(carry) :]
 
-    stacked = [_stacked(equation, list(values)) for values in zip(*emitted, strict=True)]
-    return [*carry, *stacked]
+    outputs = [_stacked(equation, list(values)) for values in zip(*outputs_by_step, strict=True)]
+    return [*carry, *outputs]
 
 
-def _steps(equation: Equation, sequence: Value, length: int) -> list[Value]:
-    if sequence.known is not None:
-        return [constant(each) for each in sequence.known]
+def _unstacked(equation: Equation, sequence: Value, length: int) -> list[Value]:
+    """Returns the entries of a sequence; they stay constants, which JAX can fold in each step."""
+    if sequence.constant is not None:
+        return [constant(entry) for entry in sequence.constant]
     tensors = tf.unstack(equation.sizes.full(sequence), num=length, axis=0)
     return [Value(sequence.shape[1:], tensor) for tensor in tensors]
 
 
 def _stacked(equation: Equation, values: list[Value]) -> Value:
     shape = (len(values), *values[0].shape)
-    known = [value.known for value in values if value.known is not None]
-    if len(known) == len(values):
-        return constant(np.stack(known))
+    constants = [value.constant for value in values if value.constant is not None]
+    if len(constants) == len(values):
+        return constant(np.stack(constants))
     return Value(shape, tf.stack([equation.sizes.full(value) for value in values], axis=0))
 
 
@@ -67,40 +71,42 @@ def _while(equation: Equation, *arguments: Value) -> list[Value]:
     carry = list(arguments[carry_begin:])
     condition = params["cond_jaxpr"]
     body = params["body_jaxpr"]
+    # The condition of the last step that is allowed is evaluated, too.
     for _ in range(STEPS_MAX + 1):
-        (goes_on,) = equation.evaluate(
+        (continues,) = equation.evaluate(
             condition.jaxpr, condition.consts, [*condition_consts, *carry]
         )
-        if goes_on.known is None:
+        if continues.constant is None:
             raise equation.rejected(
-                "how many steps the loop takes depends on inputs; use jax.lax.fori_loop with a "
+                "the number of steps of the loop depends on inputs; use jax.lax.fori_loop with a "
                 "fixed number of steps, and jnp.where inside"
             )
-        if not goes_on.known:
+        if not continues.constant:
             return carry
         carry = equation.evaluate(body.jaxpr, body.consts, [*body_consts, *carry])
     raise equation.rejected(f"a loop of more than {STEPS_MAX} steps has no counterpart")
 
 
 def _cond(equation: Equation, index: Value, *arguments: Value) -> list[Any]:
+    """Evaluates one of several branches. JAX moves an index outside of them to the nearest one."""
     branches = equation.params["branches"]
     last = len(branches) - 1
-    if index.known is not None:
-        chosen = branches[int(np.clip(index.known, 0, last))]
-        return list(equation.evaluate(chosen.jaxpr, chosen.consts, arguments))
+    if index.constant is not None:
+        selected = branches[int(np.clip(index.constant, 0, last))]
+        return list(equation.evaluate(selected.jaxpr, selected.consts, arguments))
 
-    def branch(closed: Any) -> Callable[[], list[Any]]:
+    def branch_function(branch: Any) -> Callable[[], list[Any]]:
         def run() -> list[Any]:
-            results = equation.evaluate(closed.jaxpr, closed.consts, arguments)
+            results = equation.evaluate(branch.jaxpr, branch.consts, arguments)
             return [tf.identity(equation.sizes.full(result)) for result in results]
 
         return run
 
-    runs = [branch(closed) for closed in branches]
-    number = tf.clip_by_value(tf.cast(index.tensor, tf.int32), 0, last)
-    if len(runs) == 2:
-        return list(tf.cond(tf.equal(number, 1), runs[1], runs[0]))
-    return list(tf.switch_case(number, runs))
+    functions = [branch_function(branch) for branch in branches]
+    branch_index = tf.clip_by_value(tf.cast(index.tensor, tf.int32), 0, last)
+    if len(functions) == 2:
+        return list(tf.cond(tf.equal(branch_index, 1), functions[1], functions[0]))
+    return list(tf.switch_case(branch_index, functions))
 
 
 OPERATIONS: dict[str, Handler] = {"cond": _cond, "scan": _scan, "while": _while}

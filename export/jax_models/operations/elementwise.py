@@ -1,4 +1,4 @@
-"""Elementwise operations. They repeat sizes of 1 by themselves, as TensorFlow's do."""
+"""Elementwise operations. They repeat axes of size 1 by themselves, as TensorFlow's do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import numpy as np
 from export.graphs.elementwise import ELEMENTWISE, function_of
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.values import MadeBy, Value
+from export.jax_models.values import Computation, Value
 
-_KEPT = {"lt", "add", "select_n"}
-"""Primitives by which JAX writes ids that count from the end."""
+_RECORDED = {"lt", "add", "select_n"}
+"""Primitives that JAX wraps negative ids with, which count from the end. A lookup recognizes them
+by the record of their arguments.
+"""
 
 
 def _elementwise(operation: Callable[..., Any]) -> Handler:
@@ -23,66 +25,68 @@ def _elementwise(operation: Callable[..., Any]) -> Handler:
 
     def handle(equation: Equation, *arguments: Value) -> Value:
         tensor = operation(*(argument.tensor for argument in arguments))
-        made_by = None
-        if equation.primitive in _KEPT:
-            made_by = MadeBy(equation.primitive, arguments)
-        return Value(equation.shape, tensor, made_by=made_by)
+        computation = None
+        if equation.primitive in _RECORDED:
+            computation = Computation(equation.primitive, arguments)
+        return Value(equation.shape, tensor, computation=computation)
 
     return handle
 
 
-def _for_booleans(of_booleans: str, of_integers: str) -> Callable[..., Any]:
-    """Returns an operation that is another one for booleans than for integers."""
+def _logical_or_bitwise(boolean_name: str, integer_name: str) -> Callable[..., Any]:
+    """Returns an operation that is one function for booleans, and another for integers."""
 
     def operation(*tensors: Any) -> Any:
         if tensors[0].dtype == tf.bool:
-            return getattr(tf.math, of_booleans)(*tensors)
-        return getattr(tf.bitwise, of_integers)(*tensors)
+            return getattr(tf.math, boolean_name)(*tensors)
+        return getattr(tf.bitwise, integer_name)(*tensors)
 
     return operation
 
 
-def _with_zeros(
-    operation: Callable[..., Any], left: Any, right: Any, by_zero: Callable[[Any], Any]
+def _divided(
+    operation: Callable[..., Any], dividend: Any, divisor: Any, by_zero: Callable[[Any], Any]
 ) -> Any:
     """Divides integers as JAX does also where the divisor is 0, which TensorFlow rejects.
 
     Args:
-      operation: of integers and divisors that are not 0.
-      left, right: integers.
-      by_zero: what JAX makes of `left` where the divisor is 0.
+      operation: A division by integers that are not 0.
+      dividend, divisor: The integers.
+      by_zero: A function that computes JAX's result for a dividend where the divisor is 0.
     """
-    known = tf.get_static_value(right)
-    if known is not None and np.all(known):
-        return operation(left, right)
-    is_zero = tf.equal(right, 0)
-    found = operation(left, tf.where(is_zero, tf.ones_like(right), right))
-    return tf.where(is_zero, by_zero(left), found)
+    static_divisor = tf.get_static_value(divisor)
+    if static_divisor is not None and np.all(static_divisor):
+        return operation(dividend, divisor)
+    is_zero = tf.equal(divisor, 0)
+    result = operation(dividend, tf.where(is_zero, tf.ones_like(divisor), divisor))
+    return tf.where(is_zero, by_zero(dividend), result)
 
 
-def _quotient_by_zero(left: Any) -> Any:
-    dtype = left.dtype
-    return tf.constant(dtype.max if dtype.is_unsigned else -1, dtype)  # every bit is set
+def _quotient_by_zero(dividend: Any) -> Any:
+    """Returns JAX's quotient of a division by 0: a number whose bits are all set."""
+    dtype = dividend.dtype
+    quotient = dtype.max if dtype.is_unsigned else -1
+    return tf.constant(quotient, dtype)
 
 
-def _divide(left: Any, right: Any) -> Any:
-    if left.dtype.is_floating:
-        return tf.truediv(left, right)
-    return _with_zeros(tf.truncatediv, left, right, _quotient_by_zero)
+def _divide(dividend: Any, divisor: Any) -> Any:
+    if dividend.dtype.is_floating:
+        return tf.truediv(dividend, divisor)
+    return _divided(tf.truncatediv, dividend, divisor, _quotient_by_zero)
 
 
-def _remainder(left: Any, right: Any) -> Any:
-    if left.dtype.is_integer:
-        return _with_zeros(tf.truncatemod, left, right, tf.identity)
+def _remainder(dividend: Any, divisor: Any) -> Any:
+    if dividend.dtype.is_integer:
+        return _divided(tf.truncatemod, dividend, divisor, tf.identity)
     # TensorFlow has it for float32 and float64 only.
-    if left.dtype not in (tf.bfloat16, tf.float16):
-        return tf.truncatemod(left, right)
-    wide = tf.truncatemod(tf.cast(left, tf.float32), tf.cast(right, tf.float32))
-    return tf.cast(wide, left.dtype)
+    if dividend.dtype not in (tf.bfloat16, tf.float16):
+        return tf.truncatemod(dividend, divisor)
+    remainder = tf.truncatemod(tf.cast(dividend, tf.float32), tf.cast(divisor, tf.float32))
+    return tf.cast(remainder, dividend.dtype)
 
 
-def _power(left: Any, right: Any) -> Any:
-    return tf.pow(left, tf.cast(right, left.dtype))
+def _power(base: Any, exponent: Any) -> Any:
+    return tf.pow(base, tf.cast(exponent, base.dtype))
 
 
 def _integer_power(equation: Equation, operand: Value) -> Value:
@@ -100,26 +104,28 @@ def _integer_power(equation: Equation, operand: Value) -> Value:
 
 
 def _round(equation: Equation, operand: Value) -> Value:
+    # JAX rounds halves to even numbers (1), or away from 0 (0).
     to_even = int(equation.params["rounding_method"]) == 1
     tensor = operand.tensor
     if to_even:
         return Value(equation.shape, tf.round(tensor))
-    size = tf.abs(tensor)
-    below = tf.floor(size)
-    # Not the floor of `size + 0.5`, which is itself rounded.
-    from_half = tf.cast(size - below >= 0.5, tensor.dtype)
-    return Value(equation.shape, tf.sign(tensor) * (below + from_half))
+    magnitude = tf.abs(tensor)
+    below = tf.floor(magnitude)
+    # Not the floor of `magnitude + 0.5`, which is itself rounded.
+    round_up = tf.cast(magnitude - below >= 0.5, tensor.dtype)
+    return Value(equation.shape, tf.sign(tensor) * (below + round_up))
 
 
-def _select(which: Any, *cases: Any) -> Any:
-    if not which.shape.rank:
+def _select(index: Any, *cases: Any) -> Any:
+    """Selects from cases by a boolean, whose True is case 1, or by an integer."""
+    if not index.shape.rank:
         rank = max(case.shape.rank for case in cases)
-        which = tf.reshape(which, [1] * rank)
-    if which.dtype == tf.bool:
-        return tf.where(which, cases[1], cases[0])
+        index = tf.reshape(index, [1] * rank)
+    if index.dtype == tf.bool:
+        return tf.where(index, cases[1], cases[0])
     result = cases[-1]
     for number in reversed(range(len(cases) - 1)):
-        result = tf.where(tf.equal(which, number), cases[number], result)
+        result = tf.where(tf.equal(index, number), cases[number], result)
     return result
 
 
@@ -128,13 +134,13 @@ def _clamp(low: Any, operand: Any, high: Any) -> Any:
 
 
 def _at_least_float32(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an operation that TensorFlow has for wider numbers only, for all floats."""
+    """Returns an operation for all floats that TensorFlow has for float32 and wider ones only."""
 
-    def of_floats(operand: Any) -> Any:
-        wide = operand.dtype if operand.dtype.size > 2 else tf.float32
-        return tf.cast(operation(tf.cast(operand, wide)), operand.dtype)
+    def run(operand: Any) -> Any:
+        dtype = operand.dtype if operand.dtype.size > 2 else tf.float32
+        return tf.cast(operation(tf.cast(operand, dtype)), operand.dtype)
 
-    return of_floats
+    return run
 
 
 def _cube_root(operand: Any) -> Any:
@@ -147,7 +153,9 @@ def _exp2(operand: Any) -> Any:
 
 
 def _not(operand: Any) -> Any:
-    return tf.logical_not(operand) if operand.dtype == tf.bool else tf.bitwise.invert(operand)
+    if operand.dtype == tf.bool:
+        return tf.logical_not(operand)
+    return tf.bitwise.invert(operand)
 
 
 def _convert(equation: Equation, operand: Value) -> Value:
@@ -166,11 +174,11 @@ def _nearest_integers(tensor: Any, dtype: Any) -> Any:
     if tensor.dtype in (tf.bfloat16, tf.float16):
         tensor = tf.cast(tensor, tf.float32)
     # LiteRT has no limits of float64, and float32 does not hold the largest integer, but the next.
-    as_float = tensor.dtype.as_numpy_dtype
-    above = as_float(dtype.max + 1)
-    inside = tf.minimum(tensor, np.nextafter(above, as_float(0)))
-    inside = tf.maximum(inside, as_float(dtype.min))
-    finite = tf.where(tf.math.is_nan(tensor), tf.zeros_like(tensor), inside)
+    float_type = tensor.dtype.as_numpy_dtype
+    above = float_type(dtype.max + 1)
+    clipped = tf.minimum(tensor, np.nextafter(above, float_type(0)))
+    clipped = tf.maximum(clipped, float_type(dtype.min))
+    finite = tf.where(tf.math.is_nan(tensor), tf.zeros_like(tensor), clipped)
     integers = tf.cast(finite, dtype)
     return tf.where(tensor >= above, tf.constant(dtype.max, dtype), integers)
 
@@ -180,17 +188,18 @@ def _same(_equation: Equation, operand: Value) -> Value:
 
 
 def _reduce_precision(equation: Equation, operand: Value) -> Value:
-    kept = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
-    if kept == (8, 23):
+    # float32 has 8 bits of exponent and 23 of mantissa, bfloat16 8 and 7.
+    bits = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
+    if bits == (8, 23):
         return operand
-    if kept != (8, 7):
-        raise equation.rejected(f"rounds to {kept}; use the dtypes float32 and bfloat16")
+    if bits != (8, 7):
+        raise equation.rejected(f"rounds to {bits}; use the dtypes float32 and bfloat16")
     rounded = tf.cast(tf.cast(operand.tensor, tf.bfloat16), equation.dtype)
     return Value(equation.shape, rounded)
 
 
-_OWN: dict[str, Callable[..., Any]] = {
-    "and": _for_booleans("logical_and", "bitwise_and"),
+_COMPOSED: dict[str, Callable[..., Any]] = {
+    "and": _logical_or_bitwise("logical_and", "bitwise_and"),
     "cbrt": _cube_root,
     "clamp": _clamp,
     "div": _divide,
@@ -199,16 +208,17 @@ _OWN: dict[str, Callable[..., Any]] = {
     "exp2": _exp2,
     "lgamma": _at_least_float32(function_of("math.lgamma")),
     "not": _not,
-    "or": _for_booleans("logical_or", "bitwise_or"),
+    "or": _logical_or_bitwise("logical_or", "bitwise_or"),
     "pow": _power,
     "rem": _remainder,
     "select_n": _select,
-    "xor": _for_booleans("logical_xor", "bitwise_xor"),
+    "xor": _logical_or_bitwise("logical_xor", "bitwise_xor"),
 }
+"""Primitives that no single function of TensorFlow computes for all dtypes."""
 
 OPERATIONS: dict[str, Handler] = {
     **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
-    **{name: _elementwise(function) for name, function in _OWN.items()},
+    **{name: _elementwise(function) for name, function in _COMPOSED.items()},
     "convert_element_type": _convert,
     "integer_pow": _integer_power,
     "reduce_precision": _reduce_precision,
@@ -222,25 +232,25 @@ OPERATIONS: dict[str, Handler] = {
 }
 
 
-def floor_mod(equation: Equation, left: Value, right: Value) -> Value:
+def floor_mod(equation: Equation, dividend: Value, divisor: Value) -> Value:
     """Computes `%` of integers, which JAX writes with seven primitives and rules of ids need as
     one.
     """
-    divisor = tf.cast(right.tensor, equation.dtype)
-    found = _with_zeros(tf.math.floormod, left.tensor, divisor, tf.zeros_like)
-    return Value(equation.shape, found)
+    divisor_tensor = tf.cast(divisor.tensor, equation.dtype)
+    remainder = _divided(tf.math.floormod, dividend.tensor, divisor_tensor, tf.zeros_like)
+    return Value(equation.shape, remainder)
 
 
-def floor_divide(equation: Equation, left: Value, right: Value) -> Value:
+def floor_divide(equation: Equation, dividend: Value, divisor: Value) -> Value:
     """Computes `//` of integers, as `floor_mod`."""
-    divisor = tf.cast(right.tensor, equation.dtype)
+    divisor_tensor = tf.cast(divisor.tensor, equation.dtype)
 
-    def by_zero(each: Any) -> Any:
-        quotient = _quotient_by_zero(each)
-        if each.dtype.is_unsigned:
+    def by_zero(number: Any) -> Any:
+        quotient = _quotient_by_zero(number)
+        if number.dtype.is_unsigned:
             return quotient
-        # JAX rounds -1 down where the remainder, which is `each`, is not 0.
-        return quotient - tf.cast(tf.not_equal(each, 0), each.dtype)
+        # JAX rounds -1 down where the remainder, which is the dividend, is not 0.
+        return quotient - tf.cast(tf.not_equal(number, 0), number.dtype)
 
-    found = _with_zeros(tf.math.floordiv, left.tensor, divisor, by_zero)
-    return Value(equation.shape, found)
+    quotient = _divided(tf.math.floordiv, dividend.tensor, divisor_tensor, by_zero)
+    return Value(equation.shape, quotient)

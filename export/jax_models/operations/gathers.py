@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from export.front_end.outside_ids import Outcome, OutsideIds
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.operations.shapes import Part, replace_part, window
+from export.jax_models.operations.shapes import AxisSlice, replace_slice, window
 from export.jax_models.values import Parameter, Size, Value, constant, is_static
 from export.tensorflow_models.frameworks.placeholders import placeholder_class, with_outside_ids
 
@@ -23,8 +24,8 @@ _MOVES_INSIDE = {
     "scatter": ("CLIP",),
     "scatter-add": ("CLIP",),
 }
-"""Modes in which JAX moves a place outside an array to its edge. In the others, a gather reads the
-filling there, and a scatter changes nothing.
+"""Modes in which JAX moves a position outside an array to its edge, by primitive. In any other
+mode, a gather reads the filling there, and a scatter changes nothing.
 """
 
 
@@ -37,6 +38,7 @@ def _gather(equation: Equation, operand: Value, indices: Value) -> Any:
 
 
 def _is_row_lookup(equation: Equation, operand: Value) -> bool:
+    """Returns whether a gather reads whole rows of a parameter whose lookups are intercepted."""
     numbers = equation.params["dimension_numbers"]
     return (
         isinstance(operand, Parameter)
@@ -56,7 +58,7 @@ def _look_up(table: Any, indices: Value, equation: Equation) -> Any:
     ids = _ids_before_wrapping(indices, table.shape[0])
     outside = OutsideIds(ids is not None, _outcome(equation))
     if ids is None:
-        ids_tensor = tf.squeeze(_places(equation, indices), -1)
+        ids_tensor = tf.squeeze(_positions(equation, indices), -1)
     else:
         ids_tensor = equation.sizes.full(ids)
     with with_outside_ids(table.variable, outside):
@@ -64,7 +66,7 @@ def _look_up(table: Any, indices: Value, equation: Equation) -> Any:
 
 
 def _outcome(equation: Equation) -> Outcome:
-    """Returns what JAX reads for indices outside of a table.
+    """Returns the outcome of indices outside of a table.
 
     Source: JAX 0.10, jax.lax.GatherScatterMode. Where a program promises that there are none, JAX
     moves them inside, on CPUs and TPUs alike.
@@ -86,30 +88,35 @@ def _outcome(equation: Equation) -> Outcome:
 
 
 def _ids_before_wrapping(indices: Value, rows: int) -> Value | None:
-    """Returns ids as they were before `where(ids < 0, ids + rows, ids)`; None where they are not
-    written so.
+    """Returns ids as they were before `where(ids < 0, ids + rows, ids)`; None if indices are not
+    computed so.
 
-    That is how JAX's functions write indices, since negative ones count from the end.
+    JAX's functions compute indices so, since negative ones count from the end.
     """
     value = indices
-    while value.made_by is not None and value.made_by.primitive in ("broadcast_in_dim", "reshape"):
-        (value,) = value.made_by.arguments
-    chosen = value.arguments_of("select_n")
-    if value.shape != indices.shape[:-1] or not chosen:
+    while value.computation is not None:
+        if value.computation.primitive not in ("broadcast_in_dim", "reshape"):
+            break
+        (value,) = value.computation.arguments
+    selection = value.arguments_of("select_n")
+    if value.shape != indices.shape[:-1] or not selection:
         return None
-    is_negative, ids, shifted = chosen
+
+    is_negative, ids, shifted = selection
     comparison = is_negative.arguments_of("lt")
     addition = shifted.arguments_of("add")
     if not (comparison and addition):
         return None
     compared, zero = comparison
-    moved, distance = addition
-    wraps = compared is ids and moved is ids
-    return ids if wraps and _is(zero, 0) and _is(distance, rows) else None
+    summand, distance = addition
+    wraps = compared is ids and summand is ids
+    if wraps and _equals(zero, 0) and _equals(distance, rows):
+        return ids
+    return None
 
 
-def _is(value: Value, number: int) -> bool:
-    return value.known is not None and bool(np.all(value.known == number))
+def _equals(value: Value, number: int) -> bool:
+    return value.constant is not None and bool(np.all(value.constant == number))
 
 
 def _one_window(equation: Equation, operand: Value, start: Value) -> Any:
@@ -117,101 +124,124 @@ def _one_window(equation: Equation, operand: Value, start: Value) -> Any:
     sizes = equation.params["slice_sizes"]
     axes = equation.params["dimension_numbers"].start_index_map
     limits = [operand.shape[axis] - sizes[axis] + 1 for axis in axes]
-    _, is_inside = _inside(equation, start, _places(equation, start), limits)
-    found = _window_moved_inside(equation, operand, start)
+    _, is_inside = _inside(equation, start, _positions(equation, start), limits)
+    values = _window_moved_inside(equation, operand, start)
     if is_inside is None:
-        return found
-    return tf.where(is_inside, found, _filling(equation, found.dtype))
+        return values
+    return tf.where(is_inside, values, _filling(equation, values.dtype))
 
 
 def _window_moved_inside(equation: Equation, operand: Value, start: Value) -> Any:
+    if start.constant is not None:
+        return _constant_window(equation, operand, start.constant)
     numbers = equation.params["dimension_numbers"]
-    sizes = equation.params["slice_sizes"]
-    if start.known is not None:
-        part: list[Any] = [slice(None)] * len(operand.shape)
-        for position, axis in enumerate(numbers.start_index_map):
-            last = operand.shape[axis] - sizes[axis]
-            first = int(start.known[position])
-            if is_static(last):
-                first = int(np.clip(first, 0, last))
-            end = equation.sizes.size(first + sizes[axis])
-            collapsed = axis in numbers.collapsed_slice_dims
-            part[axis] = first if collapsed else slice(first, end)
-        rest = [
-            axis for axis in numbers.collapsed_slice_dims if axis not in numbers.start_index_map
-        ]
-        for axis in rest:
-            part[axis] = 0
-        return equation.sizes.full(operand)[tuple(part)]
-
     starts: list[Any] = [tf.constant(0)] * len(operand.shape)
     for position, axis in enumerate(numbers.start_index_map):
         starts[axis] = start.tensor[position]
-    found = window(equation, operand, starts, sizes)
-    collapsed = numbers.collapsed_slice_dims
-    return tf.squeeze(found, collapsed) if collapsed else found
+    values = window(equation, operand, starts, equation.params["slice_sizes"])
+    if not numbers.collapsed_slice_dims:
+        return values
+    return tf.squeeze(values, numbers.collapsed_slice_dims)
+
+
+def _constant_window(equation: Equation, operand: Value, start: NDArray[Any]) -> Any:
+    """Reads a window that begins at a constant position as a slice, a plain operation."""
+    numbers = equation.params["dimension_numbers"]
+    sizes = equation.params["slice_sizes"]
+    index: list[Any] = [slice(None)] * len(operand.shape)
+    # An axis without a start is read whole, or is of size 1 and left out.
+    for axis in numbers.collapsed_slice_dims:
+        index[axis] = 0
+    for position, axis in enumerate(numbers.start_index_map):
+        last = operand.shape[axis] - sizes[axis]
+        first = int(start[position])
+        if is_static(last):
+            first = int(np.clip(first, 0, last))
+        end = equation.sizes.size(first + sizes[axis])
+        is_collapsed = axis in numbers.collapsed_slice_dims
+        index[axis] = first if is_collapsed else slice(first, end)
+    return equation.sizes.full(operand)[tuple(index)]
 
 
 def _gather_slices(equation: Equation, operand: Value, indices: Value) -> Any:
-    """Reads whole slices: indices choose places on some axes, and all others are read whole."""
+    """Reads whole slices: indices select positions on some axes, and every other axis is read
+    whole.
+    """
     numbers = equation.params["dimension_numbers"]
-    operand, indices, indexed = _without_windows(equation, operand, indices)
-    batch = numbers.operand_batching_dims
-    whole = [axis for axis in range(len(operand.shape)) if axis not in (*indexed, *batch)]
-    kept = [axis for axis in indexed if axis not in numbers.collapsed_slice_dims]
-    _check_slices(equation, operand, whole, kept)
+    operand, indices, indexed_axes = _without_windows(equation, operand, indices)
+    batch_axes = numbers.operand_batching_dims
+    whole_axes = [
+        axis for axis in range(len(operand.shape)) if axis not in (*indexed_axes, *batch_axes)
+    ]
+    unit_axes = [axis for axis in indexed_axes if axis not in numbers.collapsed_slice_dims]
+    _check_slices(equation, operand, whole_axes, unit_axes)
 
-    # Without the axes of size 1 that indices keep, which are added in the end.
-    sliced = sorted([*whole, *kept])
-    added = [numbers.offset_dims[sliced.index(axis)] for axis in kept]
-    axes = [axis for axis in range(len(equation.shape)) if axis not in added]
-    is_slice = [axis in numbers.offset_dims for axis in axes]
-    ids_axes = [place for place, of_slice in enumerate(is_slice) if not of_slice]
-    slice_axes = [place for place, of_slice in enumerate(is_slice) if of_slice]
+    # The axes of the result, first without the axes of size 1 that indices keep: these are added
+    # in the end. Each comes from the indices, or from the slices.
+    sliced_axes = sorted([*whole_axes, *unit_axes])
+    added_axes = [numbers.offset_dims[sliced_axes.index(axis)] for axis in unit_axes]
+    result_axes = [axis for axis in range(len(equation.shape)) if axis not in added_axes]
+    is_slice = [axis in numbers.offset_dims for axis in result_axes]
+    index_axes = [axis for axis, from_slice in enumerate(is_slice) if not from_slice]
+    slice_axes = [axis for axis, from_slice in enumerate(is_slice) if from_slice]
 
-    data = equation.sizes.full(operand)
-    limits = [operand.shape[axis] for axis in indexed]
-    inside, is_inside = _inside(equation, indices, _places(equation, indices), limits)
-    if len(indexed) == 1 and not batch:  # the usual case, which needs no transposition
-        first = indexed[0]
-        found = tf.gather(data, tf.squeeze(inside, -1), axis=first)
-        order = slice_axes[:first] + ids_axes + slice_axes[first:]
+    values = equation.sizes.full(operand)
+    limits = [operand.shape[axis] for axis in indexed_axes]
+    inside, is_inside = _inside(equation, indices, _positions(equation, indices), limits)
+    # With one axis of indices, the usual case, the array needs no transposition.
+    if len(indexed_axes) == 1 and not batch_axes:
+        axis = indexed_axes[0]
+        result = tf.gather(values, tf.squeeze(inside, -1), axis=axis)
+        order = slice_axes[:axis] + index_axes + slice_axes[axis:]
     else:
-        data = _transposed(data, [*batch, *indexed, *whole])
-        found = tf.gather_nd(data, inside, batch_dims=len(batch))
-        order = ids_axes + slice_axes
-    found = _transposed(found, [order.index(place) for place in range(len(order))])
+        values = _transposed(values, [*batch_axes, *indexed_axes, *whole_axes])
+        result = tf.gather_nd(values, inside, batch_dims=len(batch_axes))
+        order = index_axes + slice_axes
+    result = _transposed(result, [order.index(axis) for axis in range(len(order))])
 
     if is_inside is not None:
         mask = _expanded(is_inside, is_slice)
-        found = tf.where(mask, found, _filling(equation, found.dtype))
-    for axis in sorted(added):
-        found = tf.expand_dims(found, axis)
-    return found
+        result = tf.where(mask, result, _filling(equation, result.dtype))
+    for axis in sorted(added_axes):
+        result = tf.expand_dims(result, axis)
+    return result
 
 
-def _places(equation: Equation, indices: Value) -> Any:
-    """Returns indices in a dtype that TensorFlow takes."""
+def _positions(equation: Equation, indices: Value) -> Any:
+    """Returns indices in a dtype that TensorFlow accepts."""
     tensor = equation.sizes.full(indices)
-    return tensor if tensor.dtype in (tf.int32, tf.int64) else tf.cast(tensor, tf.int64)
+    if tensor.dtype in (tf.int32, tf.int64):
+        return tensor
+    return tf.cast(tensor, tf.int64)
 
 
-def _check_slices(equation: Equation, operand: Value, whole: list[int], kept: list[int]) -> None:
-    """Checks that slices are as large as the array on all axes but those of the indices."""
+def _check_slices(
+    equation: Equation, operand: Value, whole_axes: list[int], unit_axes: list[int]
+) -> None:
+    """Checks that slices are as large as the array along all axes but those of the indices.
+
+    Args:
+      equation: The gather.
+      operand: The array.
+      whole_axes: Axes without indices.
+      unit_axes: Axes of indices that the result keeps, with size 1.
+    """
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
-    is_whole = all(_equal(sizes[axis], operand.shape[axis]) for axis in whole)
-    is_one = all(_equal(sizes[axis], 1) for axis in kept)
-    collapses_others = not set(numbers.collapsed_slice_dims).isdisjoint(whole)
-    if not is_whole or not is_one or collapses_others:
+    reads_whole_axes = all(_equal(sizes[axis], operand.shape[axis]) for axis in whole_axes)
+    reads_one_entry = all(_equal(sizes[axis], 1) for axis in unit_axes)
+    collapses_whole_axes = not set(numbers.collapsed_slice_dims).isdisjoint(whole_axes)
+    if not reads_whole_axes or not reads_one_entry or collapses_whole_axes:
         raise equation.rejected(f"it reads parts of rows by ids; {_AS_IS}")
-    batch = numbers.operand_batching_dims
-    if numbers.start_indices_batching_dims != tuple(range(len(batch))):
+    batch_axes = numbers.operand_batching_dims
+    if numbers.start_indices_batching_dims != tuple(range(len(batch_axes))):
         raise equation.rejected(f"the batch is not the first axis of its indices; {_AS_IS}")
 
 
 def _transposed(tensor: Any, order: list[int]) -> Any:
-    return tensor if order == sorted(order) else tf.transpose(tensor, order)
+    if order == sorted(order):
+        return tensor
+    return tf.transpose(tensor, order)
 
 
 def _without_windows(
@@ -220,122 +250,143 @@ def _without_windows(
     """Slices the axes of which all indices read the same window, as in `x[:, 1:, [0, 2]]`.
 
     Returns:
-      The array, the indices of the other axes, and which these are.
+      The sliced array, the indices of the remaining axes, and these axes.
     """
     numbers = equation.params["dimension_numbers"]
-    indexed = numbers.start_index_map
-    windows = [axis for axis in indexed if axis not in numbers.collapsed_slice_dims]
-    if indices.known is None or not windows:
-        return operand, indices, indexed
+    indexed_axes = numbers.start_index_map
+    window_axes = [axis for axis in indexed_axes if axis not in numbers.collapsed_slice_dims]
+    if indices.constant is None or not window_axes:
+        return operand, indices, indexed_axes
 
-    part: list[Any] = [slice(None)] * len(operand.shape)
+    slices: list[Any] = [slice(None)] * len(operand.shape)
     shape = list(operand.shape)
-    kept = []
-    for position, axis in enumerate(indexed):
-        starts = np.unique(indices.known[..., position])
-        if axis not in windows or len(starts) != 1:
-            kept.append(position)
+    remaining = []
+    for position, axis in enumerate(indexed_axes):
+        starts = np.unique(indices.constant[..., position])
+        if axis not in window_axes or len(starts) != 1:
+            remaining.append(position)
             continue
         size = equation.params["slice_sizes"][axis]
         first = int(np.clip(starts[0], 0, operand.shape[axis] - size))
-        part[axis] = slice(first, first + size)
+        slices[axis] = slice(first, first + size)
         shape[axis] = size
-    sliced = Value(shape, equation.sizes.full(operand)[tuple(part)])
-    return sliced, constant(indices.known[..., kept]), tuple(indexed[place] for place in kept)
+    sliced = Value(shape, equation.sizes.full(operand)[tuple(slices)])
+    remaining_axes = tuple(indexed_axes[position] for position in remaining)
+    return sliced, constant(indices.constant[..., remaining]), remaining_axes
 
 
-def _equal(left: Any, right: Any) -> bool:
-    return is_static(left) == is_static(right) and bool(left == right)
+def _equal(first: Any, second: Any) -> bool:
+    return is_static(first) == is_static(second) and bool(first == second)
 
 
-def _inside(equation: Equation, indices: Value, places: Any, limits: list[Size]) -> tuple[Any, Any]:
-    """Returns places inside an array, and a mask of those that were; None where all are or where
-    JAX moves them inside.
+def _inside(
+    equation: Equation, indices: Value, positions: Any, limits: list[Size]
+) -> tuple[Any, Any]:
+    """Moves positions inside an array.
+
+    Args:
+      equation: The gather or scatter.
+      indices: The positions in JAX.
+      positions: The positions in TensorFlow.
+      limits: The first position outside, along each axis.
+
+    Returns:
+      The positions, and a mask of those that were inside before; None if all were, or if JAX moves
+      them inside, too.
     """
-    static = all(is_static(limit) for limit in limits)
-    if indices.known is not None and static:
-        known = (indices.known >= 0) & (indices.known < np.array(limits))
-        if known.all():
-            return places, None
-    last = tf.cast(tf.stack(equation.sizes.vector(limits)) - 1, places.dtype)
-    inside = tf.clip_by_value(places, tf.zeros_like(last), last)
+    has_static_limits = all(is_static(limit) for limit in limits)
+    if indices.constant is not None and has_static_limits:
+        was_inside = (indices.constant >= 0) & (indices.constant < np.array(limits))
+        if was_inside.all():
+            return positions, None
+    last = tf.cast(tf.stack(equation.sizes.vector(limits)) - 1, positions.dtype)
+    inside = tf.clip_by_value(positions, tf.zeros_like(last), last)
     if equation.params["mode"].name in _MOVES_INSIDE[equation.primitive]:
         return inside, None
-    return inside, tf.reduce_all(tf.equal(places, inside), -1)
+    return inside, tf.reduce_all(tf.equal(positions, inside), -1)
 
 
 def _expanded(mask: Any, is_slice: list[bool]) -> Any:
-    for axis, added in enumerate(is_slice):
-        if added:
+    """Returns a mask with axes of size 1 along the axes of slices."""
+    for axis, from_slice in enumerate(is_slice):
+        if from_slice:
             mask = tf.expand_dims(mask, axis)
     return mask
 
 
 def _filling(equation: Equation, dtype: Any) -> Any:
-    """Returns what JAX gives for a place outside the array: `lax.gather` states it for each
-    dtype.
-    """
-    given = equation.params["fill_value"]
-    return tf.constant(np.asarray(given).astype(dtype.as_numpy_dtype))
+    """Returns the value that JAX reads outside the array: `lax.gather` states it for each dtype."""
+    fill_value = equation.params["fill_value"]
+    return tf.constant(np.asarray(fill_value).astype(dtype.as_numpy_dtype))
 
 
 def _scatter_add(equation: Equation, operand: Value, indices: Value, updates: Value) -> Any:
     """Adds rows to an array, as `x.at[ids].add(rows)` and `jax.ops.segment_sum` do."""
     rows = _scattered_rows(equation, operand, indices, updates)
-    whole = equation.sizes.full(operand)
-    return whole + tf.scatter_nd(rows.places, rows.values, tf.shape(whole))
+    array = equation.sizes.full(operand)
+    return array + tf.scatter_nd(rows.positions, rows.values, tf.shape(array))
 
 
 def _scatter(equation: Equation, operand: Value, indices: Value, updates: Value) -> Any:
     """Replaces rows of an array, as `x.at[ids].set(rows)` does."""
     numbers = equation.params["dimension_numbers"]
     axes = numbers.scatter_dims_to_operand_dims
-    one_place = len(indices.shape) == 1 and len(axes) == 1 and numbers.inserted_window_dims == axes
-    if one_place:
-        update = tf.expand_dims(equation.sizes.full(updates), axes[0])
-        start = indices.tensor[0]
-        replaced = replace_part(equation, operand, Part(update, axes[0], start, 1))
-        limits = [operand.shape[axes[0]]]
-        _, is_inside = _inside(equation, indices, _places(equation, indices), limits)
-        if is_inside is None:
-            return replaced
-        return tf.where(is_inside, replaced, equation.sizes.full(operand))
+    has_one_position = len(indices.shape) == 1 and len(axes) == 1
+    if has_one_position and numbers.inserted_window_dims == axes:
+        return _replace_one(equation, operand, indices, updates)
+
     rows = _scattered_rows(equation, operand, indices, updates)
     if not _are_distinct(equation, operand, indices):
         raise equation.rejected(
             "ids that may be equal replace rows, and JAX does not say which of them stays; "
             "pass unique_indices=True, or use jnp.where"
         )
-    whole = equation.sizes.full(operand)
-    shape = tf.shape(whole)
-    replacements = tf.scatter_nd(rows.places, rows.values, shape)
+    # A scatter of ones marks the replaced values: a replacement may be 0 itself.
+    array = equation.sizes.full(operand)
+    shape = tf.shape(array)
+    replacements = tf.scatter_nd(rows.positions, rows.values, shape)
     ones = tf.where(rows.is_inside, tf.ones_like(rows.values), tf.zeros_like(rows.values))
-    is_replaced = tf.not_equal(tf.scatter_nd(rows.places, ones, shape), tf.zeros_like(whole))
-    return tf.where(is_replaced, replacements, whole)
+    marks = tf.scatter_nd(rows.positions, ones, shape)
+    is_replaced = tf.not_equal(marks, tf.zeros_like(array))
+    return tf.where(is_replaced, replacements, array)
+
+
+def _replace_one(equation: Equation, operand: Value, indices: Value, updates: Value) -> Any:
+    """Replaces the values at one position along an axis, as `x.at[:, 3].set(values)` does."""
+    (axis,) = equation.params["dimension_numbers"].scatter_dims_to_operand_dims
+    update = tf.expand_dims(equation.sizes.full(updates), axis)
+    axis_slice = AxisSlice(update, axis, indices.tensor[0], 1)
+    replaced = replace_slice(equation, operand, axis_slice)
+    limits = [operand.shape[axis]]
+    _, is_inside = _inside(equation, indices, _positions(equation, indices), limits)
+    if is_inside is None:
+        return replaced
+    return tf.where(is_inside, replaced, equation.sizes.full(operand))
 
 
 def _are_distinct(equation: Equation, operand: Value, indices: Value) -> bool:
-    if indices.known is None:
+    if indices.constant is None:
         return bool(equation.params["unique_indices"])
-    places = indices.known
-    if equation.params["mode"].name == "CLIP":  # which makes places outside equal
+    positions = indices.constant
+    # This mode makes distinct positions outside the array equal.
+    if equation.params["mode"].name == "CLIP":
         axes = equation.params["dimension_numbers"].scatter_dims_to_operand_dims
-        places = places.clip(0, [operand.shape[axis] - 1 for axis in axes])
-    rows = places.reshape(-1, places.shape[-1])
-    return len(np.unique(rows, axis=0)) == len(rows)
+        positions = positions.clip(0, [operand.shape[axis] - 1 for axis in axes])
+    position_rows = positions.reshape(-1, positions.shape[-1])
+    return len(np.unique(position_rows, axis=0)) == len(position_rows)
 
 
 @dataclass(frozen=True)
 class _ScatteredRows:
-    """Rows that change an array; those outside it that change nothing are at its edge, as zeros.
+    """Rows that change an array. Rows outside it that change nothing are at its edge, as zeros.
 
     Attributes:
-      places: [..., axes] integers.
-      values: [..., *shape of a row].
-      is_inside: a mask of the rows that change it, which repeats to the shape of `values`.
+      positions: [..., axes] integers, the positions of the rows.
+      values: [..., *shape of a row], the values of the rows.
+      is_inside: A mask of the rows that change the array, which repeats to the shape of `values`.
     """
 
-    places: Any
+    positions: Any
     values: Any
     is_inside: Any
 
@@ -343,29 +394,35 @@ class _ScatteredRows:
 def _scattered_rows(
     equation: Equation, operand: Value, indices: Value, updates: Value
 ) -> _ScatteredRows:
+    """Returns the rows that a scatter changes.
+
+    Raises:
+      NotConvertible: The scatter changes parts of rows, or rows of the batch.
+    """
     numbers = equation.params["dimension_numbers"]
     axes = numbers.scatter_dims_to_operand_dims
     ids_rank = len(indices.shape) - 1
     row_axes = tuple(range(ids_rank, len(updates.shape)))
-    first_axes = axes == tuple(range(len(axes))) and numbers.inserted_window_dims == axes
-    whole_rows = numbers.update_window_dims == row_axes and not numbers.operand_batching_dims
-    if not (first_axes and whole_rows):
+    has_first_axes = axes == tuple(range(len(axes))) and numbers.inserted_window_dims == axes
+    has_whole_rows = numbers.update_window_dims == row_axes and not numbers.operand_batching_dims
+    if not (has_first_axes and has_whole_rows):
         raise equation.rejected("it changes parts of rows; change whole rows of the first axis")
     limits = [operand.shape[axis] for axis in axes]
     if not all(is_static(limit) for limit in limits):
         raise equation.rejected("it changes rows of the batch; change an axis of a fixed size")
 
-    places, is_inside = _inside(equation, indices, _places(equation, indices), limits)
+    positions, is_inside = _inside(equation, indices, _positions(equation, indices), limits)
     if is_inside is None:
         is_inside = tf.constant(True)
     for _ in row_axes:
         is_inside = tf.expand_dims(is_inside, -1)
     rows = equation.sizes.full(updates)
     rows = tf.where(is_inside, rows, tf.zeros_like(rows))
-    if not ids_rank:  # one row, as `x.at[3, 1].set(row)` changes; TensorFlow takes a list of them
-        places = tf.expand_dims(places, 0)
+    # One row, as `x.at[3, 1].set(row)` changes: TensorFlow scatters a list of rows.
+    if not ids_rank:
+        positions = tf.expand_dims(positions, 0)
         rows = tf.expand_dims(rows, 0)
-    return _ScatteredRows(places, rows, is_inside)
+    return _ScatteredRows(positions, rows, is_inside)
 
 
 OPERATIONS: dict[str, Handler] = {

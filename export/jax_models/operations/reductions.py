@@ -15,9 +15,11 @@ def _reduction(operation: Callable[..., Any]) -> Handler:
     def handle(equation: Equation, operand: Value) -> Value:
         axes = equation.params["axes"]
         tensor = operand.tensor
-        held = tensor.shape.as_list()
-        repeated = any(held[axis] == 1 and operand.shape[axis] != 1 for axis in axes)
-        if repeated:
+        sizes = tensor.shape.as_list()
+        # A sum over an axis that is not yet repeated would count its entry once. Repetitions along
+        # any other axis may wait.
+        is_repeated = any(sizes[axis] == 1 and operand.shape[axis] != 1 for axis in axes)
+        if is_repeated:
             tensor = equation.sizes.full(operand)
         return Value(equation.shape, operation(tensor, axis=list(axes)))
 
@@ -44,8 +46,9 @@ def _top_k(equation: Equation, operand: Value) -> list[Any]:
     axis = equation.params.get("axis", -1) % len(operand.shape)
     k = equation.params["k"]
     tensor = equation.sizes.full(operand)
-    found = tf.math.top_k(_with_last(tensor, axis), k, index_type=equation.dtypes[1])
-    return [_with_last(each, axis) for each in found]
+    # TensorFlow finds the largest along the last axis only.
+    values, indices = tf.math.top_k(_with_last(tensor, axis), k, index_type=equation.dtypes[1])
+    return [_with_last(values, axis), _with_last(indices, axis)]
 
 
 def _with_last(tensor: Any, axis: int) -> Any:
@@ -66,6 +69,7 @@ def _sort(equation: Equation, *operands: Value) -> list[Any]:
     tensors = [equation.sizes.full(operand) for operand in operands]
     if len(tensors) == 1:
         return [tf.sort(tensors[0], axis)]
+    # The first operand is the key, and the order of its values is that of all operands.
     rows = [_with_last(tensor, axis) for tensor in tensors]
     order = tf.argsort(rows[0], -1, stable=True)
     batch_dims = len(equation.shape) - 1

@@ -7,31 +7,31 @@ from typing import Any
 
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.values import MadeBy, Shape, Value, is_static, with_shape
+from export.jax_models.values import Computation, Shape, Value, is_static, with_shape
 
 
 def _broadcast_in_dim(equation: Equation, operand: Value, *_dynamic_sizes: Value) -> Value:
-    """Adds axes of size 1; repetitions are left to who needs them."""
+    """Adds axes of size 1; operations that need the repetitions make them."""
     axes = equation.params["broadcast_dimensions"]
     rank = len(equation.params["shape"])
-    made_by = MadeBy(equation.primitive, (operand,))
+    computation = Computation(equation.primitive, (operand,))
     tensor = operand.tensor
-    added = [axis for axis in range(rank) if axis not in axes]
-    if added:
-        held = tensor.shape.as_list()
-        size_of = dict(zip(axes, held, strict=True))
+    added_axes = [axis for axis in range(rank) if axis not in axes]
+    if added_axes:
+        size_of = dict(zip(axes, tensor.shape.as_list(), strict=True))
         sizes: list[Any] = [size_of.get(axis, 1) for axis in range(rank)]
+        # A reshape, one operation for all axes, can compute one open size.
         if sizes.count(None) > 1:
-            for axis in added:
+            for axis in added_axes:
                 tensor = tf.expand_dims(tensor, axis)
         else:
             tensor = tf.reshape(tensor, [-1 if size is None else size for size in sizes])
-    return Value(equation.shape, tensor, made_by=made_by)
+    return Value(equation.shape, tensor, computation=computation)
 
 
 def _reshape(equation: Equation, operand: Value, *_dynamic_sizes: Value) -> Value:
     tensor = equation.sizes.reshape(equation.sizes.full(operand), equation.shape)
-    return Value(equation.shape, tensor, made_by=MadeBy(equation.primitive, (operand,)))
+    return Value(equation.shape, tensor, computation=Computation(equation.primitive, (operand,)))
 
 
 def _squeeze(equation: Equation, operand: Value) -> Value:
@@ -61,15 +61,18 @@ def _slice(equation: Equation, operand: Value) -> Any:
         operand.shape,
         strict=True,
     )
-    parts = []
+    slices = []
     for start, limit, step, size in bounds:
-        whole = is_static(start) and start == 0 and step == 1 and _same_size(limit, size)
-        parts.append(slice(None) if whole else slice(sizes.size(start), sizes.size(limit), step))
-    return sizes.full(operand)[tuple(parts)]
+        begins_at_zero = is_static(start) and start == 0
+        if begins_at_zero and step == 1 and _same_size(limit, size):
+            slices.append(slice(None))
+        else:
+            slices.append(slice(sizes.size(start), sizes.size(limit), step))
+    return sizes.full(operand)[tuple(slices)]
 
 
-def _same_size(left: Any, right: Any) -> bool:
-    return is_static(left) == is_static(right) and bool(left == right)
+def _same_size(first: Any, second: Any) -> bool:
+    return is_static(first) == is_static(second) and bool(first == second)
 
 
 def _dynamic_slice(equation: Equation, operand: Value, *starts: Value) -> Any:
@@ -78,20 +81,22 @@ def _dynamic_slice(equation: Equation, operand: Value, *starts: Value) -> Any:
 
 
 def window(equation: Equation, operand: Value, starts: list[Any], shape: Shape) -> Any:
-    """Returns the part of a shape that begins at `starts`, moved inside as JAX does."""
+    """Returns the window of an array that has a shape and begins at `starts`; JAX moves a window
+    that reaches outside inside.
+    """
     sizes = equation.sizes
-    inside = []
-    for start, size, whole in zip(starts, shape, operand.shape, strict=True):
-        if _same_size(size, whole):
-            inside.append(tf.constant(0, tf.int32))
+    first_positions = []
+    for start, size, array_size in zip(starts, shape, operand.shape, strict=True):
+        if _same_size(size, array_size):
+            first_positions.append(tf.constant(0, tf.int32))
             continue
-        last = sizes.size(whole) - sizes.size(size)
-        inside.append(tf.clip_by_value(tf.cast(start, tf.int32), 0, last))
-    return tf.slice(sizes.full(operand), tf.stack(inside), sizes.vector(shape))
+        last = sizes.size(array_size) - sizes.size(size)
+        first_positions.append(tf.clip_by_value(tf.cast(start, tf.int32), 0, last))
+    return tf.slice(sizes.full(operand), tf.stack(first_positions), sizes.vector(shape))
 
 
 def _dynamic_update_slice(equation: Equation, operand: Value, update: Value, *starts: Value) -> Any:
-    """Replaces a part along one axis; the others are whole."""
+    """Replaces a slice along one axis, whole along every other axis."""
     axes = [
         axis for axis, size in enumerate(operand.shape) if not _same_size(size, update.shape[axis])
     ]
@@ -102,18 +107,25 @@ def _dynamic_update_slice(equation: Equation, operand: Value, update: Value, *st
             "it replaces part of a row of an array; replace whole rows, or use jnp.where"
         )
     (axis,) = axes
-    part = Part(
+    axis_slice = AxisSlice(
         equation.sizes.full(update),
         axis,
         tf.cast(starts[axis].tensor, tf.int32),
         equation.sizes.size(update.shape[axis]),
     )
-    return replace_part(equation, operand, part)
+    return replace_slice(equation, operand, axis_slice)
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of an array along one axis: `size` values from `start`, moved inside as JAX does."""
+class AxisSlice:
+    """A slice of an array along one axis.
+
+    Attributes:
+      tensor: The values of the slice.
+      axis: The axis of the array.
+      start: The first position; JAX moves a slice that reaches outside inside.
+      size: The number of positions.
+    """
 
     tensor: Any
     axis: int
@@ -121,15 +133,16 @@ class Part:
     size: Any
 
 
-def replace_part(equation: Equation, operand: Value, part: Part) -> Any:
-    """Returns an array with another part."""
-    last = equation.sizes.size(operand.shape[part.axis]) - part.size
-    start = tf.clip_by_value(part.start, 0, last)
-    whole = equation.sizes.full(operand)
-    ahead = (slice(None),) * part.axis
-    before = whole[(*ahead, slice(None, start))]
-    after = whole[(*ahead, slice(start + part.size, None))]
-    return tf.concat([before, part.tensor, after], part.axis)
+def replace_slice(equation: Equation, operand: Value, axis_slice: AxisSlice) -> Any:
+    """Returns an array in which a slice is replaced."""
+    axis = axis_slice.axis
+    last = equation.sizes.size(operand.shape[axis]) - axis_slice.size
+    start = tf.clip_by_value(axis_slice.start, 0, last)
+    array = equation.sizes.full(operand)
+    outer_axes = (slice(None),) * axis
+    before = array[(*outer_axes, slice(None, start))]
+    after = array[(*outer_axes, slice(start + axis_slice.size, None))]
+    return tf.concat([before, axis_slice.tensor, after], axis)
 
 
 def _stack(equation: Equation, *operands: Value) -> Any:
@@ -148,31 +161,37 @@ def _split(equation: Equation, operand: Value) -> list[Any]:
 
 
 def _pad(equation: Equation, operand: Value, filling: Value) -> Any:
+    """Pads an array at the ends of its axes and between its values; a negative number cuts it."""
     config = equation.params["padding_config"]
     tensor = equation.sizes.full(operand)
-    for axis, (_, _, between) in enumerate(config):
-        if between:
-            tensor = _spread(tensor, axis, between, filling.tensor)
-    cut = []
-    added = []
+    for axis, (_, _, gap) in enumerate(config):
+        if gap:
+            tensor = _spread(tensor, axis, gap, filling.tensor)
+
+    cuts = []
+    paddings = []
     for low, high, _ in config:
-        cut.append(slice(max(-low, 0), high if high < 0 else None))
-        added.append((max(low, 0), max(high, 0)))
-    if any(part != slice(0, None) for part in cut):
-        tensor = tensor[tuple(cut)]
-    padded = tf.pad(tensor, added, constant_values=filling.tensor)
+        end = high if high < 0 else None
+        cuts.append(slice(max(-low, 0), end))
+        paddings.append((max(low, 0), max(high, 0)))
+    if any(cut != slice(0, None) for cut in cuts):
+        tensor = tensor[tuple(cuts)]
+    padded = tf.pad(tensor, paddings, constant_values=filling.tensor)
     return with_shape(padded, equation.shape)
 
 
-def _spread(tensor: Any, axis: int, between: int, filling: Any) -> Any:
-    """Puts `between` values after each one along an axis, but the last."""
-    added = [(0, 0)] * (tensor.shape.rank + 1)
-    added[axis + 1] = (0, between)
-    pairs = tf.pad(tf.expand_dims(tensor, axis + 1), added, constant_values=filling)
+def _spread(tensor: Any, axis: int, gap: int, filling: Any) -> Any:
+    """Puts `gap` fillings between the values along an axis."""
+    # Each value and the gap after it become an axis of their own, which is then joined with the
+    # axis. The gap after the last value is cut off.
+    paddings = [(0, 0)] * (tensor.shape.rank + 1)
+    paddings[axis + 1] = (0, gap)
+    padded = tf.pad(tf.expand_dims(tensor, axis + 1), paddings, constant_values=filling)
     shape = tf.shape(tensor)
-    count = shape[axis] * (1 + between)
-    spread = tf.reshape(pairs, tf.concat([shape[:axis], [count], shape[axis + 1 :]], 0))
-    return spread[(*([slice(None)] * axis), slice(0, count - between))]
+    size = shape[axis] * (1 + gap)
+    spread = tf.reshape(padded, tf.concat([shape[:axis], [size], shape[axis + 1 :]], 0))
+    outer_axes = [slice(None)] * axis
+    return spread[(*outer_axes, slice(0, size - gap))]
 
 
 def _reverse(equation: Equation, operand: Value) -> Any:

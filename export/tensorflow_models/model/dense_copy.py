@@ -64,7 +64,9 @@ def _never_restored(
 ) -> set[str]:
     """Returns the keys of the variables that TensorFlow does not read for the reference model."""
     extracted = {table.key for table in inventory.tables if table.name in model.tables}
-    extracted |= {duplicate.key for duplicate in inventory.duplicates if duplicate.original_key in extracted}
+    extracted |= {
+        duplicate.key for duplicate in inventory.duplicates if duplicate.original_key in extracted
+    }
     slots = {slot.key for slot in inventory.slots}
 
     # Until the model is built, matrices up to FIRST_VALUE_BYTES are restored whatever the recipe

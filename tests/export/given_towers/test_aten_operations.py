@@ -211,7 +211,7 @@ def test_indexing_without_a_counterpart_is_rejected(indices: list[Any]) -> None:
 
 
 def test_norm_of_another_order_is_rejected() -> None:
-    with pytest.raises(NotConvertible, match="a norm of order 1 has no counterpart; take the one"):
+    with pytest.raises(NotConvertible, match="a norm of order 1 has no counterpart; use the norm"):
         computed("linalg_vector_norm", COUNT, 1)
 
 

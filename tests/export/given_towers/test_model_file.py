@@ -151,6 +151,6 @@ def test_input_that_the_call_lacks_is_named(tmp_path: Path) -> None:
     found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     with pytest.raises(UsageError) as caught:
         found.with_call(RANK_CALL)({"user": tf.constant([[1.0, 2.0]]), "age": tf.constant([1.0])})
-    assert "takes 'item', which its call is not given; it is given age, user: name" in str(
+    assert "reads 'item', which its call does not have; the call has age, user: name" in str(
         caught.value
     )

@@ -199,7 +199,7 @@ def test_every_primitive_is_compared_with_jax(dtype: str, monkeypatch: pytest.Mo
 
     def noted(name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         def handle(equation: Any, *arguments: Any) -> Any:
-            dtypes = {each.tensor.dtype.name for each in arguments if each.known is None}
+            dtypes = {each.tensor.dtype.name for each in arguments if each.constant is None}
             dtypes |= {each.name for each in equation.dtypes}
             if name in WITHOUT_FLOATS or dtype in dtypes:
                 compared.add(name)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from export.jax_models.feature_specs import PlaceInStack, read_feature_specs
+from export.jax_models.feature_specs import StackPosition, read_feature_specs
 from export.tensorflow_models.lookups.activations import StatedSizes
 
 
@@ -66,7 +66,7 @@ def test_objects_lists_and_nests_are_read() -> None:
         "likes": "movies",
     }
     found = specs.tables["users"]
-    assert (found.rows, found.dim, found.combiner, found.place) == (100, 4, "sqrtn", None)
+    assert (found.rows, found.dim, found.combiner, found.stack_position) == (100, 4, "sqrtn", None)
 
 
 def test_key_names_a_feature_without_a_name() -> None:
@@ -80,7 +80,7 @@ def test_prepared_table_has_its_place_in_its_stack() -> None:
     stack = SimpleNamespace(stack_vocab_size=256)
     spec = TableSpec("users", 100, 4, "mean", setting_in_stack=setting, prepared=stack)
     specs = read_feature_specs([SimpleNamespace(name="user", table_spec=spec)])
-    assert specs.tables["users"].place == PlaceInStack("a_b", 256, 128, 16, 4)
+    assert specs.tables["users"].stack_position == StackPosition("a_b", 256, 128, 16, 4)
 
 
 def test_something_else_among_them_is_rejected() -> None:

@@ -131,8 +131,8 @@ SCORE = "{'score': score}"
         ("(SHAPES,)", "returned a tuple, and the checkpoint is Orbax's"),
         (f"(SHAPES, {SCORE}, SPECS, 4)", "returned a tuple, and the checkpoint is Orbax's"),
         (f"[SHAPES, {SCORE}]", "returned a list, and the checkpoint is Orbax's"),
-        ("(SHAPES, [score])", "returned a list beside its shapes"),
-        ("(SHAPES, {'score': score, 'w': 3})", "returned a dict beside its shapes"),
+        ("(SHAPES, [score])", "returned a list as its functions"),
+        ("(SHAPES, {'score': score, 'w': 3})", "returned a dict as its functions"),
         (f"({{'w': 1.0}}, {SCORE})", "returned a float among the parameters, which takes memory"),
         (f"({{}}, {SCORE})", "returned no parameters"),
         (
@@ -214,9 +214,7 @@ def test_activation_that_a_call_is_not_given_is_named(tmp_path: Path) -> None:
     calls = Calls(functions_of(tmp_path, "(SHAPES, {'score': of_user}, SPECS)"))
     with pytest.raises(NotConvertible) as caught:
         calls.with_call(Call("score", ("x",)))({"x": tf.constant([[1.0, 2.0]])})
-    assert "The call was given no activation of user, which feature_specs describe" in str(
-        caught.value
-    )
+    assert "feature_specs describe: add an input named user to the tower" in str(caught.value)
     plain = Calls(functions_of(tmp_path, f"(SHAPES, {SCORE})"))
     with pytest.raises(NotConvertible) as caught:
         plain.with_call(Call("score", ("y",)))({"y": tf.constant([[1.0, 2.0]])})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from export.jax_models.feature_specs import PlaceInStack, read_feature_specs
+from export.jax_models.feature_specs import StackPosition, read_feature_specs
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
@@ -43,8 +43,8 @@ def test_prepared_specifications_have_the_places_of_the_stacks() -> None:
     assert found.keys() == ranker.TABLES.keys()
     for name, table in ranker.TABLES.items():
         rows = sum(each.padded_rows for each in ranker.TABLES.values() if each.stack == table.stack)
-        place = PlaceInStack(table.stack, rows, table.padded_rows, table.offset, table.rotation)
-        assert found[name].place == place
+        place = StackPosition(table.stack, rows, table.padded_rows, table.offset, table.rotation)
+        assert found[name].stack_position == place
         assert (found[name].rows, found[name].dim) == (table.rows, table.dim)
         assert found[name].combiner == table.combiner
 

@@ -97,7 +97,7 @@ def test_parameters_in_several_places_are_rejected_with_the_first_four(tmp_path:
     found = stored(tmp_path, *keys, "few.bias")
     with pytest.raises(CheckpointError) as caught:
         found.find(PATHS)
-    assert "in several places: 'p0' or 'p1' or 'p2' or 'p3'; write the one" in str(caught.value)
+    assert "under several paths: 'p0' or 'p1' or 'p2' or 'p3'; write the one" in str(caught.value)
 
 
 def test_array_of_another_shape_is_not_the_parameter(tmp_path: Path) -> None:

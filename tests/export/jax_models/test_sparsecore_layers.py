@@ -251,7 +251,7 @@ def test_lookup_of_whole_stacks_is_rejected(folder: Path) -> None:
 
 def test_model_that_reads_the_cores_of_this_machine_is_rejected(folder: Path) -> None:
     message = rejected(folder, job_of("build_with_cores_of_this_machine"))
-    assert "reads how many SparseCores a device has, and this machine has none" in message
+    assert "reads the number of SparseCores of a device, and this machine has none" in message
     assert "num_sc_per_device=4 (model.py:" in message
 
 
@@ -278,7 +278,7 @@ def test_layer_may_be_prepared_for_training_or_not(folder: Path, specs: str) -> 
 def test_layer_with_another_place_in_the_stack_is_rejected(folder: Path) -> None:
     (folder / "model.py").write_text(ranker.model_file(prepared=True, more=MODEL))
     message = rejected(folder, job_of("build_with_another_stack"))
-    assert "between SparseCoreEmbed and feature_specs: the place in its stack" in message
+    assert "between SparseCoreEmbed and feature_specs: the position in its stack" in message
     assert "stack_rows=512" in message
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from export.graphs.loading import load_tensorflow, tf
-from export.jax_models.values import MadeBy, Parameter, Sizes, Value, constant, is_static
+from export.jax_models.values import Computation, Parameter, Sizes, Value, constant, is_static
 
 jax = pytest.importorskip("jax")
 load_tensorflow()
@@ -81,7 +81,7 @@ def test_value_is_repeated_to_its_whole_shape(
 
 def test_value_tells_what_made_it() -> None:
     one = constant(1)
-    added = Value((), tf.constant(2), made_by=MadeBy("add", (one, one)))
+    added = Value((), tf.constant(2), computation=Computation("add", (one, one)))
     assert added.arguments_of("add") == (one, one)
     assert added.arguments_of("sub") == ()
     assert one.arguments_of("add") == ()
@@ -90,7 +90,7 @@ def test_value_tells_what_made_it() -> None:
 def test_constant_is_known_and_made_where_it_is_needed() -> None:
     value = constant(np.array([1, 2], np.int32))
     assert value.shape == (2,)
-    assert np.asarray(value.known).tolist() == [1, 2]
+    assert np.asarray(value.constant).tolist() == [1, 2]
     with tf.Graph().as_default() as graph:
         assert value.tensor.graph is graph
     assert value.tensor.numpy().tolist() == [1, 2]
@@ -99,5 +99,5 @@ def test_constant_is_known_and_made_where_it_is_needed() -> None:
 def test_parameter_is_read_whole_where_something_else_takes_it() -> None:
     parameter = Parameter(tf.Variable([[1.0, 2.0]]))
     assert parameter.shape == (1, 2)
-    assert parameter.known is None
+    assert parameter.constant is None
     assert parameter.tensor.numpy().tolist() == [[1, 2]]

@@ -151,7 +151,7 @@ def test_feature_that_is_specified_by_another_name_is_rejected(folder: Path) -> 
         folder, inputs, without="tag_weights", code={"factory": "model.py:build_for_renamed"}
     )
     assert "call 'score' raised" in message
-    assert "given no activation of users, which feature_specs describe" in message
+    assert "gets no activation for users, which feature_specs describe" in message
 
 
 def test_feature_that_the_function_takes_and_the_recipe_lacks_is_named(folder: Path) -> None:
