@@ -15,8 +15,8 @@ from export.front_end.finite_weights import check_finite_weights
 
 def weight(dtype: Any, *lost: tuple[tuple[int, ...], float]) -> Any:
     values = np.ones((3, 4), dtype)
-    for place, value in lost:
-        values[place] = value
+    for index, value in lost:
+        values[index] = value
     return values
 
 

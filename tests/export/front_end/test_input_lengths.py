@@ -22,9 +22,9 @@ HISTORY = embedded("seen", "items", kind="sequence", length=3)
 WORDS = {"ids": hash_ids(9), "ids_dtype": "string"}
 
 
-def bag(**how: Any) -> FeatureSpec:
+def bag(**options: Any) -> FeatureSpec:
     """A bag that the model takes as a dense tensor, as feature columns do."""
-    return embedded("seen", "items", kind="bag", combiner="mean", ids_max=3, **how)
+    return embedded("seen", "items", kind="bag", combiner="mean", ids_max=3, **options)
 
 
 def length_of(

@@ -179,8 +179,8 @@ def test_bundle_of_another_front_end_answers_as_its_model_does(
     ages = np.array([0.5, -2], np.float32)
     for form in written.towers["query"].forms:
         tower = written.towers["query"].model_copy(update={"forms": (form,)})
-        found = open_tower(bundle, tower, "f32").run({"user": rows, "age": ages})["result"]
-        np.testing.assert_allclose(found, query(rows, ages, VALUES["params.kernel"]), rtol=1e-5)
+        actual = open_tower(bundle, tower, "f32").run({"user": rows, "age": ages})["result"]
+        np.testing.assert_allclose(actual, query(rows, ages, VALUES["params.kernel"]), rtol=1e-5)
     assert published.manifest == written
 
 
@@ -192,10 +192,10 @@ def test_self_contained_saved_model_of_another_front_end_is_proved(
     report = run_inline(prepared, ExportSettings(), Progress(Console(quiet=True)))
     assert report["verification"]["proved"]
     loaded = tf.saved_model.load(report["saved_model"]).signatures["query"]
-    found = loaded(user=tf.constant([7], tf.int64), age=tf.constant([0.5]))["result"]
+    actual = loaded(user=tf.constant([7], tf.int64), age=tf.constant([0.5]))["result"]
     rows = VALUES["params.users"][[7]]
     ages = np.array([0.5], np.float32)
-    np.testing.assert_allclose(found, query(rows, ages, VALUES["params.kernel"]), rtol=1e-5)
+    np.testing.assert_allclose(actual, query(rows, ages, VALUES["params.kernel"]), rtol=1e-5)
 
 
 def test_tower_that_is_not_the_front_ends_model_is_not_published(

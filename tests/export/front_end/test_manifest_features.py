@@ -241,7 +241,7 @@ def test_describe_features_keyed_ids_are_those_of_the_dump() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "parts", "message"),
+    ("properties", "parts", "message"),
     [
         (
             {},
@@ -271,9 +271,9 @@ def test_describe_features_keyed_ids_are_those_of_the_dump() -> None:
     ],
 )
 def test_describe_features_ids_that_do_not_fit_the_table_are_rejected(
-    own: dict[str, Any], parts: dict[str, Any], message: str
+    properties: dict[str, Any], parts: dict[str, Any], message: str
 ) -> None:
-    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **own)}, {})
+    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **properties)}, {})
     with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         describe_features(model, job(**parts))
 
@@ -318,11 +318,11 @@ def test_describe_features_rows_of_other_keys_are_among_those_of_the_table(
 
 
 def test_describe_features_only_stated_rules_are_compared_with_the_models() -> None:
-    own: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "ids": hash_ids(10),
         "unknown": manifest.Unknown(rule="refuse"),
     }
-    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **own)}, {})
+    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **properties)}, {})
     user = describe_features(model, job(features={"user": {"default": 3}}))["user"]
     assert isinstance(user, manifest.EmbeddedFeature)
-    assert (user.ids, user.unknown, user.default) == (own["ids"], own["unknown"], 3)
+    assert (user.ids, user.unknown, user.default) == (properties["ids"], properties["unknown"], 3)

@@ -24,7 +24,7 @@ READ: dict[str, tuple[Role, tuple[str, ...]]] = {
 
 def tower(name: str, role: Role, inputs: tuple[str, ...]) -> TowerSpec:
     tensors = tuple(
-        TowerInput(name=each, feature=each, dtype="float32", shape=(None,)) for each in inputs
+        TowerInput(name=name, feature=name, dtype="float32", shape=(None,)) for name in inputs
     )
     return TowerSpec(name, role, Call("", inputs), {}, tensors, (RESULT,), "result")
 
@@ -63,14 +63,14 @@ def test_input_roles_follow_from_towers_and_stores() -> None:
 
 
 def test_input_roles_that_conflict_must_be_stated() -> None:
-    both = STORES["corpora"]["items"] | {"features": {"user": "user"}}
+    corpus = STORES["corpora"]["items"] | {"features": {"user": "user"}}
     message = (
         "input 'user' is a context's by tower 'ask', and a candidate's by corpora.items; "
         "state .* features.user.role"
     )
     with pytest.raises(UsageError, match=message):
-        input_roles(MODEL, job(corpora={"items": both}))
-    stated = job(corpora={"items": both}, features={"user": {"role": "candidate"}})
+        input_roles(MODEL, job(corpora={"items": corpus}))
+    stated = job(corpora={"items": corpus}, features={"user": {"role": "candidate"}})
     assert input_roles(MODEL, stated)["user"] == "candidate"
 
 
@@ -79,7 +79,7 @@ def test_ranking_tower_reads_an_input_of_a_candidate() -> None:
     check_candidate_inputs(MODEL, entries)
     name = next(name for name, tower in MODEL.towers.items() if tower.role == "ranking")
     of_contexts = {
-        each: entry.model_copy(update={"role": "context"}) for each, entry in entries.items()
+        name: entry.model_copy(update={"role": "context"}) for name, entry in entries.items()
     }
     message = (
         f"towers.{name}: all inputs of this ranking tower belong to the context, so every "

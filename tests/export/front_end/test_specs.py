@@ -92,9 +92,9 @@ def test_padding_of_a_crossed_feature_is_that_of_the_input() -> None:
 
 
 def test_half_cure_names_the_dtype_of_a_tower_in_half_precision() -> None:
-    one = tower("one", "user")
-    assert one.half_cure == ""
-    half = TowerSpec(**{**vars(one), "half": "bfloat16"})
+    tower_spec = tower("one", "user")
+    assert tower_spec.half_cure == ""
+    half = TowerSpec(**{**vars(tower_spec), "half": "bfloat16"})
     assert half.half_cure.startswith("it computes in bfloat16")
 
 
@@ -104,7 +104,7 @@ def test_feature_of_one_place_of_an_input_is_not_plain() -> None:
 
 def test_model_knows_its_own_vocabularies_and_paddings() -> None:
     rule = vocabulary_ids("kinds")
-    own = ModelSpec(
+    model = ModelSpec(
         {},
         {
             "kind": embedded("kind", "users", ids=rule, keys=(("a", "b"),)),
@@ -114,6 +114,6 @@ def test_model_knows_its_own_vocabularies_and_paddings() -> None:
         },
         {},
     )
-    assert own.vocabularies == {"kinds": ("a", "b")}
-    paddings = {name: own.padding_of(name) for name in ("user", "plain", "age", "other")}
+    assert model.vocabularies == {"kinds": ("a", "b")}
+    paddings = {name: model.padding_of(name) for name in ("user", "plain", "age", "other")}
     assert paddings == {"user": 7, "plain": None, "age": None, "other": None}

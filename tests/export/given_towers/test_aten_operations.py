@@ -124,10 +124,10 @@ COUNT = floats([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_operation_returns_what_pytorch_does(operation: Sequence[Any], expected: Any) -> None:
-    found = np.asarray(computed(*operation))
+    actual = np.asarray(computed(*operation))
     wanted = np.asarray(expected)
-    assert found.shape == wanted.shape
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+    assert actual.shape == wanted.shape
+    np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_normalization_by_statistics_of_training() -> None:
     mean = floats(1.0, 10.0)
     variance = floats(3.0, 99.0)
     name = "_native_batch_norm_legit_no_training"
-    (found,) = computed(name, values, scale, shift, mean, variance, 0.1, 1.0)
-    np.testing.assert_allclose(found, np.array([[0.5, 0], [2.5, 2]]), rtol=1e-6)
+    (actual,) = computed(name, values, scale, shift, mean, variance, 0.1, 1.0)
+    np.testing.assert_allclose(actual, np.array([[0.5, 0], [2.5, 2]]), rtol=1e-6)
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         computed(name, values[None], scale, shift, mean, variance, 0.1, 1.0)
 
@@ -169,22 +169,22 @@ class TestAttention:
 
     def attended(self, *arguments: Any) -> list[float]:
         name = "scaled_dot_product_attention"
-        found = computed(name, self.QUERY, self.KEY, self.VALUE, *arguments)
-        return [round(float(number), 4) for number in np.asarray(found).reshape(-1)]
+        actual = computed(name, self.QUERY, self.KEY, self.VALUE, *arguments)
+        return [round(float(number), 4) for number in np.asarray(actual).reshape(-1)]
 
     def test_keys_are_weighted_by_their_scores(self) -> None:
         assert self.attended() == [6, 7]
 
     def test_scores_are_scaled(self) -> None:
         assert self.attended(None, 0.0, False, 2.0) == [6, 7.6]
-        found = computed(
+        actual = computed(
             "scaled_dot_product_attention",
             tf.repeat(self.QUERY, 4, -1),
             tf.repeat(self.KEY, 4, -1),
             self.VALUE,
         )
         # Four times the score by the root of four.
-        np.testing.assert_allclose(found, np.array([[[6], [7.6]]]), rtol=1e-6)
+        np.testing.assert_allclose(actual, np.array([[[6], [7.6]]]), rtol=1e-6)
 
     def test_mask_of_booleans_excludes_keys(self) -> None:
         mask = tf.constant([[True, False], [False, False]])
@@ -233,5 +233,5 @@ def test_sizes_of_an_open_batch_are_tensors_and_others_numbers() -> None:
     assert flat.numpy().tolist() == [0, 1, 2, 3, 4, 5]
     assert repeated.shape.as_list() == [2, 2, 3]
     assert apart.shape.as_list() == [2, 3, 1]
-    shapes = [each.shape.as_list() for each in viewed.get_concrete_function().outputs]
+    shapes = [output.shape.as_list() for output in viewed.get_concrete_function().outputs]
     assert shapes == [[None], [None, 2, 3], [None, 3, 1]]

@@ -48,8 +48,8 @@ def under(arrays: Arrays, folder: str) -> Arrays:
     }
 
 
-def outputs_of(found: Any) -> Arrays:
-    return found if isinstance(found, dict) else {"": found}
+def outputs_of(result: Any) -> Arrays:
+    return result if isinstance(result, dict) else {"": result}
 
 
 @pytest.mark.parametrize("examples", [1, 2, 5])
@@ -65,11 +65,11 @@ def test_results_are_those_of_pytorch_for_any_batch(
         name: tf.TensorSpec([None, *value.shape[1:]], value.dtype) for name, value in inputs.items()
     }
     traced = tf.function(tower, input_signature=[specs], autograph=False)
-    found = outputs_of(traced({name: value[:examples] for name, value in inputs.items()}))
+    outputs = outputs_of(traced({name: value[:examples] for name, value in inputs.items()}))
     wanted = under(arrays, "results/")
-    assert set(found) == set(wanted)
+    assert set(outputs) == set(wanted)
     for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value[:examples], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(outputs[name], value[:examples], rtol=1e-4, atol=1e-5)
 
 
 def test_operation_without_a_counterpart_is_named(written: Path) -> None:
@@ -163,8 +163,8 @@ def test_damaged_file_is_rejected(size: int, written: Path, tmp_path: Path) -> N
         ExportedGraphTower(tmp_path / "cross.npz")
 
 
-def doubled(folder: Path, found: Any, wanted: Any, *, dtype: str = "float32") -> Path:
-    """Writes a tower that doubles its input, with what PyTorch is said to have computed."""
+def doubled(folder: Path, recorded: Any, wanted: Any, *, dtype: str = "float32") -> Path:
+    """Writes a tower that doubles its input, with recorded results of PyTorch."""
     graph = {
         "weights": ["two"],
         "inputs": {"x": "p_x"},
@@ -172,7 +172,7 @@ def doubled(folder: Path, found: Any, wanted: Any, *, dtype: str = "float32") ->
         "outputs": {"": "twice"},
     }
     arrays = {
-        "examples__x": np.array(found, dtype),
+        "examples__x": np.array(recorded, dtype),
         "results__": np.array(wanted, dtype),
         "weights__two": np.array(2, dtype),
     }
@@ -237,8 +237,8 @@ def test_dtypes_and_lists_of_results_are_arguments(tmp_path: Path) -> None:
         "results__once": np.array([1, 2]),
     }
     write_graph(tmp_path / "tower.npz", graph, **arrays)
-    found = ExportedGraphTower(tmp_path / "tower.npz")({"x": tf.constant([7.9])})
-    assert {name: value.numpy().tolist() for name, value in found.items()} == {
+    outputs = ExportedGraphTower(tmp_path / "tower.npz")({"x": tf.constant([7.9])})
+    assert {name: value.numpy().tolist() for name, value in outputs.items()} == {
         "twice": [7, 7],
         "once": [7],
     }

@@ -57,7 +57,7 @@ def test_tower_is_compared_with_a_recorded_output(expected: dict[str, str], tmp_
     model = partitioned(tmp_path, expected=expected)
     assert [tower.spec.name for tower in model.towers] == ["rank"]
     assert list(model.spec.tables) == ["users"]
-    assert {each.feature for each in model.towers[0].spec.inputs} == {"user", "item"}
+    assert {tensor.feature for tensor in model.towers[0].spec.inputs} == {"user", "item"}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_tower_that_is_compared_with_nothing_is_rejected(
 def test_table_is_found_by_its_stated_key(tmp_path: Path) -> None:
     leaves = {"users": np.zeros((7, 2), np.float32), "other": np.zeros((5, 2), np.float32)}
     model = partitioned(tmp_path, leaves=leaves, tables={"users": {"key": "other"}})
-    found = model.original.find_tables().table("users")
-    assert (found.key, found.rows, found.dim) == ("other", 5, 2)
+    table = model.original.find_tables().table("users")
+    assert (table.key, table.rows, table.dim) == ("other", 5, 2)
 
 
 def test_table_that_is_not_stated_and_not_known_is_rejected(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class Ranker(tf.Module):  # type: ignore[misc]
         rows = tf.stack([user, self.layer("narrow", item), tag, age], axis=1)
         pairs = tf.matmul(rows, rows, transpose_b=True)
         first, second = np.triu_indices(4, 1)
-        crossed = [pairs[:, left, right] for left, right in zip(first, second, strict=True)]
+        crossed = [pairs[:, row, right] for row, right in zip(first, second, strict=True)]
         deep = tf.nn.relu(self.layer("top_0", tf.concat([user, tf.stack(crossed, 1)], axis=1)))
         mean, variance = tf.nn.moments(deep, [1], keepdims=True)
         scale = self.held["top_2_weight"]
@@ -150,15 +150,15 @@ class Ranker(tf.Module):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = extract(tmp_path_factory.mktemp("torch"), "torch_graphs")
-    extract(made, "torch")
-    (made / "model.py").write_text(MODEL)
-    (made / "ranker.pt").write_bytes(b"PK")
-    with np.load(made / "ranker.npz") as file:
+    folder = extract(tmp_path_factory.mktemp("torch"), "torch_graphs")
+    extract(folder, "torch")
+    (folder / "model.py").write_text(MODEL)
+    (folder / "ranker.pt").write_bytes(b"PK")
+    with np.load(folder / "ranker.npz") as file:
         ranker = Ranker({name: file[name] for name in file.files})
-    ranker.save(made / "saved_model", None)
-    ranker.save(made / "fixed_batch", 2)
-    return made
+    ranker.save(folder / "saved_model", None)
+    ranker.save(folder / "fixed_batch", 2)
+    return folder
 
 
 def job_of(factory: str = "build", **changes: Any) -> ExportJob:
@@ -207,21 +207,21 @@ def test_bundle_gives_what_pytorch_gave(factory: str, folder: Path) -> None:
     bundle = folder / "bundles" / factory / "1"
     tables = {name: TableReader(bundle, table) for name, table in published.tables.items()}
     rows = {
-        "user": tables["users"].gather(np.array([each["user"] for each in examples])),
-        "item": tables["items"].gather(np.array([each["item"] for each in examples])),
+        "user": tables["users"].gather(np.array([example["user"] for example in examples])),
+        "item": tables["items"].gather(np.array([example["item"] for example in examples])),
         "tag": np.stack(
-            [tables["tags"].gather(np.array(each["tag"])).mean(axis=0) for each in examples]
+            [tables["tags"].gather(np.array(example["tag"])).mean(axis=0) for example in examples]
         ),
-        "age": np.array([each["age"] for each in examples], np.float32),
+        "age": np.array([example["age"] for example in examples], np.float32),
     }
     tower = published.towers["rank"]
     assert {form.kind for form in tower.forms} == {"saved_model", "litert"}
     for form in tower.forms:
         opened = open_tower(bundle, tower.model_copy(update={"forms": (form,)}), "f32")
-        found = opened.run({each.name: rows[each.sources[0]] for each in tower.inputs})
+        outputs = opened.run({tensor.name: rows[tensor.sources[0]] for tensor in tower.inputs})
         for output in EXPECTED:
-            wanted = [each[output] for each in examples]
-            np.testing.assert_allclose(found[output], wanted, rtol=1e-4, atol=1e-5)
+            wanted = [example[output] for example in examples]
+            np.testing.assert_allclose(outputs[output], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_tower_is_divided_by_context_and_candidate(folder: Path) -> None:

@@ -63,13 +63,13 @@ def test_factory_that_returns_no_tables_and_towers_is_rejected(
 
 
 def test_tables_and_towers_are_read(tmp_path: Path) -> None:
-    found = read(tmp_path, f"([T, dict(T, name='items', feature_names=('item', 'liked'))], {RANK})")
-    assert found.towers.keys() == {"rank"}
-    assert set(found.activations.variables) == {"users", "items"}
-    assert found.activations.bags == {}  # the recipe declares none
-    assert callable(found.with_call(RANK_CALL))
+    model = read(tmp_path, f"([T, dict(T, name='items', feature_names=('item', 'liked'))], {RANK})")
+    assert model.towers.keys() == {"rank"}
+    assert set(model.activations.variables) == {"users", "items"}
+    assert model.activations.bags == {}  # the recipe declares none
+    assert callable(model.with_call(RANK_CALL))
     with pytest.raises(AttributeError, match="other"):
-        _ = found.other
+        _ = model.other
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ WEIGHTED = {
 
 
 def test_weights_of_a_sum_are_taken_and_of_a_mean_rejected(tmp_path: Path) -> None:
-    found = read(tmp_path, f"([T], {RANK})", job_of(WEIGHTED))
-    assert found.activations.bags["user"].weights == "weight"
+    model = read(tmp_path, f"([T], {RANK})", job_of(WEIGHTED))
+    assert model.activations.bags["user"].weights == "weight"
     message = rejected(tmp_path, f"([dict(T, pooling='mean')], {RANK})", job_of(WEIGHTED))
     assert "input 'weight' holds weights of 'user', whose table 'users' has pooling" in message
     unweighted = {"user": WEIGHTED["user"], "age": {"dtype": "float32"}}
@@ -113,15 +113,15 @@ def test_weights_of_a_sum_are_taken_and_of_a_mean_rejected(tmp_path: Path) -> No
 
 
 def test_call_gives_the_tower_its_inputs(tmp_path: Path) -> None:
-    found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
-    given = {"user": tf.constant([[1.0, 2.0]]), "item": tf.constant([[3.0, 4.0]])}
-    assert found.with_call(RANK_CALL)(given).numpy().tolist() == [10]
+    model = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
+    inputs = {"user": tf.constant([[1.0, 2.0]]), "item": tf.constant([[3.0, 4.0]])}
+    assert model.with_call(RANK_CALL)(inputs).numpy().tolist() == [10]
     alone = read(tmp_path, "([], {'': 'rank.npz'})", job_of(NUMBERS, call=""))
-    assert alone.with_call(Call())(given).numpy().tolist() == [10]
+    assert alone.with_call(Call())(inputs).numpy().tolist() == [10]
 
 
 @pytest.mark.parametrize(
-    ("item", "given"),
+    ("item", "described"),
     [
         (tf.constant([[3, 4]]), "int32 [1, 2]"),
         (tf.constant([[3.0]]), "float32 [1, 1]"),
@@ -129,28 +129,28 @@ def test_call_gives_the_tower_its_inputs(tmp_path: Path) -> None:
     ],
 )
 def test_input_of_another_type_than_the_tower_takes_is_rejected(
-    item: Any, given: str, tmp_path: Path
+    item: Any, described: str, tmp_path: Path
 ) -> None:
-    found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
+    model = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     with pytest.raises(UsageError) as caught:
-        found.with_call(RANK_CALL)({"user": tf.constant([[1.0, 2.0]]), "item": item})
-    start = f"tower 'rank' takes 'item' as float32 [?, 2], and its call gives {given}: correct"
+        model.with_call(RANK_CALL)({"user": tf.constant([[1.0, 2.0]]), "item": item})
+    start = f"tower 'rank' takes 'item' as float32 [?, 2], and its call gives {described}: correct"
     assert str(caught.value).startswith(start)
 
 
 def test_arguments_of_a_tower_in_a_file_are_rejected(tmp_path: Path) -> None:
-    found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
+    model = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     with pytest.raises(UsageError) as caught:
-        found.with_call(Call("rank", ("user",), ("user",)))
+        model.with_call(Call("rank", ("user",), ("user",)))
     assert "which takes inputs by their names; leave 'arguments' of its tower out" in str(
         caught.value
     )
 
 
 def test_input_that_the_call_lacks_is_named(tmp_path: Path) -> None:
-    found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
+    model = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     with pytest.raises(UsageError) as caught:
-        found.with_call(RANK_CALL)({"user": tf.constant([[1.0, 2.0]]), "age": tf.constant([1.0])})
+        model.with_call(RANK_CALL)({"user": tf.constant([[1.0, 2.0]]), "age": tf.constant([1.0])})
     assert "reads 'item', which its call does not have; the call has age, user: name" in str(
         caught.value
     )

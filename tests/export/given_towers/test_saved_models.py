@@ -58,23 +58,23 @@ def test_tower_is_the_default_signature_or_the_only_one(
 ) -> None:
     tower = SavedModelTower(saved(tmp_path, **signatures))
     assert tower.inputs.keys() == {"user"}
-    sent = tf.constant([[1.0, 2.0]])
-    assert tower({"user": sent, "other": sent})["score"].numpy().tolist() == [score]
+    values = tf.constant([[1.0, 2.0]])
+    assert tower({"user": values, "other": values})["score"].numpy().tolist() == [score]
     traced = tf.function(tower, autograph=False).get_concrete_function({"user": NUMBERS})
-    assert traced(user=sent)["score"].numpy().tolist() == [score]
+    assert traced(user=values)["score"].numpy().tolist() == [score]
     # Its variables are constants of the trace.
     assert traced.graph.variables == ()
 
 
 @pytest.mark.parametrize(
-    ("signatures", "known"), [({}, "none"), ({"b": "scaled", "a": "negated"}, "a, b")]
+    ("signatures", "listed"), [({}, "none"), ({"b": "scaled", "a": "negated"}, "a, b")]
 )
 def test_tower_without_a_default_among_several_is_rejected(
-    signatures: dict[str, str], known: str, tmp_path: Path
+    signatures: dict[str, str], listed: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NotConvertible) as caught:
         SavedModelTower(saved(tmp_path, **signatures))
-    assert f"has no signature 'serving_default'; it has {known}: save it" in str(caught.value)
+    assert f"has no signature 'serving_default'; it has {listed}: save it" in str(caught.value)
 
 
 @pytest.mark.parametrize(

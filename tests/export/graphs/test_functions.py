@@ -38,5 +38,9 @@ def test_assertion_that_fails_for_a_value_is_known(case: str) -> None:
         return rows
 
     traced = tf.function(call).get_concrete_function(tf.TensorSpec([None], tf.int32))
-    (rows,) = (each.outputs[0] for each in traced.graph.get_operations() if each.name == "Identity")
+    (rows,) = (
+        operation.outputs[0]
+        for operation in traced.graph.get_operations()
+        if operation.name == "Identity"
+    )
     assert asserts_without(rows, -1) == fails

@@ -44,9 +44,9 @@ def test_tensorflow_is_loaded_for_cpus_and_with_tf_keras() -> None:
         f"print(*(os.environ[name] for name in {names}), 'tensorflow' in sys.modules)"
     )
     stated = {"CUDA_VISIBLE_DEVICES": "0", "KERAS_BACKEND": "jax"}
-    others = {name: value for name, value in os.environ.items() if name not in names}
+    environment = {name: value for name, value in os.environ.items() if name not in names}
     command = [sys.executable, "-c", code]
     done = subprocess.run(
-        command, env={**others, **stated}, capture_output=True, text=True, check=True
+        command, env={**environment, **stated}, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["-1", "tensorflow", "1", "3", "True"]

@@ -31,10 +31,10 @@ def test_needed_stops_at_the_stops_and_lists_the_other_placeholders() -> None:
 
     traced = trace(call, a=numbers(), b=numbers(), c=numbers())
     hidden = traced.results["hidden"]
-    found = needed([traced.results["score"]], [hidden])
-    assert found.stops == {hidden.name}
-    assert [tensor.name for tensor in found.placeholders] == [traced.inputs["b"].name]
-    assert "Relu" not in {operation.type for operation in found.operations}
+    subgraph = needed([traced.results["score"]], [hidden])
+    assert subgraph.stops == {hidden.name}
+    assert [tensor.name for tensor in subgraph.placeholders] == [traced.inputs["b"].name]
+    assert "Relu" not in {operation.type for operation in subgraph.operations}
 
 
 def test_needed_follows_control_inputs() -> None:
@@ -58,7 +58,7 @@ def test_needed_follows_control_inputs_without_outputs() -> None:
             return {"score": tf.identity(features["a"])}
 
     traced = trace(call, a=numbers(), b=numbers(), c=numbers())
-    found = needed([traced.results["score"]], [])
-    names = {tensor.name for tensor in found.placeholders}
+    subgraph = needed([traced.results["score"]], [])
+    names = {tensor.name for tensor in subgraph.placeholders}
     assert names == {tensor.name for tensor in traced.inputs.values()}
-    assert "Assert" in {operation.type for operation in found.operations}
+    assert "Assert" in {operation.type for operation in subgraph.operations}

@@ -35,7 +35,7 @@ PLAIN = (manifest.CrossKey(dtype="string"),) * 2
 
 
 @pytest.mark.parametrize(
-    ("rule", "others", "words"),
+    ("rule", "properties", "words"),
     [
         (manifest.IdentityIds(), {}, "the id is the row"),
         (manifest.IdentityIds(), {"from_end": True}, "the id is the row, below 0 from the end"),
@@ -65,8 +65,8 @@ PLAIN = (manifest.CrossKey(dtype="string"),) * 2
         ),
     ],
 )
-def test_rules_are_described_in_a_few_words(rule: Any, others: Any, words: str) -> None:
+def test_rules_are_described_in_a_few_words(rule: Any, properties: Any, words: str) -> None:
     feature = manifest.EmbeddedFeature.model_construct(
-        **{"table": "items", "ids": rule, "from_end": False} | others
+        **{"table": "items", "ids": rule, "from_end": False} | properties
     )
     assert describe_ids(feature, ["user", "city"]) == words

@@ -25,9 +25,9 @@ NINE = ("FloorMod", 10)
 def test_no_row_of_a_random_program_is_beyond_the_limits_of_its_graph() -> None:
     for seed in range(PROGRAMS):
         program = Program(seed)
-        found = find_graph(program.ids, program.call)
-        assert isinstance(found, ResolvedIds)
-        limits = limits_of(found.rule, [len(keys) for keys in found.keys])  # type: ignore[arg-type]
+        resolved = find_graph(program.ids, program.call)
+        assert isinstance(resolved, ResolvedIds)
+        limits = limits_of(resolved.rule, [len(keys) for keys in resolved.keys])  # type: ignore[arg-type]
         rows = np.unique(program.computed).tolist()
         assert limits.low <= rows[0], (seed, limits)
         assert limits.high >= rows[-1], (seed, limits)
@@ -88,8 +88,8 @@ def test_limits_of_operations_are_exact_where_nothing_wraps_around(
             builder.compute(op, value)
         else:
             builder.compute(op, value, builder.constant(constant))
-    found = limits_of(builder.graph(), ())
-    assert (found.low, found.high) == limits
+    actual = limits_of(builder.graph(), ())
+    assert (actual.low, actual.high) == limits
 
 
 def limited(low: int, high: int) -> Any:
@@ -134,8 +134,8 @@ def looked_up(default: int, is_complete: bool = False) -> Any:
     ],
 )
 def test_limits_of_hashes_tables_and_choices_are_exact(graph: Any, limits: tuple[int, int]) -> None:
-    found = limits_of(graph, [3 for _ in graph.tables])
-    assert (found.low, found.high) == limits
+    actual = limits_of(graph, [3 for _ in graph.tables])
+    assert (actual.low, actual.high) == limits
 
 
 def test_value_of_unknown_keys_lies_apart_from_those_of_a_table() -> None:

@@ -85,8 +85,8 @@ def test_words_are_changed_split_joined_and_cut() -> None:
     comma = {"pattern": ",", "rewrite": "", "replace_global": True}
     builder.compute("StaticRegexReplace", lowered, **comma)
 
-    def words(**how: Any) -> list[list[bytes]]:
-        rule = manifest.TextIds(ids=hash_ids(9), text=builder.graph(), **how)
+    def words(**options: Any) -> list[list[bytes]]:
+        rule = manifest.TextIds(ids=hash_ids(9), text=builder.graph(), **options)
         texts = tf.constant(["A b, c", "", "x"])
         listed: list[list[bytes]] = tensorflow_operations.words(rule, texts, {}).to_list()
         return listed
@@ -106,8 +106,8 @@ def test_joined_and_crossed_rows_are_those_of_the_bundle() -> None:
     names = np.array(["ann", "", "böb"], object)
     numbers = np.array([3, 12, -1])
     rows = tensorflow_operations.joined(join, [tf.constant(names), tf.constant(numbers)], {})
-    own = Joined(["name", "number"], join, {}).ids([Column(names), Column(numbers)], 3)
-    assert rows.numpy().tolist() == own.values.tolist()
+    expected = Joined(["name", "number"], join, {}).ids([Column(names), Column(numbers)], 3)
+    assert rows.numpy().tolist() == expected.values.tolist()
 
     small = manifest.CrossKey(dtype="int64", ids=computed_ids(("FloorMod", 5)))
     cross = manifest.CrossedIds(keys=(name, small), buckets=100, hash_key=7)
@@ -118,6 +118,6 @@ def test_joined_and_crossed_rows_are_those_of_the_bundle() -> None:
         for values, splits in zip((names, numbers), offsets, strict=True)
     ]
     pairs = tensorflow_operations.crossed(cross, ragged, {})
-    own = Crossed(["name", "number"], cross, {}).ids(columns, 3)
+    expected = Crossed(["name", "number"], cross, {}).ids(columns, 3)
     assert pairs.indices.numpy()[:, 0].tolist() == [0, 0, 0, 0]
-    assert pairs.values.numpy().tolist() == own.values.tolist()
+    assert pairs.values.numpy().tolist() == expected.values.tolist()

@@ -28,8 +28,8 @@ def check_same(function: Callable[..., Any], *arrays: NDArray[Any]) -> None:
     JAX.
 
     Args:
-      function: of as many arrays as are given, whose first axis is the batch.
-      arrays: NumPy arrays.
+      function: The function, of these arrays, whose first axis is the batch.
+      arrays: The arguments, NumPy arrays.
     """
     check_all({"function": function}, *arrays)
 
@@ -42,32 +42,32 @@ def check_all(functions: Mapping[str, Callable[..., Any]], *arrays: NDArray[Any]
 
     result = jax.jit(every)(*arrays)
     expected, _ = jax.tree.flatten_with_path(result)
-    found = evaluated(every, *arrays)
-    assert len(found) == len(expected)
-    for left, (path, right) in zip(found, expected, strict=True):
-        assert_close(left, np.asarray(right), jax.tree_util.keystr(path))
+    results = evaluated(every, *arrays)
+    assert len(results) == len(expected)
+    for actual, (path, leaf) in zip(results, expected, strict=True):
+        assert_close(actual, np.asarray(leaf), jax.tree_util.keystr(path))
 
 
-def assert_close(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
+def assert_close(actual: NDArray[Any], expected: NDArray[Any], what: str) -> None:
     """Checks shape, dtype and values."""
-    assert (what, found.shape) == (what, expected.shape)
-    assert (what, found.dtype) == (what, expected.dtype)
+    assert (what, actual.shape) == (what, expected.shape)
+    assert (what, actual.dtype) == (what, expected.dtype)
     tolerance = TOLERANCE.get(str(expected.dtype))
     if tolerance is None:
-        np.testing.assert_array_equal(found, expected, what)
+        np.testing.assert_array_equal(actual, expected, what)
         return
     wide = expected.astype(np.float64)
     scale = np.abs(wide[np.isfinite(wide)]).max(initial=1.0)
-    narrow = found.astype(np.float64)
+    narrow = actual.astype(np.float64)
     np.testing.assert_allclose(narrow, wide, tolerance, tolerance * scale, err_msg=what)
 
 
 def evaluated(function: Callable[..., Any], *arrays: NDArray[Any]) -> list[NDArray[Any]]:
     """Returns what a function gives when it is evaluated in a graph for any batch."""
     graph = graph_of(function, *arrays)
-    found = graph(*(tf.constant(array) for array in arrays))
+    actual = graph(*(tf.constant(array) for array in arrays))
     # NumPy makes no array of a single bfloat16 by itself.
-    return [np.asarray(tensor.numpy()) for tensor in found]
+    return [np.asarray(tensor.numpy()) for tensor in actual]
 
 
 def graph_of(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
@@ -102,9 +102,9 @@ def with_opened_batch(
     """Returns what a function gives that is traced in a fixed batch, which is then opened.
 
     Args:
-      function: of as many arrays as are given; it may run in that batch only.
-      batch: the number of examples that it is traced with.
-      positions: how many entries of each array's first axis belong to one example.
+      function: The function, of these arrays; it may run in that batch only.
+      batch: The number of examples that it is traced with.
+      positions: The number of entries of an array's first axis that belong to one example.
       arrays: any number of examples.
     """
     names = [f"x{number}" for number in range(len(arrays))]
@@ -129,5 +129,5 @@ def with_opened_batch(
         return Evaluator({BATCH: examples}).results(opened.jaxpr, values)
 
     graph = tf.function(body, input_signature=[*specs.values()], autograph=False)
-    found = graph(*(tf.constant(array) for array in arrays))
-    return [np.asarray(tensor.numpy()) for tensor in found]
+    actual = graph(*(tf.constant(array) for array in arrays))
+    return [np.asarray(tensor.numpy()) for tensor in actual]

@@ -137,17 +137,19 @@ def floor_divide(ids: Any, size: int) -> Any:
 
 def test_users_function_with_the_name_of_one_of_jax_is_evaluated_as_it_is() -> None:
     ids = np.array([[-4, -1], [0, 5], [7, 8]], np.int32)
-    (found,) = evaluated(lambda x: remainder(x, 7), ids)
-    np.testing.assert_array_equal(found, [[0, 0], [0, 5], [0, 1]])
-    (found,) = evaluated(lambda x: floor_divide(x, 4), ids)
-    np.testing.assert_array_equal(found, [[1, 1], [1, 2], [2, 3]])
+    (actual,) = evaluated(lambda x: remainder(x, 7), ids)
+    np.testing.assert_array_equal(actual, [[0, 0], [0, 5], [0, 1]])
+    (actual,) = evaluated(lambda x: floor_divide(x, 4), ids)
+    np.testing.assert_array_equal(actual, [[1, 1], [1, 2], [2, 3]])
 
 
 def test_remainder_and_quotient_of_integers_are_one_operation_each() -> None:
     """Rules of ids are found by them."""
     ids = np.array([[-4, -1], [0, 5], [7, 8]], np.int32)
     function = graph_of(lambda x: [x % 7, jax.vmap(lambda row: row // 4)(x)], ids)
-    types = [each.type for each in function.get_concrete_function().graph.get_operations()]
+    types = [
+        operation.type for operation in function.get_concrete_function().graph.get_operations()
+    ]
     assert {"FloorMod", "FloorDiv"} <= set(types)
     assert not {"Select", "SelectV2", "TruncateMod", "TruncateDiv"} & set(types)
 
@@ -199,8 +201,10 @@ def test_every_primitive_is_compared_with_jax(dtype: str, monkeypatch: pytest.Mo
 
     def noted(name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         def handle(equation: Any, *arguments: Any) -> Any:
-            dtypes = {each.tensor.dtype.name for each in arguments if each.constant is None}
-            dtypes |= {each.name for each in equation.dtypes}
+            dtypes = {
+                argument.tensor.dtype.name for argument in arguments if argument.constant is None
+            }
+            dtypes |= {result_type.name for result_type in equation.dtypes}
             if name in WITHOUT_FLOATS or dtype in dtypes:
                 compared.add(name)
             return handler(equation, *arguments)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from export.jax_models.feature_specs import StackPosition, read_feature_specs
+from export.jax_models.feature_specs import SpecifiedTable, StackPosition, read_feature_specs
 from export.tensorflow_models.lookups.activations import StatedSizes
 
 
@@ -65,8 +65,8 @@ def test_objects_lists_and_nests_are_read() -> None:
         "movie": "movies",
         "likes": "movies",
     }
-    found = specs.tables["users"]
-    assert (found.rows, found.dim, found.combiner, found.stack_position) == (100, 4, "sqrtn", None)
+    table_of_users = specs.tables["users"]
+    assert table_of_users == SpecifiedTable("users", 100, 4, "sqrtn")
 
 
 def test_key_names_a_feature_without_a_name() -> None:
@@ -134,8 +134,8 @@ def test_two_features_of_one_name_are_rejected() -> None:
     ("name", "value"), [("vocabulary_size", 101), ("embedding_dim", 8), ("combiner", "sum")]
 )
 def test_two_descriptions_of_a_table_are_rejected(name: str, value: Any) -> None:
-    other = feature("friend", table_spec=table(**{name: value}))
-    message = rejected([feature("user"), other])
+    friend = feature("friend", table_spec=table(**{name: value}))
+    message = rejected([feature("user"), friend])
     assert "feature_specs[0] and feature_specs[1] describe table 'users' differently" in message
     assert f"{name} {table()[name]!r} and {value!r}" in message
 
@@ -174,8 +174,8 @@ def test_shapes_of_different_batches_are_rejected() -> None:
 
 def test_table_of_one_row_and_one_column_is_read() -> None:
     small = table(vocabulary_size=1, embedding_dim=1)
-    found = read_feature_specs({"user": feature("user", table_spec=small)}).tables["users"]
-    assert (found.rows, found.dim) == (1, 1)
+    users = read_feature_specs({"user": feature("user", table_spec=small)}).tables["users"]
+    assert (users.rows, users.dim) == (1, 1)
 
 
 @pytest.mark.parametrize("name", [3, ""])

@@ -99,8 +99,8 @@ def test_any_number_of_examples_is_served_as_the_model_computes_each(
 
     (result,) = answer_to(tmp_path / "bundles", "rank", body)["results"]
 
-    found = result["heads"][head]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    actual = result["heads"][head]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

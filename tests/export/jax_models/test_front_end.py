@@ -153,13 +153,13 @@ def save(folder: Path, tree: Any) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("jax")
-    (made / "model.py").write_text(MODEL)
-    (made / "shapes.json").write_text(json.dumps(SHAPES))
-    held = parameters()
+    root = tmp_path_factory.mktemp("jax")
+    (root / "model.py").write_text(MODEL)
+    (root / "shapes.json").write_text(json.dumps(SHAPES))
+    stored = parameters()
     moments = {"0": {"mu": parameters(4), "nu": parameters(5)}}
-    save(made, {"params": held, "opt_state": moments, "step": np.int32(7)})
-    return made
+    save(root, {"params": stored, "opt_state": moments, "step": np.int32(7)})
+    return root
 
 
 def job_of(**changes: Any) -> ExportJob:
@@ -271,29 +271,31 @@ def test_tables_and_rules_of_ids_are_found(published: Manifest) -> None:
 
 
 def test_towers_in_both_forms_give_what_jax_gives(folder: Path, published: Manifest) -> None:
-    held = parameters()
+    stored = parameters()
     users = np.array([5, 59], np.int32)
     genres = np.array([[1, 2, 0], [-1, 8, 3]], np.int32)
     ages = np.array([0.5, -1.5], np.float32)
-    wanted = expected(held, users, genres, ages)
+    wanted = expected(stored, users, genres, ages)
     tower = published.towers["query"]
-    given = {
-        "user": held["users"][users],
-        "genres": held["genres"][genres],
+    activations = {
+        "user": stored["users"][users],
+        "genres": stored["genres"][genres],
         "age": ages,
         "ids": genres,
     }
     assert {form.kind for form in tower.forms} == {"saved_model", "litert"}
     for form in tower.forms:
-        one = tower.model_copy(update={"forms": (form,)})
-        opened = open_tower(folder / "bundles" / "plain" / "1", one, "f32")
+        one_form = tower.model_copy(update={"forms": (form,)})
+        opened = open_tower(folder / "bundles" / "plain" / "1", one_form, "f32")
         inputs = {
-            each.name: given["ids" if each.dtype == "int32" else each.sources[0].partition("@")[0]]
-            for each in tower.inputs
+            tensor.name: activations[
+                "ids" if tensor.dtype == "int32" else tensor.sources[0].partition("@")[0]
+            ]
+            for tensor in tower.inputs
         }
-        found = opened.run(inputs)
-        np.testing.assert_allclose(found["vector"], wanted, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found["first"], wanted[:, 0], rtol=1e-5, atol=1e-6)
+        outputs = opened.run(inputs)
+        np.testing.assert_allclose(outputs["vector"], wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(outputs["first"], wanted[:, 0], rtol=1e-5, atol=1e-6)
 
 
 def test_lists_are_padded_and_cut_as_in_training_for_lookups_and_masks_alike(
@@ -303,7 +305,7 @@ def test_lists_are_padded_and_cut_as_in_training_for_lookups_and_masks_alike(
     trained = np.array([[0, 0, 4], [0, 0, 0], [3, 4, 5], [6, 0, 7]])
     users = np.array([5, 59, 0, 7])
     ages = np.array([0.5, -1.5, 0.0, 1.0], np.float32)
-    values = np.array([genre for each in lists for genre in each])
+    values = np.array([genre for genres in lists for genre in genres])
     columns = {
         "user": Column(users),
         "genres": Column(values, np.cumsum([0, *map(len, lists)])),
@@ -312,21 +314,21 @@ def test_lists_are_padded_and_cut_as_in_training_for_lookups_and_masks_alike(
     root = folder / "bundles" / "plain" / "1"
     tower = published.towers["query"]
     with closing(open_features(root, published)) as features:
-        found = features.activations(published.features, columns, len(lists))
+        activations = features.activations(published.features, columns, len(lists))
         fitted = features.fit(columns, len(lists))
-    taken = {name: activation.values for name, activation in found.items()}
-    vectors = open_tower(root, tower, "f32").run(tower_inputs(tower.inputs, taken, len(lists)))
+    inputs = {name: activation.values for name, activation in activations.items()}
+    vectors = open_tower(root, tower, "f32").run(tower_inputs(tower.inputs, inputs, len(lists)))
     wanted = expected(parameters(), users, trained, ages)
     np.testing.assert_allclose(vectors["vector"], wanted, rtol=1e-5, atol=1e-6)
     assert (fitted.cut, fitted.padded) == ({"genres": 1}, {"genres": 2})
 
 
-def expected(held: dict[str, Any], users: Any, genres: Any, ages: Any) -> Any:
+def expected(stored: dict[str, Any], users: Any, genres: Any, ages: Any) -> Any:
     """The model in NumPy."""
     mask = (genres != 0)[..., np.newaxis]
-    liked = (held["genres"][genres] * mask).sum(1) / np.maximum(mask.sum(1), 1)
-    x = np.concatenate([held["users"][users], liked, ages[:, np.newaxis]], axis=1)
-    return np.tanh(x @ held["layers"][0]["w"] + held["layers"][0]["b"])
+    liked = (stored["genres"][genres] * mask).sum(1) / np.maximum(mask.sum(1), 1)
+    x = np.concatenate([stored["users"][users], liked, ages[:, np.newaxis]], axis=1)
+    return np.tanh(x @ stored["layers"][0]["w"] + stored["layers"][0]["b"])
 
 
 def test_operation_that_is_evaluated_wrongly_is_not_published(
@@ -482,11 +484,11 @@ def test_narrower_rows_are_written_and_measured(folder: Path, dtype: str, larges
     manifest = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True))).manifest
     assert {table.dtype for table in manifest.tables.values()} == {dtype}
 
-    held = parameters()
+    stored = parameters()
     bundle = folder / "bundles" / f"narrow_{dtype}" / "1"
     for name, table in manifest.tables.items():
-        found = TableReader(bundle, table).gather(np.arange(table.rows))
-        error = np.abs(found - held[name]).max()
+        rows = TableReader(bundle, table).gather(np.arange(table.rows))
+        error = np.abs(rows - stored[name]).max()
         assert 0 < error <= largest
 
 

@@ -170,12 +170,12 @@ def test_calls_are_the_functions_by_their_names_and_nothing_else(tmp_path: Path)
         _ = calls.other
     model.variables["w"].assign(np.arange(6, dtype=np.float32).reshape(2, 3))
     model.variables["b"].assign([1.0, 2.0, 3.0])
-    sent = {"x": tf.constant([[1.0, 2.0], [0.0, 0.0]]), "id": tf.constant([4, 5])}
+    inputs = {"x": tf.constant([[1.0, 2.0], [0.0, 0.0]]), "id": tf.constant([4, 5])}
     score = calls.score.with_call(Call("score", ("x", "id")))
-    assert score(sent).numpy().tolist() == [[7, 11, 15], [1, 2, 3]]
-    found = calls.with_call(Call("total", ("x", "id")))(sent)
-    assert found["total"].numpy().tolist() == [33, 6]
-    assert found["ids"].numpy().tolist() == [5, 6]
+    assert score(inputs).numpy().tolist() == [[7, 11, 15], [1, 2, 3]]
+    outputs = calls.with_call(Call("total", ("x", "id")))(inputs)
+    assert outputs["total"].numpy().tolist() == [33, 6]
+    assert outputs["ids"].numpy().tolist() == [5, 6]
 
 
 def test_dict_among_arguments_is_passed_on_in_the_order_of_its_keys(tmp_path: Path) -> None:
@@ -183,16 +183,16 @@ def test_dict_among_arguments_is_passed_on_in_the_order_of_its_keys(tmp_path: Pa
     order = "lambda parameters, features: jnp.stack([*features.values()], 1)"
     model = functions_of(tmp_path, f"(SHAPES, {order})", call="")
     call = Call("", ("x", "y"), ({"b": "x", "a": "y"},))
-    found = Calls(model).with_call(call)({"x": tf.constant([1.0]), "y": tf.constant([2.0])})
-    assert found.numpy().tolist() == [[2, 1]]
+    result = Calls(model).with_call(call)({"x": tf.constant([1.0]), "y": tf.constant([2.0])})
+    assert result.numpy().tolist() == [[2, 1]]
 
 
 def test_call_of_the_only_function_is_that_of_the_model(tmp_path: Path) -> None:
     model = functions_of(tmp_path, "(SHAPES, score)", call="")
     model.variables["w"].assign(tf.ones([2, 3]))
     model.variables["b"].assign(tf.zeros([3]))
-    found = Calls(model).with_call(Call("", ("x",)))({"x": tf.constant([[1.0, 2.0]])})
-    assert found.numpy().tolist() == [[3, 3, 3]]
+    result = Calls(model).with_call(Call("", ("x",)))({"x": tf.constant([[1.0, 2.0]])})
+    assert result.numpy().tolist() == [[3, 3, 3]]
 
 
 def test_input_that_is_no_array_is_rejected(tmp_path: Path) -> None:

@@ -26,27 +26,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from tests.models import jax_tpu_embedding_ranker as trained
 
-    made = tmp_path_factory.mktemp("package")
-    ranker.write(made)
+    root = tmp_path_factory.mktemp("package")
+    ranker.write(root)
     cores = ranker.CORES // trained.DEVICES
     layout = embedding.create_proto_from_feature_specs(
         trained.feature_specs(), trained.DEVICES, cores
     )
-    (made / "layout.textproto").write_text(text_format.MessageToString(layout))
-    return made
+    (root / "layout.textproto").write_text(text_format.MessageToString(layout))
+    return root
 
 
 def test_prepared_specifications_have_the_places_of_the_stacks() -> None:
     from tests.models import jax_tpu_embedding_ranker as trained
 
-    found = read_feature_specs(trained.feature_specs()).tables
-    assert found.keys() == ranker.TABLES.keys()
+    tables = read_feature_specs(trained.feature_specs()).tables
+    assert tables.keys() == ranker.TABLES.keys()
     for name, table in ranker.TABLES.items():
-        rows = sum(each.padded_rows for each in ranker.TABLES.values() if each.stack == table.stack)
-        place = StackPosition(table.stack, rows, table.padded_rows, table.offset, table.rotation)
-        assert found[name].stack_position == place
-        assert (found[name].rows, found[name].dim) == (table.rows, table.dim)
-        assert found[name].combiner == table.combiner
+        rows = sum(
+            stacked.padded_rows
+            for stacked in ranker.TABLES.values()
+            if stacked.stack == table.stack
+        )
+        position = StackPosition(table.stack, rows, table.padded_rows, table.offset, table.rotation)
+        assert tables[name].stack_position == position
+        assert (tables[name].rows, tables[name].dim) == (table.rows, table.dim)
+        assert tables[name].combiner == table.combiner
 
 
 @pytest.mark.parametrize("factory", ["build", "build_linen", "build_nnx"])

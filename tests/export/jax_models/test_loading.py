@@ -30,10 +30,10 @@ def test_jax_runs_on_cpus_unless_the_environment_says_otherwise(
 ) -> None:
     pytest.importorskip("jax")
     code = "from export.jax_models.loading import jax; print(jax.config.jax_platforms or '')"
-    others = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**others, **stated},
+        env={**environment, **stated},
         capture_output=True,
         text=True,
         check=True,

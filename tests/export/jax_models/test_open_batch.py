@@ -128,9 +128,9 @@ def check_opened(
         return {name: function(*values) for name, function in functions.items()}
 
     expected = in_own_batch(every, *arrays, positions=positions)
-    found = with_opened_batch(every, BATCH, positions, *arrays)
-    for name, one, other in zip(sorted(functions), found, expected, strict=True):
-        assert_close(one, other, name)
+    results = with_opened_batch(every, BATCH, positions, *arrays)
+    for name, result, expected_result in zip(sorted(functions), results, expected, strict=True):
+        assert_close(result, expected_result, name)
 
 
 @pytest.mark.parametrize("examples", [1, 4])
@@ -144,13 +144,13 @@ def test_ids_of_each_example_are_looked_up_as_in_the_fixed_batch() -> None:
 
 
 def test_several_entries_of_an_example_stay_together() -> None:
-    def function(words: Any, own: Any) -> Any:
-        chosen = jnp.take_along_axis(words.reshape(BATCH, 12), own, axis=1)
+    def function(words: Any, own_ids: Any) -> Any:
+        chosen = jnp.take_along_axis(words.reshape(BATCH, 12), own_ids, axis=1)
         return jnp.concatenate([words.reshape(BATCH, -1), chosen], 1)
 
     words = RANDOM.normal(size=(4 * 3, 4)).astype(np.float32)
-    own = np.array([[3], [0], [11], [5]], np.int32)
-    check_opened({"function": function}, words, own, positions=(3, 1))
+    positions_of_own = np.array([[3], [0], [11], [5]], np.int32)
+    check_opened({"function": function}, words, positions_of_own, positions=(3, 1))
 
 
 def loop(x: Any) -> Any:

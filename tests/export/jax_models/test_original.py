@@ -48,8 +48,10 @@ def partitioned(
 ) -> PartitionedModel:
     (folder / "model.py").write_text(code)
     write_item(folder / "checkpoint", {**WEIGHTS, **(leaves or {})})
-    place = {"factory": "model.py:build", "table_threshold": 0}
-    job = recipe("model.py:build", INPUTS, TOWERS, {"code": place, "checkpoint": PATH, **sections})
+    code_section = {"factory": "model.py:build", "table_threshold": 0}
+    job = recipe(
+        "model.py:build", INPUTS, TOWERS, {"code": code_section, "checkpoint": PATH, **sections}
+    )
     return JaxFrontEnd().partition(job, folder, open_checkpoint(folder / "checkpoint"))
 
 
@@ -60,8 +62,8 @@ def test_table_and_weights_are_found_by_their_paths(tmp_path: Path) -> None:
     model = partitioned(tmp_path)
     (table,) = model.spec.tables.values()
     assert (table.rows, table.dim) == (6, 2)
-    found = model.original.find_tables().table(table.name)
-    assert (found.key, found.rows, found.dim) == ("params.users", 6, 2)
+    stored_table = model.original.find_tables().table(table.name)
+    assert (stored_table.key, stored_table.rows, stored_table.dim) == ("params.users", 6, 2)
     (variable,) = model.towers[0].variables
     assert [key for _, key in model.original.find_weights([variable])] == ["params.w"]
     assert variable.is_initialized()
@@ -70,14 +72,14 @@ def test_table_and_weights_are_found_by_their_paths(tmp_path: Path) -> None:
 
 
 def test_table_is_found_by_its_stated_key(tmp_path: Path) -> None:
-    other = {"other": np.ones((6, 2), np.float32)}
-    model = partitioned(tmp_path, other, tables={"users": {"key": "other"}})
+    unrelated = {"other": np.ones((6, 2), np.float32)}
+    model = partitioned(tmp_path, unrelated, tables={"users": {"key": "other"}})
     assert model.original.find_tables().table("users").key == "other"
 
 
 def test_table_of_another_size_is_rejected(tmp_path: Path) -> None:
-    other = {"other": np.ones((7, 2), np.float32)}
-    model = partitioned(tmp_path, other, tables={"users": {"key": "other"}})
+    unrelated = {"other": np.ones((7, 2), np.float32)}
+    model = partitioned(tmp_path, unrelated, tables={"users": {"key": "other"}})
     with pytest.raises((CheckpointError, NotConvertible), match=r"table 'users' is \[6, 2\] in"):
         model.original.find_tables()
 
@@ -86,16 +88,16 @@ def test_table_of_another_size_is_rejected(tmp_path: Path) -> None:
 def test_matrices_that_the_model_lacks_are_noted(
     count: int, more: str | None, tmp_path: Path
 ) -> None:
-    others = {f"params.m{number}": np.ones((2, 2), np.float32) for number in range(count)}
-    original = partitioned(tmp_path, others).original
-    notes = original.note_unmatched_weights([*WEIGHTS, *others])
+    matrices = {f"params.m{number}": np.ones((2, 2), np.float32) for number in range(count)}
+    original = partitioned(tmp_path, matrices).original
+    notes = original.note_unmatched_weights([*WEIGHTS, *matrices])
     if more is None:
         assert notes == ()
         return
     (note,) = notes
-    shown = ", ".join(f"params.m{number} [2, 2]" for number in range(5))
+    listed = ", ".join(f"params.m{number} [2, 2]" for number in range(5))
     assert note.startswith(
-        f"checkpoint checkpoint also holds {shown}{more}, which the model code lacks; if they"
+        f"checkpoint checkpoint also holds {listed}{more}, which the model code lacks; if they"
     )
 
 

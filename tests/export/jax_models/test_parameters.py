@@ -27,16 +27,16 @@ PATHS = ("bias", "users/table")
 
 
 def stored(
-    folder: Path, *keys: str, object_path: str = "", others: Mapping[str, Any] | None = None
+    folder: Path, *keys: str, object_path: str = "", extra_arrays: Mapping[str, Any] | None = None
 ) -> StoredParameters:
     """Writes a checkpoint that has an array at each key, of the size that its name has in the
     model, and finds the model's parameters in it.
     """
     leaves: dict[str, Any] = {}
-    for place, key in enumerate(keys):
+    for index, key in enumerate(keys):
         size = (4, 2) if "table" in key else (3,)
-        leaves[key] = np.full(size, place, np.float32)
-    write_item(folder / "checkpoint", {**leaves, **(others or {})})
+        leaves[key] = np.full(size, index, np.float32)
+    write_item(folder / "checkpoint", {**leaves, **(extra_arrays or {})})
     tree = {"users": shapes(table=(4, 2)), **shapes(bias=(3,))}
     checkpoint = open_checkpoint(folder / "checkpoint")
     return StoredParameters(JaxFunctions(tree, {}), checkpoint, object_path)
@@ -56,15 +56,15 @@ def stored(
 def test_parameters_begin_where_most_of_them_are(
     keys: tuple[str, ...], beginning: str, tmp_path: Path
 ) -> None:
-    found = stored(tmp_path, *keys)
-    assert found.beginning == beginning
-    places = {key.removesuffix(".value"): place for place, key in enumerate(keys)}
+    parameters = stored(tmp_path, *keys)
+    assert parameters.beginning == beginning
+    index_of = {key.removesuffix(".value"): index for index, key in enumerate(keys)}
     for path in PATHS:
         dotted = path.replace("/", ".")
-        wanted = places[f"{beginning}.{dotted}" if beginning else dotted]
-        assert found.key(path) == keys[wanted]
-        assert set(found.read(path).reshape(-1)) == {wanted}
-    assert found.find(PATHS) == {path: found.key(path) for path in PATHS}
+        wanted = index_of[f"{beginning}.{dotted}" if beginning else dotted]
+        assert parameters.key(path) == keys[wanted]
+        assert set(parameters.read(path).reshape(-1)) == {wanted}
+    assert parameters.find(PATHS) == {path: parameters.key(path) for path in PATHS}
 
 
 @pytest.mark.parametrize(
@@ -87,32 +87,32 @@ def test_state_of_an_optimizer_holds_no_parameters(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("object_path", ["ema.params", "ema/params", "/ema/params/", "ema..params"])
 def test_object_path_tells_where_parameters_begin(object_path: str, tmp_path: Path) -> None:
     keys = ("ema.params.users.table", "ema.params.bias", "params.users.table", "params.bias")
-    found = stored(tmp_path, *keys, object_path=object_path)
-    assert found.beginning == "ema.params"
-    assert found.key("bias") == "ema.params.bias"
+    parameters = stored(tmp_path, *keys, object_path=object_path)
+    assert parameters.beginning == "ema.params"
+    assert parameters.key("bias") == "ema.params.bias"
 
 
 def test_parameters_in_several_places_are_rejected_with_the_first_four(tmp_path: Path) -> None:
-    keys = tuple(f"p{place}.{name}" for place in range(5) for name in ("users.table", "bias"))
-    found = stored(tmp_path, *keys, "few.bias")
+    keys = tuple(f"p{number}.{name}" for number in range(5) for name in ("users.table", "bias"))
+    parameters = stored(tmp_path, *keys, "few.bias")
     with pytest.raises(CheckpointError) as caught:
-        found.find(PATHS)
+        parameters.find(PATHS)
     assert "under several paths: 'p0' or 'p1' or 'p2' or 'p3'; write the one" in str(caught.value)
 
 
 def test_array_of_another_shape_is_not_the_parameter(tmp_path: Path) -> None:
-    others = {"other.users.table": np.zeros((5, 2), np.float32)}
-    found = stored(tmp_path, "params.users.table", "other.bias", others=others)
+    extra_arrays = {"other.users.table": np.zeros((5, 2), np.float32)}
+    parameters = stored(tmp_path, "params.users.table", "other.bias", extra_arrays=extra_arrays)
     # Each place holds one of the two.
     with pytest.raises(CheckpointError, match="'other' or 'params'"):
-        found.find(PATHS)
+        parameters.find(PATHS)
 
 
 def test_parameters_that_are_missing_or_differ_are_named(tmp_path: Path) -> None:
-    others = {"params.users.table": np.zeros((5, 2), np.float16)}
-    found = stored(tmp_path, others=others, object_path="params")
+    extra_arrays = {"params.users.table": np.zeros((5, 2), np.float16)}
+    parameters = stored(tmp_path, extra_arrays=extra_arrays, object_path="params")
     with pytest.raises(CheckpointError) as caught:
-        found.find(PATHS)
+        parameters.find(PATHS)
     message = str(caught.value)
     assert message.startswith(f"checkpoint {tmp_path / 'checkpoint'}: parameter bias [3] is not in")
     assert (
@@ -120,15 +120,15 @@ def test_parameters_that_are_missing_or_differ_are_named(tmp_path: Path) -> None
         "model code is not the one that was saved, or checkpoint.object_path ('params') is not "
         "where its parameters begin"
     ) in message
-    assert found.find([]) == {}
+    assert parameters.find([]) == {}
 
 
 @pytest.mark.parametrize("values", [np.zeros((4, 2), np.float16), np.zeros((2, 4), np.float32)])
 def test_parameter_of_another_dtype_or_shape_is_rejected(values: Any, tmp_path: Path) -> None:
-    found = stored(tmp_path, "params.bias", others={"params.users.table": values})
+    parameters = stored(tmp_path, "params.bias", extra_arrays={"params.users.table": values})
     with pytest.raises(CheckpointError, match=r"parameter users\.table is float32"):
-        found.read("users/table")
-    assert found.read("bias").tolist() == [0, 0, 0]
+        parameters.read("users/table")
+    assert parameters.read("bias").tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("count", "more"), [(5, ""), (6, " and 1 more"), (8, " and 3 more")])
@@ -136,38 +136,40 @@ def test_up_to_five_missing_parameters_are_named(count: int, more: str, tmp_path
     write_item(tmp_path / "checkpoint", {"other": np.zeros(2, np.float32)})
     sizes: dict[str, tuple[int, ...]] = {f"p{number}": (3,) for number in range(count)}
     model = JaxFunctions(shapes(**sizes), {})
-    found = StoredParameters(model, open_checkpoint(tmp_path / "checkpoint"), "")
+    parameters = StoredParameters(model, open_checkpoint(tmp_path / "checkpoint"), "")
     with pytest.raises(CheckpointError) as caught:
-        found.find(model.leaves)
+        parameters.find(model.leaves)
     message = str(caught.value)
     assert message.count("is not in the checkpoint") == 5
     assert f"parameter p4 [3] is not in the checkpoint{more}. The model code" in message
 
 
 def test_lists_without_names_are_told(tmp_path: Path) -> None:
-    lists = {f"0.{place}": np.zeros(2, np.float32) for place in range(2)}
+    lists = {f"0.{number}": np.zeros(2, np.float32) for number in range(2)}
     with pytest.raises(CheckpointError, match="It holds the parameters as lists"):
-        stored(tmp_path / "lists", others=lists).find(PATHS)
+        stored(tmp_path / "lists", extra_arrays=lists).find(PATHS)
     named = {**lists, "0.name": np.zeros(2, np.float32)}
     with pytest.raises(CheckpointError, match="The model code is not the one that was saved"):
-        stored(tmp_path / "named", others=named).find(PATHS)
+        stored(tmp_path / "named", extra_arrays=named).find(PATHS)
 
 
 def test_matrices_beside_the_parameters_are_unread(tmp_path: Path) -> None:
     matrix = np.zeros((2, 2), np.float32)
-    others = {
+    extra_arrays = {
         "params.more.kernel": matrix,
         "params.more.bias": np.zeros(2, np.float32),
         "ema.kernel": matrix,
         "paramsets.kernel": matrix,
         "params.a": matrix,
     }
-    found = stored(tmp_path, "params.users.table", "params.bias", others=others)
-    dense = ["params.users.table", "params.bias", *others]
-    assert list(found.unread(dense)) == ["params.a", "params.more.kernel"]
-    assert found.unread(["ema.kernel"]) == {}
+    parameters = stored(tmp_path, "params.users.table", "params.bias", extra_arrays=extra_arrays)
+    dense = ["params.users.table", "params.bias", *extra_arrays]
+    assert list(parameters.unread(dense)) == ["params.a", "params.more.kernel"]
+    assert parameters.unread(["ema.kernel"]) == {}
 
 
 def test_matrices_beside_parameters_without_a_name_are_unread(tmp_path: Path) -> None:
-    found = stored(tmp_path, "users.table", "bias", others={"kernel": np.zeros((2, 2), np.float32)})
-    assert list(found.unread(["kernel", "bias"])) == ["kernel"]
+    parameters = stored(
+        tmp_path, "users.table", "bias", extra_arrays={"kernel": np.zeros((2, 2), np.float32)}
+    )
+    assert list(parameters.unread(["kernel", "bias"])) == ["kernel"]

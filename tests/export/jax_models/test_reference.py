@@ -1,4 +1,4 @@
-"""The original model as JAX runs it, over rows that are read when it asks for them."""
+"""The original model as JAX runs it, over rows that are read when it needs them."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ INPUTS = {
 ROWS = 1_000_000_000
 
 
-def tower(call: str, *taken: str, **keys: str | int | None) -> TowerSpec:
+def tower(call: str, *inputs: str, **keys: str | int | None) -> TowerSpec:
     return TowerSpec(
         name=call,
         role="query",
-        call=Call(call, taken),
+        call=Call(call, inputs),
         keys=keys,
         inputs=(),
         outputs=(),
@@ -159,19 +159,19 @@ def given() -> tuple[ReferenceInputs, list[list[int]]]:
 
 def run(reference: JaxReference, *towers: TowerSpec) -> tuple[dict[str, Any], list[list[int]]]:
     inputs, read = given()
-    model = ModelSpec({}, {}, {each.name: each for each in towers})
-    found = reference.run(model, inputs).results
+    model = ModelSpec({}, {}, {spec.name: spec for spec in towers})
+    results = reference.run(model, inputs).results
     return {
         name: {output: value.tolist() for output, value in outputs.items()}
-        for name, outputs in found.items()
+        for name, outputs in results.items()
     }, read
 
 
 def test_rows_are_read_as_the_model_asks_for_them(reference: JaxReference) -> None:
-    found, read = run(reference, tower("score", "user", "age", out="score", vector="rows"))
+    results, read = run(reference, tower("score", "user", "age", out="score", vector="rows"))
     last = 999_999_999
     rows = [[3, 2], [last % 7, -last % 5], [3, 2]]
-    assert found == {
+    assert results == {
         "score": {
             "out": [a + 10 * b + age for (a, b), age in zip(rows, (0.5, 0.25, 0), strict=True)],
             "vector": rows,
@@ -181,27 +181,29 @@ def test_rows_are_read_as_the_model_asks_for_them(reference: JaxReference) -> No
 
 
 def test_lookup_inside_of_another_computation_is_read(reference: JaxReference) -> None:
-    found, read = run(reference, tower("nested", "liked", result=None))
+    results, read = run(reference, tower("nested", "liked", result=None))
     first = [1 + 2, 3 + 4, 5 + 6]
     second = [4 + 3, 2 + 1, 0 + 4]
-    assert found == {"nested": {"result": [a + 10 * b for a, b in zip(first, second, strict=True)]}}
+    assert results == {
+        "nested": {"result": [a + 10 * b for a, b in zip(first, second, strict=True)]}
+    }
     assert read == [[1, 2, 3, 4, 5, 6]]
 
 
 def test_towers_of_one_call_run_it_once(reference: JaxReference) -> None:
-    taken = ("user", "age")
-    one = tower("score", *taken, out="score")
-    other = TowerSpec(
+    names = ("user", "age")
+    score_tower = tower("score", *names, out="score")
+    second_tower = TowerSpec(
         name="other",
         role="query",
-        call=Call("score", taken),
+        call=Call("score", names),
         keys={"vector": "rows"},
         inputs=(),
         outputs=(),
         result="vector",
     )
-    found, read = run(reference, one, other)
-    assert set(found) == {"score", "other"}
+    results, read = run(reference, score_tower, second_tower)
+    assert set(results) == {"score", "other"}
     assert len(read) == 1
 
 
@@ -228,10 +230,10 @@ def test_fixed_batch_is_filled_up_with_the_first_example(
     columns = {"liked": Column(liked), "age": Column(age)}
     inputs = ReferenceInputs(examples, columns, {}, given()[0].read_rows)
 
-    found = own_batch.run(ModelSpec({}, {}, {called.name: called}), inputs).results[called.name]
+    outputs = own_batch.run(ModelSpec({}, {}, {called.name: called}), inputs).results[called.name]
 
-    assert found["own"].tolist() == (liked[1::2] + age).tolist()
-    assert found["sum"].tolist() == sums
+    assert outputs["own"].tolist() == (liked[1::2] + age).tolist()
+    assert outputs["sum"].tolist() == sums
 
 
 def test_parameter_that_the_checkpoint_lacks_matters_where_it_is_read(
@@ -249,8 +251,8 @@ def test_activations_are_combined_rows(tmp_path: Path) -> None:
     columns = {"user": bags}
     specified = ReferenceInputs(3, columns, {}, inputs.read_rows)
     model = ModelSpec({}, {}, {"score": tower("score", "user", result=None)})
-    found = reference.run(model, specified).results["score"]["result"]
+    actual = reference.run(model, specified).results["score"]["result"]
     # Rows [1, 4], [2, 3] and [3, 2].
-    assert found.tolist() == [1 + 2 + 10 * (4 + 3), 0, 3 + 10 * 2]
-    assert found.dtype == np.float32
+    assert actual.tolist() == [1 + 2 + 10 * (4 + 3), 0, 3 + 10 * 2]
+    assert actual.dtype == np.float32
     assert read == [[1, 2, 3]]

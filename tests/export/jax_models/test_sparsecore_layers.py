@@ -199,12 +199,12 @@ def forget_library() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ranker.write(tmp_path, more=MODEL)
     write_library(tmp_path)
-    known = {name: module for name, module in sys.modules.items() if name.startswith(PACKAGE)}
+    modules = {name: module for name, module in sys.modules.items() if name.startswith(PACKAGE)}
     forget_library()
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     forget_library()
-    sys.modules.update(known)
+    sys.modules.update(modules)
 
 
 def job_of(factory: str, **changes: Any) -> ExportJob:
@@ -224,7 +224,7 @@ def test_layer_is_given_activations(folder: Path, factory: str) -> None:
     prepared = bundle_job.prepare(job_of(factory), folder, ExportSettings())
     bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
     page = read_manifest(folder / "bundles" / "ranker" / "1")
-    sources = {one for each in page.towers["ranking"].inputs for one in each.sources}
+    sources = {source for tensor in page.towers["ranking"].inputs for source in tensor.sources}
     assert sources == {*ranker.FEATURES, "dense"}
     assert set(page.tables) == set(ranker.TABLES)
 

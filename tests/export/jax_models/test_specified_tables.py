@@ -58,9 +58,9 @@ def build_alone():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("specified")
-    ranker.write(made, prepared=True, more=MORE)
-    return made
+    root = tmp_path_factory.mktemp("specified")
+    ranker.write(root, prepared=True, more=MORE)
+    return root
 
 
 def job_of(factory: str = "build", **changes: Any) -> ExportJob:
@@ -91,8 +91,8 @@ def test_accepted_specifications_give_the_rows_of_the_stacks(folder: Path) -> No
     directory = folder / "bundles" / "accepted" / "1"
     published = read_manifest(directory).tables
     for name, rows in ranker.tables().items():
-        found = TableReader(directory, published[name]).gather(np.arange(len(rows)))
-        np.testing.assert_array_equal(found, rows, name)
+        actual = TableReader(directory, published[name]).gather(np.arange(len(rows)))
+        np.testing.assert_array_equal(actual, rows, name)
 
 
 def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_layouts_are_derived_from_ids_that_occur_in_training(
     directory = tmp_path / "bundles" / "ranker" / "1"
     published = read_manifest(directory)
     for name, rows in ranker.tables().items():
-        found = TableReader(directory, published.tables[name]).gather(np.arange(len(rows)))
-        np.testing.assert_array_equal(found, rows, name)
+        actual = TableReader(directory, published.tables[name]).gather(np.arange(len(rows)))
+        np.testing.assert_array_equal(actual, rows, name)
         check = published.verification.tables[name]
         assert (check.stated_layout, published.tables[name].source.stated) == ("derived", False)
         assert check.trained_ids is not None

@@ -32,9 +32,9 @@ def specs_of(
     """Returns the ranker's specifications; of a table, `changes` replace its place's fields."""
     tables = ranker.table_specs(prepared)
     for name, changed in changes.items():
-        place = dict(changed)
-        stack_rows = place.pop("stack_vocab_size", None)
-        tables[name]["setting_in_stack"].update(place)
+        fields = dict(changed)
+        stack_rows = fields.pop("stack_vocab_size", None)
+        tables[name]["setting_in_stack"].update(fields)
         if stack_rows is not None:
             tables[name]["stacked_table_spec"] = {"stack_vocab_size": stack_rows}
     return read_feature_specs(
@@ -69,7 +69,7 @@ def test_table_is_where_its_specification_places_it(name: str, checkpoint: Check
 
 
 def stated(**changes: Any) -> StatedTable:
-    place = {
+    fields = {
         "key": "embedding.movies_users.table",
         "kind": "sparse_core",
         "rows": 100,
@@ -79,7 +79,7 @@ def stated(**changes: Any) -> StatedTable:
         "offset": 16,
         "rotation": 4,
     }
-    return StatedTable(**{**place, **changes})
+    return StatedTable(**{**fields, **changes})
 
 
 def test_table_is_found_where_a_layout_states_it(checkpoint: Checkpoint) -> None:
@@ -139,9 +139,9 @@ def test_checkpoint_without_stacks_is_told(tmp_path: Path) -> None:
 def test_stack_that_is_there_twice_is_rejected(tmp_path: Path) -> None:
     stack = ranker.stacks(ranker.tables())["movies_users"]
     leaves = {}
-    for place in ("a", "b"):
-        leaves[f"{place}.movies_users.table"] = stack
-        leaves[f"{place}.movies_users.slot.0"] = np.zeros_like(stack)
+    for branch in ("a", "b"):
+        leaves[f"{branch}.movies_users.table"] = stack
+        leaves[f"{branch}.movies_users.slot.0"] = np.zeros_like(stack)
     write_item(tmp_path / "checkpoint", leaves)
     message = rejected(specs_of(), open_checkpoint(tmp_path / "checkpoint"))
     assert "is in stack 'movies_users', which the checkpoint has several times: a.mov" in message

@@ -62,15 +62,15 @@ def test_table_of_two_terabytes_is_traced() -> None:
     def function(parameters: Any, inputs: Any) -> Any:
         return parameters["table"][inputs["x"]]
 
-    found = traced(function, [None], tf.int32, rows=2 * 10**9, dim=256)
-    assert found.jaxpr.in_avals[0].size * 4 > 2e12
-    assert found.jaxpr.out_avals[0].shape[1:] == (256,)
+    traced_function = traced(function, [None], tf.int32, rows=2 * 10**9, dim=256)
+    assert traced_function.jaxpr.in_avals[0].size * 4 > 2e12
+    assert traced_function.jaxpr.out_avals[0].shape[1:] == (256,)
 
 
 def test_wide_ids_are_kept_with_x64() -> None:
     with jax.enable_x64(True):
-        (found,) = evaluated(lambda x: x + 1, np.array([2**40], np.int64))
-    assert found.tolist() == [2**40 + 1]
+        (actual,) = evaluated(lambda x: x + 1, np.array([2**40], np.int64))
+    assert actual.tolist() == [2**40 + 1]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_input_of_64_bits_is_rejected_with_the_narrow_dtype(dtype: Any, narrow: 
 
 
 def test_trace_takes_the_batch_and_sizes_of_each_input() -> None:
-    found = traced(lambda p, inputs: {"y": inputs["x"] @ p["table"].T}, [None, 4])
-    (table, given) = found.jaxpr.in_avals
+    traced_function = traced(lambda p, inputs: {"y": inputs["x"] @ p["table"].T}, [None, 4])
+    (table, x) = traced_function.jaxpr.in_avals
     assert table.shape == (10, 4)
-    assert str(given.shape) == "(b, 4)"
-    assert str(found.jaxpr.out_avals[0].shape) == "(b, 10)"
-    assert jax.tree.unflatten(found.structure, [7]) == {"y": 7}
+    assert str(x.shape) == "(b, 4)"
+    assert str(traced_function.jaxpr.out_avals[0].shape) == "(b, 10)"
+    assert jax.tree.unflatten(traced_function.structure, [7]) == {"y": 7}

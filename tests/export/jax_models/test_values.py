@@ -31,7 +31,7 @@ def test_size_of_the_batch_is_a_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "known"),
+    ("shape", "static_sizes"),
     [
         ((2, 6), [2, 6]),
         ((BATCH, 4), [None, 4]),
@@ -40,17 +40,17 @@ def test_size_of_the_batch_is_a_tensor() -> None:
     ],
 )
 def test_reshape_keeps_the_sizes_that_are_known(
-    shape: tuple[Any, ...], known: list[int | None]
+    shape: tuple[Any, ...], static_sizes: list[int | None]
 ) -> None:
     spec = tf.TensorSpec([None], tf.float32)
     reshaped = tf.function(
         lambda values: SIZES.reshape(values, shape), input_signature=[spec], autograph=False
     )
     graph = reshaped.get_concrete_function()
-    assert graph.outputs[0].shape.as_list() == known
-    found = graph(tf.range(12.0)).numpy()
-    assert found.shape == tuple(3 if size is None else size for size in known)
-    assert found.reshape(-1).tolist() == list(range(12))
+    assert graph.outputs[0].shape.as_list() == static_sizes
+    actual = graph(tf.range(12.0)).numpy()
+    assert actual.shape == tuple(3 if size is None else size for size in static_sizes)
+    assert actual.reshape(-1).tolist() == list(range(12))
 
 
 def test_reshape_to_two_open_sizes_or_to_nothing() -> None:
@@ -59,7 +59,7 @@ def test_reshape_to_two_open_sizes_or_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "shape", "expected"),
+    ("tensor_shape", "shape", "expected"),
     [
         ((1, 2), (BATCH, 2), (3, 2)),
         ((3, 2), (BATCH, 2), (3, 2)),
@@ -71,20 +71,20 @@ def test_reshape_to_two_open_sizes_or_to_nothing() -> None:
     ],
 )
 def test_value_is_repeated_to_its_whole_shape(
-    held: tuple[int, ...], shape: tuple[Any, ...], expected: tuple[int, ...]
+    tensor_shape: tuple[int, ...], shape: tuple[Any, ...], expected: tuple[int, ...]
 ) -> None:
-    tensor = tf.ones(held)
-    found = SIZES.full(Value(shape, tensor))
-    assert found.shape == expected
-    assert (found is tensor) is (held == expected)
+    tensor = tf.ones(tensor_shape)
+    actual = SIZES.full(Value(shape, tensor))
+    assert actual.shape == expected
+    assert (actual is tensor) is (tensor_shape == expected)
 
 
 def test_value_tells_what_made_it() -> None:
-    one = constant(1)
-    added = Value((), tf.constant(2), computation=Computation("add", (one, one)))
-    assert added.arguments_of("add") == (one, one)
+    one_value = constant(1)
+    added = Value((), tf.constant(2), computation=Computation("add", (one_value, one_value)))
+    assert added.arguments_of("add") == (one_value, one_value)
     assert added.arguments_of("sub") == ()
-    assert one.arguments_of("add") == ()
+    assert one_value.arguments_of("add") == ()
 
 
 def test_constant_is_known_and_made_where_it_is_needed() -> None:

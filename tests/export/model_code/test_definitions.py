@@ -1,4 +1,4 @@
-"""What is taken of scripts and notebooks, and what is said of what is left."""
+"""The definitions of scripts and notebooks, and the reasons for what is left out."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_definition_is_taken(text: str, name: str, value: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("A = input()", "computes it at line 1: `A = input()`, which was left out"),
         ("A = input(\n  'how many?'\n)", "computes it at line 1: `A = input( ...`"),
@@ -90,12 +90,12 @@ def test_definition_is_taken(text: str, name: str, value: Any, tmp_path: Path) -
         ("class A: b = []\nA.b.append(input())", "changes it at line 2: `A.b.append(input())`"),
     ],
 )  # fmt: skip
-def test_what_a_file_computes_is_left_and_explained(text: str, why: str, tmp_path: Path) -> None:
+def test_what_a_file_computes_is_left_and_explained(text: str, reason: str, tmp_path: Path) -> None:
     module = definitions(write(tmp_path / "script.py", text))
     remedy = '; give its value as definitions("script.py", A=...)'
     with pytest.raises(AttributeError) as lacking:
         module.A  # noqa: B018
-    assert str(lacking.value).startswith(f"'A' is not defined: script.py {why}")
+    assert str(lacking.value).startswith(f"'A' is not defined: script.py {reason}")
     assert str(lacking.value).endswith(remedy)
     assert definitions(tmp_path / "script.py", A=7).A == 7
 
@@ -114,19 +114,19 @@ class Model:
 
 
 @pytest.mark.parametrize(
-    "place",
+    "metadata",
     [
-        {"place": "units = count"},
-        {"place": "def size(self, units=count): pass"},
+        {"metadata": "units = count"},
+        {"metadata": "def size(self, units=count): pass"},
         {"body": "count + 1"},
         {"called": "count * inputs"},
     ],
     ids=["class", "default", "build", "call"],
 )
 def test_name_that_was_left_is_told_where_it_is_needed_and_may_be_given(
-    place: dict[str, str], tmp_path: Path
+    metadata: dict[str, str], tmp_path: Path
 ) -> None:
-    parts = {"place": "pass", "body": "units", "called": "inputs", **place}
+    parts = {"place": "pass", "body": "units", "called": "inputs", **metadata}
     script = "import data_of_mine\ncount = data_of_mine.load()\n"
     write(tmp_path / "script.py", script + CLASS.format(**parts))
     with pytest.raises((UsageError, NameError)) as rejected:
@@ -175,9 +175,9 @@ def test_error_of_definitions_has_the_line_of_the_file(
     ],
 )
 def test_magics_of_a_notebook_are_ignored(cell: str, tmp_path: Path) -> None:
-    own = "class Model:\n  def __init__(self): raise ValueError(A)"
+    model = "class Model:\n  def __init__(self): raise ValueError(A)"
     first = "" if "A = " in cell else "A = 1"
-    write_notebook(tmp_path / "note.ipynb", [first, cell, own])
+    write_notebook(tmp_path / "note.ipynb", [first, cell, model])
     error = r"ValueError: 1 \(note\.ipynb, cell 3, line 2\)"
     with pytest.raises(NotConvertible, match=error):
         load_factory("note.ipynb:Model", tmp_path)()
@@ -185,8 +185,10 @@ def test_magics_of_a_notebook_are_ignored(cell: str, tmp_path: Path) -> None:
 
 def test_result_of_a_shell_command_is_left(tmp_path: Path) -> None:
     write_notebook(tmp_path / "note.ipynb", ["files = !ls\nclass A:\n  files = files\n"])
-    why = r"name 'files' is not defined: note.ipynb computes it at cell 1, line 1: `files = !ls`"
-    with pytest.raises(UsageError, match=why):
+    message = (
+        r"name 'files' is not defined: note.ipynb computes it at cell 1, line 1: `files = !ls`"
+    )
+    with pytest.raises(UsageError, match=message):
         load_factory("note.ipynb:A", tmp_path)
 
 

@@ -233,12 +233,12 @@ def test_attribute_error_of_a_hidden_package_names_it(tmp_path: Path) -> None:
     write(tmp_path / "export.py", "")
     write(tmp_path / "bundle" / "__init__.py", "")
     write(tmp_path / "model.py", "import export\nexport.layers\n")
-    told = (
+    message = (
         r"\Afactory model.py:build: importing it raised AttributeError: module 'export' has no "
         r"attribute 'layers'\. The model code imports 'export', which is a package of "
         r"rowcast itself and hides the user's own; rename the user's package\Z"
     )
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         load_factory("model.py:build", tmp_path)
 
 
@@ -382,12 +382,12 @@ def test_definitions_that_a_recipe_cannot_have_are_told(
 
 def test_function_of_a_file_that_trains_runs_with_definitions_alone(tmp_path: Path) -> None:
     write(tmp_path / "script.py", SCRIPT)
-    told = (
+    message = (
         r"importing it raised NameError: name 'load_data' is not defined \(script.py:15\)\. If the "
         r"file does more than define the model, write code.definitions = true: then only its "
         r"definitions run\Z"
     )
-    with pytest.raises(NotConvertible, match=told):
+    with pytest.raises(NotConvertible, match=message):
         load_factory("script.py:build", tmp_path)
     assert load_factory("script.py:build", tmp_path, only_definitions=True)() == [3]
 

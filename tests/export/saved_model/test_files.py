@@ -161,12 +161,12 @@ def test_link_to_a_file_that_is_gone_or_in_a_store_is_rejected_with_the_reason(
 
 
 def test_link_into_another_filesystem_is_rejected_with_the_cure(tmp_path: Path) -> None:
-    other = Path("/dev/shm")
-    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+    filesystem = Path("/dev/shm")
+    if not filesystem.is_dir() or filesystem.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("one filesystem only")
     checkpoint = checkpoint_of(tmp_path, TABLE)
     plan = plan_variables(
-        other / f"rowcast-{os.getpid()}",
+        filesystem / f"rowcast-{os.getpid()}",
         {"table_0": checkpoint.entries["big"]},
         BUDGET_BYTES,
         link=True,
@@ -204,18 +204,20 @@ def test_ranges_that_an_earlier_run_filled_are_copied_again_only_where_they_are_
         file.seek(2 * 96)  # the third task's
         file.write(b"damaged!")
 
-    # What is read of the checkpoint now is told by what arrives: its rows have other values.
+    # The rows of the checkpoint get other values, which show what is read now.
     (part,) = checkpoint.entries["big"].slices
-    other = (TABLE + 1).tobytes()
+    changed = (TABLE + 1).tobytes()
     before = os.stat(part.file)
     with Path(part.file).open("r+b") as file:
         file.seek(part.offset)
-        file.write(other)
+        file.write(changed)
     os.utime(part.file, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(CheckpointError, match="do not match their checksum"):
         Run(checkpoint, tmp_path / "out")
     expected = TABLE.tobytes()
-    assert first.plan.written_file.read_bytes() == expected[:192] + other[192:288] + expected[288:]
+    assert (
+        first.plan.written_file.read_bytes() == expected[:192] + changed[192:288] + expected[288:]
+    )
 
     # What did not match its checksum is copied again, though the range holds what was written.
     with Path(part.file).open("r+b") as file:

@@ -66,12 +66,12 @@ SHARED = tf.Variable([[2.0], [3.0]], name="shared")
 def tower(name: str, *features: str) -> TracedTower:
     """Returns a tower whose score is what all its features are together, times two weights."""
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        total = tf.add_n([given[feature] for feature in features])
+    def call(activations: Mapping[str, Any]) -> dict[str, Any]:
+        total = tf.add_n([activations[feature] for feature in features])
         return {"score": (total @ SHARED)[:, 0]}
 
-    made = tower_of(trace(call, **{feature: numbers(2) for feature in features}))
-    return replace(made, spec=replace(made.spec, name=name))
+    traced = tower_of(trace(call, **{feature: numbers(2) for feature in features}))
+    return replace(traced, spec=replace(traced.spec, name=name))
 
 
 def built(
@@ -81,13 +81,13 @@ def built(
     **output: str,
 ) -> InlineGraph:
     facts = {name: TableFacts(name, name, ROWS, 2) for name in TABLES}
-    specs = {each.name: each for each in features}
-    model = ModelSpec(facts, specs, {each.spec.name: each.spec for each in towers})
+    specs = {spec.name: spec for spec in features}
+    model = ModelSpec(facts, specs, {tower.spec.name: tower.spec for tower in towers})
     original: Any = None
     sections = {"output": {"root": "bundles", **output}}
     job = recipe("model.py:build", inputs, {"tower": {"role": "query"}}, sections)
     traced = PartitionedModel(model, towers, original)
-    entries = {name: each.entry for name, each in specs.items()}
+    entries = {name: spec.entry for name, spec in specs.items()}
     return build_graph(job, Path(), traced, entries, TABLES)
 
 
@@ -102,12 +102,12 @@ def graph() -> InlineGraph:
 
 def test_tables_of_a_stack_share_a_variable_and_towers_their_weights(graph: InlineGraph) -> None:
     assert graph.tables == {"table_0": "stack", "table_1": "own"}
-    held = {name: getattr(graph.module, name) for name in graph.tables}
-    assert [(each.shape.as_list(), each.dtype) for each in held.values()] == [
+    variables = {name: getattr(graph.module, name) for name in graph.tables}
+    assert [(variable.shape.as_list(), variable.dtype) for variable in variables.values()] == [
         ([8, 2], tf.bfloat16),
         ([5, 2], tf.float32),
     ]
-    assert not any(each.trainable for each in held.values())
+    assert not any(variable.trainable for variable in variables.values())
     assert list(graph.weights) == ["weight_0"]
     assert graph.module.weight_0 is graph.weights["weight_0"]
 
@@ -129,10 +129,10 @@ def test_signature_answers_lookups_from_the_variables(graph: InlineGraph) -> Non
     graph.module.table_1.assign(100 * values[:5])
     tags = tf.ragged.constant([[1, 2], []], tf.int64, row_splits_dtype=tf.int64)
     movies = tf.constant([3, 0], tf.int64)
-    found = graph.signatures["second"](movie=movies, tag=tags)
+    outputs = graph.signatures["second"](movie=movies, tag=tags)
     # Movies read rows [6, 7] and [0, 1]; tags the sum of [200, 300] and [400, 500].
     expected = [2 * (6 + 600) + 3 * (7 + 800), 2 * 0 + 3 * 1]
-    assert found["score"].numpy().tolist() == expected
+    assert outputs["score"].numpy().tolist() == expected
 
 
 def test_default_signature_is_the_one_that_the_recipe_names() -> None:
@@ -157,17 +157,19 @@ def test_inputs_whose_tensors_would_have_one_name_are_rejected() -> None:
         built((tower("rank", "tag", "tag_1"),), (TAG, numbered), {"tag": RAGGED, "tag_1": INT64})
     assert "tower 'rank': two inputs need a tensor 'tag_1'" in str(caught.value)
     # No third tensor of a ragged input is in the way.
-    beside = feature("tag_2", table="users")
-    graph = built((tower("rank", "tag", "tag_2"),), (TAG, beside), {"tag": RAGGED, "tag_2": INT64})
+    second_tag = feature("tag_2", table="users")
+    graph = built(
+        (tower("rank", "tag", "tag_2"),), (TAG, second_tag), {"tag": RAGGED, "tag_2": INT64}
+    )
     assert graph.inputs["rank"] == {"tag": ("tag", "tag_1"), "tag_2": ("tag_2",)}
 
 
 @pytest.mark.parametrize(
-    ("keys", "dtype", "sent"),
+    ("keys", "dtype", "ids"),
     [((30, 10, 20), "int64", [10, 7, 30]), (("c", "a", "b"), "string", ["a", "z", "c"])],
 )
 def test_vocabulary_of_the_model_finds_the_rows_of_its_keys(
-    keys: Any, dtype: KeyDtype, sent: list[Any]
+    keys: Any, dtype: KeyDtype, ids: list[Any]
 ) -> None:
     rule = vocabulary_ids("known", dtype)
     listed = replace(feature("user", table="users", ids=rule), keys=(keys,))
@@ -175,8 +177,8 @@ def test_vocabulary_of_the_model_finds_the_rows_of_its_keys(
     values = np.zeros((8, 2), np.float32)
     values[:3, 0] = [1, 2, 4]
     graph.module.table_0.assign(tf.cast(values, tf.bfloat16))
-    found = graph.signatures["rank"](user=tf.constant(sent, dtype))
-    assert found["score"].numpy().tolist() == [2 * 2, 0, 2 * 1]
+    outputs = graph.signatures["rank"](user=tf.constant(ids, dtype))
+    assert outputs["score"].numpy().tolist() == [2 * 2, 0, 2 * 1]
     assert len(graph.module.vocabularies) == 1
 
 
@@ -196,13 +198,13 @@ def test_object_graph_lists_each_variable_by_its_key(graph: InlineGraph, tmp_pat
     root, *variables = objects.nodes
     attributes = ["table_0", "table_1", "weight_0"]
     assert [(child.local_name, child.node_id) for child in root.children] == [
-        (attribute, place + 1) for place, attribute in enumerate(attributes)
+        (attribute, position + 1) for position, attribute in enumerate(attributes)
     ]
-    held = [attribute for node in variables for attribute in node.attributes]
-    assert [(each.name, each.full_name) for each in held] == [
+    attributes_of_nodes = [attribute for node in variables for attribute in node.attributes]
+    assert [(attribute.name, attribute.full_name) for attribute in attributes_of_nodes] == [
         ("VARIABLE_VALUE", attribute) for attribute in attributes
     ]
-    keys = [each.checkpoint_key for each in held]
+    keys = [attribute.checkpoint_key for attribute in attributes_of_nodes]
     assert keys == [variable_key(attribute) for attribute in attributes]
     assert keys[0] == "table_0/.ATTRIBUTES/VARIABLE_VALUE"
     assert (tmp_path / "saved_model/saved_model.pb").stat().st_size > 0
@@ -226,8 +228,8 @@ def test_tables_take_no_memory_before_they_are_assigned() -> None:
     job = recipe("model.py:build", {"user": INT64}, {"tower": {"role": "query"}})
     original: Any = None
     traced = PartitionedModel(model, towers, original)
-    entries = {each.name: each.entry for each in features}
-    made = build_graph(job, Path(), traced, entries, {"users": huge})
-    variable = made.module.table_0
+    entries = {spec.name: spec.entry for spec in features}
+    graph = build_graph(job, Path(), traced, entries, {"users": huge})
+    variable = graph.module.table_0
     assert isinstance(variable, variable_class())
     assert variable.shape.as_list() == [2_000_000_000, 256]

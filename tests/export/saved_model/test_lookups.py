@@ -70,7 +70,7 @@ class NoLayers:
 def looked_up(
     spec: FeatureSpec | DenseSpec,
     inputs: Mapping[str, Any],
-    beside: FeatureSpec | None = None,
+    weights: FeatureSpec | None = None,
 ) -> Any:
     """Returns what a tower of one feature is given; the model may have another one beside it."""
     tower_spec = TowerSpec(
@@ -82,15 +82,15 @@ def looked_up(
         outputs=(TowerOutput(name="given", dtype="float32", shape=(None,)),),
         result="given",
     )
-    taken: list[Any] = []
+    arguments: list[Any] = []
 
     def function(argument: Any) -> dict[str, Any]:
-        taken.append(argument)
+        arguments.append(argument)
         return {"given": tf.zeros([])}
 
     tower = TracedTower(tower_spec, function, ())
     facts = {name: TableFacts(name, name, ROWS, 2) for name in TABLES}
-    features = {spec.name: spec} if beside is None else {spec.name: spec, "beside": beside}
+    features = {spec.name: spec} if weights is None else {spec.name: spec, "beside": weights}
     model = ModelSpec(facts, features, {"tower": tower_spec})
     original: Any = NoLayers()
     job = recipe("model.py:build", {}, {"tower": {"role": "query"}})
@@ -104,7 +104,7 @@ def looked_up(
         lambda table, rows: tf.gather(STORED[table], rows),
     )
     lookups.run(tower, inputs)
-    return taken[0]
+    return arguments[0]
 
 
 def feature(**entry: Any) -> EmbeddedFeature:
@@ -130,9 +130,9 @@ ZEROS = [0, 0]
 
 @pytest.mark.parametrize("table", ["users", "movies"])
 def test_rows_of_a_table_are_read_where_the_checkpoint_stores_them(table: str) -> None:
-    found = looked_up(spec(table=table), {"user": ids(0, 1, 2, 3, 4, 1)})
-    assert found.dtype == tf.float32
-    assert found.numpy().tolist() == [row(each) for each in (0, 1, 2, 3, 4, 1)]
+    actual = looked_up(spec(table=table), {"user": ids(0, 1, 2, 3, 4, 1)})
+    assert actual.dtype == tf.float32
+    assert actual.numpy().tolist() == [row(number) for number in (0, 1, 2, 3, 4, 1)]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_rows_of_a_table_are_read_where_the_checkpoint_stores_them(table: str) -
 def test_ids_outside_of_a_table_become_what_the_feature_says(
     entry: dict[str, Any], expected: list[list[int]]
 ) -> None:
-    found = looked_up(spec(**entry), {"user": ids(0, 4, 5, -1)})
-    assert found.numpy().tolist() == expected
+    actual = looked_up(spec(**entry), {"user": ids(0, 4, 5, -1)})
+    assert actual.numpy().tolist() == expected
 
 
 @pytest.mark.parametrize("unknown", [5, -1])
@@ -163,15 +163,15 @@ def test_unknown_id_is_rejected_where_the_feature_says_so(unknown: int) -> None:
 
 
 def test_cast_of_numbers_makes_the_ids() -> None:
-    found = looked_up(
+    actual = looked_up(
         spec(ids=cast_ids("float32", "int64", "Ceil")), {"user": tf.constant([1.5, 2.0])}
     )
-    assert found.numpy().tolist() == [row(2), row(2)]
+    assert actual.numpy().tolist() == [row(2), row(2)]
 
 
 def test_sequence_of_a_dense_input_has_a_vector_for_each_place() -> None:
-    found = looked_up(spec(kind="sequence", length=3), {"user": ids([0, 1, 9], [4, -1, 2])})
-    assert found.numpy().tolist() == [[row(0), row(1), ZEROS], [row(4), ZEROS, row(2)]]
+    actual = looked_up(spec(kind="sequence", length=3), {"user": ids([0, 1, 9], [4, -1, 2])})
+    assert actual.numpy().tolist() == [[row(0), row(1), ZEROS], [row(4), ZEROS, row(2)]]
 
 
 def test_one_place_of_several_is_looked_up() -> None:
@@ -181,10 +181,10 @@ def test_one_place_of_several_is_looked_up() -> None:
 
 
 def test_indicator_and_ordinal_read_no_table() -> None:
-    found = looked_up(spec(table="", indicator=3), {"user": ids(2, 0, 7)})
-    assert found.numpy().tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
-    found = looked_up(spec(table="", indicator=3, ordinal=True), {"user": ids(2, 0, 7)})
-    assert found.numpy().tolist() == [[2], [0], [0]]
+    actual = looked_up(spec(table="", indicator=3), {"user": ids(2, 0, 7)})
+    assert actual.numpy().tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    actual = looked_up(spec(table="", indicator=3, ordinal=True), {"user": ids(2, 0, 7)})
+    assert actual.numpy().tolist() == [[2], [0], [0]]
 
 
 def ragged(*bags: list[Any], dtype: Any = None) -> Any:
@@ -208,47 +208,49 @@ def test_bag_combines_known_ids_and_is_zeros_without_any(
     encoding: str, combiner: str, first: list[float]
 ) -> None:
     bags = ragged([1, 9, 4], [], [2], [-1])
-    sent = bags.to_sparse() if encoding == "sparse" else bags
-    found = looked_up(bag(encoding, combiner), {"user": sent})
+    request = bags.to_sparse() if encoding == "sparse" else bags
+    actual = looked_up(bag(encoding, combiner), {"user": request})
     expected = np.array([first, ZEROS, row(2), ZEROS])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_bag_of_a_dense_input_leaves_out_its_padding() -> None:
     padded = bag("dense", padding=0)
-    found = looked_up(padded, {"user": ids([1, 4, 0], [0, 0, 0], [2, 0, 2])})
-    assert found.numpy().tolist() == [[52, 54], ZEROS, [42, 44]]
-    found = looked_up(bag("dense"), {"user": ids([1, 4, 0], [0, 0, 0])})
-    assert found.numpy().tolist() == [[53, 56], [3, 6]]
+    actual = looked_up(padded, {"user": ids([1, 4, 0], [0, 0, 0], [2, 0, 2])})
+    assert actual.numpy().tolist() == [[52, 54], ZEROS, [42, 44]]
+    actual = looked_up(bag("dense"), {"user": ids([1, 4, 0], [0, 0, 0])})
+    assert actual.numpy().tolist() == [[53, 56], [3, 6]]
 
 
 @pytest.mark.parametrize("encoding", ["sparse", "dense"])
 def test_empty_bag_reads_the_row_that_stands_for_it(encoding: str) -> None:
     bags = ragged([1], [], [9])
-    found = looked_up(bag(encoding, empty_row=3), {"user": bags})
-    assert found.numpy().tolist() == [row(1), row(3), row(3)]
+    actual = looked_up(bag(encoding, empty_row=3), {"user": bags})
+    assert actual.numpy().tolist() == [row(1), row(3), row(3)]
 
 
 def test_rows_of_a_bag_are_clipped_to_their_largest_norm() -> None:
-    found = looked_up(bag("sparse", max_norm=1.0), {"user": ragged([0, 0], [])})
+    actual = looked_up(bag("sparse", max_norm=1.0), {"user": ragged([0, 0], [])})
     norm = np.sqrt(1 + 4)
-    np.testing.assert_allclose(found, [[2 / norm, 4 / norm], ZEROS], rtol=1e-6)
+    np.testing.assert_allclose(actual, [[2 / norm, 4 / norm], ZEROS], rtol=1e-6)
 
 
 WEIGHTS = ragged([0.5, 2.0, -1.0], [3.0], dtype=tf.float32)
 
 
 @pytest.mark.parametrize("encoding", ["ragged", "sparse"])
-@pytest.mark.parametrize("sent", ["ragged", "sparse", "dense"])
-def test_weights_go_with_their_ids(encoding: str, sent: str) -> None:
+@pytest.mark.parametrize("weights_kind", ["ragged", "sparse", "dense"])
+def test_weights_go_with_their_ids(encoding: str, weights_kind: str) -> None:
     bags = ragged([1, 9, 4], [2])
-    weights = {"ragged": WEIGHTS, "sparse": WEIGHTS.to_sparse(), "dense": WEIGHTS.values}[sent]
-    inputs = {"user": bags if sent != "sparse" else bags.to_sparse(), "weight": weights}
-    found = looked_up(bag(encoding, "mean", weights="weight", weighted=True), inputs)
+    weights = {"ragged": WEIGHTS, "sparse": WEIGHTS.to_sparse(), "dense": WEIGHTS.values}[
+        weights_kind
+    ]
+    inputs = {"user": bags if weights_kind != "sparse" else bags.to_sparse(), "weight": weights}
+    actual = looked_up(bag(encoding, "mean", weights="weight", weighted=True), inputs)
     # Rows 1 and 4, of which the lookup of sparse bags leaves out the one whose weight is negative.
-    both = [(0.5 * 11 - 41) / -0.5, (0.5 * 12 - 42) / -0.5]
-    expected = np.array([both if encoding == "ragged" else row(1), row(2)])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with_both = [(0.5 * 11 - 41) / -0.5, (0.5 * 12 - 42) / -0.5]
+    expected = np.array([with_both if encoding == "ragged" else row(1), row(2)])
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_padding_of_a_weighted_bag_is_left_out_with_its_weight() -> None:
@@ -266,10 +268,10 @@ def test_layer_combines_what_it_is_given() -> None:
         config=object(),
     )
     inputs = {"user": ragged([1, 9, 4], [2]), "weight": WEIGHTS}
-    found = looked_up(layered, inputs)
-    assert found["ids"].to_list() == [[1, 4], [2]]
-    assert found["weights"].to_list() == [[0.5, -1.0], [3.0]]
-    assert found["vectors"].numpy().tolist() == [row(1), row(4), row(2)]
+    actual = looked_up(layered, inputs)
+    assert actual["ids"].to_list() == [[1, 4], [2]]
+    assert actual["weights"].to_list() == [[0.5, -1.0], [3.0]]
+    assert actual["vectors"].numpy().tolist() == [row(1), row(4), row(2)]
     unweighted = FeatureSpec(
         "user", feature(kind="bag", combiner="sum"), encoding="ragged", config=object()
     )
@@ -284,9 +286,9 @@ def test_sequence_of_bags_is_filled_up_behind_and_cut(
     entry: dict[str, Any], filler: list[int], encoding: str
 ) -> None:
     bags = ragged([1, 9], [], [2, 3, 4])
-    sent = bags.to_sparse() if encoding == "sparse" else bags
-    found = looked_up(spec(encoding, kind="sequence", length=2, **entry), {"user": sent})
-    assert found.numpy().tolist() == [[row(1), ZEROS], [filler, filler], [row(2), row(3)]]
+    request = bags.to_sparse() if encoding == "sparse" else bags
+    actual = looked_up(spec(encoding, kind="sequence", length=2, **entry), {"user": request})
+    assert actual.numpy().tolist() == [[row(1), ZEROS], [filler, filler], [row(2), row(3)]]
 
 
 def key(**entry: Any) -> manifest.CrossKey:
@@ -305,8 +307,8 @@ def test_crossed_ids_are_looked_up_for_each_pair_of_values_without_padding() -> 
 def test_single_of_crossed_ids_is_one_row(encoding: str) -> None:
     crossed = manifest.CrossedIds(buckets=1, keys=(key(), key()))
     crossing = spec(encoding, ids=crossed, inputs=("left", "right"))
-    found = looked_up(crossing, {"left": ids(1, 2), "right": ids(3, 4)})
-    assert found.numpy().tolist() == [row(0), row(0)]
+    actual = looked_up(crossing, {"left": ids(1, 2), "right": ids(3, 4)})
+    assert actual.numpy().tolist() == [row(0), row(0)]
 
 
 @pytest.mark.parametrize("inputs", [("left",), ("left", "right")])
@@ -317,16 +319,16 @@ def test_single_of_joined_ids_is_one_row(inputs: tuple[str, ...]) -> None:
     builder.hashed(builder.compute("StringJoin", *texts, separator="-"), 1)
     joined = manifest.JoinedIds(keys=(key(),) * len(inputs), ids=builder.graph())
     joining = spec(ids=joined, inputs=inputs)
-    found = looked_up(joining, {"left": ids(1, 2), "right": ids(3, 4)})
-    assert found.numpy().tolist() == [row(0), row(0)]
+    actual = looked_up(joining, {"left": ids(1, 2), "right": ids(3, 4)})
+    assert actual.numpy().tolist() == [row(0), row(0)]
 
 
 def test_words_of_a_text_are_the_ids() -> None:
     one_row = hash_ids(1, first_row=2)
     split = manifest.TextIds(split="whitespace", ids=one_row)
     texts = tf.constant(["a bc d", "", "e"])
-    found = looked_up(bag("ragged", ids=split), {"user": texts})
-    assert found.numpy().tolist() == [[63, 66], ZEROS, row(2)]
+    actual = looked_up(bag("ragged", ids=split), {"user": texts})
+    assert actual.numpy().tolist() == [[63, 66], ZEROS, row(2)]
 
 
 def numbers(**entry: Any) -> DenseSpec:
@@ -341,30 +343,30 @@ def numbers(**entry: Any) -> DenseSpec:
 
 
 def test_numbers_are_cast_and_texts_are_not() -> None:
-    found = looked_up(numbers(dtype="float32"), {"user": ids(1, 2)})
-    assert (found.dtype, found.numpy().tolist()) == (tf.float32, [1, 2])
-    found = looked_up(numbers(dtype="string"), {"user": tf.constant(["a"])})
-    assert found.numpy().tolist() == [b"a"]
+    actual = looked_up(numbers(dtype="float32"), {"user": ids(1, 2)})
+    assert (actual.dtype, actual.numpy().tolist()) == (tf.float32, [1, 2])
+    actual = looked_up(numbers(dtype="string"), {"user": tf.constant(["a"])})
+    assert actual.numpy().tolist() == [b"a"]
 
 
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
 def test_length_of_a_bag_is_how_many_ids_it_has(kind: str) -> None:
     bags = ragged([1, 0, 4], [], [2])
-    sent = bags.to_sparse() if kind == "sparse" else bags
-    found = looked_up(numbers(take="lengths"), {"user": sent})
-    assert (found.dtype, found.numpy().tolist()) == (tf.int64, [3, 0, 1])
+    request = bags.to_sparse() if kind == "sparse" else bags
+    actual = looked_up(numbers(take="lengths"), {"user": request})
+    assert (actual.dtype, actual.numpy().tolist()) == (tf.int64, [3, 0, 1])
 
 
 def test_length_of_a_dense_input_is_that_of_all_its_ids() -> None:
-    found = looked_up(numbers(take="lengths"), {"user": ids([1, 0, 0], [0, 0, 0])})
-    assert found.numpy().tolist() == [3, 3]
+    actual = looked_up(numbers(take="lengths"), {"user": ids([1, 0, 0], [0, 0, 0])})
+    assert actual.numpy().tolist() == [3, 3]
 
 
 def test_length_of_a_dense_input_ends_at_the_last_id_that_is_no_padding() -> None:
     padded = bag("dense", padding=0)
-    sent = ids([1, 0, 0], [0, 0, 0], [0, 2, 0], [1, 2, 3])
-    found = looked_up(numbers(take="lengths"), {"user": sent}, padded)
-    assert found.numpy().tolist() == [1, 0, 2, 3]
+    request = ids([1, 0, 0], [0, 0, 0], [0, 2, 0], [1, 2, 3])
+    actual = looked_up(numbers(take="lengths"), {"user": request}, padded)
+    assert actual.numpy().tolist() == [1, 0, 2, 3]
 
 
 class TestPadded:
@@ -373,17 +375,17 @@ class TestPadded:
     @pytest.mark.parametrize("kind", ["ragged", "sparse"])
     def test_values_are_filled_up_with_zeros(self, kind: str) -> None:
         bags = ragged([1, 2, 3], [], [4])
-        sent = bags.to_sparse() if kind == "sparse" else bags
-        found = looked_up(numbers(take="padded", shape=(3,), dtype="int64"), {"user": sent})
-        assert found.numpy().tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]]
+        request = bags.to_sparse() if kind == "sparse" else bags
+        actual = looked_up(numbers(take="padded", shape=(3,), dtype="int64"), {"user": request})
+        assert actual.numpy().tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]]
 
     @pytest.mark.parametrize("kind", ["ragged", "sparse"])
     def test_weights_lie_where_their_ids_do(self, kind: str) -> None:
         bags = ragged([1, 2, 3], [4])
-        taken = numbers(take="weights", shape=(3,), weights="weight")
+        weights_spec = numbers(take="weights", shape=(3,), weights="weight")
         weights = WEIGHTS.to_sparse() if kind == "sparse" else WEIGHTS
-        found = looked_up(taken, {"user": bags, "weight": weights})
-        assert found.numpy().tolist() == [[0.5, 2, -1], [3, 0, 0]]
+        actual = looked_up(weights_spec, {"user": bags, "weight": weights})
+        assert actual.numpy().tolist() == [[0.5, 2, -1], [3, 0, 0]]
 
     def test_more_values_are_rejected(self) -> None:
         message = "input user has more than the 3 values of an example that a tower takes"
@@ -405,7 +407,7 @@ def job_with(rule: Mapping[str, Any] | None, dtype: str = "int64") -> Any:
 
 
 def model_of(*specs: FeatureSpec | DenseSpec) -> ModelSpec:
-    return ModelSpec({}, {f"f{at}": each for at, each in enumerate(specs)}, {})
+    return ModelSpec({}, {f"f{position}": reader for position, reader in enumerate(specs)}, {})
 
 
 STATED = spec()
@@ -456,9 +458,9 @@ def test_lengths_of_ids_do_not_matter_to_their_dtype() -> None:
 
 def test_tower_needs_the_inputs_of_its_features_and_their_weights() -> None:
     bags = bag("ragged", weights="weight", weighted=True)
-    other = FeatureSpec("movie", feature(inputs=("movie",), table="movies"))
-    read = {"user": bags, "movie": other}
-    taken = tuple(
+    movie_spec = FeatureSpec("movie", feature(inputs=("movie",), table="movies"))
+    read = {"user": bags, "movie": movie_spec}
+    tensors = tuple(
         TowerInput(name=name, feature=name, dtype="float32", shape=(None, 2)) for name in read
     )
     tower_spec = TowerSpec(
@@ -466,7 +468,7 @@ def test_tower_needs_the_inputs_of_its_features_and_their_weights() -> None:
         role="query",
         call=Call(),
         keys={"given": None},
-        inputs=taken[:1],
+        inputs=tensors[:1],
         outputs=(),
         result="given",
     )
@@ -489,9 +491,9 @@ def test_tower_needs_the_inputs_of_its_features_and_their_weights() -> None:
 
     user = {"weight": ("float32", "ragged"), "user": ("string", "ragged")}
     movie = {"movie": ("int64", "dense")}
-    assert parts(*taken[:1]) == user
-    assert parts(*taken[1:]) == movie
-    assert list(parts(*taken).items()) == [
+    assert parts(*tensors[:1]) == user
+    assert parts(*tensors[1:]) == movie
+    assert list(parts(*tensors).items()) == [
         ("weight", user["weight"]),
         ("movie", movie["movie"]),
         ("user", user["user"]),

@@ -1,4 +1,4 @@
-"""What a written SavedModel is asked, and what the answers are held to."""
+"""The proof of a written SavedModel: its results are compared with those of the original model."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class Model:
 def score_tower() -> TracedTower:
     factor = tf.Variable([0.0], name="factor")
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        total = tf.reduce_sum(given["user"] + given["tag"], 1)
-        return {"score": total + given["age"] * factor[0]}
+    def call(activations: Mapping[str, Any]) -> dict[str, Any]:
+        total = tf.reduce_sum(activations["user"] + activations["tag"], 1)
+        return {"score": total + activations["age"] * factor[0]}
 
     return tower_of(trace(call, user=numbers(2), tag=numbers(2), age=numbers()))
 
@@ -121,7 +121,9 @@ def write(
 ) -> Written:
     """Writes a SavedModel of one tower; `user` is the recipe's part of the feature `user`."""
     write_bundle(folder / "ckpt-1", {"users": ROWS, "factor": np.array([WEIGHT], np.float32)})
-    (folder / "examples.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in examples))
+    (folder / "examples.jsonl").write_text(
+        "".join(f"{json.dumps(example)}\n" for example in examples)
+    )
     checkpoint = open_checkpoint(folder / "ckpt-1")
     tower = score_tower()
     part = dict(user or {})
@@ -146,7 +148,7 @@ def write(
     )
     original = Model(scores)
     traced = PartitionedModel(model, (tower,), original)  # type: ignore[arg-type]
-    entries: dict[str, manifest.Feature] = {name: each.entry for name, each in specs.items()}
+    entries: dict[str, manifest.Feature] = {name: spec.entry for name, spec in specs.items()}
     entries["user"] = described
     tables = {"users": recognise(checkpoint, Statements(named={"users": "users"})).table("users")}
     graph = build_graph(job, folder, traced, entries, tables)
@@ -211,14 +213,14 @@ def test_example_without_an_input_gets_its_default(tmp_path: Path) -> None:
 
 
 def test_examples_without_an_input_get_its_default(tmp_path: Path) -> None:
-    examples = [{key: each[key] for key in each if key != "user"} for each in EXAMPLES]
+    examples = [{key: example[key] for key in example if key != "user"} for example in EXAMPLES]
     scores = [SCORES[0] - (11 + 12) + (31 + 32), SCORES[1] - (41 + 42) + (31 + 32)]
     written = write(tmp_path, examples, scores, {"default": 3})
     assert written.proved(plan=written.beyond_memory())["proved"]
 
 
 def test_examples_without_weights_weigh_one(tmp_path: Path) -> None:
-    examples = [{key: each[key] for key in each if key != "weight"} for each in EXAMPLES]
+    examples = [{key: example[key] for key in example if key != "weight"} for example in EXAMPLES]
     scores = [SCORES[0] + 0.5 * (1 + 2) - (21 + 22), SCORES[1]]
     written = write(tmp_path, examples, scores)
     assert written.proved(plan=written.beyond_memory())["proved"]
@@ -235,7 +237,7 @@ def test_id_of_another_dtype_than_the_signature_takes_is_rejected(
         written = write(tmp_path, EXAMPLES, SCORES, ids)
         assert written.proved(plan=written.beyond_memory())["proved"]
         return
-    examples = [{**each, "user": f"user {each['user']}"} for each in EXAMPLES]
+    examples = [{**example, "user": f"user {example['user']}"} for example in EXAMPLES]
     written = write(tmp_path, examples, SCORES, ids)
     with pytest.raises(UsageError) as caught:
         written.proved(plan=written.beyond_memory())

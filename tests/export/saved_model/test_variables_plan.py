@@ -30,8 +30,8 @@ def entry_of(
     itemsize = 2 if dtype == "float16" else 4
     slices: list[Slice] = []
     ends: dict[str, int] = {}
-    for place, (starts, extent) in enumerate(boxes or [((0,) * len(shape), shape)]):
-        file = files[place] if files else DATA
+    for position, (starts, extent) in enumerate(boxes or [((0,) * len(shape), shape)]):
+        file = files[position] if files else DATA
         size = itemsize * math.prod(extent)
         slices.append(Slice(file, ends.get(file, 100), size, crc, starts, extent))
         ends[file] = slices[-1].offset + size + gap
@@ -50,8 +50,8 @@ def test_large_variable_is_copied_in_tasks_of_512_mib() -> None:
     plan = planned(entry_of((rows, 256)))
     tasks: list[Any] = list(plan.tasks)
     assert [task.rows for task in tasks] == [524_288] * 4 + [402_848]
-    assert [task.first_row for task in tasks] == [524_288 * place for place in range(5)]
-    assert [task.offset for task in tasks] == [(512 << 20) * place for place in range(5)]
+    assert [task.first_row for task in tasks] == [524_288 * number for number in range(5)]
+    assert [task.offset for task in tasks] == [(512 << 20) * number for number in range(5)]
     assert (plan.end, plan.moved_bytes, plan.load_bytes) == (rows << 10, rows << 10, rows << 10)
     assert {task.directory for task in tasks} == {"/out"}
     assert {task.file for task in tasks} == {"variables/variables.data-00000-of-00001"}
@@ -67,12 +67,12 @@ def test_workers_hold_the_memory_of_the_largest_tasks() -> None:
         "c": entry_of((1, 4 << 20)),
     }
     plan = plan_variables(Path("/out"), variables, BUDGET_BYTES, link=False)
-    held = sorted(task.memory_bytes for task in plan.tasks)
-    assert len(held) == 3
-    assert held[2] > held[1]
-    assert plan.peak_memory_bytes(1) == held[2]
-    assert plan.peak_memory_bytes(2) == held[1] + held[2]
-    assert plan.peak_memory_bytes(9) == sum(held)
+    memory_bytes = sorted(task.memory_bytes for task in plan.tasks)
+    assert len(memory_bytes) == 3
+    assert memory_bytes[2] > memory_bytes[1]
+    assert plan.peak_memory_bytes(1) == memory_bytes[2]
+    assert plan.peak_memory_bytes(2) == memory_bytes[1] + memory_bytes[2]
+    assert plan.peak_memory_bytes(9) == sum(memory_bytes)
 
 
 def test_variables_are_copied_behind_each_other_in_the_order_of_their_keys() -> None:

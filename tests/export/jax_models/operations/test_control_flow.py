@@ -80,10 +80,10 @@ def counted(x: Any, steps: int) -> Any:
 
 
 def counted_while(x: Any, steps: int) -> Any:
-    found = lax.while_loop(
+    carry = lax.while_loop(
         lambda state: state[0] < steps, lambda state: (state[0] + 1, state[1] + 1), (0, x)
     )
-    return found[1]
+    return carry[1]
 
 
 BRANCHES = [lambda y: y, lambda y: y + 1, lambda y: y * 3]
@@ -128,8 +128,8 @@ def test_branch_is_chosen_by_a_computed_number(first: float) -> None:
 @pytest.mark.parametrize(("loop", "name"), [(counted, "scan"), (counted_while, "while")])
 def test_loop_of_512_steps_is_the_longest(loop: Callable[[Any, int], Any], name: str) -> None:
     values = np.ones((2, 3), np.float32)
-    (found,) = evaluated(lambda x: loop(x, 512), values)
-    np.testing.assert_array_equal(found, values + 512)
+    (actual,) = evaluated(lambda x: loop(x, 512), values)
+    np.testing.assert_array_equal(actual, values + 512)
     reason = "a loop of 513 steps; loops of up to 512" if name == "scan" else "more than 512 steps"
     with pytest.raises(Exception, match=f"{name} .*{reason}"):
         evaluated(lambda x: loop(x, 513), values)

@@ -161,9 +161,9 @@ def test_of_fractions(dtype: str, shape: tuple[int, ...], seed: int) -> None:
 @EXAMPLES
 @given(shape=SHAPES, seed=SEEDS)
 def test_of_two_arrays(dtype: str, shape: tuple[int, ...], seed: int) -> None:
-    left = numbers(shape, seed).astype(dtype)
+    first = numbers(shape, seed).astype(dtype)
     right = numbers(shape, seed + 1).astype(dtype)
-    check_all(OF_TWO, left, right)
+    check_all(OF_TWO, first, right)
 
 
 def test_of_an_array_and_a_row_that_is_repeated() -> None:
@@ -179,8 +179,8 @@ def _with_row(function: Callable[..., Any], row: NDArray[np.float32], x: Any) ->
 @EXAMPLES
 @given(shape=SHAPES, seed=SEEDS)
 def test_of_integers(shape: tuple[int, ...], seed: int) -> None:
-    left, right = np.random.default_rng(seed).integers(-50, 50, (2, *shape)).astype(np.int32)
-    check_all(OF_INTEGERS, left, right)
+    first, right = np.random.default_rng(seed).integers(-50, 50, (2, *shape)).astype(np.int32)
+    check_all(OF_INTEGERS, first, right)
 
 
 OF_BFLOAT16: dict[str, Callable[..., Any]] = {
@@ -228,15 +228,15 @@ def test_numbers_beyond_integers_become_the_nearest_ones_in_litert() -> None:
     interpreter.allocate_tensors()
     interpreter.set_tensor(position, BEYOND_INTEGERS)
     interpreter.invoke()
-    found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
-    np.testing.assert_array_equal(found, jnp.asarray(BEYOND_INTEGERS).astype(jnp.int32))
+    actual = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    np.testing.assert_array_equal(actual, jnp.asarray(BEYOND_INTEGERS).astype(jnp.int32))
 
 
 def test_a_row_that_is_added_is_not_repeated_in_the_graph() -> None:
     values = numbers((3, 2, 4), 1)
     row = np.ones((4,), np.float32)
-    (found,) = evaluated(lambda x: x + jnp.broadcast_to(row, (2, 4)), values)
-    np.testing.assert_array_equal(found, values + row)
+    (actual,) = evaluated(lambda x: x + jnp.broadcast_to(row, (2, 4)), values)
+    np.testing.assert_array_equal(actual, values + row)
 
 
 HALVES = np.array([[-2.5, -1.5, -0.5, 0.5], [1.5, 2.5, 3.0, 8.0]], np.float32)
@@ -295,11 +295,11 @@ BY_ZERO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def test_integers_are_divided_by_zero_as_jax_does() -> None:
-    left = np.array([[7, 0, 5], [-7, 0, -5], [1, 2, 3]], np.int32)
+    dividends = np.array([[7, 0, 5], [-7, 0, -5], [1, 2, 3]], np.int32)
     right = np.array([[0, 0, 2], [0, 3, -2], [1, 0, 3]], np.int32)
-    check_all(BY_ZERO, left, right)
+    check_all(BY_ZERO, dividends, right)
     of_unsigned = {name: BY_ZERO[name] for name in ("remainder", "floor_divide", "quotient")}
-    check_all(of_unsigned, abs(left).astype(np.uint32), abs(right).astype(np.uint32))
+    check_all(of_unsigned, abs(dividends).astype(np.uint32), abs(right).astype(np.uint32))
 
 
 def test_rounding_to_other_numbers_of_bits_is_rejected() -> None:

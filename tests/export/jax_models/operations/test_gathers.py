@@ -337,10 +337,10 @@ def traced_of_parameter(
         lookups.append(table.outside)
         return read_rows(table, tensor, table.outside)
 
-    def evaluate(sent: Any) -> Any:
-        given = Value(traced.jaxpr.in_avals[1].shape, sent)
-        evaluator = Evaluator({BATCH: tf.shape(sent)[0]})
-        return evaluator.results(traced.jaxpr, [Parameter(variable), given])[0]
+    def evaluate(ids: Any) -> Any:
+        id_value = Value(traced.jaxpr.in_avals[1].shape, ids)
+        evaluator = Evaluator({BATCH: tf.shape(ids)[0]})
+        return evaluator.results(traced.jaxpr, [Parameter(variable), id_value])[0]
 
     graph = tf.function(evaluate, autograph=False, input_signature=[spec])
     with Hooks() as hooks:

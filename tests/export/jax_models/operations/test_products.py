@@ -62,9 +62,9 @@ def convolved(
 @EXAMPLES
 @given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
 def test_product_with_weights(dtype: str, batch: int, seed: int) -> None:
-    for formula, (left, right) in FORMULAS.items():
+    for formula, (first_shape, right) in FORMULAS.items():
         weights = numbers(right, seed + 1).astype(dtype)
-        values = numbers((batch, *left), seed).astype(dtype)
+        values = numbers((batch, *first_shape), seed).astype(dtype)
         product = partial(jnp.einsum, formula)
         check_same(lambda x, f=product, w=weights: f(x, w), values)
 
@@ -73,8 +73,8 @@ def test_product_with_weights(dtype: str, batch: int, seed: int) -> None:
 @EXAMPLES
 @given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
 def test_product_of_batches(dtype: str, batch: int, seed: int) -> None:
-    for formula, (left, right) in OF_BATCHES.items():
-        first = numbers((batch, *left), seed).astype(dtype)
+    for formula, (first_shape, right) in OF_BATCHES.items():
+        first = numbers((batch, *first_shape), seed).astype(dtype)
         second = numbers((batch, *right), seed + 1).astype(dtype)
         check_same(partial(jnp.einsum, formula), first, second)
 
@@ -146,23 +146,23 @@ AXES = {
 
 def product_of(formula: str, seed: int) -> Any:
     """Returns a function of two arrays that writes the formula both ways round."""
-    left, right = AXES[formula]
+    first_shape, right = AXES[formula]
     first, rest = formula.split(",")
     second, result = rest.split("->")
     turned = f"{second},{first}->{result}"
     weights = None if right is None else numbers(right, seed)
 
     def product(x: Any, y: Any) -> Any:
-        size = int(np.prod(left))
-        a = x[:, :size].reshape(-1, *left)
-        b = y[:, :size].reshape(-1, *left) if weights is None else weights
+        size = int(np.prod(first_shape))
+        a = x[:, :size].reshape(-1, *first_shape)
+        b = y[:, :size].reshape(-1, *first_shape) if weights is None else weights
         return jnp.einsum(formula, a, b), jnp.einsum(turned, b, a)
 
     return product
 
 
 def test_products_over_any_axes() -> None:
-    functions = {formula: product_of(formula, place) for place, formula in enumerate(AXES)}
+    functions = {formula: product_of(formula, position) for position, formula in enumerate(AXES)}
     functions["a vector by a matrix"] = lambda x, y: x[0, :4] @ numbers((4, 3), 1)
     functions["a matrix by a vector"] = lambda x, y: numbers((3, 4), 1) @ x[0, :4]
     functions["two vectors"] = lambda x, y: x[0] @ y[0]
@@ -178,14 +178,14 @@ REJECTED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", REJECTED)
 def test_convolution_without_a_counterpart_is_rejected(case: str) -> None:
-    how = {"padding": "VALID", **REJECTED[case]}
+    options = {"padding": "VALID", **REJECTED[case]}
     kernel = numbers((3, 4, 6), 2)
     remedy = "slice the inputs instead" if "nothing" in case else "feature_group_count=1"
 
     def function(x: Any) -> Any:
         order = ("WNC", "WIO", "WNC") if "batch" in case else ("NWC", "WIO", "NWC")
         inputs = jnp.broadcast_to(x[0, :, None], (8, 2, 4)) if "batch" in case else x
-        return lax.conv_general_dilated(inputs, kernel, (1,), dimension_numbers=order, **how)
+        return lax.conv_general_dilated(inputs, kernel, (1,), dimension_numbers=order, **options)
 
     with pytest.raises(Exception, match=rf"conv_general_dilated.*{remedy}"):
         evaluated(function, numbers((2, 8, 4), 1))
