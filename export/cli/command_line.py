@@ -19,8 +19,8 @@ FactoryName = Annotated[
     str,
     typer.Argument(
         metavar="FACTORY",
-        help="What builds the model: file.py:function, file.py:Class, notebook.ipynb:Class or "
-        "package.module:function.",
+        help="The function or class that builds the model: file.py:function, file.py:Class, "
+        "notebook.ipynb:Class or package.module:function.",
     ),
 ]
 ExamplesFile = Annotated[
@@ -40,14 +40,14 @@ DraftFile = Annotated[
 RecipePath = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="Recipe (TOML); see docs/reference/recipe.md.")
 ]
-Explained = Annotated[
+ExplainedPath = Annotated[
     Path,
     typer.Argument(
         metavar="RECIPE",
         help="Recipe, or the directory of a published bundle: ROOT/MODEL/VERSION.",
     ),
 ]
-Out = Annotated[
+OutputRoot = Annotated[
     str, typer.Argument(metavar="OUT", help="Path or URL of the root to write the bundle under.")
 ]
 BundlePath = Annotated[
@@ -60,24 +60,24 @@ Root = Annotated[
     ),
 ]
 
-Html = Annotated[
+HtmlFile = Annotated[
     Path | None,
     typer.Option(
         "--html", metavar="FILE", help="Also write the drawing as a self-contained HTML page."
     ),
 ]
-Svg = Annotated[
+SvgFile = Annotated[
     Path | None,
     typer.Option("--svg", metavar="FILE", help="Also write the drawing as an SVG image."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Named = Annotated[
+NamedTables = Annotated[
     list[str] | None,
     typer.Option(
         "--table", metavar="NAME=KEY", help="Read table NAME from the variable KEY. Repeatable."
     ),
 ]
-Mod = Annotated[
+ModTables = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
@@ -123,7 +123,7 @@ OtherCheckpoint = Annotated[
         help="Read this checkpoint (a path or URL) instead of the one in the recipe.",
     ),
 ]
-Compared = Annotated[
+ComparedCheckpoint = Annotated[
     str | None, typer.Option(metavar="PATH", help="Also compare the tables with this checkpoint.")
 ]
 ComparedRecipe = Annotated[
@@ -188,19 +188,19 @@ WithChanges = Annotated[
     Path | None,
     typer.Option(
         metavar="LOG",
-        help="Change log of the model's service. What it says of candidates and contexts is in the "
-        "bundle.",
+        help="Change log of the model's service. The bundle contains its changes of candidates and "
+        "contexts.",
     ),
 ]
-How = Annotated[
+TableMode = Annotated[
     Literal["copy", "link", "inline", "inline-link"] | None,
     typer.Option("--tables", help="How to write tables, instead of the way in the recipe."),
 ]
-HowInBundle = Annotated[
+BundleTableMode = Annotated[
     Literal["copy", "link"] | None,
     typer.Option("--tables", help="How to write tables, instead of the way in the recipe."),
 ]
-HowWithoutRecipe = Annotated[
+RequiredTableMode = Annotated[
     Literal["copy", "link"],
     typer.Option(
         "--tables",

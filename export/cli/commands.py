@@ -1,7 +1,8 @@
 """The commands of `rowcast-export`: results go to stdout (as JSON with --json), progress and errors
 to stderr.
 
-What a command needs is imported when it runs: `inspect` and `--help` need no model code.
+A command imports its modules when it runs: `inspect` and `--help` need no model code, and start
+without TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from export.cli import command_line as cl
 from export.cli import options
-from export.cli.terminal import kept_clean, print_report
+from export.cli.terminal import native_output_hidden, print_report
 from export.errors import CheckpointError, DestinationError, UsageError
 from export.jobs.progress import Progress
 from export.locations import location_of
@@ -36,11 +37,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+# An error is one line, however narrow the terminal is.
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+_SECONDS_PER_DAY = 86_400
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"rowcast-export {installed_version('rowcast')}")
         raise typer.Exit
 
@@ -60,8 +63,8 @@ def program(
 @app.command()
 def inspect(
     checkpoint: cl.CheckpointPath,
-    named: cl.Named = None,
-    mod: cl.Mod = None,
+    named: cl.NamedTables = None,
+    mod: cl.ModTables = None,
     layout: cl.LayoutFile = None,
     as_json: cl.AsJson = False,
 ) -> None:
@@ -77,9 +80,13 @@ def inspect(
     try:
         inventory = recognise(opened, options.read_statements(named, mod, layout))
     except CheckpointError as problem:
-        raise CheckpointError(problems[0] if problems else str(problem)) from problem
+        # A missing data file is likely the cause of what is not recognized.
+        if problems:
+            raise CheckpointError(problems[0]) from problem
+        raise
     table = inventory_table(inventory, problems, opened.graph)
     print_report(inventory_json(inventory, problems), table, as_json)
+    # An incomplete checkpoint is shown, and is an error for programs all the same.
     if problems:
         raise CheckpointError(problems[0])
 
@@ -95,6 +102,7 @@ def init(
     a comment at each line that none of them does. Run it where the recipe will be.
     """
     base = Path.cwd()
+    # Rejected before the model is built, which may take minutes.
     file = _output_file(out, "--out")
     if file is not None and file.path.exists():
         raise UsageError(f"--out {out} exists; a recipe is not overwritten: name another file")
@@ -103,7 +111,7 @@ def init(
             f"--out {out} is in another directory; the paths of a recipe are relative to it: run "
             "the command there"
         )
-    with _at_work() as progress, progress.step("model"):
+    with _showing_progress() as progress, progress.step("model"):
         from export.drafts.drafting import draft_recipe
 
         text = draft_recipe(factory, checkpoint, examples, base)
@@ -126,7 +134,7 @@ def plan(
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
     reuse: cl.Reuse = None,
-    how: cl.How = None,
+    table_mode: cl.TableMode = None,
     shards: cl.Shards = None,
     shard_min_bytes: cl.ShardMinBytes = 1 << 30,
     as_json: cl.AsJson = False,
@@ -140,21 +148,24 @@ def plan(
         reuse=reuse,
         full=full,
     )
-    job = options.read_job(recipe, checkpoint, root, how)
+    job = options.read_job(recipe, checkpoint, root, table_mode)
     if shards and job.output.tables in options.INLINE:
         raise UsageError(
             f"--shards was given, and tables are written {job.output.tables}; shards serve bundles"
         )
 
-    with _at_work() as progress:
+    with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
         from export.cli import plan_report, saved_model_report
         from export.cli.shard_sizes import shard_sizes
         from export.jobs.preparation import Prepared
 
         if isinstance(prepared, Prepared):
-            sizes = shard_sizes(prepared, shards, shard_min_bytes) if shards else []
-            report = plan_report.plan_json(prepared) | ({"shards": sizes} if shards else {})
+            report = plan_report.plan_json(prepared)
+            sizes = []
+            if shards:
+                sizes = shard_sizes(prepared, shards, shard_min_bytes)
+                report["shards"] = sizes
             table = plan_report.plan_report(prepared, recipe.name, sizes)
         else:
             report = saved_model_report.plan_json(prepared, settings)
@@ -176,7 +187,7 @@ def run(
     scratch: cl.Scratch = None,
     with_changes: cl.WithChanges = None,
     reuse: cl.Reuse = None,
-    how: cl.How = None,
+    table_mode: cl.TableMode = None,
     as_json: cl.AsJson = False,
 ) -> None:
     """Write, verify and publish a bundle. To resume an interrupted run, run the same command again.
@@ -192,7 +203,7 @@ def run(
         full=full,
         unproved=unproved,
     )
-    job = options.read_job(recipe, checkpoint, root, how)
+    job = options.read_job(recipe, checkpoint, root, table_mode)
     if unproved and job.output.tables not in options.INLINE:
         raise UsageError(
             "--unproved is for a self-contained SavedModel; a bundle is always compared with the "
@@ -204,7 +215,7 @@ def run(
             "--with-changes is for a bundle; a self-contained SavedModel has no candidates"
         )
 
-    with _at_work() as progress:
+    with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
         from export.cli import published_report, saved_model_report
         from export.jobs import bundle_job, saved_model_job
@@ -229,19 +240,20 @@ def _prepare(
 ) -> Prepared | PreparedInline:
     """Reads the model and the checkpoint of a recipe, and plans the export."""
     with progress.step("model and plan"):
+        # These imports take seconds, so they are part of the step that the user sees.
         from export.jobs import bundle_job, saved_model_job
 
-        inline = job.output.tables in options.INLINE
-        prepare = saved_model_job.prepare_inline if inline else bundle_job.prepare
-        return prepare(job, recipe.parent, settings, version)
+        if job.output.tables in options.INLINE:
+            return saved_model_job.prepare_inline(job, recipe.parent, settings, version)
+        return bundle_job.prepare(job, recipe.parent, settings, version)
 
 
 @app.command()
 def tables(
     checkpoint: cl.CheckpointPath,
-    out: cl.Out,
-    named: cl.Named = None,
-    mod: cl.Mod = None,
+    out: cl.OutputRoot,
+    named: cl.NamedTables = None,
+    mod: cl.ModTables = None,
     layout: cl.LayoutFile = None,
     trained_ids: cl.TrainedIds = None,
     accept_stated: cl.AcceptStated = False,
@@ -254,7 +266,7 @@ def tables(
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
     reuse: cl.Reuse = None,
-    how: cl.HowWithoutRecipe = "copy",
+    table_mode: cl.RequiredTableMode = "copy",
     only: cl.Only = None,
     dtypes: cl.Dtypes = None,
     plan_only: cl.PlanOnly = False,
@@ -278,18 +290,18 @@ def tables(
         reuse=reuse,
         full=full,
     )
-    with _at_work() as progress:
-        names = options.read_names(only or ())
-        every, single = read_dtypes(dtypes or ())
-        statements = options.read_statements(named, mod, layout)
-        writing = Writing(dtype=every, link=how == "link", allow_non_finite=allow_non_finite)
+    with _showing_progress() as progress:
+        common_dtype, table_dtypes = read_dtypes(dtypes or ())
+        writing = Writing(
+            dtype=common_dtype, link=table_mode == "link", allow_non_finite=allow_non_finite
+        )
         job = tables_job.TablesJob(
             model,
             version,
-            statements,
-            names,
+            options.read_statements(named, mod, layout),
+            options.read_names(only or ()),
             writing,
-            single,
+            table_dtypes,
             accept_stated,
             options.read_trained_ids(trained_ids),
         )
@@ -308,7 +320,7 @@ def tables(
 @app.command()
 def verify(
     bundle: cl.BundlePath,
-    checkpoint: cl.Compared = None,
+    checkpoint: cl.ComparedCheckpoint = None,
     recipe: cl.ComparedRecipe = None,
     with_changes: cl.WithChanges = None,
     full: cl.Full = False,
@@ -317,23 +329,28 @@ def verify(
     """Verify a published bundle again: compare every byte with its checksum, and open every
     part.
     """
-    place = location_of(bundle)
-    if isinstance(place, RemotePath):
+    directory = location_of(bundle)
+    if isinstance(directory, RemotePath):
         raise UsageError(
-            f"{place} is a URL; download the bundle with `rowcast-serve pull {place} ROOT`, then "
-            "verify it"
+            f"{directory} is a URL; download the bundle with `rowcast-serve pull {directory} "
+            "ROOT`, then verify it"
         )
-    with _at_work() as progress, progress.step("verify"):
+    with _showing_progress() as progress, progress.step("verify"):
         from export.checkpoint.reader import open_checkpoint
         from export.cli.verified_report import verified_json, verified_table
         from export.verify.published import verify_against_recipe, verify_bundle
 
+        # Without a recipe, no model code runs.
         if recipe is not None:
             job = options.read_job(recipe, checkpoint)
-            verified = verify_against_recipe(place, job, recipe.parent, full=full, log=with_changes)
+            verified = verify_against_recipe(
+                directory, job, recipe.parent, full=full, log=with_changes
+            )
         else:
-            source = None if checkpoint is None else open_checkpoint(location_of(checkpoint))
-            verified = verify_bundle(place, source, full=full)
+            source = None
+            if checkpoint is not None:
+                source = open_checkpoint(location_of(checkpoint))
+            verified = verify_bundle(directory, source, full=full)
     print_report(verified_json(verified), verified_table(verified), as_json)
 
 
@@ -342,37 +359,41 @@ def clean(root: cl.Root, older_than: cl.OlderThan = None, as_json: cl.AsJson = F
     """Remove the staged files of interrupted runs, and from a store the objects that no bundle
     names. Keep all bundles.
     """
-    place = location_of(root)
-    gone: Sequence[object]
+    location = location_of(root)
+    removed: Sequence[object]
     busy: Sequence[object]
-    if isinstance(place, RemotePath):
+    if isinstance(location, RemotePath):
         from export.jobs.store_cleaning import GRACE_DAYS, clean_store
 
-        days = GRACE_DAYS if older_than is None else older_than
-        with _at_work():
-            gone, busy = clean_store(place, days)
-        why = f"written to in the last {days:g} days"
-        nothing = "no unused object is old enough"
+        # A run may be about to name an object that was written within the grace period.
+        days = GRACE_DAYS
+        if older_than is not None:
+            days = older_than
+        with _showing_progress():
+            removed, busy = clean_store(location, days)
+        busy_reason = f"written to in the last {days:g} days"
+        nothing_removed = "no unused object is old enough"
     else:
         from bundle.storage import retention
 
-        if not place.is_dir():
-            raise UsageError(f"{place} is not a directory")
-        gone, busy = retention.clean(place, (older_than or 0) * 86_400)
-        why = "a run is writing it"
-        nothing = "nothing is staged"
-    lines = [f"removed {path}" for path in gone] + [f"kept {path}: {why}" for path in busy]
-    report = {"removed": [*map(str, gone)], "busy": [*map(str, busy)]}
-    print_report(report, "\n".join(lines) or nothing, as_json)
+        if not location.is_dir():
+            raise UsageError(f"{location} is not a directory")
+        removed, busy = retention.clean(location, (older_than or 0) * _SECONDS_PER_DAY)
+        busy_reason = "a run is writing it"
+        nothing_removed = "nothing is staged"
+    lines = [f"removed {path}" for path in removed]
+    lines += [f"kept {path}: {busy_reason}" for path in busy]
+    report = {"removed": [*map(str, removed)], "busy": [*map(str, busy)]}
+    print_report(report, "\n".join(lines) or nothing_removed, as_json)
 
 
 @app.command()
 def explain(
-    recipe: cl.Explained,
-    html: cl.Html = None,
-    svg: cl.Svg = None,
+    recipe: cl.ExplainedPath,
+    html: cl.HtmlFile = None,
+    svg: cl.SvgFile = None,
     checkpoint: cl.OtherCheckpoint = None,
-    how: cl.HowInBundle = None,
+    table_mode: cl.BundleTableMode = None,
     as_json: cl.AsJson = False,
 ) -> None:
     """Show how a model is partitioned: features, tables, towers and outputs. A bundle can be
@@ -383,13 +404,14 @@ def explain(
     from export.explain import drawing as drawings
     from export.explain.text import explain_text
 
+    # Rejected before the model is traced, which may take minutes.
     html_file = _output_file(html, "--html")
     svg_file = _output_file(svg, "--svg")
-    with _at_work() as progress:
+    with _showing_progress() as progress:
         if recipe.is_dir():
             drawing = drawings.drawing_of_bundle(recipe)
         else:
-            job = options.read_job(recipe, checkpoint, how=how)
+            job = options.read_job(recipe, checkpoint, table_mode=table_mode)
             if job.output.tables in options.INLINE:
                 raise UsageError(
                     f"tables are written {job.output.tables}, into a SavedModel; explain shows the "
@@ -411,6 +433,7 @@ def explain(
 
         _write_output(explain_image(drawing), svg_file, "--svg")
         text += f"\n\nand as an image: {svg}"
+    # A Text, because rich takes brackets in a plain string for styles.
     print_report(asdict(drawing), Text(text), as_json)
 
 
@@ -421,8 +444,10 @@ def _output_file(path: Path | None, option: str) -> OutputFile | None:
       UsageError: It is not a file.
       DestinationError: It cannot be examined.
     """
+    if path is None:
+        return None
     try:
-        return None if path is None else OutputFile(path)
+        return OutputFile(path)
     except OutputRejected as problem:
         raise UsageError(f"{option}: {problem}") from problem
     except OSError as problem:
@@ -432,12 +457,13 @@ def _output_file(path: Path | None, option: str) -> OutputFile | None:
 
 
 def _write_output(content: str, file: OutputFile, option: str) -> None:
-    """Writes what a command makes to the file that an option names.
+    """Writes the result of a command to the file that an option names.
 
     Raises:
-      DestinationError: it cannot be written there.
+      DestinationError: It cannot be written there.
     """
     try:
+        # Names of files need not be UTF-8.
         file.write(content.encode(errors="backslashreplace"))
     except OutputRejected as problem:
         raise UsageError(f"{option}: {problem}") from problem
@@ -448,7 +474,7 @@ def _write_output(content: str, file: OutputFile, option: str) -> None:
 
 
 @contextmanager
-def _at_work() -> Iterator[Progress]:
-    """Puts native output aside and shows progress while a command works."""
-    with kept_clean():
+def _showing_progress() -> Iterator[Progress]:
+    """Hides native output and shows progress while a command works."""
+    with native_output_hidden():
         yield Progress(errors)

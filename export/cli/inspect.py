@@ -1,4 +1,4 @@
-"""What is in a checkpoint, for people (tables for a terminal) and for programs (JSON values)."""
+"""The content of a checkpoint, as tables for a terminal and as JSON values for programs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
     from export.tables.plan import ExportPlan
 
 VARIABLES_SHOWN = 20
+"""The number of variables that a list shows; --json lists all."""
 TABLES_SHOWN = 100
+"""The number of tables that are shown, the largest ones."""
 LINES_SHOWN = 20
+"""The number of lines of one kind, such as notes, that are shown."""
 
 
 def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the inventory as JSON values; every variable of the checkpoint is in it once.
 
     Args:
-      inventory: What `recognise` made of the checkpoint.
-      problems: The problems of its data files; none if it is complete.
+      inventory: The inventory that `recognise` returned.
+      problems: The problems of the checkpoint's data files; none if it is complete.
     """
     return {
         "checkpoint": inventory.checkpoint,
@@ -40,7 +43,8 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
         "complete": not problems,
         "problems": list(problems),
         "tables": {table.name: _table_json(table) for table in inventory.tables},
-        "rejected": [asdict(each) for each in inventory.rejected],
+        "rejected": [asdict(rejected) for rejected in inventory.rejected],
+        # Empty texts of the inventory are null in JSON.
         "slots": [
             {
                 "name": slot.name,
@@ -63,49 +67,23 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
 def inventory_table(
     inventory: Inventory, problems: Sequence[str] = (), graph: ObjectGraph | None = None
 ) -> RenderableType:
-    """Returns the inventory for a terminal: tables, what is left out, and the largest of the other
-    variables.
+    """Returns the inventory for a terminal: tables, notes, and the largest of the other variables.
 
     Args:
-      inventory: What `recognise` found in the checkpoint.
-      problems: The problems of its data files; none if it is complete.
-      graph: Its object graph, by which variables have the names of their layers.
+      inventory: The inventory that `recognise` returned.
+      problems: The problems of the checkpoint's data files; none if it is complete.
+      graph: The object graph, by which variables have the names of their layers; None: there is
+        none.
     """
-    step = "no step recorded" if inventory.step is None else f"step {inventory.step}"
-    saved = "saved as objects" if inventory.objects else "saved by names"
-    if inventory.storage != "TensorFlow":
-        saved = f"saved by {inventory.storage}"
-    parts: list[RenderableType] = [
-        Text(f"checkpoint {inventory.checkpoint}, {step}, {saved}, {inventory.fingerprint}")
-    ]
-    parts += _lines(f"incomplete: {problem}" for problem in problems) or [
-        Text("all data files are there")
-    ]
-    shown = sorted(
-        sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN],
-        key=lambda spec: spec.name,
-    )
-    title = (
-        "tables"
-        if len(shown) == len(inventory.tables)
-        else f"tables ({len(inventory.tables)}), the largest"
-    )
-    tables = report_table(
-        title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin"
-    )
-    for spec in shown:
-        slots = ", ".join(slot.name for slot in spec.slots)
-        slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
-        row = (
-            thousands(spec.rows),
-            str(spec.dim),
-            spec.dtype,
-            size_text(spec.bytes),
-            _layout_text(spec),
-            slices,
-        )
-        tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
-    parts.append(tables if inventory.tables else Text("no table is recognized"))
+    parts: list[RenderableType] = [Text(_origin_text(inventory))]
+    if problems:
+        parts += _lines(f"incomplete: {problem}" for problem in problems)
+    else:
+        parts.append(Text("all data files are there"))
+    if inventory.tables:
+        parts.append(_tables(inventory))
+    else:
+        parts.append(Text("no table is recognized"))
     parts += _lines(
         f"stored twice, read once: {_without_suffix(duplicate.key)} is "
         f"{_without_suffix(duplicate.original_key)}"
@@ -121,77 +99,131 @@ def inventory_table(
         count = count_text(len(inventory.slots), "optimizer variable")
         saved_bytes = size_text(inventory.slot_bytes)
         parts.append(Text(f"left out: {count}, which saves {saved_bytes}"))
+
+    # Variables that might be tables are among the dense ones, and are listed on their own.
     candidates = inventory.candidates
-    known = {entry.key for entry in candidates}
-    others = sorted(
-        (entry for entry in inventory.dense if entry.key not in known),
+    candidate_keys = {entry.key for entry in candidates}
+    other_variables = sorted(
+        (entry for entry in inventory.dense if entry.key not in candidate_keys),
         key=lambda entry: (-entry.bytes, entry.key),
     )
-    paths = {} if graph is None else graph.paths_by_key
+    paths: Mapping[str, str] = {}
+    if graph is not None:
+        paths = graph.paths_by_key
     parts += _variables(
         f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates, paths
     )
-    parts += _variables(f"other variables ({len(others)})", others, paths)
+    parts += _variables(f"other variables ({len(other_variables)})", other_variables, paths)
     return Group(*parts)
 
 
+def _origin_text(inventory: Inventory) -> str:
+    """Returns the line that says which checkpoint it is, and what saved it."""
+    step = "no step recorded"
+    if inventory.step is not None:
+        step = f"step {inventory.step}"
+    saved_by = "saved by names"
+    if inventory.storage != "TensorFlow":
+        saved_by = f"saved by {inventory.storage}"
+    elif inventory.objects:
+        saved_by = "saved as objects"
+    return f"checkpoint {inventory.checkpoint}, {step}, {saved_by}, {inventory.fingerprint}"
+
+
+def _tables(inventory: Inventory) -> RenderableType:
+    """Returns the largest tables, in the order of their names."""
+    largest = sorted(inventory.tables, key=lambda spec: -spec.bytes)[:TABLES_SHOWN]
+    title = "tables"
+    if len(largest) < len(inventory.tables):
+        title = f"tables ({len(inventory.tables)}), the largest"
+    tables = report_table(
+        title, "table", "rows", "dim", "dtype", "size", "layout", "slices", "slots", "origin"
+    )
+    for spec in sorted(largest, key=lambda spec: spec.name):
+        slots = ", ".join(slot.name for slot in spec.slots)
+        slices = str(spec.slices)
+        if spec.files > 1:
+            slices = f"{spec.slices} in {spec.files} files"
+        # Names come from the checkpoint, and rich would take brackets in them for styles.
+        tables.add_row(
+            escape(spec.name),
+            thousands(spec.rows),
+            str(spec.dim),
+            spec.dtype,
+            size_text(spec.bytes),
+            _layout_text(spec),
+            slices,
+            escape(slots),
+            spec.origin,
+        )
+    return tables
+
+
 def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
-    """Returns a plan for a terminal: what would be read and written, what that takes, and what else
-    is to be known.
+    """Returns a plan for a terminal: the tables, notes, and the bytes, tasks and memory that it
+    takes.
     """
     tables = report_table(
         "plan", "table", "rows", "dim", "dtype", "size", "layout", "slices", "segments"
     )
     for table in plan.tables:
         spec = table.spec
-        counts = (
+        segments = str(table.segments)
+        if table.linked:
+            segments += ", linked"
+        tables.add_row(
+            escape(spec.name),
+            thousands(spec.rows),
+            str(spec.dim),
+            table.dtype,
+            size_text(table.bytes),
+            _layout_text(spec),
             str(spec.slices),
-            f"{table.segments}, linked" if table.linked else str(table.segments),
+            segments,
         )
-        shape = (thousands(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
-        tables.add_row(escape(spec.name), *shape, _layout_text(spec), *counts)
-    local = f"at most {size_text(plan.local_bytes)}"
-    total = (
-        f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written"
-        + (f" ({local} on the local disk at a time), " if plan.local_bytes < plan.bytes else ", ")
-        + (f"{size_text(plan.linked_bytes)} linked, " if plan.links else "")
-        + (
-            f"segments that equal those of version {plan.older_version} reused, "
-            if plan.older_version is not None
-            else ""
-        )
-        + f"{count_text(len(plan.tasks) + len(plan.links), 'file')}, "
+    note_lines = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
+    return Group(tables, *note_lines, Text(_totals_text(plan)))
+
+
+def _totals_text(plan: ExportPlan) -> str:
+    """Returns the line about the bytes, tasks and memory of a plan."""
+    text = f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written"
+    # A bundle for a store is sent, and removed here, while it is written.
+    if plan.local_bytes < plan.bytes:
+        text += f" (at most {size_text(plan.local_bytes)} on the local disk at a time)"
+    if plan.links:
+        text += f", {size_text(plan.linked_bytes)} linked"
+    if plan.older_version is not None:
+        text += f", segments that equal those of version {plan.older_version} reused"
+    text += (
+        f", {count_text(len(plan.tasks) + len(plan.links), 'file')}, "
         f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at "
         f"most {size_text(plan.peak_memory_bytes)} of memory"
-        + (
-            f"; {size_text(plan.left_out_bytes)} of slot variables left out"
-            if plan.left_out_bytes
-            else ""
-        )
     )
-    noted = [Text(f"note: {note}") for note in (*notes, *plan.notes)]
-    return Group(tables, *noted, Text(total))
+    if plan.left_out_bytes:
+        text += f"; {size_text(plan.left_out_bytes)} of slot variables left out"
+    return text
 
 
 def _lines(texts: Iterable[str]) -> list[Text]:
-    """Returns the first lines of one kind, and how many more there are."""
-    lines = list(texts)
-    more = (
-        [Text(f"... and {len(lines) - LINES_SHOWN} more; --json lists all")]
-        if len(lines) > LINES_SHOWN
-        else []
-    )
-    return [Text(line) for line in lines[:LINES_SHOWN]] + more
+    """Returns the first lines of one kind, and a line with the number of the omitted ones."""
+    all_texts = list(texts)
+    lines = [Text(text) for text in all_texts[:LINES_SHOWN]]
+    omitted_count = len(all_texts) - LINES_SHOWN
+    if omitted_count > 0:
+        lines.append(Text(f"... and {omitted_count} more; --json lists all"))
+    return lines
 
 
 def _variables(
     title: str, entries: Sequence[Entry], paths: Mapping[str, str]
 ) -> list[RenderableType]:
-    """Returns variables under a line that may be wider than their table; nothing of none."""
+    """Returns a table of variables under its title; [] without variables."""
     if not entries:
         return []
     if len(entries) > VARIABLES_SHOWN:
         title += f", the first {VARIABLES_SHOWN}; --json lists all"
+    # A title of the table itself would be broken at the table's width.
     variables = report_table("", "variable", "shape", "dtype", "size")
     for entry in entries[:VARIABLES_SHOWN]:
         name = _variable_name(entry.key, paths)
@@ -207,12 +239,13 @@ def _variable_name(key: str, paths: Mapping[str, str]) -> str:
     """
     name = _without_suffix(key)
     path = paths.get(key, "")
-    same = not path or path == name.replace("/", ".")
-    return name if same else path
+    if not path or path == name.replace("/", "."):
+        return name
+    return path
 
 
 def _without_suffix(key: str) -> str:
-    """Returns a key without what TensorFlow appends to those of all variables."""
+    """Returns a key without the suffix that TensorFlow appends to the keys of all variables."""
     return key.removesuffix(VARIABLE_SUFFIX)
 
 
@@ -220,24 +253,23 @@ def _layout_text(spec: TableSpec) -> str:
     """Returns a table's layout for reading, e.g. `sparse core 8 x 240, offset 128, rotation 4`."""
     layout = spec.layout
     if isinstance(layout, SparseCore):
-        place = (
-            f", offset {layout.offset}, rotation {layout.rotation}"
-            if layout.offset or layout.rotation
-            else ""
-        )
-        return f"sparse core {layout.cores} x {layout.core_rows}{place}"
-    return f"mod {layout.lanes}" if isinstance(layout, Mod) else "plain"
+        text = f"sparse core {layout.cores} x {layout.core_rows}"
+        if layout.offset or layout.rotation:
+            text += f", offset {layout.offset}, rotation {layout.rotation}"
+        return text
+    if isinstance(layout, Mod):
+        return f"mod {layout.lanes}"
+    return "plain"
 
 
 def _table_json(spec: TableSpec) -> dict[str, Any]:
-    fields = asdict(replace(spec, slots=()))
-    # `inspect` reads no rows, so it proves no layout.
-    shown = {name: fields[name] for name in fields if name not in ("name", "proof")}
-    layout = {"kind": spec.layout.kind, **fields["layout"]}
-    slots = [slot.name for slot in spec.slots]
-    return shown | {
-        "layout": layout,
-        "slots": slots,
+    values = asdict(replace(spec, slots=()))
+    # The name is the key of this object. `inspect` reads no rows, so it proves no layout.
+    del values["name"]
+    del values["proof"]
+    return values | {
+        "layout": {"kind": spec.layout.kind, **values["layout"]},
+        "slots": [slot.name for slot in spec.slots],
         "keys": spec.keys or None,
         "note": spec.note or None,
     }

@@ -10,30 +10,35 @@ from export.cli.commands import app, errors
 from export.cli.terminal import sentence
 from export.errors import ExportError, UsageError
 
-INTERRUPTED = 130  # the code that typer returns
+INTERRUPTED = 130
+"""The code that typer returns after an interruption."""
 
 
 def main() -> None:
     """Runs the command line and exits the process: with a code of `export.errors`, 130 when
     interrupted.
     """
+    # In standalone mode, typer would print errors itself and exit.
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        code = (
-            app(sys.argv[1:] or ["--help"], prog_name="rowcast-export", standalone_mode=False) or 0
-        )
+        code = app(arguments, prog_name="rowcast-export", standalone_mode=False) or 0
     except ExportError as problem:
         _print_error(str(problem))
         code = problem.exit_code
     except ModuleNotFoundError as missing:
+        # The libraries of the exporter are optional dependencies of rowcast.
         _print_error(
             f"{missing.name} is not installed; in a checkout of rowcast, run `make venv`, or "
             "`pip install '.[export]'` in an environment of your own"
         )
         code = UsageError.exit_code
     except TyperException as problem:
+        # An error in the options of a command knows the command.
+        command = "rowcast-export"
         context = getattr(problem, "ctx", None)
-        usage = f"{context.command_path if context else 'rowcast-export'} --help"
-        _print_error(f"{problem.format_message().rstrip('.')} (see `{usage}`)")
+        if context:
+            command = context.command_path
+        _print_error(f"{problem.format_message().rstrip('.')} (see `{command} --help`)")
         code = UsageError.exit_code
     if code == INTERRUPTED:
         _print_error("interrupted; run the same command again to resume")

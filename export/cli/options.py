@@ -23,12 +23,12 @@ INLINE = ("inline", "inline-link")
 """The values of `output.tables` that make a self-contained SavedModel."""
 
 
-def read_settings(**given: Any) -> ExportSettings:
-    """Returns how the job runs, by the options that were given, else by the environment.
+def read_settings(**options: Any) -> ExportSettings:
+    """Returns the settings of a job, from the options of the command and the environment.
 
     Args:
-      given: the options by name. None, and False of a setting that is off by default, mean that it
-        was not given.
+      options: The values of options by name. None, and False for a setting that is off by default,
+        mean that the command line does not have the option.
 
     Raises:
       UsageError: A value, or a variable of the environment, is invalid.
@@ -38,23 +38,27 @@ def read_settings(**given: Any) -> ExportSettings:
     from export.recipe.schema import explain
     from export.recipe.settings import PREFIX, ExportSettings
 
-    known = [f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields]
+    setting_names = [f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields]
     for variable, value in os.environ.items():
+        # Kubernetes sets variables for a service called rowcast-export, too.
         if is_service_link(variable.upper(), value):
             continue
-        if variable.startswith(PREFIX) and variable.upper() not in known:
+        if variable.startswith(PREFIX) and variable.upper() not in setting_names:
             raise UsageError(
                 f"the environment sets {variable}, which is not a setting; the settings are "
-                f"{', '.join(known)}"
+                f"{', '.join(setting_names)}"
             )
-    flags = {name for name, field in ExportSettings.model_fields.items() if field.default is False}
-    chosen = {
-        name: value
-        for name, value in given.items()
-        if value is not None and not (name in flags and value is False)
-    }
+
+    # An option that is not given leaves the setting to the environment.
+    fields = ExportSettings.model_fields
+    flags = {name for name, field in fields.items() if field.default is False}
+    values = {}
+    for name, value in options.items():
+        is_absent = value is None or (name in flags and value is False)
+        if not is_absent:
+            values[name] = value
     try:
-        return ExportSettings(**chosen)
+        return ExportSettings(**values)
     except ValidationError as problem:
         raise UsageError(
             f"settings (options, or ROWCAST_EXPORT_ in the environment): {explain(problem)}"
@@ -62,7 +66,10 @@ def read_settings(**given: Any) -> ExportSettings:
 
 
 def read_job(
-    recipe: Path, checkpoint: str | None = None, root: str | None = None, how: str | None = None
+    recipe: Path,
+    checkpoint: str | None = None,
+    root: str | None = None,
+    table_mode: str | None = None,
 ) -> ExportJob:
     """Returns a recipe with the values that options override. The paths in options are relative to
     the working directory, not to the recipe.
@@ -70,27 +77,31 @@ def read_job(
     from export.recipe.schema import read_recipe
 
     job = read_recipe(recipe)
+    # Sections are frozen, so an override makes a copy.
+    checkpoint_section = job.checkpoint
     if checkpoint is not None:
-        job = job.model_copy(
-            update={
-                "checkpoint": job.checkpoint.model_copy(update={"path": _from_here(checkpoint)})
-            }
-        )
-    replaced = {"root": root and _from_here(root), "tables": how}
-    output = job.output.model_copy(
-        update={key: value for key, value in replaced.items() if value is not None}
-    )
-    return job.model_copy(update={"output": output})
+        path = _absolute(checkpoint)
+        checkpoint_section = checkpoint_section.model_copy(update={"path": path})
+    output_section = job.output
+    if root is not None:
+        # An empty root is no path relative to the working directory.
+        output_section = output_section.model_copy(update={"root": root and _absolute(root)})
+    if table_mode is not None:
+        output_section = output_section.model_copy(update={"tables": table_mode})
+    return job.model_copy(update={"checkpoint": checkpoint_section, "output": output_section})
 
 
-def _from_here(text: str) -> str:
-    return text if is_url(text) else str(Path(text).absolute())
+def _absolute(text: str) -> str:
+    """Returns a path relative to the working directory as an absolute one; a URL as it is."""
+    if is_url(text):
+        return text
+    return str(Path(text).absolute())
 
 
 def read_statements(
     named: Sequence[str] | None, mod: Sequence[str] | None, layout: Path | None
 ) -> Statements:
-    """Returns what `--table`, `--mod` and `--layout` state about tables.
+    """Returns the statements about tables in `--table`, `--mod` and `--layout`.
 
     Raises:
       UsageError: One of them is invalid.
@@ -101,12 +112,15 @@ def read_statements(
     pairs: dict[str, str] = {}
     for text in named or ():
         name, key = _pair("--table", text, "KEY")
+        # The same statement twice is no mistake.
         if pairs.setdefault(name, key) != key:
             raise UsageError(
                 f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was "
                 "expected"
             )
-    return Statements(pairs, tuple(mod or ()), read_layouts(layout) if layout is not None else {})
+    if layout is None:
+        return Statements(pairs, tuple(mod or ()), {})
+    return Statements(pairs, tuple(mod or ()), read_layouts(layout))
 
 
 def read_trained_ids(values: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
@@ -118,11 +132,12 @@ def read_trained_ids(values: Sequence[str] | None) -> tuple[tuple[str, str], ...
     return tuple(_pair("--trained-ids", text, "FILE") for text in values or ())
 
 
-def _pair(option: str, text: str, value: str) -> tuple[str, str]:
-    name, separator, given = text.partition("=")
-    if not (name and separator and given):
-        raise UsageError(f"{option} {text!r} was given; NAME={value} was expected")
-    return name, given
+def _pair(option: str, text: str, placeholder: str) -> tuple[str, str]:
+    """Returns the name and the value of an option such as `--table NAME=KEY`."""
+    name, separator, value = text.partition("=")
+    if not (name and separator and value):
+        raise UsageError(f"{option} {text!r} was given; NAME={placeholder} was expected")
+    return name, value
 
 
 def read_names(values: Sequence[str]) -> tuple[str, ...]:
@@ -137,4 +152,5 @@ def read_names(values: Sequence[str]) -> tuple[str, ...]:
             f"--only {','.join(values)!r} was given; table names with commas between them were "
             "expected"
         )
+    # Each once, in the order of the options.
     return tuple(dict.fromkeys(names))

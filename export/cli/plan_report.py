@@ -1,4 +1,4 @@
-"""What the job of a bundle would do, for a terminal and for programs."""
+"""The plan of a bundle's job, for a terminal and for programs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from export.cli.shard_sizes import shard_table
 from export.explain.drawing import draw_prepared
 from export.explain.text import explain_text
 from export.jobs.preparation import Prepared
+from export.towers.parts import TracedPart
 
 
 def plan_json(prepared: Prepared) -> dict[str, Any]:
-    """Returns the plan as JSON values: the tables' plan, what each tower takes and gives, and how
-    it is to be run.
+    """Returns the plan as JSON values: the tables' plan, the inputs and outputs of each tower, and
+    whether LiteRT can run it.
     """
     job = prepared.job
     return prepared.plan.to_json() | {
@@ -28,35 +29,11 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
             name: entry.model_dump(mode="json", exclude_none=True)
             for name, entry in prepared.entries.items()
         },
-        "towers": {
-            name: {
-                "role": tower.role,
-                "features": [source for tensor in tower.inputs for source in tensor.sources],
-                "inputs": {tensor.name: len(tensor.sources) for tensor in tower.inputs},
-                "outputs": [tensor.name for tensor in tower.outputs],
-                "weights": list(tower.variables),
-                "formula": job.towers[name].formula,
-                "parts": [
-                    {
-                        "name": part.spec.name,
-                        "per": part.spec.per,
-                        "features": [
-                            source for tensor in part.spec.inputs for source in tensor.sources
-                        ],
-                        "tensors": [tensor.tensor for tensor in part.spec.inputs if tensor.tensor],
-                        "outputs": [tensor.name for tensor in part.spec.outputs],
-                        "multiply_adds": part.cost,
-                    }
-                    for part in (prepared.splits[name].parts if name in prepared.splits else ())
-                ],
-                "not_in_litert": prepared.not_in_litert[name],
-            }
-            for name, tower in prepared.traced.spec.towers.items()
-        },
+        "towers": {name: _tower_json(prepared, name) for name in prepared.traced.spec.towers},
         "corpora": sorted(job.corpora),
         "contexts": sorted(job.contexts),
         "indexes": sorted(job.indexes),
-        "stages": {name: part.model_dump(mode="json") for name, part in job.stages.items()},
+        "stages": {name: stage.model_dump(mode="json") for name, stage in job.stages.items()},
         "index_forecasts": {
             name: asdict(forecast) for name, forecast in prepared.forecasts.items()
         },
@@ -65,19 +42,58 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
     }
 
 
+def _tower_json(prepared: Prepared, name: str) -> dict[str, Any]:
+    tower = prepared.traced.spec.towers[name]
+    parts: Sequence[TracedPart] = ()
+    # Only ranking towers are split.
+    if name in prepared.splits:
+        parts = prepared.splits[name].parts
+    return {
+        "role": tower.role,
+        "features": [source for tensor in tower.inputs for source in tensor.sources],
+        "inputs": {tensor.name: len(tensor.sources) for tensor in tower.inputs},
+        "outputs": [tensor.name for tensor in tower.outputs],
+        "weights": list(tower.variables),
+        "formula": prepared.job.towers[name].formula,
+        "parts": [_part_json(part) for part in parts],
+        "not_in_litert": prepared.not_in_litert[name],
+    }
+
+
+def _part_json(part: TracedPart) -> dict[str, Any]:
+    inputs = part.spec.inputs
+    return {
+        "name": part.spec.name,
+        "per": part.spec.per,
+        "features": [source for tensor in inputs for source in tensor.sources],
+        # Tensors of earlier parts have no features.
+        "tensors": [tensor.tensor for tensor in inputs if tensor.tensor],
+        "outputs": [tensor.name for tensor in part.spec.outputs],
+        "multiply_adds": part.cost,
+    }
+
+
 def plan_report(
     prepared: Prepared, source: str, sizes: Sequence[Mapping[str, Any]] = ()
 ) -> RenderableType:
-    """Returns the plan for a terminal: the tables' plan, what `explain` draws of the recipe
-    `source`, shards' sizes.
+    """Returns the plan for a terminal.
+
+    Args:
+      prepared: The prepared job.
+      source: The name of the recipe.
+      sizes: The sizes of shards; (): they are not shown.
     """
     destination = str(prepared.destination.location(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"
-    return Group(
+    parts: list[RenderableType] = [
         plan_table(prepared.plan),
         Text(explain_text(draw_prepared(prepared, source)) + "\n"),
-        *[Text(f"note: {note}") for note in (*prepared.also_stored, *prepared.warnings)],
-        *([shard_table(sizes)] if sizes else []),
-        Text(f"to be written: {destination}"),
-    )
+    ]
+    notes = (*prepared.also_stored, *prepared.warnings)
+    parts += [Text(f"note: {note}") for note in notes]
+    if sizes:
+        parts.append(shard_table(sizes))
+    # The destination comes last, where a reader of a long report looks.
+    parts.append(Text(f"to be written: {destination}"))
+    return Group(*parts)

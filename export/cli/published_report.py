@@ -1,4 +1,4 @@
-"""What was published and what was proved of it, for a terminal and for programs."""
+"""The report of a published bundle and of its checks, for a terminal and for programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bundle.format.indexes import Index, Recall
-from bundle.format.manifest import Manifest, StageRecall
+from bundle.format.manifest import Manifest, StageRecall, Table, TableCheck
 from export.jobs.staged import Published
 from export.report_text import (
     count_text,
@@ -25,18 +25,21 @@ from export.report_text import (
 )
 
 TABLES_SHOWN = 30
+"""The number of tables that a report lists."""
 _BY_STATED_LAYOUT = {
     "derived": ", by the layout that was derived from ids of training",
     "trained_ids": ", by its stated layout, which ids of training prove",
     "accepted": ", if its stated layout is right: not verified",
     "expected": ", by its stated layout, which recorded outputs agree with",
 }
+"""The clause about the layout of a table, by how it is known."""
 
 
 def published_json(published: Published) -> dict[str, Any]:
-    """Returns what was published as JSON values."""
+    """Returns the report as JSON values."""
     manifest = published.manifest
     values = manifest.model_dump(mode="json", include={"model", "version", "tables", "indexes"})
+    # The report has parts of tables and indexes, under keys of their own.
     indexes = values.pop("indexes")
     tables = values.pop("tables")
     values["verification"] = manifest.verification.model_dump(mode="json", exclude_none=True)
@@ -60,57 +63,23 @@ def published_json(published: Published) -> dict[str, Any]:
 
 
 def _measured(indexes: dict[str, Any], recall: str) -> dict[str, Any]:
-    """Returns a recall by index, of those where it was measured."""
+    """Returns a recall by index, for the indexes where it was measured."""
     return {name: index[recall] for name, index in indexes.items() if index.get(recall)}
 
 
 def published_report(published: Published) -> RenderableType:
-    """Returns what was published and what was proved of it, for a terminal."""
+    """Returns the report for a terminal."""
     manifest = published.manifest
     proofs = report_table(
         f"{manifest.model} version {manifest.version}", "checked", "against", "result"
     )
-    checks = manifest.verification.tables
-    shown = sorted(checks, key=natural)[:TABLES_SHOWN]
-    for name in shown:
-        table = manifest.tables[name]
-        check = checks[name]
-        how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
-        how += _BY_STATED_LAYOUT.get(check.stated_layout or "", "")
-        if check.trained_ids is not None:
-            how += f"; {trained_ids_text(check.trained_ids)}"
-        how += padding_text(check.padding)
-        compared = f"{thousands(check.rows_compared)} of {thousands(check.rows)} rows"
-        found = f"{compared} {how}{decoder_text(check.decoder)}"
-        proofs.add_row(
-            f"table {name}",
-            "the checkpoint",
-            found if check.rows_compared else "linked, not verified: --full sums its rows",
-        )
-        if table.error is not None:
-            error = table.error
-            lost = (
-                f"largest {error.max_abs:.2g}, rms {error.rms:.2g}, cosine >= "
-                f"{error.cosine_min:.5f}"
-            )
-            proofs.add_row(
-                f"table {name}", f"its {error.source_dtype} values", f"difference: {lost}"
-            )
-    if len(checks) > len(shown):
-        proofs.add_row(
-            f"{len(checks) - len(shown)} more tables", "the checkpoint", "listed with --json"
-        )
-    for name, effects in manifest.verification.table_effect.items():
-        proofs.add_row(f"tower {name}", "itself on the checkpoint's rows", _largest(effects))
-    for name, tower in manifest.towers.items():
-        for form in tower.forms:
-            against = f"the original model, {manifest.verification.examples} examples"
-            proofs.add_row(
-                f"tower {name}, {form.kind} {form.precision}", against, _largest(form.max_abs_error)
-            )
-    for row in _index_proofs(manifest):
-        proofs.add_row(*row)
-    for row in _stage_proofs(manifest):
+    rows = (
+        *_table_proofs(manifest),
+        *_tower_proofs(manifest),
+        *_index_proofs(manifest),
+        *_stage_proofs(manifest),
+    )
+    for row in rows:
         proofs.add_row(*row)
     notes = [Text(f"note: {note}") for note in published.notes]
     return Group(
@@ -121,10 +90,59 @@ def published_report(published: Published) -> RenderableType:
     )
 
 
+def _table_proofs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yields the tables, what they were compared with, and the result."""
+    checks = manifest.verification.tables
+    # In the order that people expect: t2 before t10.
+    listed = sorted(checks, key=natural)[:TABLES_SHOWN]
+    for name in listed:
+        table = manifest.tables[name]
+        yield f"table {name}", "the checkpoint", _rows_text(table, checks[name])
+        if table.error is not None:
+            error = table.error
+            difference = (
+                f"largest {error.max_abs:.2g}, rms {error.rms:.2g}, cosine >= "
+                f"{error.cosine_min:.5f}"
+            )
+            yield f"table {name}", f"its {error.source_dtype} values", f"difference: {difference}"
+    if len(checks) > len(listed):
+        omitted_count = len(checks) - len(listed)
+        yield f"{omitted_count} more tables", "the checkpoint", "listed with --json"
+
+
+def _rows_text(table: Table, check: TableCheck) -> str:
+    """Returns the result of comparing a table with the checkpoint."""
+    # A sample of a linked table would compare the checkpoint with itself.
+    if not check.rows_compared:
+        return "linked, not verified: --full sums its rows"
+    result = "equal bit for bit"
+    if table.error is not None:
+        result = f"right as {table.dtype}"
+    result += _BY_STATED_LAYOUT.get(check.stated_layout or "", "")
+    if check.trained_ids is not None:
+        result += f"; {trained_ids_text(check.trained_ids)}"
+    result += padding_text(check.padding)
+    compared = f"{thousands(check.rows_compared)} of {thousands(check.rows)} rows"
+    return f"{compared} {result}{decoder_text(check.decoder)}"
+
+
+def _tower_proofs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yields the towers, what they were compared with, and the result."""
+    # Converted tables change outputs, whatever the form of the tower.
+    for name, effects in manifest.verification.table_effect.items():
+        yield f"tower {name}", "itself on the checkpoint's rows", _largest(effects)
+    against = f"the original model, {manifest.verification.examples} examples"
+    for name, tower in manifest.towers.items():
+        for form in tower.forms:
+            title = f"tower {name}, {form.kind} {form.precision}"
+            yield title, against, _largest(form.max_abs_error)
+
+
 def _sizes(published: Published) -> str:
     """Returns the size of the tables, and how much of it was not written."""
     tables = published.manifest.tables.values()
     extents = [extent for table in tables for extent in table.extents()]
+    # Only segments that were written have checksums of blocks.
     linked = sum(size for segment, size in extents if not segment.blocks)
     text = f"{size_text(sum(table.bytes for table in tables))} of tables"
     if linked:
@@ -151,19 +169,23 @@ def _index_proofs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
 def _recalls(index: Index) -> Iterator[tuple[str, str]]:
     """Yields what the recall of an index was measured against, and the result."""
     recall = index.recall
-    kind = "queries" if recall.representative else "invented queries: not representative"
+    kind = "queries"
+    if not recall.representative:
+        kind = "synthetic queries: not representative"
     count = recall.queries + recall.chosen_on
-    # The setting was chosen on the other queries.
-    share = f"{recall.queries} of {count}" if recall.chosen_on else str(count)
+    share = str(count)
+    if recall.chosen_on:
+        # The setting was chosen on the other queries.
+        share = f"{recall.queries} of {count}"
     yield f"exact search, {share} {kind}", f"{_recall(recall)}; target {recall.target}"
     all_queries = f"exact search, {count} {kind}"
     for depth in index.depths:
         yield all_queries, f"recall@{depth.k} {depth.recall:.4f}"
     if index.recall_of_tables is not None:
         yield "exact search on the checkpoint's rows", _recall(index.recall_of_tables)
-    cold = index.recall_of_cold_users
-    if cold is not None:
-        yield f"exact search, {cold.queries} queries of cold users", _recall(cold)
+    cold_users = index.recall_of_cold_users
+    if cold_users is not None:
+        yield f"exact search, {cold_users.queries} queries of cold users", _recall(cold_users)
 
 
 def _stage_proofs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
@@ -172,7 +194,7 @@ def _stage_proofs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
         for index, recall in stage.recall.items():
             kind = "contexts"
             if not recall.representative:
-                kind = "invented contexts: not representative"
+                kind = "synthetic contexts: not representative"
             against = f"the best of {name}, index {index}, {recall.contexts} {kind}"
             result = f"{_recall(recall)} in pools of {recall.pool_size}"
             yield f"stage {stage.tower}, keeps {stage.keep}", against, result

@@ -1,4 +1,4 @@
-"""What a self-contained SavedModel would be and what was proved of it, for a terminal and for
+"""The plan of a self-contained SavedModel and the report of its checks, for a terminal and for
 programs.
 """
 
@@ -40,28 +40,35 @@ def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, A
 
 
 def plan_report(prepared: PreparedInline, report: dict[str, Any]) -> RenderableType:
-    """Returns the plan, `report` as JSON values, for a terminal."""
+    """Returns the plan for a terminal.
+
+    Args:
+      prepared: The prepared job.
+      report: The plan as JSON values.
+    """
     tables = report_table("plan", "table", "rows", "dim", "dtype", "layout")
     for name, spec in prepared.tables.items():
         tables.add_row(name, thousands(spec.rows), str(spec.dim), spec.dtype, spec.layout.kind)
     signatures = report_table("signatures", "signature", "takes", "gives")
     for name, signature in report["signatures"].items():
+        # An input may be sent as several tensors.
         takes = ", ".join(tensor for tensors in signature["inputs"].values() for tensor in tensors)
         signatures.add_row(name, escape(takes), escape(", ".join(signature["outputs"])))
+    # Either all data files of the checkpoint are linked, or the variables are copied.
     links = prepared.variables.links
-    size = size_text(report["written_bytes"])
-    copied = (
-        f"{count_text(len(links), 'data file')} to be linked" if links else f"{size} to be copied"
-    )
+    copies = f"{size_text(report['written_bytes'])} to be copied"
+    if links:
+        copies = f"{count_text(len(links), 'data file')} to be linked"
+    tasks = count_text(report["tasks"], "task")
     workers = count_text(report["workers"], "worker")
-    held = size_text(report["peak_memory_bytes"])
+    memory = size_text(report["peak_memory_bytes"])
+    load_memory = size_text(report["load_bytes"])
     return Group(
         tables,
         signatures,
         Text(
-            f"{copied}, {count_text(report['tasks'], 'task')} on {workers} with at most {held} of "
-            "memory; a server, "
-            f"and the proof, hold {size_text(report['load_bytes'])} of tables while they load"
+            f"{copies}, {tasks} on {workers} with at most {memory} of memory; a server, and the "
+            f"proof, hold {load_memory} of tables while they load"
         ),
         *[Text(f"note: {note}") for note in prepared.notes],
         Text(f"to be written: {report['destination']}"),
@@ -69,21 +76,22 @@ def plan_report(prepared: PreparedInline, report: dict[str, Any]) -> RenderableT
 
 
 def published_report(report: dict[str, Any]) -> RenderableType:
-    """Returns what was published and what was proved of it, `report` as JSON values, for a
-    terminal.
+    """Returns the report of a published SavedModel for a terminal.
+
+    Args:
+      report: The report as JSON values.
     """
     proof = report["verification"]
-    how = " and ".join(proof["loaded_by"]) or "the rows of the examples"
+    # A table that does not fit into memory is replaced by the rows of the examples.
+    loader = " and ".join(proof["loaded_by"]) or "the rows of the examples"
     proofs = report_table(
         f"{report['model']} version {report['version']}", "checked", "against", "result"
     )
     for name, errors in proof["max_abs_error"].items():
-        against = f"the original model, {proof['examples']} examples, by {how}"
-        proofs.add_row(
-            f"signature {name}",
-            against,
-            f"largest difference {max(errors.values(), default=0.0):.2g}",
-        )
+        against = f"the original model, {proof['examples']} examples, by {loader}"
+        largest = max(errors.values(), default=0.0)
+        proofs.add_row(f"signature {name}", against, f"largest difference {largest:.2g}")
+    # In capitals, so that nobody overlooks it among the proofs.
     if not proof["proved"]:
         proofs.add_row("all signatures", "the original model", "NOT COMPARED (--unproved)")
     notes = [Text(f"note: {note}") for note in [*report["notes"], proof["note"]] if note]

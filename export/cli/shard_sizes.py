@@ -1,4 +1,4 @@
-"""What each shard of a planned bundle would hold."""
+"""The sizes of the shards of a planned bundle."""
 
 from __future__ import annotations
 
@@ -17,31 +17,38 @@ def shard_sizes(prepared: Prepared, total: int, min_bytes: int) -> list[dict[str
     most the bytes of index partitions.
 
     Args:
+      prepared: The prepared job.
+      total: The number of shards.
       min_bytes: The minimum size in bytes of the tables that shards hold.
     """
-    tables = [table for table in prepared.plan.tables if table.bytes >= min_bytes]
-    indexes = [each for each in prepared.forecasts.values() if each.partitions > 1]
+    tables = prepared.plan.tables
+    divided_tables = [table for table in tables if table.bytes >= min_bytes]
+    # An index of a single partition cannot be divided.
+    indexes = prepared.forecasts.values()
+    divided_indexes = [index for index in indexes if index.partitions > 1]
     sizes = []
-    for shard in (ShardNumber(number, total) for number in range(1, total + 1)):
-        rows = sum(
-            row_range(each.spec.rows, shard).rows * (each.bytes // each.spec.rows)
-            for each in tables
-        )
-        parts = sum(
-            row_range(each.partitions, shard).rows * each.disk_bytes // each.partitions
-            for each in indexes
-        )
-        sizes.append({"shard": str(shard), "table_bytes": rows, "index_bytes": parts})
-    kept = sum(each.bytes for each in prepared.plan.tables) - sum(each.bytes for each in tables)
-    whole = sum(each.disk_bytes for each in prepared.forecasts.values()) - sum(
-        each.disk_bytes for each in indexes
-    )
-    return [*sizes, {"shard": "router", "table_bytes": kept, "index_bytes": whole}]
+    for number in range(1, total + 1):
+        shard = ShardNumber(number, total)
+        table_bytes = 0
+        for table in divided_tables:
+            bytes_per_row = table.bytes // table.spec.rows
+            table_bytes += row_range(table.spec.rows, shard).rows * bytes_per_row
+        index_bytes = 0
+        for index in divided_indexes:
+            partitions = row_range(index.partitions, shard).rows
+            index_bytes += partitions * index.disk_bytes // index.partitions
+        sizes.append({"shard": str(shard), "table_bytes": table_bytes, "index_bytes": index_bytes})
+
+    # A router holds all that is not divided.
+    table_bytes = sum(table.bytes for table in tables if table.bytes < min_bytes)
+    index_bytes = sum(index.disk_bytes for index in indexes if index.partitions <= 1)
+    sizes.append({"shard": "router", "table_bytes": table_bytes, "index_bytes": index_bytes})
+    return sizes
 
 
 def shard_table(sizes: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Returns what `shard_sizes` found, for a terminal."""
+    """Returns the sizes of shards for a terminal."""
     table = report_table("shards", "shard", "tables", "indexes, at most")
-    for each in sizes:
-        table.add_row(each["shard"], size_text(each["table_bytes"]), size_text(each["index_bytes"]))
+    for size in sizes:
+        table.add_row(size["shard"], size_text(size["table_bytes"]), size_text(size["index_bytes"]))
     return table

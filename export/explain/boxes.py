@@ -81,7 +81,7 @@ def _grouped(drawing: Drawing, detail: int) -> list[Group]:
 
     Args:
       drawing: The drawing.
-      detail: The detail in which tables are told apart: 2, each is a group; 1, by all that their
+      detail: The detail in which tables are distinguished: 2, each is a group; 1, by all that their
         readers have in common; 0, by role and towers of their readers.
     """
     readers: dict[str, list[FeatureNode]] = {table.name: [] for table in drawing.tables}

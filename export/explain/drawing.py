@@ -380,6 +380,7 @@ def _curve(name: str, index: manifest.Index) -> RecallCurve:
     points = [
         (point.recall, point.relative_cost, _setting(point.parameters)) for point in index.curve
     ]
+    # The other parameters are those of the build, which all points share.
     chosen = {key: index.parameters.get(key) for key in index.curve[0].parameters}
     return RecallCurve(name, index.recall.k, index.recall.target, tuple(points), _setting(chosen))
 
@@ -401,6 +402,7 @@ def _table(
     if dtype == "int8":
         bytes_per_row += SCALE_BYTES
     size = table.rows * bytes_per_row
+    # TensorFlow appends this suffix to the keys of all variables.
     origin = source.key.removesuffix(VARIABLE_SUFFIX)
     if layout != "plain":
         origin += f", {layout.replace('_', ' ')}"

@@ -37,6 +37,7 @@ def explain_image(drawing: Drawing) -> str:
             f'<rect class="{look}" x="{edge}" y="{LEGEND_Y - 7}" width="22" height="4" rx="2"/>'
             f'<text class="totals" x="{edge + 30}" y="{LEGEND_Y}">{meaning}</text>'
         )
+    # An image in a document has no style sheet but its own.
     template = Template(Path(__file__).with_name("image.svg").read_text(encoding="utf-8"))
     return template.substitute(
         picture_style=picture_style(),

@@ -59,6 +59,7 @@ def _table(title: str, rows: Sequence[FeatureNode | TableNode | TowerNode]) -> s
         names = [field.name for field in fields(rows[0])]
     head = "".join(f"<th{_class(name)}>{name.replace('_', ' ')}</th>" for name in names)
     body = ""
+    # In the order that people expect: t2 before t10.
     for row in sorted(rows, key=lambda row: natural(row.name)):
         cells = [_data_cell(name, getattr(row, name)) for name in names]
         body += f"<tr>{''.join(cells)}</tr>"

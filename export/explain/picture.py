@@ -94,6 +94,7 @@ class PositionedBox:
         for number, part in enumerate(self.box.parts):
             shapes.append(_rect("part", x, self.middle(number) - 12, inner, 24))
             shapes.append(_text("line", x + 8, self.middle(number) + 4, part, inner / LETTER - 2))
+        # Only tables have a share of the bytes.
         if self.box.share is not None:
             # A small share stays visible.
             share_width = max(2, inner * self.box.share)

@@ -39,7 +39,7 @@ from export.recipe.settings import ExportSettings
 from export.report_text import size_text
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing
-from export.towers.compiled import why_not_compiled
+from export.towers.compiled import reason_not_compiled
 from export.towers.division import Split
 from export.towers.manifest_towers import (
     check_formulas,
@@ -142,7 +142,7 @@ class Prepared(TracedJob):
         Each tower is compiled with the weights that the code initializes: the graph decides, and
         the trained weights may not have been read yet.
         """
-        return {tower.spec.name: why_not_compiled(tower) for tower in self.traced.towers}
+        return {tower.spec.name: reason_not_compiled(tower) for tower in self.traced.towers}
 
 
 def trace_job(

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from export.errors import UsageError
 from export.recipe.schema import ExportJob
 
 
 def check_precisions(job: ExportJob) -> None:
-    """Checks that each tower's precisions have limits, and that limits and labels have what they
-    refer to.
+    """Checks that each tower's precisions have limits, and that limits and labels refer to
+    precisions and outputs that exist.
 
     Raises:
-      UsageError: a precision below f32 has no limit for its error, the served precision is not
+      UsageError: A precision below f32 has no limit for its error, the served precision is not
         written, a limit has no such precision, or a label no such output.
     """
     _check_labels(job)
-    for name, part in job.towers.items():
-        for precision in part.precisions:
-            if precision != "f32" and precision not in part.max_abs_error:
+    for name, tower in job.towers.items():
+        for precision in tower.precisions:
+            # How much a model may lose is the decision of its users, so there is no default.
+            if precision != "f32" and precision not in tower.max_abs_error:
                 raise UsageError(
                     f"towers.{name}.precisions has {precision!r}, which has no parity rule; state "
                     f"its limit as towers.{name}.max_abs_error.{precision}"
                 )
-        if part.serve not in ("f32", *part.precisions):
+        # f32 is always written, as a SavedModel.
+        if tower.serve not in ("f32", *tower.precisions):
             raise UsageError(
-                f"towers.{name}.serve is {part.serve!r}, and towers.{name}.precisions has no "
-                f"{part.serve!r}"
+                f"towers.{name}.serve is {tower.serve!r}, and towers.{name}.precisions has no "
+                f"{tower.serve!r}"
             )
-        for precision in part.overlap_min:
-            if precision not in part.precisions:
+        for precision in tower.overlap_min:
+            if precision not in tower.precisions:
                 raise UsageError(
                     f"towers.{name}.overlap_min limits {precision!r}, and towers.{name}.precisions "
                     "has none"
@@ -36,24 +40,41 @@ def check_precisions(job: ExportJob) -> None:
 
 
 def _check_labels(job: ExportJob) -> None:
-    every = [
-        (tower, name) for tower, part in job.towers.items() for name in part.outputs or ("result",)
-    ]
-    outputs = {name for _, name in every}
-    for key, columns in (("labels", job.verify.labels), ("expected", job.verify.expected)):
-        for output in columns:
-            of = [tower for tower, name in every if name == output]
-            if key == "expected" and len(of) > 1:
-                raise UsageError(
-                    f"verify.expected.{output}: towers {', '.join(of)} have it; write "
-                    f"'{of[0]}.{output}'"
-                )
-            if key == "expected" and output in {f"{tower}.{name}" for tower, name in every}:
-                continue
-            if output not in outputs:
-                raise UsageError(
-                    f"verify.{key} names output {output!r}; the towers have "
-                    f"{', '.join(sorted(outputs))}"
-                )
-        if columns and job.verify.examples is None:
-            raise UsageError(f"verify.{key} names columns of verify.examples, which is not given")
+    """Checks the outputs that `verify.labels` and `verify.expected` name."""
+    towers_by_output: dict[str, list[str]] = {}
+    for tower_name, tower in job.towers.items():
+        # A call that returns one tensor names it `result`.
+        for output in tower.outputs or ("result",):
+            towers_by_output.setdefault(output, []).append(tower_name)
+    full_names = {
+        f"{tower}.{output}" for output, towers in towers_by_output.items() for tower in towers
+    }
+
+    # A label is the truth about an output whatever the tower, so it needs no tower's name.
+    _check_outputs(job, "labels", job.verify.labels, towers_by_output, ())
+    for output in job.verify.expected:
+        towers = towers_by_output.get(output, [])
+        if len(towers) > 1:
+            raise UsageError(
+                f"verify.expected.{output}: towers {', '.join(towers)} have it; write "
+                f"'{towers[0]}.{output}'"
+            )
+    _check_outputs(job, "expected", job.verify.expected, towers_by_output, full_names)
+
+
+def _check_outputs(
+    job: ExportJob,
+    key: str,
+    columns: Mapping[str, str],
+    outputs: Collection[str],
+    full_names: Collection[str],
+) -> None:
+    """Checks that the outputs of a table of columns exist, and that examples have columns."""
+    for output in columns:
+        if output not in outputs and output not in full_names:
+            raise UsageError(
+                f"verify.{key} names output {output!r}; the towers have "
+                f"{', '.join(sorted(outputs))}"
+            )
+    if columns and job.verify.examples is None:
+        raise UsageError(f"verify.{key} names columns of verify.examples, which is not given")

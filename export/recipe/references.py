@@ -1,5 +1,5 @@
-"""Checks what parts of a recipe say of each other, before a model is built: to load TensorFlow and
-to trace a model can take minutes.
+"""Checks the names by which sections of a recipe refer to each other, before a model is built: to
+load TensorFlow and to trace a model can take minutes.
 """
 
 from __future__ import annotations
@@ -17,42 +17,51 @@ def check_references(job: ExportJob) -> None:
     """Checks that towers name inputs and outputs that the recipe has.
 
     Raises:
-      UsageError: one names another; or a formula is none, or of a tower that does not rank.
+      UsageError: A tower names another input or output; or a formula cannot be read, or is of a
+        tower that does not rank.
     """
-    for name, part in job.towers.items():
-        for which in part.inputs:
-            if which not in job.inputs:
+    for name, tower in job.towers.items():
+        for input_name in tower.inputs:
+            if input_name not in job.inputs:
                 raise UsageError(
-                    f"towers.{name}.inputs names {which!r}"
-                    f"{_nearest(which, job.inputs)}; the recipe's inputs: {', '.join(job.inputs)}"
+                    f"towers.{name}.inputs names {input_name!r}"
+                    f"{_suggestion(input_name, job.inputs)}; the recipe's inputs: "
+                    f"{', '.join(job.inputs)}"
                 )
-        outputs = list(part.outputs)  # {}: the model names them
-        if outputs and part.result is not None and part.result not in outputs:
+        # Without outputs in the recipe, the model names them, and they are checked when it is
+        # traced.
+        outputs = list(tower.outputs)
+        if outputs and tower.result is not None and tower.result not in outputs:
             raise UsageError(
-                f"towers.{name}.result is {part.result!r}{_nearest(part.result, outputs)}; it must "
-                f"be one of its outputs: {', '.join(outputs)}"
+                f"towers.{name}.result is {tower.result!r}{_suggestion(tower.result, outputs)}; it "
+                f"must be one of its outputs: {', '.join(outputs)}"
             )
-        formula_names(name, part, outputs)
+        formula_names(name, tower, outputs)
     _check_stages(job)
 
 
 def _check_stages(job: ExportJob) -> None:
-    """Checks the towers of stages."""
-    ranking = [name for name, part in job.towers.items() if part.role == "ranking"]
-    for name, part in job.stages.items():
-        for where, tower in ((f"stages.{name}", name), (f"stages.{name}.tower", part.tower)):
+    """Checks the towers of stages.
+
+    Raises:
+      UsageError: A stage names a tower that cannot have a stage or be one, has no candidates, or
+        states a limit without real contexts.
+    """
+    ranking = [name for name, tower in job.towers.items() if tower.role == "ranking"]
+    for name, stage in job.stages.items():
+        for key, tower in ((f"stages.{name}", name), (f"stages.{name}.tower", stage.tower)):
             if tower not in ranking:
                 raise UsageError(
-                    f"{where} names {tower!r}{_nearest(tower, ranking)}; the recipe's towers with "
+                    f"{key} names {tower!r}{_suggestion(tower, ranking)}; the recipe's towers with "
                     f"role = 'ranking': {', '.join(ranking) or 'none'}"
                 )
-        if part.tower == name:
+        if stage.tower == name:
             raise UsageError(
                 f"stages.{name}.tower names {name!r} itself; a cheaper ranking tower was expected"
             )
-        if part.tower in job.stages:
+        if stage.tower in job.stages:
             raise UsageError(
-                f"stages.{name}.tower names {part.tower!r}, and stages.{part.tower} comes before "
+                f"stages.{name}.tower names {stage.tower!r}, and stages.{stage.tower} comes before "
                 "it; a tower without a stage of its own was expected, since one stage comes before "
                 "a ranking"
             )
@@ -61,42 +70,47 @@ def _check_stages(job: ExportJob) -> None:
                 f"stages.{name}: the recipe has no corpora, whose candidates the stage chooses; "
                 "leave it out, or add a corpus"
             )
-        if part.recall.value is not None and job.verify.examples is None:
+        # What a stage loses on synthetic contexts says little about real ones.
+        if stage.recall.value is not None and job.verify.examples is None:
             raise UsageError(
                 f"stages.{name}.recall.value is a limit, which needs real contexts: name a file of "
                 "raw examples as verify.examples, or leave the limit out"
             )
 
 
-def formula_names(tower: str, part: TowerSection, outputs: Collection[str]) -> frozenset[str]:
+def formula_names(tower: str, section: TowerSection, outputs: Collection[str]) -> frozenset[str]:
     """Returns the outputs that a tower's formula reads; none if it has no formula.
 
     Args:
-      tower: its name.
-      part: its part of the recipe.
-      outputs: those that it has; empty: they are not known.
+      tower: The name of the tower.
+      section: The section of the recipe for the tower.
+      outputs: The outputs of the tower; empty: they are not known.
 
     Raises:
-      UsageError: it is no formula, names another output, or its tower does not rank.
+      UsageError: It is no formula, names another output, or its tower does not rank.
     """
-    if part.formula is None:
+    if section.formula is None:
         return frozenset()
-    where = f"towers.{tower}.formula"
-    if part.role != "ranking":
-        raise UsageError(f"{where}: a {part.role} tower ranks nothing; leave it out")
+    key = f"towers.{tower}.formula"
+    if section.role != "ranking":
+        raise UsageError(f"{key}: a {section.role} tower ranks nothing; leave it out")
     try:
-        names = frozenset(parse_formula(part.formula).names)
+        names = frozenset(parse_formula(section.formula).names)
     except FormulaError as problem:
-        raise UsageError(f"{where}: {problem}") from problem
+        raise UsageError(f"{key}: {problem}") from problem
+    # Sorted, so that the message names the same output in every run.
     for output in sorted(names):
         if outputs and output not in outputs:
             raise UsageError(
-                f"{where} names {output!r}{_nearest(output, outputs)}; the tower has "
+                f"{key} names {output!r}{_suggestion(output, outputs)}; the tower has "
                 f"{', '.join(outputs)}"
             )
     return names
 
 
-def _nearest(wrong: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.7)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+def _suggestion(wrong: str, names: Iterable[str]) -> str:
+    """Returns a clause with the name that may be meant; "" if none is close."""
+    close_matches = difflib.get_close_matches(wrong, list(names), n=1, cutoff=0.7)
+    if not close_matches:
+        return ""
+    return f" (did you mean {close_matches[0]!r}?)"

@@ -1,4 +1,7 @@
-"""The recipe: ExportJob and its parts; unknown keys are rejected."""
+"""The recipe: ExportJob and its sections; unknown keys are rejected.
+
+docs/reference/recipe.md is generated from the docstrings of sections and fields.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,13 @@ from bundle.format.manifest import Distance, IdentityIds, Name, Precision, Role,
 from export.errors import UsageError
 
 DERIVE = "derive"
-"""In place of a layout file: layouts are derived from ids of training."""
+"""The value of `checkpoint.layout` by which layouts are derived from ids of training."""
 
 
 class Section(BaseModel):
     """A frozen part of the recipe."""
 
+    # `defer_build`: the schema of a section is built when it is first used, not at the import.
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True
     )
@@ -130,7 +134,10 @@ class InputSection(Section):
     @property
     def sent_dtype(self) -> Literal["int32", "int64", "float32", "string"]:
         """Type of the values that are sent."""
-        return "int32" if self.dtype == "bool" else self.dtype
+        # Requests send booleans as 0 or 1.
+        if self.dtype == "bool":
+            return "int32"
+        return self.dtype
 
     @model_validator(mode="after")
     def _dense_booleans(self) -> InputSection:
@@ -314,6 +321,7 @@ class TowerSection(Section):
     @field_validator("arguments")
     @classmethod
     def _arguments_named(cls, arguments: Any) -> Any:
+        # A call without inputs would return the same result for every example.
         if arguments is not None and not list(input_names(arguments)):
             raise ValueError("the name of an input was expected among the arguments")
         return arguments
@@ -396,7 +404,7 @@ class CorpusSection(Section):
 
     @property
     def stored(self) -> CorpusSection:
-        """All that its store depends on: what requests filter by is among the attributes."""
+        """The section as its store depends on it: columns of filters are among the attributes."""
         attributes = tuple(dict.fromkeys((*self.attributes, *self.filters)))
         return self.model_copy(update={"attributes": attributes, "filters": ()})
 
@@ -559,8 +567,11 @@ class TrainedIdsSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_file(cls, given: Any) -> Any:
-        return {"file": given} if isinstance(given, str) else given
+    def _of_file(cls, value: Any) -> Any:
+        # The short form: `trained_ids.user_id = "ids.txt"`.
+        if isinstance(value, str):
+            return {"file": value}
+        return value
 
 
 RecordFormat = Literal["tf-example", "prediction-log", "elwc"]
@@ -613,6 +624,8 @@ class VerifySection(Section):
     def _format_of_records(self) -> VerifySection:
         if self.examples is None and self.examples_format is not None:
             raise ValueError("'examples_format' requires 'examples'")
+        # The name shows that a file holds records, but not which: bytes of one format often decode
+        # as another (docs/adr/0068-records-of-tensorflow-serving.md).
         is_records = re.search(r"\.tfrecords?(\.gz)?$", self.examples or "") is not None
         if is_records and self.examples_format is None:
             raise ValueError(
@@ -715,6 +728,7 @@ class ExportJob(Section):
             levels = name.split(".")
             if not all(levels):
                 raise ValueError(f"{name!r} has an empty level; a dot stands between two names")
+            # A level of the dict cannot be a tensor as well.
             for count in range(1, len(levels)):
                 outer = ".".join(levels[:count])
                 if outer in inputs:
@@ -725,23 +739,33 @@ class ExportJob(Section):
         return inputs
 
 
-def _nearest(wrong: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(wrong, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(sorted(known))}"
+def _suggestion(wrong: str, field_names: list[str]) -> str:
+    """Returns the clause about the fields that exist in place of a wrong one; "" if none do."""
+    if not field_names:
+        return ""
+    close_matches = difflib.get_close_matches(wrong, field_names, n=1)
+    if close_matches:
+        return f"; did you mean {close_matches[0]!r}?"
+    return f"; known here: {', '.join(sorted(field_names))}"
 
 
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
     """Returns the field names that a model allows beside the last part of `location`."""
     for part in location[:-1]:
-        fields = getattr(model, "model_fields", None)
-        if fields is not None:
-            model = fields[part].annotation if part in fields else None
-        else:
-            arguments: tuple[Any, ...] = getattr(model, "__args__", ())
-            model = arguments[1] if len(arguments) == 2 else None
+        model = _type_of_part(model, part)
         if model is None:
             return []
     return list(getattr(model, "model_fields", {}))
+
+
+def _type_of_part(model: Any, part: int | str) -> Any:
+    """Returns the type of a field of a section, or of the values of a dict; None: not known."""
+    fields = getattr(model, "model_fields", None)
+    if fields is not None:
+        return fields[part].annotation if part in fields else None
+    # The arguments of dict[Name, Section].
+    arguments: tuple[Any, ...] = getattr(model, "__args__", ())
+    return arguments[1] if len(arguments) == 2 else None
 
 
 def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str:
@@ -751,21 +775,23 @@ def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str
     # A misspelled key is both unknown and missing: reported as unknown, with the spelling that was
     # meant.
     first = min(problem.errors(), key=lambda error: error["type"] != "extra_forbidden")
-    where = ".".join(str(part) for part in first["loc"])
+    location = first["loc"]
+    key = ".".join(str(part) for part in location)
     if first["type"] == "extra_forbidden":
-        known = _fields_at(model, first["loc"])
-        return f"unknown key {where!r}" + (_nearest(str(first["loc"][-1]), known) if known else "")
+        suggestion = _suggestion(str(location[-1]), _fields_at(model, location))
+        return f"unknown key {key!r}{suggestion}"
     if first["type"] == "missing":
-        return f"key {where!r} is missing"
+        return f"key {key!r} is missing"
+    # pydantic puts these words before the text of a validator's ValueError.
     expected = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {expected} (got {first['input']!r})"
+    return f"{key}: {expected} (got {first['input']!r})"
 
 
 def read_recipe(path: Path) -> ExportJob:
     """Reads a recipe.
 
     Raises:
-      UsageError: there is no such file, it is not TOML, or a key is unknown, missing or of the
+      UsageError: The file does not exist or is not TOML, or a key is unknown, missing or of the
         wrong type; names it.
     """
     try:
@@ -779,8 +805,11 @@ def read_recipe(path: Path) -> ExportJob:
             f"recipe {path} cannot be read: it is not UTF-8 text; a TOML file was expected"
         ) from problem
     except tomllib.TOMLDecodeError as problem:
-        cure = "; texts need quotes" if str(problem).startswith("Invalid value") else ""
-        raise UsageError(f"recipe {path} cannot be read as TOML: {problem}{cure}") from problem
+        # The usual cause of an invalid value is a text without quotes.
+        remedy = ""
+        if str(problem).startswith("Invalid value"):
+            remedy = "; texts need quotes"
+        raise UsageError(f"recipe {path} cannot be read as TOML: {problem}{remedy}") from problem
     except RecursionError as problem:
         raise UsageError(f"recipe {path} cannot be read: it is nested too deeply") from problem
     try:
@@ -793,7 +822,7 @@ def input_names(argument: Any) -> Iterator[str]:
     """Yields the names of the inputs in an argument of a call, in its order.
 
     Raises:
-      ValueError: it has a value that no call takes; names it.
+      ValueError: The argument has a value that no call takes; names it.
     """
     if isinstance(argument, str):
         yield argument
@@ -803,6 +832,7 @@ def input_names(argument: Any) -> Iterator[str]:
     elif isinstance(argument, list | tuple):
         for part in argument:
             yield from input_names(part)
+    # Booleans and numbers are passed as they are. TOML also has dates, which no call takes.
     elif not isinstance(argument, bool | int | float):
         raise ValueError(
             f"{argument} is no argument; names of inputs, lists, tables, numbers and booleans are"
@@ -811,4 +841,6 @@ def input_names(argument: Any) -> Iterator[str]:
 
 def name_of_call(path: str) -> str:
     """Returns the name of a call in messages; "" is the model's own call."""
-    return f"call {path!r}" if path else "the model's call"
+    if not path:
+        return "the model's call"
+    return f"call {path!r}"

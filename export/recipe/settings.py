@@ -1,4 +1,4 @@
-"""Settings of how a job runs."""
+"""The settings of a job that its recipe does not have: where it runs, and its memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "ROWCAST_EXPORT_"
+"""The beginning of the names of environment variables."""
 _RAY = re.compile(r"ray-local|(ray://)?[^\s:/]+:[0-9]{1,5}")
+"""The executors that need Ray."""
 
 
 class ExportSettings(BaseSettings):
-    """How the job runs; fields may also be set in the environment as ROWCAST_EXPORT_<NAME>."""
+    """The settings of a job; fields may also be set in the environment as ROWCAST_EXPORT_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
@@ -52,13 +54,15 @@ class ExportSettings(BaseSettings):
 
     @field_validator("executor")
     @classmethod
-    def _can_run(cls, where: str) -> str:
-        if where != "local":
-            if not _RAY.fullmatch(where):
-                raise ValueError("expected local, ray-local, HOST:PORT or ray://HOST:PORT")
-            if find_spec("ray") is None:
-                raise ValueError(
-                    "needs Ray, which is not installed; in a checkout of rowcast, run `pip install "
-                    "'.[ray]'`"
-                )
-        return where
+    def _can_run(cls, executor: str) -> str:
+        if executor == "local":
+            return executor
+        if not _RAY.fullmatch(executor):
+            raise ValueError("expected local, ray-local, HOST:PORT or ray://HOST:PORT")
+        # Found without an import, which takes seconds.
+        if find_spec("ray") is None:
+            raise ValueError(
+                "needs Ray, which is not installed; in a checkout of rowcast, run `pip install "
+                "'.[ray]'`"
+            )
+        return executor

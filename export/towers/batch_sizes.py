@@ -22,7 +22,7 @@ def take_sizes_from_context(tower: TracedTower, per: Mapping[str, int]) -> Trace
     """Returns a tower whose computations on the context take no size from a candidate's tensor.
 
     Args:
-      tower: as traced, with one input for each feature.
+      tower: The traced tower, with one input for each feature.
       per: CONTEXT, CANDIDATE or both for each input by name.
     """
     rewriting = GraphRewriter(tower)
@@ -30,16 +30,17 @@ def take_sizes_from_context(tower: TracedTower, per: Mapping[str, int]) -> Trace
     misplaced = _misplaced_shapes(flow)
     if not misplaced:
         return tower
+    # The context part must read the input whose size it takes, so the smallest one is taken.
     smallest = min(
-        (each for each in rewriting.inputs if flow.per(each) == CONTEXT),
-        key=lambda each: math.prod(size or 1 for size in each.shape[1:]),
+        (tensor for tensor in rewriting.inputs if flow.per(tensor) == CONTEXT),
+        key=lambda tensor: math.prod(size or 1 for size in tensor.shape[1:]),
     )
     for operation in misplaced:
         old = operation.outputs[0]
         with rewriting.graph.as_default():
-            batch = tf.shape(smallest, out_type=old.dtype)[:1]
-            others = tf.constant(operation.inputs[0].shape.as_list()[1:], old.dtype)
-            new = tf.concat([batch, others], axis=0)
+            batch_size = tf.shape(smallest, out_type=old.dtype)[:1]
+            further_sizes = tf.constant(operation.inputs[0].shape.as_list()[1:], old.dtype)
+            new = tf.concat([batch_size, further_sizes], axis=0)
         rewriting.put(old, new)
     return rewriting.finished()
 
@@ -47,10 +48,11 @@ def take_sizes_from_context(tower: TracedTower, per: Mapping[str, int]) -> Trace
 def _misplaced_shapes(flow: DataFlow) -> list[Any]:
     """Returns the shapes of the candidate's tensors that computations on the context alone need."""
     misplaced: dict[str, Any] = {}
-    # Of each tensor: the side that its values come from, and if it has none, the shapes it needs.
+    # By tensor: the side that its values come from, and if there is none, the shapes that it needs.
     sides: dict[str, int] = {}
     shapes_of: dict[str, dict[str, Any]] = {}
-    for operation in flow.graph.get_operations():  # in the order of creation
+    # Operations come in the order of their creation, so inputs are known before their readers.
+    for operation in flow.graph.get_operations():
         side = 0
         shapes: dict[str, Any] = {}
         if operation.type == "Shape":
@@ -68,5 +70,6 @@ def _misplaced_shapes(flow: DataFlow) -> list[Any]:
                 shapes_of[tensor.name] = shapes
     if not misplaced:
         return []
-    # Only these are known to have one row for each example.
-    return [each for each in misplaced.values() if each.inputs[0].name in flow.rows]
+    # Only a tensor with a row for each example has the size of the batch. `rows` runs the tower, so
+    # it comes last.
+    return [operation for operation in misplaced.values() if operation.inputs[0].name in flow.rows]

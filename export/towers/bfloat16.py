@@ -10,6 +10,7 @@ _TRANSPOSED = {
     "BatchMatMulV2": ("adj_x", "adj_y"),
     "BatchMatMulV3": ("adj_x", "adj_y"),
 }
+"""The attributes of matrix products that say whether each operand is transposed."""
 
 
 def in_bfloat16(tower: Traced) -> Traced:
@@ -18,9 +19,15 @@ def in_bfloat16(tower: Traced) -> Traced:
     for operation in rewriting.graph.get_operations():
         if operation.type not in _TRANSPOSED or operation.outputs[0].dtype != tf.float32:
             continue
-        first, second = (operation.get_attr(key) for key in _TRANSPOSED[operation.type])
+        # The first operand, and the second one, may be transposed while they are multiplied.
+        key_a, key_b = _TRANSPOSED[operation.type]
         with rewriting.graph.as_default():
-            taken = [tf.cast(tensor, tf.bfloat16) for tensor in operation.inputs]
-            product = tf.cast(tf.matmul(*taken, transpose_a=first, transpose_b=second), tf.float32)
-        rewriting.put(operation.outputs[0], product)
+            operands = [tf.cast(tensor, tf.bfloat16) for tensor in operation.inputs]
+            product = tf.matmul(
+                *operands,
+                transpose_a=operation.get_attr(key_a),
+                transpose_b=operation.get_attr(key_b),
+            )
+            rounded = tf.cast(product, tf.float32)
+        rewriting.put(operation.outputs[0], rounded)
     return rewriting.finished()

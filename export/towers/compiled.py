@@ -18,18 +18,20 @@ from export.towers.savedmodels import save_function
 from export.user_lines import at_line
 
 _REASON_CHARACTERS = 300
+"""The length to which the converter's reasons are cut: some contain a graph."""
 _NO_LINES: Mapping[str, str] = MappingProxyType({})
 _TABLE_OPERATIONS = frozenset({"HashTableV2", "LookupTableImportV2"})
-"""What every lookup table consists of, beside the operation that looks up."""
+"""The operations of every lookup table, beside the operation that looks up."""
 _MISSING = re.compile(
-    r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE
+    r"^(?:Custom|Flex) ops: (?P<names>.*?)\s*$|'tf\.(?P<name>\w+)' (?:op\b|that was)",
+    re.MULTILINE,
 )
-
+"""The lines of the converter that name operations which LiteRT lacks: several, or one."""
 _LOCATED = re.compile(
     r'^\S+: error: loc\((?:callsite\()?(?:fused)?\["(?P<operation>\w+):".*\)\): (?P<why>.*?)\s*$',
     re.MULTILINE,
 )
-"""What the converter says of one operation, between where it is called from."""
+"""The line of the converter about one operation, between the lines of its callers."""
 
 
 def compile_tower(
@@ -40,14 +42,15 @@ def compile_tower(
     A tower with operations that LiteRT lacks is not an error: it keeps its SavedModel.
 
     Args:
-      saved_model: directory of the tower's SavedModel.
-      precision: f32, or int8 (weights in int8, activations quantised by their range at run time).
-      path: file to write; not written if LiteRT cannot run the tower.
+      saved_model: The directory of the tower's SavedModel.
+      precision: The precision: f32, or int8 (weights in int8, activations quantised by their range
+        at run time).
+      path: The file to write; it is not written if LiteRT cannot run the tower.
       lines: The user's line of each type of operation, for the reason.
     Returns:
-      Why LiteRT cannot run the tower; "" if it can.
+      The reason why LiteRT cannot run the tower; "" if it can.
     Raises:
-      DestinationError: the file cannot be written.
+      DestinationError: The file cannot be written.
     """
     try:
         converter = tf.lite.TFLiteConverter.from_saved_model(
@@ -56,9 +59,9 @@ def compile_tower(
         if precision == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         flatbuffer = converter.convert()
-        reason = _why_not_run(flatbuffer)
+        reason = _runtime_problem(flatbuffer)
     except Exception as problem:  # noqa: BLE001 - the converter raises many types of errors
-        reason = _why_not_compiled(problem, lines)
+        reason = _converter_problem(problem, lines)
     if reason:
         return reason
     try:
@@ -69,61 +72,67 @@ def compile_tower(
     return ""
 
 
-def why_not_compiled(tower: TracedTower) -> str:
+def reason_not_compiled(tower: TracedTower) -> str:
     """Returns why LiteRT cannot run a tower, before its weights are read; "" if it can."""
-    with TemporaryDirectory(prefix="rowcast-") as aside:
+    with TemporaryDirectory(prefix="rowcast-") as directory:
+        # Whether a tower converts depends on its operations, not on the values of its weights.
         fill(tower.variables)
-        save_function(tower, Path(aside, "saved_model"))
-        return compile_tower(
-            Path(aside, "saved_model"), "f32", Path(aside, "compiled.tflite"), tower.lines
-        )
+        saved_model = Path(directory, "saved_model")
+        save_function(tower, saved_model)
+        return compile_tower(saved_model, "f32", Path(directory, "compiled.tflite"), tower.lines)
 
 
-def _why_not_run(flatbuffer: bytes) -> str:
-    """Runs the tower on batches of 1 and 3, since some operations convert but fail when
-    they run.
+def _runtime_problem(flatbuffer: bytes) -> str:
+    """Returns what fails when a tower runs on batches of 1 and 3; "" if nothing does. Some
+    operations convert but fail when they run.
     """
+    # Imported here, because only exports with towers need LiteRT.
     import numpy as np
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=flatbuffer, num_threads=1)
     runner = interpreter.get_signature_runner(SIGNATURE)
-    if any(
-        details["dtype"] in (np.bytes_, np.str_, object)
-        for details in runner.get_input_details().values()
-    ):
-        return "it takes strings"
+    input_details = runner.get_input_details()
+    for details in input_details.values():
+        if details["dtype"] in (np.bytes_, np.str_, object):
+            return "it takes strings"
     for n in (1, 3):
-        inputs = {
-            name: np.ones(
-                [n if size < 0 else size for size in details["shape_signature"]], details["dtype"]
-            )
-            for name, details in runner.get_input_details().items()
-        }
+        inputs = {}
+        for name, details in input_details.items():
+            # A size that is not fixed, such as the batch's, is -1.
+            shape = [n if size < 0 else size for size in details["shape_signature"]]
+            inputs[name] = np.ones(shape, details["dtype"])
         for name, values in runner(**inputs).items():
             if values.shape[:1] != (n,):
                 return f"output {name!r} of a batch of {n} has shape {values.shape}"
     return ""
 
 
-def _why_not_compiled(problem: Exception, lines: Mapping[str, str]) -> str:
+def _converter_problem(problem: Exception, lines: Mapping[str, str]) -> str:
     """Returns the converter's reason, without its graph."""
     text = str(problem)
-    missing = {
-        name for listed, one in _MISSING.findall(text) for name in (listed or one).split(", ")
-    }
+    missing = set[str]()
+    for match in _MISSING.finditer(text):
+        missing.update((match["names"] or match["name"]).split(", "))
     if not missing:
-        if located := _LOCATED.search(text):
-            line = at_line(lines.get(located["operation"], ""))
-            reason = f"LiteRT's converter rejects {located['operation']}{line}: {located['why']}"
-            return reason[:_REASON_CHARACTERS]
-        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-        return (first or type(problem).__name__)[:_REASON_CHARACTERS]
+        return _first_problem(text, lines) or type(problem).__name__
+    # Of a lookup table, the operation that looks up says enough.
     if "LookupTableFindV2" in missing:
         missing -= _TABLE_OPERATIONS
 
-    named = [f"{name}{at_line(lines.get(name, ''))}" for name in sorted(missing)]
-    return f"LiteRT has no operation {', '.join(named)}{_remedy(missing)}"
+    operations = [f"{name}{at_line(lines.get(name, ''))}" for name in sorted(missing)]
+    return f"LiteRT has no operation {', '.join(operations)}{_remedy(missing)}"
+
+
+def _first_problem(text: str, lines: Mapping[str, str]) -> str:
+    """Returns the error about an operation in the converter's text, or its first line."""
+    located = _LOCATED.search(text)
+    if located:
+        line = at_line(lines.get(located["operation"], ""))
+        reason = f"LiteRT's converter rejects {located['operation']}{line}: {located['why']}"
+    else:
+        reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return reason[:_REASON_CHARACTERS]
 
 
 def _remedy(missing: set[str]) -> str:

@@ -3,9 +3,10 @@ hold rows.
 
 A tensor may be passed from one part of a tower to another if it holds a row for each example,
 computed from that example alone. No list of operations covers all of TensorFlow, so this is tested:
-the tower runs on synthetic examples, then on the same ones in another order and number, and the
+the tower runs on synthetic examples, then on the same examples in another order and number, and the
 rows of such a tensor change likewise. The proof is the parity check with the trained weights, which
-runs contexts once and repeats them (export/verify/parity.py).
+runs contexts once and repeats them (export/verify/parity.py). See
+docs/adr/0010-properties-found-by-running-the-model.md.
 """
 
 from __future__ import annotations
@@ -25,43 +26,42 @@ from export.graphs.loading import tf
 
 CONTEXT = 1
 CANDIDATE = 2
-"""Bits: what a tensor depends on."""
+"""The sides that a tensor may depend on, as bits."""
 
 _MOVING = frozenset(
     {
-        *(
-            "BroadcastTo",
-            "Cast",
-            "ConcatV2",
-            "Const",
-            "EnsureShape",
-            "ExpandDims",
-            "Fill",
-            "GatherV2",
-            "Identity",
-        ),
-        *(
-            "IdentityN",
-            "OnesLike",
-            "Pack",
-            "Placeholder",
-            "Range",
-            "ReadVariableOp",
-            "Reshape",
-            "ResourceGather",
-        ),
-        *(
-            "Shape",
-            "Slice",
-            "Split",
-            "SplitV",
-            "Squeeze",
-            "StopGradient",
-            "StridedSlice",
-            "Tile",
-            "Transpose",
-        ),
-        *("Unpack", "ZerosLike", "NoOp", "Size", "Rank", "Prod"),
+        "BroadcastTo",
+        "Cast",
+        "ConcatV2",
+        "Const",
+        "EnsureShape",
+        "ExpandDims",
+        "Fill",
+        "GatherV2",
+        "Identity",
+        "IdentityN",
+        "NoOp",
+        "OnesLike",
+        "Pack",
+        "Placeholder",
+        "Prod",
+        "Range",
+        "Rank",
+        "ReadVariableOp",
+        "Reshape",
+        "ResourceGather",
+        "Shape",
+        "Size",
+        "Slice",
+        "Split",
+        "SplitV",
+        "Squeeze",
+        "StopGradient",
+        "StridedSlice",
+        "Tile",
+        "Transpose",
+        "Unpack",
+        "ZerosLike",
     }
 )
 """Operations with negligible cost."""
@@ -69,11 +69,18 @@ _LOOPING = frozenset(
     {"While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf"}
 )
 _LOOP_COST = 100_000
+"""The multiply-adds of a loop or a call, whose own graph is not looked into: more than enough for a
+part of its own.
+"""
 _PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
-_HANDED = ("float32", "int32", "int64")
+_PASSED_DTYPES = ("float32", "int32", "int64")
+"""The types of tensors that parts may pass on."""
 _EXAMPLES = 6
+"""The number of synthetic examples."""
 _REORDERED = (4, 1, 1, 5, 0, 2, 3, 3)
-"""Number of synthetic examples, and which of them run again, in order."""
+"""The positions of the examples that run again, in their order: some twice, so that the number of
+rows changes, too.
+"""
 
 
 class DataFlow:
@@ -83,18 +90,18 @@ class DataFlow:
         """Takes a tower, and CONTEXT, CANDIDATE or both for each input by name."""
         self.tower = tower
         self.graph = tower.function.graph
-        # What follows the inputs are captures.
-        self.inputs = dict(
-            zip((tensor.name for tensor in self.graph.inputs), tower.spec.inputs, strict=False)
-        )
+        # The inputs of the graph behind those of the tower are captured variables.
+        names = (tensor.name for tensor in self.graph.inputs)
+        self.inputs = dict(zip(names, tower.spec.inputs, strict=False))
         self.outputs: dict[str, Any] = dict(tower.function.structured_outputs)
         self._per: dict[str, int] = {name: per[spec.name] for name, spec in self.inputs.items()}
-        for operation in self.graph.get_operations():  # in the order of creation, inputs first
+        # Operations come in the order of their creation, inputs first.
+        for operation in self.graph.get_operations():
             bits = 0
-            controls = (
-                tensor for control in operation.control_inputs for tensor in control.outputs
-            )
-            for tensor in (*operation.inputs, *controls):
+            tensors = list(operation.inputs)
+            for control in operation.control_inputs:
+                tensors += control.outputs
+            for tensor in tensors:
                 bits |= self._per.get(tensor.name, 0)
             for tensor in operation.outputs:
                 self._per.setdefault(tensor.name, bits)
@@ -106,25 +113,29 @@ class DataFlow:
     def upstream(
         self, tensors: Iterable[Any], stops: Collection[str], values: bool = False
     ) -> tuple[list[Any], set[str]]:
-        """Walks back from tensors up to `stops` (names of tensors); with `values`, ignores what
-        only determines shapes.
+        """Walks back from tensors.
+
+        Args:
+          tensors: The tensors to begin with.
+          stops: The names of tensors at which the walk ends.
+          values: Whether tensors that only determine shapes are left out.
 
         Returns:
           The operations on the way that depend on an input, and the stops and inputs that were
           reached.
         """
-        found: dict[str, Any] = {}
+        operations: dict[str, Any] = {}
         reached: set[str] = set()
         queue = list(tensors)
         while queue:
             tensor = queue.pop()
             if tensor.name in stops or tensor.name in self.inputs:
                 reached.add(tensor.name)
-            elif self.per(tensor) and tensor.op.name not in found:
-                found[tensor.op.name] = tensor.op
+            elif self.per(tensor) and tensor.op.name not in operations:
+                operations[tensor.op.name] = tensor.op
                 if not (values and tensor.op.type == "Shape"):
                     queue.extend(tensor.op.inputs)
-        return list(found.values()), reached
+        return list(operations.values()), reached
 
     def cost(self, operations: Iterable[Any]) -> int:
         """Estimates the multiply-adds of operations for one example."""
@@ -144,36 +155,32 @@ class DataFlow:
         example alone.
         """
         fill(self.tower.variables)
-        tensors = [
-            tensor for operation in self.graph.get_operations() for tensor in operation.outputs
-        ]
-        known = {
-            str(place): each
-            for place, each in enumerate(tensors)
-            if self.per(each) and _may_hold_rows(each)
-        }
+        # One function returns all of them, so that the tower runs twice, not twice for each tensor.
+        candidates: dict[str, Any] = {}
+        for operation in self.graph.get_operations():
+            for tensor in operation.outputs:
+                if self.per(tensor) and _may_hold_rows(tensor):
+                    candidates[str(len(candidates))] = tensor
         feeds = list(self.graph.inputs[: len(self.inputs)])
-        function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, known)
-        made = [_random_values(tensor, place) for place, tensor in enumerate(feeds)]
-        once, again = (
-            run_flat(function, [tf.constant(array) for array in arrays])
-            for arrays in (made, [array[list(_REORDERED)] for array in made])
-        )
+        function, _ = narrowed(self.tower.spec.name, self.tower.function, feeds, candidates)
+
+        examples = [_random_values(tensor, seed) for seed, tensor in enumerate(feeds)]
+        reordered = [values[list(_REORDERED)] for values in examples]
+        results = run_flat(function, [tf.constant(values) for values in examples])
+        reordered_results = run_flat(function, [tf.constant(values) for values in reordered])
         return {
             tensor.name
-            for place, tensor in known.items()
-            if _same_rows(once[place].numpy(), again[place].numpy())
+            for key, tensor in candidates.items()
+            if _same_rows(results[key].numpy(), reordered_results[key].numpy())
         }
 
 
 def _may_hold_rows(tensor: Any) -> bool:
-    shape = tensor.shape
-    return (
-        tensor.dtype.name in _HANDED
-        and bool(shape.rank)
-        and shape[0] is None
-        and None not in shape.as_list()[1:]
-    )
+    """Returns whether a tensor has a type and a shape that a part may pass on."""
+    if tensor.dtype.name not in _PASSED_DTYPES or not tensor.shape.rank:
+        return False
+    batch, *sizes = tensor.shape.as_list()
+    return batch is None and None not in sizes
 
 
 def _random_values(tensor: Any, seed: int) -> NDArray[Any]:
@@ -181,49 +188,57 @@ def _random_values(tensor: Any, seed: int) -> NDArray[Any]:
     shape = [_EXAMPLES, *(size or 1 for size in tensor.shape.as_list()[1:])]
     if tensor.dtype.is_floating:
         return random.standard_normal(shape).astype(tensor.dtype.as_numpy_dtype)
+    # Integers may be positions or ids: 0 and 1 are valid for most models.
     if tensor.dtype.name == "string":
         return random.integers(0, 2, shape).astype(str).astype(object)
     return random.integers(0, 2, shape).astype(tensor.dtype.as_numpy_dtype)
 
 
-def _same_rows(once: NDArray[Any], again: NDArray[Any]) -> bool:
-    if once.shape[0] != _EXAMPLES or again.shape[0] != len(_REORDERED):
+def _same_rows(results: NDArray[Any], reordered: NDArray[Any]) -> bool:
+    """Returns whether the rows of results follow the examples."""
+    if results.shape[0] != _EXAMPLES or reordered.shape[0] != len(_REORDERED):
         return False
-    expected = once[list(_REORDERED)]
+    expected = results[list(_REORDERED)]
+    # Random weights may lead to NaN or infinities, which follow their examples, too.
     scale = np.abs(np.nan_to_num(expected, posinf=0, neginf=0)).max(initial=1.0)
-    return bool(np.allclose(expected, again, rtol=1e-4, atol=1e-5 * float(scale), equal_nan=True))
+    tolerance = 1e-5 * float(scale)
+    return bool(np.allclose(expected, reordered, rtol=1e-4, atol=tolerance, equal_nan=True))
 
 
 def _cost(operation: Any) -> int:
+    """Estimates the multiply-adds of an operation for one example."""
     if operation.type in _LOOPING:
         return _LOOP_COST
     if operation.type in _MOVING:
         return 0
-    made = max(_numbers(tensor) for tensor in operation.outputs)
     if operation.type == "Einsum":
         return _einsum_cost(operation)
+    output_values = max(_value_count(tensor) for tensor in operation.outputs)
     if operation.type.startswith(("Conv", "DepthwiseConv")):
-        return made * math.prod(_sizes(operation.inputs[1])[:-1])
+        # Each output value adds the products of a filter, whose last axis counts outputs.
+        return output_values * math.prod(_sizes(operation.inputs[1])[:-1])
     if operation.type in _PRODUCTS:
-        transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
-        inner = operation.inputs[0].shape[-2 if transposed else -1]
-        return made * (inner or 1)
-    taken = max(
-        (_numbers(tensor) for tensor in operation.inputs if tensor.dtype.is_floating), default=0
-    )
-    return max(made, taken)
+        key = "transpose_a" if operation.type == "MatMul" else "adj_x"
+        axis = -2 if operation.get_attr(key) else -1
+        return output_values * (operation.inputs[0].shape[axis] or 1)
+    # Element by element, or a reduction, which reads more values than it returns.
+    input_values = [_value_count(tensor) for tensor in operation.inputs if tensor.dtype.is_floating]
+    return max([output_values, *input_values])
 
 
 def _einsum_cost(operation: Any) -> int:
+    """Returns the product of the sizes of all axes in an equation, such as `bij,jk->bik`."""
+    equation = operation.get_attr("equation").decode()
+    terms = equation.partition("->")[0].replace("...", "").split(",")
     sizes: dict[str, int] = {}
-    terms = operation.get_attr("equation").decode().partition("->")[0].replace("...", "").split(",")
     for term, tensor in zip(terms, operation.inputs, strict=True):
+        # From the last axis on, since "..." stands for axes before them.
         sizes.update(zip(reversed(term), reversed(_sizes(tensor)), strict=False))
     return int(math.prod(sizes.values()))
 
 
-def _numbers(tensor: Any) -> int:
-    """Returns how many values a tensor holds per example; an unknown size counts as 1."""
+def _value_count(tensor: Any) -> int:
+    """Returns the number of values of a tensor per example; an unknown size counts as 1."""
     return math.prod(_sizes(tensor))
 
 
@@ -234,6 +249,6 @@ def _sizes(tensor: Any) -> list[int]:
     return [size or 1 for size in tensor.shape.as_list()]
 
 
-def named(operation: Any) -> str:
-    """Names an operation in a message."""
+def operation_text(operation: Any) -> str:
+    """Returns the name and type of an operation for a message."""
     return f"{operation.name!r} ({operation.type})"

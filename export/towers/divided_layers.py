@@ -8,8 +8,8 @@ candidate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from export.front_end.interface import TracedTower
 from export.graphs.loading import tf
@@ -17,71 +17,111 @@ from export.towers.data_flow import CONTEXT, DataFlow
 from export.towers.rewriting import GraphRewriter
 
 COLUMNS_MIN = 64
-"""Columns of the context in the input of a layer; with fewer, dividing the layer costs more than it
-saves.
+"""The number of the context's columns in the input of a layer below which dividing the layer costs
+more than it saves.
 """
+
+
+class DividedLayer(NamedTuple):
+    """A layer over both sides.
+
+    Attributes:
+      product: The matrix product.
+      pieces: The tensors that are concatenated to its input.
+      of_context: Whether each piece depends on the context alone.
+    """
+
+    product: Any
+    pieces: list[Any]
+    of_context: list[bool]
 
 
 def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
     """Returns a tower whose layers over both sides become sums of one layer over each.
 
     Args:
-      tower: as traced, with one input for each feature.
+      tower: The traced tower, with one input for each feature.
       per: CONTEXT, CANDIDATE or both for each input by name.
     """
     rewriting = GraphRewriter(tower)
     flow = DataFlow(rewriting.tower, per)
-    found = [
-        each
-        for operation in rewriting.graph.get_operations()
-        if (each := _layer(operation, flow)) is not None
-    ]
-    for product, join, once in found:
+    # All layers are found before the first is divided: the flow does not know new operations.
+    layers = []
+    for operation in rewriting.graph.get_operations():
+        layer = _layer(operation, flow)
+        if layer is not None:
+            layers.append(layer)
+    for layer in layers:
         with rewriting.graph.as_default():
-            total = _total(product, join, once)
-        rewriting.put(product.outputs[0], total)
-    return rewriting.finished() if found else tower
+            total = _sum_of_both_sides(layer)
+        rewriting.put(layer.product.outputs[0], total)
+    if not layers:
+        return tower
+    return rewriting.finished()
 
 
-def _layer(operation: Any, flow: DataFlow) -> tuple[Any, Any, list[bool]] | None:
-    """Returns a product to divide, its input's concatenation, and which of its parts are of the
-    context only.
+def _layer(operation: Any, flow: DataFlow) -> DividedLayer | None:
+    """Returns the layer to divide whose product an operation is; None: it is not worth dividing,
+    or no such product.
     """
-    if (
-        operation.type != "MatMul"
-        or operation.get_attr("transpose_a")
-        or flow.per(operation.inputs[1])
-    ):
+    if operation.type != "MatMul" or operation.outputs[0].dtype.name != "float32":
         return None
-    if operation.outputs[0].dtype.name != "float32":
+    # The second operand must be weights, which depend on no input.
+    if operation.get_attr("transpose_a") or flow.per(operation.inputs[1]):
         return None
-    join = operation.inputs[0].op
-    while join.type == "Identity":
-        join = join.inputs[0].op
-    if join.type != "ConcatV2" or join.outputs[0].shape.rank != 2:
+    pieces = _concatenated(operation.inputs[0])
+    of_context = [flow.per(piece) == CONTEXT for piece in pieces]
+    # A layer over the context alone runs once per context anyway. Without pieces, all() is true.
+    if all(of_context) or any(piece.shape[1] is None for piece in pieces):
         return None
-    if tf.get_static_value(join.inputs[len(join.inputs) - 1]) not in (1, -1):
+    layer = DividedLayer(operation, pieces, of_context)
+    context_columns = sum(piece.shape[1] for piece in _of_side(pieces, layer, is_context=True))
+    if context_columns < COLUMNS_MIN:
         return None
-    pieces = list(join.inputs)[:-1]
-    once = [flow.per(piece) == CONTEXT for piece in pieces]
-    if any(piece.shape[1] is None for piece in pieces) or all(once):
-        return None
-    columns = sum(piece.shape[1] for piece, held in zip(pieces, once, strict=True) if held)
-    return (operation, join, once) if columns >= COLUMNS_MIN else None
+    return layer
 
 
-def _total(product: Any, join: Any, once: list[bool]) -> Any:
-    transposed = product.get_attr("transpose_b")
-    pieces = list(join.inputs)[:-1]
-    weights = tf.split(
-        product.inputs[1], [piece.shape[1] for piece in pieces], axis=1 if transposed else 0
-    )
-    halves = []
-    for wanted in (True, False):
-        taken = [piece for piece, held in zip(pieces, once, strict=True) if held == wanted]
-        rows = [part for part, held in zip(weights, once, strict=True) if held == wanted]
-        joined = taken[0] if len(taken) == 1 else tf.concat(taken, 1)
-        axis = 1 if transposed else 0
-        kernel = rows[0] if len(rows) == 1 else tf.concat(rows, axis)
-        halves.append(tf.matmul(joined, kernel, transpose_b=transposed))
-    return halves[0] + halves[1]
+def _concatenated(tensor: Any) -> list[Any]:
+    """Returns the tensors that are concatenated side by side to a matrix;
+    [] if the tensor is no concatenation.
+    """
+    operation = tensor.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    if operation.type != "ConcatV2" or operation.outputs[0].shape.rank != 2:
+        return []
+    pieces: list[Any]
+    *pieces, axis = operation.inputs
+    if tf.get_static_value(axis) not in (1, -1):
+        return []
+    return pieces
+
+
+def _of_side(tensors: Sequence[Any], layer: DividedLayer, *, is_context: bool) -> list[Any]:
+    """Returns the tensors, one for each piece of a layer's input, that belong to one side."""
+    return [
+        tensor
+        for tensor, of_context in zip(tensors, layer.of_context, strict=True)
+        if of_context == is_context
+    ]
+
+
+def _sum_of_both_sides(layer: DividedLayer) -> Any:
+    """Returns the sum of a layer over the context and one over the candidate."""
+    transposed = layer.product.get_attr("transpose_b")
+    # The axis of the weights that belongs to the columns of the input.
+    axis = 1 if transposed else 0
+    sizes = [piece.shape[1] for piece in layer.pieces]
+    weights = tf.split(layer.product.inputs[1], sizes, axis=axis)
+    products = []
+    for is_context in (True, False):
+        inputs = _joined(_of_side(layer.pieces, layer, is_context=is_context), 1)
+        kernel = _joined(_of_side(weights, layer, is_context=is_context), axis)
+        products.append(tf.matmul(inputs, kernel, transpose_b=transposed))
+    return products[0] + products[1]
+
+
+def _joined(tensors: Sequence[Any], axis: int) -> Any:
+    if len(tensors) == 1:
+        return tensors[0]
+    return tf.concat(tensors, axis)

@@ -1,11 +1,11 @@
 """Partitions a ranking tower by data flow: once per context, shared by outputs, and separate for
 each output.
 
-Each part is a function. `context` computes, once per context, what depends on context features
-only; `trunk` computes, per candidate, what two or more outputs need; what only one output needs is
-a part named after it. A part that would save almost nothing is merged into those that read its
-results. Before that, computations on the context take their sizes from it
-(export/towers/batch_sizes.py), and layers over both sides are divided
+Each part is a function. `context` computes, once per context, the tensors that depend on context
+features only; `trunk` computes, per candidate, the tensors that two or more outputs need; tensors
+that only one output needs are a part named after it. A part that would save almost nothing is
+merged into the parts that read its results. Before that, computations on the context take their
+sizes from it (export/towers/batch_sizes.py), and layers over both sides are divided
 (export/towers/divided_layers.py).
 """
 
@@ -21,16 +21,18 @@ from bundle.format.towers import Per
 from export.front_end.interface import TracedTower
 from export.graphs.functions import narrowed, type_of
 from export.towers.batch_sizes import take_sizes_from_context
-from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, named
+from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, operation_text
 from export.towers.divided_layers import divide_layers
 from export.towers.parts import TracedPart
 
 MULTIPLY_ADDS_MIN = 256
-"""Per example: a part that would save less is not worth its own call."""
+"""The multiply-adds per example below which a part is not worth its own call."""
 _REPEATED_MAX = 1.1
-"""Largest ratio of the parts' work per candidate to that of the whole; beyond it they stay
-together.
+"""The largest ratio of the multiply-adds of all parts per candidate to those of the whole tower;
+beyond it, the parts stay together.
 """
+_REASON_CHARACTERS = 200
+"""The length to which TensorFlow's errors are cut."""
 
 
 @dataclass(frozen=True)
@@ -46,32 +48,29 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
     """Partitions one ranking tower.
 
     Args:
-      tower: as traced, with one input for each feature.
-      roles: the role of each feature.
+      tower: The traced tower, with one input for each feature.
+      roles: The role of each feature.
     """
     name = tower.spec.name
     outputs = dict(tower.function.structured_outputs)
+    # Parts name what they pass on by the outputs that compute it.
     if len({tensor.name for tensor in outputs.values()}) < len(outputs):
         return Split(notes=(f"tower {name!r} is not split: two of its outputs are the same",))
-    per = {
-        each.name: CONTEXT if roles[each.feature] == "context" else CANDIDATE
-        for each in tower.spec.inputs
-    }
+    per = {}
+    for tensor in tower.spec.inputs:
+        is_context = roles[tensor.feature] == "context"
+        per[tensor.name] = CONTEXT if is_context else CANDIDATE
     if DataFlow(tower, per).loops:
         return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
     try:
         flow = DataFlow(divide_layers(take_sizes_from_context(tower, per), per), per)
         rows = flow.rows
-    # operations raise many types of errors on unsuitable examples
-    except Exception as problem:  # noqa: BLE001
+    except Exception as problem:  # noqa: BLE001 - operations raise many types of errors
         # TensorFlow gives the reason last, after the frames of its graph.
         reason = str(problem).rpartition("\n\n")[2].partition("\n\t [[")[0]
-        raised = " ".join(reason.split())[:200]
-        return Split(
-            notes=(
-                f"tower {name!r} is not split: it could not run on synthetic examples: {raised}",
-            )
-        )
+        reason = " ".join(reason.split())[:_REASON_CHARACTERS]
+        note = f"tower {name!r} is not split: it could not run on synthetic examples: {reason}"
+        return Split(notes=(note,))
     return _Partition(flow, rows).split()
 
 
@@ -89,28 +88,44 @@ class _Partition:
 
     def split(self) -> Split:
         """Returns the parts, and notes on what stays together."""
+        parts = []
+        of_context = self._of_context()
+        if of_context:
+            parts.append(self._part("context", "context", of_context, {}))
+        parts += self._candidate_parts(of_context)
+        # A single part is the tower itself.
+        if len(parts) < 2:
+            parts = []
+        return Split(tuple(parts), tuple(self._notes))
+
+    def _candidate_parts(self, of_context: Mapping[str, Any]) -> list[TracedPart]:
+        """Returns the parts that run per candidate: one that outputs share, and heads."""
         flow = self._flow
-        once = self._of_context()
-        parts = [self._part("context", "context", once, {})] if once else []
-        each = {name: tensor for name, tensor in flow.outputs.items() if tensor.name not in once}
-        whole = flow.cost(flow.upstream(each.values(), once)[0])
-        shared, heads = self._of_candidates(each, once)
-        made = []
-        stops = dict(once)
+        outputs = {
+            name: tensor for name, tensor in flow.outputs.items() if tensor.name not in of_context
+        }
+        shared, heads = self._of_candidates(outputs, of_context)
+        parts = []
+        stops = dict(of_context)
         if shared:
-            made.append(self._part("trunk" if heads else "candidate", "candidate", shared, stops))
+            name = "trunk" if heads else "candidate"
+            parts.append(self._part(name, "candidate", shared, stops))
             stops |= shared
         for name, tensor in heads.items():
-            made.append(self._part(f"head-{name}", "candidate", {tensor.name: tensor}, stops))
+            parts.append(self._part(f"head-{name}", "candidate", {tensor.name: tensor}, stops))
+            # Another head may be computed from this one, as a product is.
             stops[tensor.name] = tensor
-        if heads and sum(part.cost for part in made) > _REPEATED_MAX * whole:
+
+        operations, _ = flow.upstream(outputs.values(), of_context)
+        cost = sum(part.cost for part in parts)
+        if heads and cost > _REPEATED_MAX * flow.cost(operations):
             self._notes.append(
                 f"the outputs of tower {self._name!r} stay together: apart they would repeat what "
                 "they share, since no tensor between them holds a row for each candidate"
             )
-            made = [self._part("candidate", "candidate", {t.name: t for t in each.values()}, once)]
-        parts += made
-        return Split(tuple(parts) if len(parts) > 1 else (), tuple(self._notes))
+            fetches = {tensor.name: tensor for tensor in outputs.values()}
+            return [self._part("candidate", "candidate", fetches, of_context)]
+        return parts
 
     def _of_context(self) -> dict[str, Any]:
         """Returns the tensors that depend on context features only and are read per candidate, or
@@ -118,43 +133,51 @@ class _Partition:
         """
         flow = self._flow
         operations, _ = flow.upstream(flow.outputs.values(), ())
-        wanted = [tensor for tensor in flow.outputs.values() if flow.per(tensor) == CONTEXT]
+        needed = [tensor for tensor in flow.outputs.values() if flow.per(tensor) == CONTEXT]
         for operation in operations:
             if flow.per(operation.outputs[0]) != CONTEXT:
-                wanted += [tensor for tensor in operation.inputs if flow.per(tensor) == CONTEXT]
-        handed = self._boundary(wanted, {})
-        if not handed:
+                needed += [tensor for tensor in operation.inputs if flow.per(tensor) == CONTEXT]
+        boundary = self._boundary(needed, {})
+        if not boundary:
             self._note_no_context(operations)
-        return handed
+        return boundary
 
     def _note_no_context(self, operations: Sequence[Any]) -> None:
+        """Adds a note on why a tower with context features has no context part."""
         flow = self._flow
-        own = [operation for operation in operations if flow.per(operation.outputs[0]) == CONTEXT]
         if not any(flow.per(tensor) == CONTEXT for tensor in flow.graph.inputs[: len(flow.inputs)]):
             return
-        if (cost := flow.cost(own)) < MULTIPLY_ADDS_MIN:
+        context_operations = [
+            operation for operation in operations if flow.per(operation.outputs[0]) == CONTEXT
+        ]
+        cost = flow.cost(context_operations)
+        if cost < MULTIPLY_ADDS_MIN:
             self._notes.append(
                 f"tower {self._name!r} has no context part: only {cost} multiply-adds depend on "
                 "context features alone"
             )
             return
-        mixing = [
-            operation
-            for operation in own
-            if not any(tensor.name in self._rows for tensor in operation.outputs)
-            and all(
-                tensor.name in self._rows or not flow.per(tensor) for tensor in operation.inputs
+        reason = "none is large"
+        mixing = next(filter(self._mixes_examples, context_operations), None)
+        if mixing is not None:
+            reason = (
+                f"operation {operation_text(mixing)} does not compute a separate row for each "
+                "context"
             )
-            and operation.type not in ("Shape", "Placeholder")
-            # A part hands on no truth values, whether or not they are rows.
-            and operation.outputs[0].dtype.name != "bool"
-        ]
-        why = (
-            f"operation {named(mixing[0])} does not compute a separate row for each context"
-            if mixing
-            else "none is large"
+        self._notes.append(f"tower {self._name!r} has no context part: {reason}")
+
+    def _mixes_examples(self, operation: Any) -> bool:
+        """Returns whether an operation reads rows and computes no rows."""
+        if operation.type in ("Shape", "Placeholder"):
+            return False
+        # A part hands on no truth values, whether or not they are rows.
+        if operation.outputs[0].dtype.name == "bool":
+            return False
+        if any(tensor.name in self._rows for tensor in operation.outputs):
+            return False
+        return all(
+            tensor.name in self._rows or not self._flow.per(tensor) for tensor in operation.inputs
         )
-        self._notes.append(f"tower {self._name!r} has no context part: {why}")
 
     def _of_candidates(
         self, outputs: Mapping[str, Any], stops: Mapping[str, Any]
@@ -167,61 +190,68 @@ class _Partition:
         primary = {name: tensor for name, tensor in outputs.items() if name not in derived}
         needs = {name: flow.upstream([tensor], stops)[0] for name, tensor in primary.items()}
         uses = Counter(operation.name for operations in needs.values() for operation in operations)
+
+        # An output is a head if enough is computed for it alone.
         heads = {}
         if len(primary) > 1:
             for name, tensor in primary.items():
-                alone = [operation for operation in needs[name] if uses[operation.name] == 1]
-                if flow.cost(alone) >= MULTIPLY_ADDS_MIN and tensor.name in self._rows:
+                unshared = [operation for operation in needs[name] if uses[operation.name] == 1]
+                if flow.cost(unshared) >= MULTIPLY_ADDS_MIN and tensor.name in self._rows:
                     heads[name] = tensor
-        wanted = [
-            taken
-            for name in heads
-            for operation in needs[name]
-            if uses[operation.name] == 1
-            for taken in operation.inputs
-            if flow.per(taken) and uses[taken.op.name] > 1
-        ]
-        heads |= {
-            name: outputs[name]
-            for name, of in derived.items()
-            if of & {t.name for t in heads.values()}
-        }
-        shared = self._boundary(wanted, stops)
-        return shared | {
-            tensor.name: tensor for name, tensor in outputs.items() if name not in heads
-        }, heads
+
+        # The shared part computes the tensors that operations of heads read of shared operations.
+        read_by_heads = []
+        for name in heads:
+            unshared = [operation for operation in needs[name] if uses[operation.name] == 1]
+            read_by_heads += [tensor for operation in unshared for tensor in operation.inputs]
+        shared = self._boundary(
+            [tensor for tensor in read_by_heads if flow.per(tensor) and uses[tensor.op.name] > 1],
+            stops,
+        )
+
+        # An output that is derived from a head comes after it, as a head of its own.
+        head_tensors = {tensor.name for tensor in heads.values()}
+        for name, sources in derived.items():
+            if sources & head_tensors:
+                heads[name] = outputs[name]
+        for name, tensor in outputs.items():
+            if name not in heads:
+                shared[tensor.name] = tensor
+        return shared, heads
 
     def _derived(self, outputs: Mapping[str, Any], stops: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Returns the outputs that cost almost nothing once others are known, such as a product,
-        with those others.
+        """Returns the outputs that cost almost nothing once other outputs are computed, such as a
+        product, with the names of the tensors that they are computed from.
         """
         derived: dict[str, set[str]] = {}
         for name, tensor in outputs.items():
-            others = {
-                each.name
-                for other, each in outputs.items()
-                if other != name and other not in derived
+            # Of two outputs that follow from each other, one must be computed first.
+            sources = {
+                source.name
+                for source_name, source in outputs.items()
+                if source_name != name and source_name not in derived
             }
-            operations, reached = self._flow.upstream([tensor], others | set(stops))
-            if reached & others and self._flow.cost(operations) < MULTIPLY_ADDS_MIN:
-                derived[name] = reached & others
+            operations, reached = self._flow.upstream([tensor], sources | set(stops))
+            if reached & sources and self._flow.cost(operations) < MULTIPLY_ADDS_MIN:
+                derived[name] = reached & sources
         return derived
 
-    def _boundary(self, wanted: Iterable[Any], stops: Mapping[str, Any]) -> dict[str, Any]:
+    def _boundary(self, tensors: Iterable[Any], stops: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the tensors to pass on, by name: the nearest that hold rows and save work."""
         flow = self._flow
-        handed: dict[str, Any] = {}
+        boundary: dict[str, Any] = {}
         seen = set(stops) | set(flow.inputs)
-        queue = list(wanted)
-        for tensor in queue:  # grows while it is walked
+        queue = list(tensors)
+        # The list grows while the loop goes through it.
+        for tensor in queue:
             if tensor.name in seen or not flow.per(tensor):
                 continue
             seen.add(tensor.name)
             if tensor.name in self._rows and self._saves_enough(tensor, stops):
-                handed[tensor.name] = tensor
+                boundary[tensor.name] = tensor
             else:
                 queue.extend(tensor.op.inputs)
-        return handed
+        return boundary
 
     def _saves_enough(self, tensor: Any, stops: Mapping[str, Any]) -> bool:
         operations, _ = self._flow.upstream([tensor], stops, values=True)
@@ -230,39 +260,42 @@ class _Partition:
     def _part(
         self, name: str, per: Per, fetches: Mapping[str, Any], stops: Mapping[str, Any]
     ) -> TracedPart:
+        """Returns a part of the tower.
+
+        Args:
+          name: The name of the part.
+          per: The unit for which it runs once.
+          fetches: The tensors that it returns.
+          stops: The tensors that earlier parts return.
+        """
         flow = self._flow
         operations, reached = flow.upstream(fetches.values(), set(stops))
         feeds = [
             tensor for tensor in flow.graph.inputs[: len(flow.inputs)] if tensor.name in reached
         ]
         feeds += [tensor for tensor in stops.values() if tensor.name in reached]
-        names = [self._named(tensor, name) for tensor in fetches.values()]
-        function, variables = narrowed(
-            flow.tower.spec.name,
-            flow.tower.function,
-            feeds,
-            dict(zip(names, fetches.values(), strict=True)),
-        )
+        results = {self._output_name(tensor, name): tensor for tensor in fetches.values()}
+        function, variables = narrowed(flow.tower.spec.name, flow.tower.function, feeds, results)
         inputs = tuple(
             flow.inputs.get(tensor.name) or self._boundary_input(tensor) for tensor in feeds
         )
         outputs = tuple(
-            manifest.TowerOutput(name=which, **type_of(tensor))
-            for which, tensor in zip(names, fetches.values(), strict=True)
+            manifest.TowerOutput(name=output_name, **type_of(tensor))
+            for output_name, tensor in results.items()
         )
         spec = manifest.TowerPart(name=name, per=per, inputs=inputs, outputs=outputs, forms=())
         return TracedPart(spec, function, variables, flow.cost(operations))
 
-    def _named(self, tensor: Any, part: str) -> str:
-        """Returns the name of a part's output in the manifest: that of the tower's output, or a
+    def _output_name(self, tensor: Any, part: str) -> str:
+        """Returns the name of a part's output in the manifest: the name of the tower's output, or a
         generated one.
         """
         if tensor.name not in self._names:
-            taken = set(self._names.values()) | set(self._flow.outputs)
+            existing = set(self._names.values()) | set(self._flow.outputs)
             number = 0
-            while (name := f"{part}_{number}") in taken:
+            while f"{part}_{number}" in existing:
                 number += 1
-            self._names[tensor.name] = name
+            self._names[tensor.name] = f"{part}_{number}"
         return self._names[tensor.name]
 
     def _boundary_input(self, tensor: Any) -> manifest.TowerInput:

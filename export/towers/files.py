@@ -32,9 +32,9 @@ class TowerFiles:
     """Writes towers into a staged bundle.
 
     Attributes:
-      stage: the version being written; files that it already finished are kept.
-      original: the model that the towers were traced from.
-      notes: receives notes for the user.
+      stage: The version being written; files that an earlier run finished are kept.
+      original: The model that the towers were traced from.
+      notes: The list to which notes for the user are added.
     """
 
     stage: Staging
@@ -48,77 +48,92 @@ class TowerFiles:
         verified.
 
         Raises:
-          CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
-          DestinationError: a file cannot be written.
-          NotConvertible: the precision to be served has no form.
+          CheckpointError: A weight is not in the checkpoint, or differs in shape or dtype.
+          DestinationError: A file cannot be written.
+          NotConvertible: The precision to be served has no form.
         """
         name = tower.spec.name
         precisions = job.towers[tower.spec.name].precisions
         forms = self._forms(tower, name, "", precisions)
-        written: list[manifest.TowerPart] = []
+        entries: list[manifest.TowerPart] = []
         for part in parts:
-            found = self._forms(part, name, part.spec.name, precisions)
-            missing = sorted(_kinds(forms) - _kinds(found))
+            part_forms = self._forms(part, name, part.spec.name, precisions)
+            missing = sorted(_kinds(forms) - _kinds(part_forms))
             if missing:
+                # The other parts alone compute no output, so their files go as well.
                 shutil.rmtree(self.stage.directory / "towers" / name / "parts")
                 self.notes.append(
                     f"tower {name!r} is not split: its part {part.spec.name!r} has no form "
                     f"{' '.join(missing[0])}, which the whole tower has"
                 )
-                written.clear()
+                entries.clear()
                 break
-            written.append(part.spec.model_copy(update={"forms": found}))
-        return describe_tower(tower.spec, job, forms, tuple(written))
+            entries.append(part.spec.model_copy(update={"forms": part_forms}))
+        return describe_tower(tower.spec, job, forms, tuple(entries))
 
     def _forms(
         self, traced: Traced, tower: str, part: str, precisions: Sequence[Precision]
     ) -> tuple[manifest.TowerForm, ...]:
-        saved = self._saved(traced, tower, part, "f32")
-        forms = [_form("saved_model", "f32", saved)]
+        """Writes the forms of a tower, or of a part of one; returns their entries."""
+        saved_model = self._write_saved_model(traced, tower, part, "f32")
+        forms = [_form("saved_model", "f32", saved_model)]
         for precision in precisions:
             if precision == "bf16":
-                half = self._saved(in_bfloat16(traced), tower, part, precision)
-                forms.append(_form("saved_model", precision, half))
+                # A SavedModel of its own, which only hosts with TensorFlow can run.
+                path = self._write_saved_model(in_bfloat16(traced), tower, part, precision)
+                forms.append(_form("saved_model", precision, path))
                 continue
             path = paths.compiled_tower(tower, precision, part)
-            directory = self.stage.directory
-            lines: Mapping[str, str] = traced.lines if isinstance(traced, TracedTower) else {}
-            make = partial(compile_tower, directory / saved, precision, directory / path, lines)
-            key = StepKey(
-                path,
-                {"precision": precision},
-                content=content_of_saved_model(directory / saved),
-                libraries=LIBRARIES,
-            )
-            reason = Step(key, str, make).run(self.stage)
+            reason = self._compile(traced, saved_model, precision, path)
             if not reason:
                 forms.append(_form("litert", precision, path))
             elif isinstance(traced, TracedTower):
-                why = "; ".join(filter(None, (reason, traced.spec.half_cure)))
+                full_reason = "; ".join(filter(None, (reason, traced.spec.half_cure)))
                 self.notes.append(
-                    f"tower {tower!r} is not compiled for LiteRT ({precision}): {why}"
+                    f"tower {tower!r} is not compiled for LiteRT ({precision}): {full_reason}"
                 )
         return tuple(forms)
 
-    def _saved(
+    def _compile(self, traced: Traced, saved_model: str, precision: Precision, path: str) -> str:
+        """Compiles a SavedModel of the bundle, unless an earlier run did.
+
+        Returns:
+          The reason why LiteRT cannot run it; "" if it can.
+        """
+        directory = self.stage.directory
+        lines: Mapping[str, str] = {}
+        if isinstance(traced, TracedTower):
+            lines = traced.lines
+        compile_ = partial(
+            compile_tower, directory / saved_model, precision, directory / path, lines
+        )
+        key = StepKey(
+            path,
+            {"precision": precision},
+            content=content_of_saved_model(directory / saved_model),
+            libraries=LIBRARIES,
+        )
+        return Step(key, str, compile_).run(self.stage)
+
+    def _write_saved_model(
         self, traced: TracedTower | TracedPart, tower: str, part: str, precision: Precision
     ) -> str:
-        """Writes a SavedModel aside in every run (a few seconds): its content shows whether it
-        changed.
-        """
+        """Writes a SavedModel into the bundle; returns its path there."""
         path = paths.saved_model(tower, part, precision)
-        fresh = self.stage.attempts / "saved_model"
-        write_saved_model(traced, self.original, fresh)
-        key = StepKey(path, content=content_of_saved_model(fresh))
-        Step(key, type(None), partial(self._keep, fresh, path)).run(self.stage)
-        shutil.rmtree(fresh, ignore_errors=True)
+        # It is written aside in every run, which takes a few seconds: its content shows whether it
+        # changed.
+        attempt = self.stage.attempts / "saved_model"
+        write_saved_model(traced, self.original, attempt)
+        key = StepKey(path, content=content_of_saved_model(attempt))
+        Step(key, type(None), partial(self._move, attempt, path)).run(self.stage)
+        shutil.rmtree(attempt, ignore_errors=True)
         return path
 
-    def _keep(self, fresh: Path, path: str) -> None:
+    def _move(self, attempt: Path, path: str) -> None:
         directory = self.stage.directory / path
         shutil.rmtree(directory, ignore_errors=True)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        fresh.rename(directory)
+        attempt.rename(directory)
 
 
 def _form(

@@ -1,15 +1,15 @@
 """Packs the inputs of a tower with many features into one tensor with all of them side by side.
 
 Passing a tensor to a tower costs about as much as a small layer, so 2 000 separate features cost
-more than the network. They are in the order in which the graph concatenates them, so that its
-widest concatenation becomes a slice.
+more than the network. The packed tensor has them in the order in which the graph concatenates them,
+so that its widest concatenation becomes a slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import TowerInput
@@ -18,8 +18,26 @@ from export.graphs.walks import keeps_values
 from export.towers.rewriting import GraphRewriter, Traced
 
 FEATURES_MAX = 8
-"""Inputs of one dtype that stay separate; more are packed (measured: docs/explanation/towers.md).
+"""The number of inputs of one dtype that stay separate; more are packed (measured:
+docs/explanation/towers.md).
 """
+
+Members = Mapping[str, tuple[TowerInput, Any]]
+"""Inputs to pack, with their tensors, by the names of the tensors."""
+
+
+class ConcatenatedRun(NamedTuple):
+    """Inputs that a graph concatenates one beside the other.
+
+    Attributes:
+      operation: The concatenation; None: there is none.
+      first: The position of the first of the inputs in the concatenation.
+      names: The names of the inputs' tensors.
+    """
+
+    operation: Any = None
+    first: int = 0
+    names: Sequence[str] = ()
 
 
 def pack(tower: Traced) -> Traced:
@@ -27,92 +45,100 @@ def pack(tower: Traced) -> Traced:
     separate.
     """
     groups: dict[str, list[TowerInput]] = {}
-    for each in tower.spec.inputs:
-        if each.feature and len(each.shape) in (1, 2) and None not in each.shape[1:]:
-            groups.setdefault(each.dtype, []).append(each)
-    groups = {dtype: members for dtype, members in groups.items() if len(members) > FEATURES_MAX}
+    for spec in tower.spec.inputs:
+        if spec.feature and len(spec.shape) in (1, 2) and None not in spec.shape[1:]:
+            groups.setdefault(spec.dtype, []).append(spec)
+    groups = {dtype: specs for dtype, specs in groups.items() if len(specs) > FEATURES_MAX}
     if not groups:
         return tower
+
     rewriting = GraphRewriter(tower)
-    alone = dict(zip(tower.spec.inputs, rewriting.inputs, strict=True))
-    taken_names = {each.name for each in tower.spec.inputs}
+    separate = dict(zip(tower.spec.inputs, rewriting.inputs, strict=True))
+    existing_names = {spec.name for spec in tower.spec.inputs}
     packed = {}
-    for dtype, members in groups.items():
-        order, tensor = _pack(
-            rewriting, {alone[each].name: (each, alone.pop(each)) for each in members}
-        )
+    for dtype, specs in groups.items():
+        members = {separate[spec].name: (spec, separate.pop(spec)) for spec in specs}
+        order, tensor = _pack(rewriting, members)
         name = f"packed_{dtype}"
-        while name in taken_names:
+        while name in existing_names:
             name += "_"
-        features = tuple(each.feature for each in order)
-        packed[
-            TowerInput(name=name, dtype=dtype, shape=(None, tensor.shape[1]), features=features)
-        ] = tensor
-    taken = packed | alone
-    names = distinct_identifiers(each.name for each in taken)
-    finished = rewriting.finished(list(taken.values()))
+        features = tuple(spec.feature for spec in order)
+        width = tensor.shape[1]
+        packed_spec = TowerInput(name=name, dtype=dtype, shape=(None, width), features=features)
+        packed[packed_spec] = tensor
+
+    tensors = packed | separate
+    # A signature takes Python identifiers as names.
+    names = distinct_identifiers(spec.name for spec in tensors)
+    finished = rewriting.finished(list(tensors.values()))
     return finished.taking(
-        tuple(each.model_copy(update={"name": names[each.name]}) for each in taken)
+        tuple(spec.model_copy(update={"name": names[spec.name]}) for spec in tensors)
     )
 
 
-def _pack(
-    rewriting: GraphRewriter[Any], members: Mapping[str, tuple[TowerInput, Any]]
-) -> tuple[list[TowerInput], Any]:
-    """Replaces inputs, given by their tensors' names, by slices of one tensor; returns their order
-    and that tensor.
-    """
-    operation, first, run = _widest(rewriting.graph, members)
-    order = [*run, *(name for name in members if name not in run)]
+def _pack(rewriting: GraphRewriter[Any], members: Members) -> tuple[list[TowerInput], Any]:
+    """Replaces inputs by slices of one tensor; returns their order and that tensor."""
+    run = _longest_run(rewriting.graph, members)
+    order = [*run.names, *(name for name in members if name not in run.names)]
     ends = list(accumulate(_width(members[name][0]) for name in order))
     dtype = members[order[0]][1].dtype
     with rewriting.graph.as_default():
         packed = tf.compat.v1.placeholder(dtype, [None, ends[-1]], name=f"packed_{dtype.name}")
-        if run:
-            joined = list(operation.inputs)[:-1]
-            joined[first : first + len(run)] = [packed[:, : ends[len(run) - 1]]]
-            rewriting.put(
-                operation.outputs[0], joined[0] if len(joined) == 1 else tf.concat(joined, 1)
-            )
+        if run.names:
+            # The run lies at the beginning of the packed tensor, so one slice stands for it.
+            run_end = ends[len(run.names) - 1]
+            pieces = list(run.operation.inputs)[:-1]
+            pieces[run.first : run.first + len(run.names)] = [packed[:, :run_end]]
+            joined = pieces[0]
+            if len(pieces) > 1:
+                joined = tf.concat(pieces, 1)
+            rewriting.put(run.operation.outputs[0], joined)
         for start, end, name in zip([0, *ends], ends, order, strict=False):
             spec, tensor = members[name]
-            if tensor.consumers() == [operation]:
-                continue  # replaced above
+            # Only the concatenation above reads it, which no longer does.
+            if tensor.consumers() == [run.operation]:
+                continue
             columns = packed[:, start:end]
-            rewriting.put(tensor, tf.reshape(columns, [-1]) if len(spec.shape) == 1 else columns)
+            if len(spec.shape) == 1:
+                columns = tf.reshape(columns, [-1])
+            rewriting.put(tensor, columns)
     return [members[name][0] for name in order], packed
 
 
-def _widest(
-    graph: Any, members: Mapping[str, tuple[TowerInput, Any]]
-) -> tuple[Any, int, list[str]]:
-    """Returns the concatenation with the longest run of inputs, the start of the run, and their
-    names.
-    """
-    widest: tuple[Any, int, list[str]] = (None, 0, [])
+def _longest_run(graph: Any, members: Members) -> ConcatenatedRun:
+    """Returns the longest run of different inputs in a concatenation."""
+    longest = ConcatenatedRun()
     for operation in graph.get_operations():
         if operation.type != "ConcatV2" or operation.outputs[0].shape.rank != 2:
             continue
-        if tf.get_static_value(operation.inputs[-1]) not in (1, -1):
+        *pieces, axis = operation.inputs
+        if tf.get_static_value(axis) not in (1, -1):
             continue
-        parts = [_packed_input(tensor, members) for tensor in list(operation.inputs)[:-1]]
+        inputs = [_packed_input(piece, members) for piece in pieces]
         first = 0
-        for known, run in groupby(parts, lambda part: part is not None):
-            names = [str(part) for part in run]
-            if known and len(names) > len(widest[2]) and len(set(names)) == len(names):
-                widest = operation, first, names
+        for is_input, run in groupby(inputs, lambda name: name is not None):
+            names = [str(name) for name in run]
+            is_distinct = len(set(names)) == len(names)
+            if is_input and is_distinct and len(names) > len(longest.names):
+                longest = ConcatenatedRun(operation, first, names)
             first += len(names)
-    return widest
+    return longest
 
 
-def _packed_input(tensor: Any, members: Mapping[str, tuple[TowerInput, Any]]) -> str | None:
-    """Returns the input whose values a tensor holds, row by row."""
-    shape = tensor.shape.as_list() if tensor.shape.rank else None
+def _packed_input(tensor: Any, members: Members) -> str | None:
+    """Returns the name of the input whose values a tensor holds, row by row; None: of none."""
+    shape = None
+    if tensor.shape.rank:
+        shape = tensor.shape.as_list()
     while tensor.name not in members:
-        if not _adds_axis(tensor.op) and (not keeps_values(tensor.op) or tensor.op.type == "Cast"):
+        # The packed tensor has the values of the input, before a cast.
+        keeps = keeps_values(tensor.op) and tensor.op.type != "Cast"
+        if not keeps and not _adds_axis(tensor.op):
             return None
         tensor = tensor.op.inputs[0]
-    return str(tensor.name) if shape == [None, _width(members[tensor.name][0])] else None
+    if shape != [None, _width(members[tensor.name][0])]:
+        return None
+    return str(tensor.name)
 
 
 def _adds_axis(operation: Any) -> bool:
@@ -120,9 +146,12 @@ def _adds_axis(operation: Any) -> bool:
     if operation.type != "StridedSlice" or operation.get_attr("new_axis_mask") != 2:
         return False
     strides = tf.get_static_value(operation.inputs[3])
-    whole = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
-    return bool(whole) and strides is not None and strides.tolist() == [1, 1]
+    # Bit 0 of both masks: the first axis is taken from its beginning to its end.
+    takes_all_rows = operation.get_attr("begin_mask") & operation.get_attr("end_mask") & 1
+    return bool(takes_all_rows) and strides is not None and strides.tolist() == [1, 1]
 
 
 def _width(spec: TowerInput) -> int:
-    return int(spec.shape[1] or 1) if len(spec.shape) == 2 else 1
+    if len(spec.shape) < 2:
+        return 1
+    return int(spec.shape[1] or 1)

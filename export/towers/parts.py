@@ -10,15 +10,19 @@ from bundle.format import manifest
 
 @dataclass(frozen=True)
 class TracedPart:
-    """A part of a tower as a function of the tensors of `spec.inputs`, and its variables; `spec` is
-    without forms.
+    """A part of a tower that is not written yet.
+
+    Attributes:
+      spec: The entry of the part in the manifest, without forms.
+      function: The function of the tensors of `spec.inputs`.
+      variables: The variables that the function reads.
+      cost: The multiply-adds for one example.
     """
 
     spec: manifest.TowerPart
     function: Any
     variables: tuple[Any, ...]
     cost: int
-    """Multiply-adds for one example."""
 
     def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
         """Returns a copy with other input descriptions."""

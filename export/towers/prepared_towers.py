@@ -18,9 +18,9 @@ def arrange_towers(
     """Splits ranking towers unless the recipe disables it, and packs inputs.
 
     Args:
-      traced: the model, with one tower input for each feature.
-      job: the recipe.
-      features: the manifest's.
+      traced: The model, with one tower input for each feature.
+      job: The recipe.
+      features: The features of the manifest.
     Returns:
       The model with its towers as they are written, and the parts of ranking towers by name.
     """
@@ -29,10 +29,10 @@ def arrange_towers(
     for tower in traced.towers:
         name = tower.spec.name
         if tower.spec.role == "ranking" and job.towers[name].split:
-            found = split_tower(
-                tower, {each.feature: features[each.feature].role for each in tower.spec.inputs}
-            )
-            splits[name] = Split(tuple(pack(part) for part in found.parts), found.notes)
+            # Before the tower is packed: a packed input may belong to both sides.
+            roles = {tensor.feature: features[tensor.feature].role for tensor in tower.spec.inputs}
+            split = split_tower(tower, roles)
+            splits[name] = Split(tuple(pack(part) for part in split.parts), split.notes)
         towers.append(pack(tower))
     spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})
     return replace(traced, spec=spec, towers=tuple(towers)), splits

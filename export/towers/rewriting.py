@@ -18,13 +18,14 @@ class GraphRewriter(Generic[Traced]):
     """A copy of a tower whose graph is changed in place.
 
     Attributes:
-      tower: the copy.
-      graph: its graph.
-      inputs: its input tensors, in the order of `tower.spec.inputs`.
-      outputs: its output tensors by name.
+      tower: The copy of the tower.
+      graph: The graph of the copy.
+      inputs: The input tensors, in the order of `tower.spec.inputs`.
+      outputs: The output tensors by name.
     """
 
     def __init__(self, tower: Traced) -> None:
+        # Extracting all outputs copies the graph. Further inputs of a graph are captured variables.
         count = len(tower.spec.inputs)
         outputs = tower.function.structured_outputs
         function, variables = narrowed(
@@ -38,13 +39,16 @@ class GraphRewriter(Generic[Traced]):
     def put(self, old: Any, new: Any) -> None:
         """Replaces one tensor by another."""
         join(old, new)
-        self.outputs = {
-            name: new if each.name == old.name else each for name, each in self.outputs.items()
-        }
+        # No operation reads an output, so `join` does not reach it.
+        for name, output in self.outputs.items():
+            if output.name == old.name:
+                self.outputs[name] = new
 
     def finished(self, inputs: Sequence[Any] | None = None) -> Traced:
         """Returns the rewritten tower; `inputs` replaces its input tensors."""
-        feeds = self.inputs if inputs is None else inputs
+        feeds = self.inputs
+        if inputs is not None:
+            feeds = list(inputs)
         function, variables = narrowed(
             self.tower.spec.name, self.tower.function, feeds, self.outputs
         )

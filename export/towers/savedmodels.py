@@ -20,7 +20,9 @@ from export.towers.parts import TracedPart
 _NUMBERED = re.compile(
     r'"((?:[^"\n]*PartitionedCall-|__(?:inference|forward|backward)_[^"\n]*_))([0-9]+)(?=")'
 )
+"""Names of functions that end with a number."""
 _CAPTURED = re.compile(r'(key: "_user_specified_name"\s+value \{\s+s: ")[0-9]+(?=")')
+"""Names of captured tensors, which are addresses."""
 
 
 def write_saved_model(
@@ -33,12 +35,12 @@ def write_saved_model(
     `tower.spec.outputs`, by their names, for any batch size.
 
     Args:
-      tower: as traced.
-      original: the model that it was traced from.
-      directory: created; must be missing or empty.
+      tower: The traced tower.
+      original: The model that it was traced from.
+      directory: The directory to create; it must be missing or empty.
     Raises:
-      CheckpointError: a weight is not in the checkpoint, or differs in shape or dtype.
-      DestinationError: the directory cannot be written.
+      CheckpointError: A weight is not in the checkpoint, or differs in shape or dtype.
+      DestinationError: The directory cannot be written.
     """
     original.restore_weights(tower.variables)
     save_function(tower, directory)
@@ -48,7 +50,7 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
     """Writes a tower, or a part of one, with the weights that its variables hold.
 
     Raises:
-      DestinationError: the directory cannot be written.
+      DestinationError: The directory cannot be written.
     """
     spec = tower.spec
     names = [tensor.name for tensor in spec.inputs]
@@ -63,6 +65,7 @@ def save_function(tower: TracedTower | TracedPart, directory: Path) -> None:
             for tensor in spec.inputs
         }
     )
+    # A SavedModel holds the variables and tables that attributes of its object refer to.
     module = tf.Module(name="tower")
     module.weights = list(tower.variables)
     module.tables = tables_of(tower.function)
@@ -81,23 +84,29 @@ def content_of_saved_model(directory: Path) -> list[str]:
     TensorFlow numbers functions over the whole process, which has traced fewer in a resumed run,
     names captured tensors by their addresses, and writes a random number into `fingerprint.pb`.
     """
-    from tensorflow.core.protobuf import saved_model_pb2  # TensorFlow is loaded
+    # Here, TensorFlow is loaded already.
+    from tensorflow.core.protobuf import saved_model_pb2
 
-    written = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
-    for graph in written.meta_graphs:
+    message = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
+    for graph in message.meta_graphs:
+        # In the order of their numbers, which is the order of tracing.
         graph.graph_def.library.function.sort(
-            key=lambda each: (_number(each.signature.name), each.signature.name)
+            key=lambda function: (_number_of(function.signature.name), function.signature.name)
         )
-    text = _CAPTURED.sub(r"\1", str(written))
-    numbers = sorted({int(found[2]) for found in _NUMBERED.finditer(text)})
-    places = {number: place for place, number in enumerate(numbers)}
-    text = _NUMBERED.sub(lambda found: f'"{found[1]}{places[int(found[2])]}', text)
-    files = [
-        each for each in sorted(directory.rglob("*")) if each.is_file() and each.suffix != ".pb"
-    ]
+    text = _CAPTURED.sub(r"\1", str(message))
+    numbers = sorted({int(match[2]) for match in _NUMBERED.finditer(text)})
+    ranks = {number: rank for rank, number in enumerate(numbers)}
+    text = _NUMBERED.sub(lambda match: f'"{match[1]}{ranks[int(match[2])]}', text)
+
+    # The values of the variables, but not the messages that were compared above.
+    paths = sorted(directory.rglob("*"))
+    files = [path for path in paths if path.is_file() and path.suffix != ".pb"]
     return [hashlib.sha256(text.encode()).hexdigest(), *content_of(files)]
 
 
-def _number(name: str) -> int:
-    found = re.search(r"[0-9]+$", name)
-    return int(found[0]) if found else 0
+def _number_of(name: str) -> int:
+    """Returns the number at the end of a function's name; 0 without one."""
+    match = re.search(r"[0-9]+$", name)
+    if match is None:
+        return 0
+    return int(match[0])

@@ -20,7 +20,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.cli.inspect import inventory_json, inventory_table
-from export.cli.terminal import Shown, sentence
+from export.cli.terminal import SafeReport, sentence
 from export.errors import ExportError
 from export.tables.plan import plan_tables
 
@@ -78,7 +78,7 @@ def endure(prefix: Path) -> str:
         assert set(page["tables"]) == {table.name for table in inventory.tables}
         assert len(page["tables"]) == len(inventory.tables)
         screen = io.StringIO()
-        Console(file=screen, width=200).print(Shown(inventory_table(inventory)))
+        Console(file=screen, width=200).print(SafeReport(inventory_table(inventory)))
         assert not OBEYED.search(screen.getvalue()), OBEYED.findall(screen.getvalue())
     except ExportError as problem:
         return sentence(str(problem))

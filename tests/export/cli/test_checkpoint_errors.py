@@ -27,14 +27,14 @@ def cut_short(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def flipped(path: Path, at: int) -> None:
+def flipped(path: Path, offset: int) -> None:
     content = bytearray(path.read_bytes())
-    content[at] ^= 0x10
+    content[offset] ^= 0x10
     path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
-    ("file", "damage", "told"),
+    ("file", "damage", "expected_text"),
     [
         (INDEX, Path.unlink, "has data files but no ckpt-3.index"),
         (INDEX, cut_short, "cut short"),
@@ -52,10 +52,10 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
     subcommand: str,
     file: str,
     damage: Callable[[Path], None],
-    told: str,
+    expected_text: str,
 ) -> None:
-    for each in (INDEX, DATA):
-        shutil.copy(movies.prefix.parent / each, tmp_path)
+    for name in (INDEX, DATA):
+        shutil.copy(movies.prefix.parent / name, tmp_path)
     damage(tmp_path / file)
     project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
     arguments = {
@@ -65,7 +65,7 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
     done = command(subcommand, *arguments.get(subcommand, [project]), "--json")
     assert done.code == 3
     assert done.out == "" or file == DATA  # `inspect` lists what it could read
-    assert told in done.message
+    assert expected_text in done.message
     assert "ckpt-3" in done.message
     assert visible(tmp_path / "bundles") == []
 
@@ -76,13 +76,13 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
 def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
     command: Command, recipe: Recipe, movies: TracedCheckpoint, tmp_path: Path, variable: str
 ) -> None:
-    for each in (INDEX, DATA):
-        shutil.copy(movies.prefix.parent / each, tmp_path)
-    held = (
+    for name in (INDEX, DATA):
+        shutil.copy(movies.prefix.parent / name, tmp_path)
+    stored_values = (
         open_checkpoint(movies.prefix)
         .read_all(f"model/{variable}/.ATTRIBUTES/VARIABLE_VALUE")
         .tobytes()
     )
-    flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(held) + 5)
+    flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(stored_values) + 5)
     project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
     rejected(command, project, 3, variable.rpartition("/")[2], "copy it anew")

@@ -33,9 +33,9 @@ def test_verify_of_a_bundle_with_its_checkpoint_passes(
     assert page["tables"]["users"] == {"rows_compared": 50, "rows": 50}
     assert "tower ranking, litert int8" in page["opened"]
     assert "index movies" in page["opened"]
-    shown = command("verify", undisturbed, "--checkpoint", movies.prefix).out
-    assert "rows of table users" in shown
-    assert "is whole" in shown
+    output = command("verify", undisturbed, "--checkpoint", movies.prefix).out
+    assert "rows of table users" in output
+    assert "is whole" in output
 
 
 def test_tables_needs_no_model_code_and_verifies(
@@ -47,9 +47,9 @@ def test_tables_needs_no_model_code_and_verifies(
     raw = (tmp_path / "tables/1/tables/genres/rows-00000-of-00001.bin").read_bytes()
     assert raw == movies.tables["genres_all"].tobytes()
     assert command("verify", page["bundle"], "--checkpoint", movies.prefix).code == 0
-    again = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--version", 1)
-    assert again.code == 6
-    assert "is there already" in again.message
+    second_run = command("tables", movies.prefix, tmp_path, "--table", NAMED, "--version", 1)
+    assert second_run.code == 6
+    assert "is there already" in second_run.message
     assert (
         command("tables", movies.prefix, tmp_path, "--table", NAMED, "--json").json["version"] == 2
     )
@@ -63,8 +63,8 @@ def test_clean_removes_staged_files_of_the_age_that_is_given(
         (stage.directory / "begun").write_text("x")
         page = command("clean", tmp_path, "--json").json
         assert page == {"removed": [], "busy": [str(stage.directory)]}
-        shown = command("clean", tmp_path).out
-        assert " ".join(shown.split()) == f"kept {stage.directory}: a run is writing it"
+        output = command("clean", tmp_path).out
+        assert " ".join(output.split()) == f"kept {stage.directory}: a run is writing it"
     assert command("clean", tmp_path, "--older-than", 1).out == "nothing is staged\n"
     page = command("clean", tmp_path, "--json").json
     assert page == {"removed": [str(tmp_path / "m" / ".staging-1")], "busy": []}
@@ -85,7 +85,7 @@ def test_verify_of_a_url_tells_how_to_get_the_bundle(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "arguments", "told"),
+    ("tables", "arguments", "expected_text"),
     [
         (
             "copy",
@@ -107,12 +107,12 @@ def test_verify_of_a_url_tells_how_to_get_the_bundle(command: Command) -> None:
     ],
 )
 def test_option_that_does_not_fit_how_tables_are_written_is_rejected(
-    command: Command, tmp_path: Path, tables: str, arguments: list[object], told: str
+    command: Command, tmp_path: Path, tables: str, arguments: list[object], expected_text: str
 ) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("TABLES", tables))
     name, *options = arguments
     done = command(name, tmp_path / "recipe.toml", *options)
-    assert (done.code, done.message) == (2, f"rowcast-export: {told}")
+    assert (done.code, done.message) == (2, f"rowcast-export: {expected_text}")
 
 
 def test_explain_of_a_bundle_writes_the_drawings_that_are_asked_for(
@@ -124,8 +124,8 @@ def test_explain_of_a_bundle_writes_the_drawings_that_are_asked_for(
     assert "as an image" not in plain.out
     page = tmp_path / "page.html"
     image = tmp_path / "image.svg"
-    shown = " ".join(command("explain", GOLDEN, "--html", page, "--svg", image).out.split())
-    assert shown.endswith(f"and as a page: {page} and as an image: {image}")
+    output = " ".join(command("explain", GOLDEN, "--html", page, "--svg", image).out.split())
+    assert output.endswith(f"and as a page: {page} and as an image: {image}")
     assert page.read_text().startswith("<!")
     assert "<svg" in image.read_text()
     assert command("explain", GOLDEN, "--json").json["tables"]

@@ -29,12 +29,12 @@ def test_export_docs_name_the_fields_of_each_command(
             "seconds": {}
         }
     else:
-        given = {
+        documented = {
             "inspect": movies.prefix,
             "plan": undisturbed.parents[2] / "recipe.toml",
             "verify": undisturbed,
         }
-        output = command(name, given[name], "--json").json
+        output = command(name, documented[name], "--json").json
     parts = [output, *output["tables"].values()] if name in ("inspect", "plan") else [output]
     parts += output["towers"].values() if name == "plan" else []
     parts += [*output["slots"], *output["dense"]] if name == "inspect" else []

@@ -1,4 +1,4 @@
-"""What inspect tells: to people on a terminal, to programs as JSON."""
+"""The output of `inspect`: tables for people on a terminal, JSON for programs."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_inspect_lists_every_variable_once_and_what_is_left_out(
     write_bundle(tmp_path / "ckpt-7", variables | {GRAPH: graph})
     page = command("inspect", tmp_path, "--json").json
     keys = [
-        each["key"]
+        block["key"]
         for part in (page["tables"].values(), page["slots"], page["dense"])
-        for each in part
+        for block in part
     ]
     assert sorted(keys) == sorted(variables)
     assert (
@@ -120,9 +120,9 @@ def test_inspect_tells_how_a_table_is_stored(command: Command, tmp_path: Path) -
     plain = page["tables"]["plain"]
     assert (plain["layout"], plain["slots"]) == ({"kind": "plain"}, [])
     assert (plain["note"], plain["keys"]) == (None, None)
-    told = " ".join(command("inspect", tmp_path / "c", "--layout", layout).out.split())
-    assert "sparse core 4 x 40, offset 8, rotation 2" in told
-    assert f"note: table items: {STATED_NOTE}" in told
+    output = " ".join(command("inspect", tmp_path / "c", "--layout", layout).out.split())
+    assert "sparse core 4 x 40, offset 8, rotation 2" in output
+    assert f"note: table items: {STATED_NOTE}" in output
 
 
 def test_inspect_of_a_checkpoint_without_a_data_file_lists_its_tables_and_exits_3(
@@ -172,16 +172,16 @@ def table(name: str, rows: int = 3, **changes: Any) -> TableSpec:
 
 
 def inventory(**parts: Any) -> Inventory:
-    given: dict[str, Any] = {"tables": (), "rejected": (), "slots": (), "dense": ()}
-    return Inventory("ckpt-7", "crc32c:0", True, 7, **(given | parts))
+    fields: dict[str, Any] = {"tables": (), "rejected": (), "slots": (), "dense": ()}
+    return Inventory("ckpt-7", "crc32c:0", True, 7, **(fields | parts))
 
 
-def lines_of(held: Inventory, problems: tuple[str, ...] = ()) -> list[str]:
+def lines_of(contents: Inventory, problems: tuple[str, ...] = ()) -> list[str]:
     """Returns the lines that a terminal shows, without the frames of tables."""
     console = Console(width=200)
-    with console.capture() as shown:
-        console.print(inventory_table(held, problems))
-    lines = (" ".join(line.replace("│", " ").split()) for line in shown.get().splitlines())
+    with console.capture() as captured:
+        console.print(inventory_table(contents, problems))
+    lines = (" ".join(line.replace("│", " ").split()) for line in captured.get().splitlines())
     return [line for line in lines if line and set(line) != {"─"}]
 
 
@@ -206,7 +206,7 @@ def test_report_begins_with_what_saved_the_checkpoint(parts: dict[str, Any], fir
 def test_report_tells_every_part_of_an_inventory() -> None:
     slots = tuple(SlotSpec(name, f"a/{name}", "a/k", 24) for name in ("m", "v"))
     cores = SparseCore(8, 240, 0, 0)
-    held = inventory(
+    contents = inventory(
         tables=(
             table("a", slots=slots, note="seen"),
             table("b[/]", slices=3, files=2, layout=Mod((0, 2))),
@@ -223,7 +223,7 @@ def test_report_tells_every_part_of_an_inventory() -> None:
         ),
         duplicates=(Duplicate("copy", "a/k", 24),),
     )
-    assert lines_of(held, ("file f is gone",)) == [
+    assert lines_of(contents, ("file f is gone",)) == [
         "checkpoint ckpt-7, step 7, saved as objects, crc32c:0",
         "incomplete: file f is gone",
         "tables",
@@ -245,7 +245,7 @@ def test_report_tells_every_part_of_an_inventory() -> None:
         "wide [90] int64 720 B",
         "bias [9] float32 36 B",
     ]
-    page = inventory_json(held, ["file f is gone"])
+    page = inventory_json(contents, ["file f is gone"])
     assert (page["complete"], page["saved_by"], page["candidates"]) == (
         False,
         "objects",
@@ -271,24 +271,24 @@ def test_report_tells_every_part_of_an_inventory() -> None:
     }
     keyed = inventory_json(inventory(tables=(table("a", keys="ids"),)))
     assert keyed["tables"]["a"]["keys"] == "ids"
-    assert inventory_json(replace(held, objects=False))["saved_by"] == "names"
-    assert inventory_json(held)["complete"]
+    assert inventory_json(replace(contents, objects=False))["saved_by"] == "names"
+    assert inventory_json(contents)["complete"]
 
 
 def test_report_lists_the_largest_of_many_tables_and_some_of_many_lines() -> None:
     tables = tuple(table(f"t{number:03}", number + 1, note="n") for number in range(101))
-    shown = lines_of(inventory(tables=tables))
-    assert "tables (101), the largest" in shown
-    listed = [line.split()[0] for line in shown if line.startswith("t") and line[1:4].isdigit()]
+    lines = lines_of(inventory(tables=tables))
+    assert "tables (101), the largest" in lines
+    listed = [line.split()[0] for line in lines if line.startswith("t") and line[1:4].isdigit()]
     assert listed == [spec.name for spec in tables[1:]]
     notes = [f"note: table t{number:03}: n" for number in range(20)]
-    place = shown.index(notes[0])
-    assert shown[place : place + 21] == [*notes, "... and 81 more; --json lists all"]
+    position = lines.index(notes[0])
+    assert lines[position : position + 21] == [*notes, "... and 81 more; --json lists all"]
 
-    shown = lines_of(inventory(tables=tables[:100]))
-    assert "tables" in shown
-    shown = lines_of(inventory(tables=tables[:20]))
-    assert not [line for line in shown if line.startswith("...")]
+    lines = lines_of(inventory(tables=tables[:100]))
+    assert "tables" in lines
+    lines = lines_of(inventory(tables=tables[:20]))
+    assert not [line for line in lines if line.startswith("...")]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +298,8 @@ def test_report_lists_the_largest_of_many_tables_and_some_of_many_lines() -> Non
 def test_report_lists_some_of_many_variables(count: int, title: str) -> None:
     part = Slice("f", 0, 36, 0, (0,), (9,))
     dense = tuple(Entry(f"v{number:02}", "float32", (9,), (part,)) for number in range(count))
-    shown = lines_of(inventory(dense=dense))
-    place = shown.index(title)
-    assert [line.split()[0] for line in shown[place + 2 :]] == [each.key for each in dense[:20]]
+    lines = lines_of(inventory(dense=dense))
+    position = lines.index(title)
+    assert [line.split()[0] for line in lines[position + 2 :]] == [
+        entry.key for entry in dense[:20]
+    ]

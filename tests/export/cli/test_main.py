@@ -28,9 +28,9 @@ def test_package_that_is_missing_is_named_with_the_command_that_installs_it() ->
     command = [sys.executable, "-c", program, "run", "recipe.toml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    told = " ".join(done.stderr.split())
-    assert "pydantic_settings is not installed" in told
-    assert "pip install '.[export]'" in told
+    output = " ".join(done.stderr.split())
+    assert "pydantic_settings is not installed" in output
+    assert "pip install '.[export]'" in output
 
 
 def test_command_that_is_interrupted_tells_how_to_go_on(

@@ -33,12 +33,12 @@ def test_settings_are_those_given_else_of_the_environment_else_the_default(
 ) -> None:
     monkeypatch.setenv("ROWCAST_EXPORT_WORKERS", "3")
     monkeypatch.setenv("ROWCAST_EXPORT_FULL", "true")
-    found = read_settings(workers=None, full=False, budget_bytes=16 << 20, executor=None)
-    assert (found.workers, found.full, found.budget_bytes) == (3, True, 16 << 20)
-    assert (found.executor, found.scratch) == ("local", Path(".rowcast-scratch"))
+    settings = read_settings(workers=None, full=False, budget_bytes=16 << 20, executor=None)
+    assert (settings.workers, settings.full, settings.budget_bytes) == (3, True, 16 << 20)
+    assert (settings.executor, settings.scratch) == ("local", Path(".rowcast-scratch"))
     # A worker per core is what 0 means; it was given.
-    found = read_settings(workers=0, full=True)
-    assert (found.workers, found.full) == (0, True)
+    settings = read_settings(workers=0, full=True)
+    assert (settings.workers, settings.full) == (0, True)
     monkeypatch.setenv("rowcast_export_wrong", "3")  # another program's
     monkeypatch.setenv("ROWCAST_SERVE_PORT", "3")
     monkeypatch.setenv("ROWCAST_EXPORT_PORT", "tcp://10.0.0.1:80")  # of a Service in Kubernetes
@@ -47,7 +47,7 @@ def test_settings_are_those_given_else_of_the_environment_else_the_default(
 
 
 @pytest.mark.parametrize(
-    ("variable", "given", "problem"),
+    ("variable", "values", "problem"),
     [
         (
             "ROWCAST_EXPORT_WORKRES",
@@ -73,11 +73,11 @@ def test_settings_are_those_given_else_of_the_environment_else_the_default(
     ],
 )
 def test_setting_that_is_none_is_rejected(
-    monkeypatch: pytest.MonkeyPatch, variable: str, given: dict[str, Any], problem: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, values: dict[str, Any], problem: str
 ) -> None:
     monkeypatch.setenv(variable, "3")
     with pytest.raises(UsageError) as rejection:
-        read_settings(**given)
+        read_settings(**values)
     assert str(rejection.value) == problem
 
 
@@ -99,7 +99,7 @@ def test_options_override_a_recipe_with_paths_from_here(
     job = read_job(recipe, root="s3://bucket/bundles")
     assert (job.checkpoint.path, job.output.root) == ("ckpt", "s3://bucket/bundles")
     assert job.output.tables == "link"
-    assert read_job(recipe, how="copy").output.root == "bundles"
+    assert read_job(recipe, table_mode="copy").output.root == "bundles"
 
 
 def test_statements_are_of_names_mod_and_the_layout_file(tmp_path: Path) -> None:

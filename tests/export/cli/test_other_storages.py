@@ -1,4 +1,4 @@
-"""The command line on checkpoints that are no TensorBundle: Orbax' trees, Keras' files."""
+"""The command line on checkpoints that are no TensorBundle: trees of Orbax, files of Keras."""
 
 from __future__ import annotations
 

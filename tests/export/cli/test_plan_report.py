@@ -18,20 +18,20 @@ def test_plan_lists_the_bundle_and_writes_nothing(command: Command, project: Pat
     assert page["towers"]["query"]["features"] == ["history", "hour", "user_id"]
     assert page["features"]["history"]["combiner"] == "mean"
     assert not (project.parent / "bundles").exists()
-    shown = command("plan", project)
-    assert shown.code == 0
-    assert "genres_all" in shown.out.replace("…", "")
+    output = command("plan", project)
+    assert output.code == 0
+    assert "genres_all" in output.out.replace("…", "")
     assert not (project.parent / "bundles").exists()
 
 
 def test_plan_lists_what_shards_and_routers_would_hold(command: Command, project: Path) -> None:
     options = ("--shards", "3", "--shard-min-bytes", str(40 * 8 * 4))
     *shards, router = command("plan", project, *options, "--json").json["shards"]
-    assert [each["shard"] for each in shards] == ["1/3", "2/3", "3/3"]
+    assert [shard["shard"] for shard in shards] == ["1/3", "2/3", "3/3"]
     users = (17, 17, 16)
     movies = (14, 13, 13)
-    expected = [(rows + others) * 8 * 4 for rows, others in zip(users, movies, strict=True)]
-    assert [each["table_bytes"] for each in shards] == expected
+    expected = [(rows + movie_rows) * 8 * 4 for rows, movie_rows in zip(users, movies, strict=True)]
+    assert [shard["table_bytes"] for shard in shards] == expected
     assert router["table_bytes"] == (24 + 9) * 4 * 4
     assert router["index_bytes"] > 0, "an index without partitions is on every router"
     assert "2/3" in command("plan", project, *options).out

@@ -58,9 +58,9 @@ def test_plan_table_ends_with_its_totals(
     inventory = recognise(checkpoint)
     plan = plan_tables(checkpoint, inventory, tmp_path / "out", writing=writing, workers=2)
     console = Console(width=200)
-    with console.capture() as shown:
+    with console.capture() as captured:
         console.print(plan_table(plan, ["seen"]))
-    lines = shown.get().splitlines()
+    lines = captured.get().splitlines()
     notes = [line for line in lines if line.startswith("note: ")]
     assert "note: seen" in notes
     assert any("linked and not read" in note for note in notes) == ("linked" in segments)

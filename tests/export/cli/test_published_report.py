@@ -53,7 +53,7 @@ def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
 def test_run_prints_what_was_verified(undisturbed: Path) -> None:
     output = (undisturbed.parents[2] / "output").read_text()
     assert "the service rejects such users" not in " ".join(output.split())
-    for shown in (
+    for report in (
         "50 of 50 rows equal",
         "original model, 24",
         "largest difference",
@@ -61,7 +61,7 @@ def test_run_prints_what_was_verified(undisturbed: Path) -> None:
         "queries of cold users",
         "published",
     ):
-        assert shown in " ".join(output.replace("│", " ").split()), shown
+        assert report in " ".join(output.replace("│", " ").split()), report
 
 
 def published(notes: tuple[str, ...] = (), **changes: Any) -> Published:
@@ -78,15 +78,15 @@ def lines_of(report: Published) -> list[str]:
 
 
 def test_report_shows_what_was_published_and_proved() -> None:
-    shown = lines_of(published(("seen",)))
-    assert [line for line in shown if line and set(line) != {"─"}] == [
+    lines = lines_of(published(("seen",)))
+    assert [line for line in lines if line and set(line) != {"─"}] == [
         "movies version 1",
         "checked against result",
         "table cities the checkpoint 16 of 16 rows right as int8",
-        *(line for line in shown if line.startswith("table cities its float32 values")),
+        *(line for line in lines if line.startswith("table cities its float32 values")),
         "table genres the checkpoint 6 of 6 rows equal bit for bit",
         "table movies the checkpoint 41 of 41 rows right as int8",
-        *(line for line in shown if line.startswith("table movies its float32 values")),
+        *(line for line in lines if line.startswith("table movies its float32 values")),
         "table users the checkpoint 50 of 50 rows equal bit for bit",
         *(
             f"tower {tower}, {form} f32 the original model, 1 examples largest difference 0"
@@ -98,7 +98,7 @@ def test_report_shows_what_was_published_and_proved() -> None:
         "note: seen",
         "published bundles/movies/3 (2.3 KiB of tables, 1.6 KiB of it linked)",
     ]
-    assert len([line for line in shown if "float32 values difference: largest" in line]) == 2
+    assert len([line for line in lines if "float32 values difference: largest" in line]) == 2
 
 
 def test_report_tells_how_tables_were_compared() -> None:
@@ -112,7 +112,7 @@ def test_report_tells_how_tables_were_compared() -> None:
     }
     effects = {"query": {"vector": 0.25, "other": 0.5}}
     update = {"tables": tables, "table_effect": effects}
-    shown = lines_of(published(verification=page.verification.model_copy(update=update)))
+    lines = lines_of(published(verification=page.verification.model_copy(update=update)))
     for line in (
         "table users the checkpoint 40 of 50 rows equal bit for bit; placement checked, decoding "
         "trusted to h5py 3",
@@ -123,15 +123,15 @@ def test_report_tells_how_tables_were_compared() -> None:
         "not verified",
         "tower query itself on the checkpoint's rows largest difference 0.5",
     ):
-        assert line in shown
+        assert line in lines
 
 
 def test_report_ends_with_what_was_not_verified() -> None:
     page = read_manifest(GOLDEN)
     update = {"unverified": ("ids: no outputs", "rows outside of the samples (users)")}
-    shown = lines_of(published(verification=page.verification.model_copy(update=update)))
-    assert shown[-1] == "not verified: ids: no outputs; rows outside of the samples (users)"
-    assert shown[-2].startswith("published bundles/movies/3")
+    lines = lines_of(published(verification=page.verification.model_copy(update=update)))
+    assert lines[-1] == "not verified: ids: no outputs; rows outside of the samples (users)"
+    assert lines[-2].startswith("published bundles/movies/3")
 
 
 @pytest.mark.parametrize(("count", "more"), [(TABLES_SHOWN, 0), (TABLES_SHOWN + 2, 2)])
@@ -139,17 +139,17 @@ def test_report_lists_some_of_many_tables(count: int, more: int) -> None:
     page = read_manifest(GOLDEN)
     names = [f"t{number}" for number in range(count)]
     checks = dict.fromkeys(names, TableCheck(rows_compared=6, rows=6))
-    shown = lines_of(
+    lines = lines_of(
         published(
             tables=dict.fromkeys(names, page.tables["genres"]),
             verification=page.verification.model_copy(update={"tables": checks}),
         )
     )
-    listed = [line.split()[1] for line in shown if line.startswith("table t")]
+    listed = [line.split()[1] for line in lines if line.startswith("table t")]
     assert listed == names[:TABLES_SHOWN]
     last = f"{more} more tables the checkpoint listed with --json"
-    assert (last in shown) == bool(more)
-    assert shown[-1] == f"published bundles/movies/3 ({96 * count / 1024:.1f} KiB of tables)"
+    assert (last in lines) == bool(more)
+    assert lines[-1] == f"published bundles/movies/3 ({96 * count / 1024:.1f} KiB of tables)"
 
 
 RECALL = Recall(k=10, value=0.97, low=0.95, queries=50, chosen_on=50, target=0.95)
@@ -165,18 +165,18 @@ MEASURED = {
 
 def test_report_tells_every_recall_of_an_index() -> None:
     index = read_manifest(GOLDEN).indexes["movies"]
-    shown = lines_of(published(indexes={"movies": index.model_copy(update=MEASURED)}))
+    lines = lines_of(published(indexes={"movies": index.model_copy(update=MEASURED)}))
     what = "index movies, tree_ah, 3 partitions exact search"
-    assert [line for line in shown if line.startswith("index")] == [
+    assert [line for line in lines if line.startswith("index")] == [
         f"{what}, 50 of 100 queries recall@10 0.9700 (at least 0.9500); target 0.95",
         f"{what}, 100 queries recall@100 0.9600",
         f"{what} on the checkpoint's rows recall@10 0.9000 (at least 0.9500)",
         f"{what}, 7 queries of cold users recall@10 0.8000 (at least 0.9500)",
     ]
     invented = index.recall.model_copy(update={"representative": False})
-    shown = lines_of(published(indexes={"movies": index.model_copy(update={"recall": invented})}))
-    (line,) = [line for line in shown if line.startswith("index")]
-    assert "exact search, 100 invented queries: not representative recall@10" in line
+    lines = lines_of(published(indexes={"movies": index.model_copy(update={"recall": invented})}))
+    (line,) = [line for line in lines if line.startswith("index")]
+    assert "exact search, 100 synthetic queries: not representative recall@10" in line
 
 
 def test_published_json_has_what_was_measured_alone() -> None:

@@ -198,5 +198,5 @@ def test_candidate_that_does_not_fit_exits_4_and_names_row_and_column(
     command: Command, project: Path
 ) -> None:
     write_corpus(project.parent / "movies.csv", {5: {"movieId": "100"}})
-    told = "column 'movieId': id 100 stands in row 1 of movies.csv and row 6 of movies.csv"
-    rejected(command, project, 4, "corpus 'movies'", told)
+    output = "column 'movieId': id 100 stands in row 1 of movies.csv and row 6 of movies.csv"
+    rejected(command, project, 4, "corpus 'movies'", output)

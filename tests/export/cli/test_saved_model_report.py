@@ -31,21 +31,23 @@ UNVERIFIED = "not verified: rows that no example reads"
 def lines_of(**proof: Any) -> list[str]:
     """Returns the lines that a terminal shows, without the frames of the table."""
     console = Console(width=200)
-    with console.capture() as shown:
+    with console.capture() as captured:
         console.print(published_report(REPORT | {"verification": PROOF | proof}))
-    lines = (" ".join(line.replace("│", " ").split()) for line in shown.get().splitlines())
+    lines = (" ".join(line.replace("│", " ").split()) for line in captured.get().splitlines())
     return [line for line in lines if line and set(line) != {"─"}]
 
 
 @pytest.mark.parametrize(
-    ("loaded_by", "how"),
+    ("loaded_by", "loader"),
     [
         (["TensorFlow", "TensorFlow Serving"], "TensorFlow and TensorFlow Serving"),
         ([], "the rows of the examples"),
     ],
 )
-def test_report_of_a_saved_model_tells_how_it_was_compared(loaded_by: list[str], how: str) -> None:
-    against = f"the original model, 24 examples, by {how}"
+def test_report_of_a_saved_model_tells_how_it_was_compared(
+    loaded_by: list[str], loader: str
+) -> None:
+    against = f"the original model, 24 examples, by {loader}"
     assert lines_of(loaded_by=loaded_by) == [
         "movies version 3",
         "checked against result",
@@ -58,8 +60,8 @@ def test_report_of_a_saved_model_tells_how_it_was_compared(loaded_by: list[str],
 
 
 def test_report_of_a_saved_model_tells_that_it_was_not_compared() -> None:
-    shown = lines_of(proved=False, max_abs_error={}, note="it does not fit into memory")
-    assert shown[2:] == [
+    lines = lines_of(proved=False, max_abs_error={}, note="it does not fit into memory")
+    assert lines[2:] == [
         "all signatures the original model NOT COMPARED (--unproved)",
         "note: seen",
         "note: it does not fit into memory",

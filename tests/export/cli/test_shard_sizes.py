@@ -38,14 +38,14 @@ def test_shards_hold_rows_of_large_tables_and_partitions_and_routers_all_else(
         {"shard": "2/2", "table_bytes": (5 + 1) * 16, "index_bytes": 2 * 140},
         {"shard": "router", "table_bytes": 16, "index_bytes": 1000},
     ]
-    assert [each["table_bytes"] for each in shard_sizes(job, 3, 49)] == [64, 48, 48, 64]
+    assert [size["table_bytes"] for size in shard_sizes(job, 3, 49)] == [64, 48, 48, 64]
     (shard, router) = shard_sizes(job, 1, 1)
     assert (shard["table_bytes"], router["table_bytes"]) == (224, 0)
 
     console = Console(width=100)
-    with console.capture() as shown:
+    with console.capture() as captured:
         console.print(shard_table(shard_sizes(job, 2, 48)))
-    lines = [" ".join(line.split()) for line in shown.get().splitlines()]
+    lines = [" ".join(line.split()) for line in captured.get().splitlines()]
     assert lines[0] == "shards"
     assert "1/2 112 B 420 B" in lines
     assert "router 16 B 1000 B" in lines

@@ -47,8 +47,8 @@ OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u206
 def write_tables(prefix: Path, names: list[str], values: np.ndarray[Any, Any] = VALUES) -> None:
     """An embedding object with tables of these names, whose keys are made of them too."""
     keys = [f"e/{name}{SUFFIX}" for name in names]
-    held = {name: 3 + 2 * number for number, name in enumerate(names)}
-    nodes = [node({"e": 1}), node({"_variables": 2}), node(held)]
+    row_counts = {name: 3 + 2 * number for number, name in enumerate(names)}
+    nodes = [node({"e": 1}), node({"_variables": 2}), node(row_counts)]
     for number, key in enumerate(keys):
         nodes += [node({"parameters": 4 + 2 * number}), node(key=key)]
     write_bundle(prefix, {**dict.fromkeys(keys, values), GRAPH: object_graph(*nodes)})
@@ -87,7 +87,7 @@ def test_table_whose_name_is_no_file_name_is_rejected_and_writes_nothing(
 def test_table_of_a_hostile_key_is_exported_under_the_name_that_is_given(
     command: Command, tmp_path: Path
 ) -> None:
-    for number, name in enumerate(each for each in NAMES if "\0" not in each):
+    for number, name in enumerate(table_name for table_name in NAMES if "\0" not in table_name):
         write_tables(tmp_path / f"{number}/ckpt-1", [name])
         done = command(
             "tables",

@@ -1,4 +1,4 @@
-"""`tables --dtype`: what rows become, of all tables or of some; integers only when it is said."""
+"""`tables --dtype`: the type of the rows of all or some tables; integers only on request."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def test_tables_dtype_of_all_and_of_one_converts_rows(command: Command, tmp_path
     page = command("tables", tmp_path / "c", tmp_path / "out", *said, "--json").json
     assert set(page["table_errors"]) == {"user", "item", "city"}
     assert page["table_errors"]["city"]["max_abs"] == 0
-    found = catalog.read_manifest(tmp_path / "out/tables/1")
-    integrity.check_files(tmp_path / "out/tables/1", found, tables="full")
-    assert {name: table.dtype for name, table in found.tables.items()} == {
+    published = catalog.read_manifest(tmp_path / "out/tables/1")
+    integrity.check_files(tmp_path / "out/tables/1", published, tables="full")
+    assert {name: table.dtype for name, table in published.tables.items()} == {
         "user": "int8",
         "item": "int8",
         "city": "float32",
     }
-    assert set(found.features) == {"user", "item", "city"}
-    item = TableReader(tmp_path / "out/tables/1", found.tables["item"]).gather(np.arange(30))
+    assert set(published.features) == {"user", "item", "city"}
+    item = TableReader(tmp_path / "out/tables/1", published.tables["item"]).gather(np.arange(30))
     assert np.abs(item - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001
     done = command(
         "verify", tmp_path / "out/tables/1", "--checkpoint", tmp_path / "c", "--full", "--json"

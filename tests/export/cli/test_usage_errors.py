@@ -24,7 +24,7 @@ def test_run_has_no_option_that_it_always_rejects(command: Command, project: Pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected_text"),
     [
         (["run"], ""),
         (["tables", "c", "o", "--only", "a,,b"], "--only 'a,,b'"),
@@ -40,14 +40,16 @@ def test_run_has_no_option_that_it_always_rejects(command: Command, project: Pat
         (["inspect", "somewhere", "--tabel", "a=b"], "`rowcast-export inspect --help`"),
     ],
 )
-def test_invalid_arguments_exit_2(command: Command, arguments: list[str], told: str) -> None:
+def test_invalid_arguments_exit_2(
+    command: Command, arguments: list[str], expected_text: str
+) -> None:
     done = command(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert told in done.message
+    assert expected_text in done.message
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected_text"),
     [
         ("BUDGET_BYTES", "budget_bytes"),
         (
@@ -58,10 +60,10 @@ def test_invalid_arguments_exit_2(command: Command, arguments: list[str], told: 
     ],
 )
 def test_invalid_environment_variables_exit_2(
-    command: Command, project: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+    command: Command, project: Path, monkeypatch: pytest.MonkeyPatch, name: str, expected_text: str
 ) -> None:
     monkeypatch.setenv(f"ROWCAST_EXPORT_{name}", "5")
-    rejected(command, project, 2, told)
+    rejected(command, project, 2, expected_text)
 
 
 def test_table_that_is_not_in_the_checkpoint_exits_4_with_the_nearest_name(

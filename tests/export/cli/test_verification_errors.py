@@ -41,9 +41,9 @@ def published(forked: ForkedRuns, recipe: Recipe, tmp_path_factory: pytest.TempP
     return project.parent / "bundles/small/1"
 
 
-def flipped(path: Path, at: int) -> None:
+def flipped(path: Path, offset: int) -> None:
     content = bytearray(path.read_bytes())
-    content[at] ^= 0x10
+    content[offset] ^= 0x10
     path.write_bytes(content)
 
 
@@ -119,8 +119,8 @@ def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
 def test_verify_of_a_damaged_bundle_or_against_another_checkpoint_exits_5(
     command: Command, published: Path, tmp_path: Path
 ) -> None:
-    other = save_small_recipe(tmp_path / "other", seed=6)["checkpoint"]["path"]
-    done = command("verify", published, "--checkpoint", other)
+    other_checkpoint = save_small_recipe(tmp_path / "other", seed=6)["checkpoint"]["path"]
+    done = command("verify", published, "--checkpoint", other_checkpoint)
     assert (done.code, "row" in done.message) == (5, True)
     bundle = shutil.copytree(published, tmp_path / "bundle")
     flipped(bundle / TOWER, 100)

@@ -44,7 +44,7 @@ def test_report_shows_what_was_checked_and_how() -> None:
     assert lines[0].strip() == "movies version 3"
     assert "checksums 12 files, 2.0 KiB: every byte as committed" in lines
     assert "rows of table users 40 of 50 equal bit for bit" in lines
-    assert "tower query, LiteRT f32 opens and answers" in lines
+    assert "tower query, LiteRT f32 opens and can be used" in lines
     assert lines[-1] == "bundles/movies/3 is whole"
     assert not [line for line in lines if line.startswith(("note:", "index", "towers"))]
     assert verified_json(verified(FINDINGS))["model_check"] is None

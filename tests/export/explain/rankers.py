@@ -30,24 +30,24 @@ def ranker(features: int, tables: int) -> Manifest:
         kind="dense", role="candidate", shape=(3,), default=[0, 0, 0]
     )
     pages["hour"] = manifest.DenseFeature(kind="dense", role="context", dtype="int64", below=24)
-    taken = tuple(
-        manifest.TowerInput(name=each, feature=each, dtype="float32", shape=(None, 4))
-        for each in pages
+    inputs = tuple(
+        manifest.TowerInput(name=name, feature=name, dtype="float32", shape=(None, 4))
+        for name in pages
     )
-    made = tuple(
+    outputs = tuple(
         manifest.TowerOutput(name=f"head{number}", dtype="float32", shape=(None,))
         for number in range(2)
     )
     inner = {"name": "trunk_0", "dtype": "float32", "shape": (None, 8)}
-    parts = [("trunk", taken, (manifest.TowerOutput(**inner),))]
+    parts = [("trunk", inputs, (manifest.TowerOutput(**inner),))]
     parts += [
-        (f"head-{each.name}", (manifest.TowerInput(**inner, tensor="trunk_0"),), (each,))
-        for each in made
+        (f"head-{output.name}", (manifest.TowerInput(**inner, tensor="trunk_0"),), (output,))
+        for output in outputs
     ]
     tower = manifest.Tower(
         role="ranking",
-        inputs=taken,
-        outputs=made,
+        inputs=inputs,
+        outputs=outputs,
         result="head0",
         forms=(),
         formula="head0^0.7 * head1",
@@ -56,7 +56,7 @@ def ranker(features: int, tables: int) -> Manifest:
             for name, takes, gives in parts
         ),
     )
-    held = {
+    tables_by_name = {
         f"t{number}": manifest.Table.model_construct(
             rows=1000 + number, dim=16, dtype="float32", segments=(), source=source
         )
@@ -64,7 +64,12 @@ def ranker(features: int, tables: int) -> Manifest:
     }
     nothing: dict[str, Any] = {"corpora": {}, "contexts": {}, "indexes": {}, "files": ()}
     return Manifest.model_construct(
-        model="wide", version=3, tables=held, features=pages, towers={"ranking": tower}, **nothing
+        model="wide",
+        version=3,
+        tables=tables_by_name,
+        features=pages,
+        towers={"ranking": tower},
+        **nothing,
     )
 
 

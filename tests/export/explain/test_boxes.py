@@ -71,33 +71,35 @@ def test_table_whose_reader_differs_has_a_box_of_its_own(
 ) -> None:
     drawing = drawn(BOXES_MAX + 1, BOXES_MAX + 1)
     features = tuple(
-        replace(each, **changes) if each.name == "f1" else each for each in drawing.features
+        replace(feature, **changes) if feature.name == "f1" else feature
+        for feature in drawing.features
     )
     groups = grouped(replace(drawing, features=features))
-    held = [[table.name for table in group.tables] for group in groups if group.tables]
-    assert len(held) == 2 + apart
-    assert held.count(["t1"]) == apart
+    table_names = [[table.name for table in group.tables] for group in groups if group.tables]
+    assert len(table_names) == 2 + apart
+    assert table_names.count(["t1"]) == apart
 
 
 def test_numbers_are_apart_where_they_are_rows_below_a_limit() -> None:
     drawing = drawn(1, 1)
     kinds = ["numbers [3]", "number", "rows below 24", "rows below 7"]
-    (number, *_) = [each for each in drawing.features if not each.table]
+    (number, *_) = [feature for feature in drawing.features if not feature.table]
     features = tuple(
-        replace(number, name=f"n{at}", kind=kind, default=False) for at, kind in enumerate(kinds)
+        replace(number, name=f"n{index}", kind=kind, default=False)
+        for index, kind in enumerate(kinds)
     )
     (group,) = grouped(replace(drawing, tables=(), features=features))
-    assert [[each.name for each in alike] for alike in group.readers] == [
+    assert [[feature.name for feature in alike] for alike in group.readers] == [
         ["n0", "n1"],
         ["n2", "n3"],
     ]
 
 
 def feature(name: str, **changes: Any) -> FeatureNode:
-    known = FeatureNode(
+    node = FeatureNode(
         name, (name,), "context", "single", "users", "hash", "hash mod 9", "zeros", False, ()
     )
-    return replace(known, **changes)
+    return replace(node, **changes)
 
 
 def test_box_of_features_tells_what_all_of_them_are() -> None:
@@ -112,7 +114,7 @@ def test_box_of_features_that_differ_tells_each_kind_of_rule_and_not_the_rules()
 
 
 @pytest.mark.parametrize(
-    ("defaults", "told"),
+    ("defaults", "expected_text"),
     [
         ([False, False], []),
         ([True, False], ["1 may be left out"]),
@@ -120,27 +122,27 @@ def test_box_of_features_that_differ_tells_each_kind_of_rule_and_not_the_rules()
     ],
 )
 def test_box_of_features_tells_how_many_may_be_left_out(
-    defaults: list[bool], told: list[str]
+    defaults: list[bool], expected_text: list[str]
 ) -> None:
-    features = [feature(f"f{at}", default=each) for at, each in enumerate(defaults)]
-    assert feature_box(features).lines[3:] == told
+    features = [feature(f"f{index}", default=default) for index, default in enumerate(defaults)]
+    assert feature_box(features).lines[3:] == expected_text
 
 
 @pytest.mark.parametrize(
-    ("kinds", "told"),
+    ("kinds", "expected_text"),
     [
         (["k0", "k0"], "context, k0"),
         (["k0", "k1", "k2"], "context, k0, k1, k2"),
         (["k0", "k1", "k2", "k3"], "context, k0, k1 and others"),
     ],
 )
-def test_box_of_features_names_up_to_three_kinds(kinds: list[str], told: str) -> None:
-    features = [feature(f"f{at}", kind=kind) for at, kind in enumerate(kinds)]
-    assert feature_box(features).lines[0] == told
+def test_box_of_features_names_up_to_three_kinds(kinds: list[str], expected_text: str) -> None:
+    features = [feature(f"f{index}", kind=kind) for index, kind in enumerate(kinds)]
+    assert feature_box(features).lines[0] == expected_text
 
 
 def test_box_of_many_numbers_names_the_first_four_and_no_rule() -> None:
-    names = [f"{'n' * 10}{at}" for at in range(6)]
+    names = [f"{'n' * 10}{index}" for index in range(6)]
     box = feature_box([feature(name, table="", kind="float32") for name in names])
     assert box.title == "6 inputs"
     assert box.lines == [f"{', '.join(names[:4])} and 2 more", "context, float32"]
@@ -211,9 +213,9 @@ def test_groups_are_ordered_by_the_share_of_candidates_that_read_them() -> None:
 
     readers = {"one": "c", "half": "c.", "most": "cc.", "few": "c..."}
     features = tuple(
-        feature(f"{table}{place}", table=table, role="candidate" if letter == "c" else "context")
+        feature(f"{table}{position}", table=table, role="candidate" if letter == "c" else "context")
         for table, letters in readers.items()
-        for place, letter in enumerate(letters)
+        for position, letter in enumerate(letters)
     )
     shared = replace(drawing, tables=tuple(tables(*readers)), features=features)
     names = [[table.name for table in group.tables] for group in grouped(shared)]
@@ -224,8 +226,10 @@ def test_tables_with_too_many_kinds_of_readers_are_told_apart_by_role_alone() ->
     count = BOXES_MAX + 1
     drawing = drawn(count, count)
     features = tuple(
-        replace(each, kind=f"kind {each.name}", rule=f"rule {each.name}") if each.table else each
-        for each in drawing.features
+        replace(feature, kind=f"kind {feature.name}", rule=f"rule {feature.name}")
+        if feature.table
+        else feature
+        for feature in drawing.features
     )
     groups = grouped(replace(drawing, features=features))
     # Every third is of candidates.

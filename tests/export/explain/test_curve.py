@@ -29,32 +29,37 @@ def plot(
 
 
 def path(root: ElementTree.Element, look: str) -> list[float]:
-    (drawn,) = [each.attrib["d"] for each in root.iter("path") if each.get("class") == look]
+    (drawn,) = [
+        element.attrib["d"] for element in root.iter("path") if element.get("class") == look
+    ]
     return [float(number) for number in re.findall(r"[0-9.]+", drawn)]
 
 
 def test_points_are_placed_by_recall_and_by_the_logarithm_of_their_cost() -> None:
     circles = list(plot().iter("circle"))
-    places = [(float(each.attrib["cx"]), float(each.attrib["cy"])) for each in circles]
-    # Costs from 0.0001, which is the smallest that is told apart, to 1: four powers of ten.
+    positions = [(float(circle.attrib["cx"]), float(circle.attrib["cy"])) for circle in circles]
+    # Costs from 0.0001, which is the smallest that the axis shows, to 1: four powers of ten.
     decade = (WIDTH - LEFT - RIGHT) / 4
-    assert [x for x, _ in places] == pytest.approx(
+    assert [x for x, _ in positions] == pytest.approx(
         [LEFT, LEFT + 2 * decade, LEFT + 3 * decade, WIDTH - RIGHT], abs=0.1
     )
     # Recalls from the lowest, 0.5, to 1.
     height = FLOOR - TOP
-    assert [y for _, y in places] == pytest.approx(
+    assert [y for _, y in positions] == pytest.approx(
         [FLOOR, TOP + 0.2 * height, TOP + 0.4 * height, TOP], abs=0.1
     )
-    assert [each.attrib["class"] for each in circles] == ["tried", "chosen", "tried", "tried"]
-    radii = [float(each.attrib["r"]) for each in circles]
+    assert [circle.attrib["class"] for circle in circles] == ["tried", "chosen", "tried", "tried"]
+    radii = [float(circle.attrib["r"]) for circle in circles]
     assert radii == [4, 7, 4, 4]
     assert circles[2][0].text == "leaves 3: recall@10 0.8000, cost 0.1000"
 
 
 def test_line_leads_over_the_best_recall_that_a_cost_reaches() -> None:
     root = plot()
-    circles = [(float(each.attrib["cx"]), float(each.attrib["cy"])) for each in root.iter("circle")]
+    circles = [
+        (float(element.attrib["cx"]), float(element.attrib["cy"]))
+        for element in root.iter("circle")
+    ]
     line = path(root, "curve")
     assert line[::2] == [x for x, _ in circles]
     # The third setting finds less than the second, which is cheaper.
@@ -69,8 +74,8 @@ def test_target_is_a_level_line_and_may_be_below_all_points() -> None:
 
 def test_axes_are_labeled_where_their_values_are() -> None:
     labels = {
-        "".join(each.itertext()): (float(each.attrib["x"]), float(each.attrib["y"]))
-        for each in plot().iter("text")
+        "".join(element.itertext()): (float(element.attrib["x"]), float(element.attrib["y"]))
+        for element in plot().iter("text")
     }
     title = "cost, as a share of exact search's time"
     ticks = [f"{digit / part:g}" for part in (10_000, 1000, 100, 10) for digit in (1, 2, 5)] + ["1"]
@@ -89,20 +94,20 @@ def test_axes_are_labeled_where_their_values_are() -> None:
 def test_settings_of_one_cost_that_find_all_stand_in_the_corner() -> None:
     points = ((1.0, 0.2, "leaves 1"), (1.0, 0.2, "leaves 2"))
     circles = plot(target=1.0, points=points).iter("circle")
-    places = {(each.attrib["cx"], each.attrib["cy"]) for each in circles}
-    assert places == {(f"{LEFT:.1f}", f"{TOP:.1f}")}
+    positions = {(circle.attrib["cx"], circle.attrib["cy"]) for circle in circles}
+    assert positions == {(f"{LEFT:.1f}", f"{TOP:.1f}")}
 
 
 def test_costs_above_those_of_exact_search_are_labeled() -> None:
     root = plot(points=((0.8, 0.9, "leaves 1"), (0.9, 5.0, "leaves 2")))
-    labels = ["".join(each.itertext()) for each in root.iter("text")]
+    labels = ["".join(element.itertext()) for element in root.iter("text")]
     assert labels[3:-1] == ["1", "2", "5"]
 
 
 def test_axes_and_heading_frame_the_plot() -> None:
     root = plot()
     assert root.attrib["viewBox"] == f"0 0 {WIDTH} {HEIGHT}"
-    axes = [each.attrib["d"] for each in root.iter("path") if each.get("class") == "axis"]
+    axes = [element.attrib["d"] for element in root.iter("path") if element.get("class") == "axis"]
     assert axes == [
         f"M{LEFT}.0 {TOP}.0L{LEFT}.0 {FLOOR}.0",
         f"M{LEFT}.0 {FLOOR}.0L{WIDTH}.0 {FLOOR}.0",

@@ -1,4 +1,4 @@
-"""What is told of each feature, table, tower and store of a bundle."""
+"""The fields of each feature, table, tower and store of a bundle's drawing."""
 
 from __future__ import annotations
 
@@ -169,12 +169,12 @@ def table(dtype: Any, **source: Any) -> manifest.Table:
 )
 def test_bytes_of_a_table_are_those_of_its_rows_and_their_scales(dtype: str, size: int) -> None:
     drawing = drawn_with(tables={"t0": table(dtype), "t1": table("float32")})
-    assert [each.bytes for each in drawing.tables] == [size, 160]
+    assert [table.bytes for table in drawing.tables] == [size, 160]
     assert drawing.bytes == size + 160
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "expected_text"),
     [
         ({}, "model/table"),
         ({"layout": "sparse_core"}, "model/table, sparse core"),
@@ -182,9 +182,9 @@ def test_bytes_of_a_table_are_those_of_its_rows_and_their_scales(dtype: str, siz
         ({"key": "params.users"}, "params.users"),
     ],
 )
-def test_source_of_a_table_tells_key_and_layout(source: dict[str, Any], told: str) -> None:
+def test_source_of_a_table_tells_key_and_layout(source: dict[str, Any], expected_text: str) -> None:
     (drawn,) = drawn_with(tables={"t0": table("float32", **source)}).tables
-    assert drawn.source == told
+    assert drawn.source == expected_text
     assert drawn.read_by == ("f0",)
 
 
@@ -365,40 +365,40 @@ def test_lists_of_up_to_30_rows_are_open() -> None:
 def test_cells_of_the_page_are_written_for_reading() -> None:
     page = ranker(1, 1)
     page.features["f0"] = page.features["f0"].model_copy(update={"default": 0})
-    shown = explain_page(draw_bundle(page, "bundle"))
+    text = explain_page(draw_bundle(page, "bundle"))
     assert (
         "<tr><td>t0</td><td class=n>1,000</td><td class=n>16</td><td>float32</td>"
         "<td class=n>62.5 KiB</td><td>f0</td><td>model/table</td></tr>"
-    ) in shown
+    ) in text
     assert (
         "<tr><td>f0</td><td>f0</td><td>candidate</td><td>single</td><td>t0</td><td>graph</td>"
         "<td>fingerprint64(the id) mod 1000</td><td>zeros</td><td>yes</td>"
         "<td>ranking/trunk</td></tr>"
-    ) in shown
+    ) in text
     assert (
         "<tr><td>hour</td><td>hour</td><td>context</td><td>rows below 24</td><td></td><td></td>"
         "<td></td><td></td><td></td><td>ranking/trunk</td></tr>"
-    ) in shown
-    assert "trunk, once for each candidate, takes f0, &lt;script&gt;" in shown
+    ) in text
+    assert "trunk, once for each candidate, takes f0, &lt;script&gt;" in text
     head = "head-head0, once for each candidate, takes trunk_0; gives head0"
-    assert f"; gives trunk_0\n{head}\n" in shown
+    assert f"; gives trunk_0\n{head}\n" in text
 
 
 def manifest_without_stores() -> Manifest:
     page = ranker(1, 1)
     del page.features["hour"]
-    taken = page.features.keys()
+    feature_names = page.features.keys()
     tower = page.towers["ranking"]
-    inputs = tuple(each for each in tower.inputs if each.feature in taken)
+    inputs = tuple(tensor for tensor in tower.inputs if tensor.feature in feature_names)
     parts = (tower.parts[0].model_copy(update={"inputs": inputs}), *tower.parts[1:])
     changed = tower.model_copy(update={"inputs": inputs, "parts": parts})
     return page.model_copy(update={"towers": {"ranking": changed}})
 
 
 def test_page_says_where_nothing_stays_inside_and_leaves_out_what_there_is_none_of() -> None:
-    shown = explain_page(draw_bundle(manifest_without_stores(), "bundle"))
-    assert "<li>Nothing: every table is outside.</li>" in shown
-    assert "Stores and indexes" not in shown
+    text = explain_page(draw_bundle(manifest_without_stores(), "bundle"))
+    assert "<li>Nothing: every table is outside.</li>" in text
+    assert "Stores and indexes" not in text
 
 
 def test_high_picture_is_printed_upright() -> None:

@@ -81,7 +81,9 @@ def test_image_is_one_svg_with_a_background_that_loads_nothing() -> None:
     # Above the picture are its name, the totals and the legend.
     assert view[1] + view[3] == round(height + 10)
     assert view[1] == -112
-    texts = ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [
+        "".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")
+    ]
     assert "wide 3" in texts
     assert {"features", "tables", "towers", "outputs", "looked up once per context"} <= {*texts}
     assert "<script" not in image
@@ -113,8 +115,8 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
         update={"kind": "brute_force", "curve": index.curve[:1], "partitions": 3}
     )
     page = ranker(1, 1).model_copy(update={"indexes": {HOSTILE: index, "whole": whole}})
-    shown = explain_page(draw_bundle(page, "bundle"))
-    plot = shown[shown.rindex("<svg") : shown.rindex("</svg>") + 6]
+    text = explain_page(draw_bundle(page, "bundle"))
+    plot = text[text.rindex("<svg") : text.rindex("</svg>") + 6]
     circles = list(ElementTree.fromstring(plot).iter("circle"))
     assert [circle.get("class") for circle in circles] == [
         "tried",
@@ -124,24 +126,27 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
         "tried",
     ]
     assert circles[1][0].text == "leaves_to_search 2: recall@7 0.9700, cost 0.0500"
-    places = [(float(circle.get("cx", 0)), float(circle.get("cy", 0))) for circle in circles]
-    assert [x for x, _ in places[:4]] == sorted(x for x, _ in places[:4])
-    assert [places.index(place) for place in sorted(places, key=lambda place: -place[1])] == [
+    positions = [(float(circle.get("cx", 0)), float(circle.get("cy", 0))) for circle in circles]
+    assert [x for x, _ in positions[:4]] == sorted(x for x, _ in positions[:4])
+    assert [
+        positions.index(position)
+        for position in sorted(positions, key=lambda position: -position[1])
+    ] == [
         0,
         2,
         1,
         3,
         4,
     ]
-    assert f"Index {HOSTILE}: recall@7 of settings by cost, target 0.95" in unescape(shown)
+    assert f"Index {HOSTILE}: recall@7 of settings by cost, target 0.95" in unescape(text)
     # The heading and the label of one index; exact search has no settings to choose.
-    assert shown.count("of settings by cost") == 2
-    assert "<script" not in shown
-    assert "index whole: q finds c, 3 partitions, recall@7 0.9700" in shown
+    assert text.count("of settings by cost") == 2
+    assert "<script" not in text
+    assert "index whole: q finds c, 3 partitions, recall@7 0.9700" in text
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected_text"),
     [
         (
             {"ids": computed_ids(("Sub", 3), ("FloorDiv", 10), ("Minimum", 5))},
@@ -165,9 +170,9 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
     ],
 )
 def test_text_shows_what_is_sent_and_what_is_done_to_ids_and_rows(
-    changes: dict[str, object], told: str
+    changes: dict[str, object], expected_text: str
 ) -> None:
-    assert told.replace(" ", "") in "".join(explain_text(drawn(1, 1, **changes)).split())
+    assert expected_text.replace(" ", "") in "".join(explain_text(drawn(1, 1, **changes)).split())
 
 
 def test_explain_of_a_bundle_writes_text_page_and_json(
@@ -186,9 +191,9 @@ def test_explain_of_a_bundle_writes_text_page_and_json(
     assert done.out.endswith(f"\nand as a page: {tmp_path / 'page.html'}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    shown = command("explain", sample, "--json").json
-    assert [each["name"] for each in shown["features"]] == list(page.features)
-    tables = {each["name"]: (each["rows"], each["dim"]) for each in shown["tables"]}
+    report = command("explain", sample, "--json").json
+    assert [feature["name"] for feature in report["features"]] == list(page.features)
+    tables = {table["name"]: (table["rows"], table["dim"]) for table in report["tables"]}
     assert tables == {name: (table.rows, table.dim) for name, table in page.tables.items()}
 
 
@@ -202,24 +207,24 @@ def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
     assert done.code == 0, done.err
     assert done.out.endswith(f"\nand as an image: {image}\n")
     assert image.read_text().startswith("<svg ")
-    told = " ".join(done.out.split())
+    output = " ".join(done.out.split())
     assert (
         "<- history context, bag, mean; position of the id in movies, else -1; unknown: zeros; "
         "may be left out"
-    ) in told
-    assert "genres_all 9 rows x 4 float32" in told
-    assert "runs as LiteRT" in told
-    assert dict(re.findall(r"(\w+) \w+ tower, (.*?) of weights", told)) == {
+    ) in output
+    assert "genres_all 9 rows x 4 float32" in output
+    assert "runs as LiteRT" in output
+    assert dict(re.findall(r"(\w+) \w+ tower, (.*?) of weights", output)) == {
         "query": "7.3 KiB",
         "candidate": "1.4 KiB",
         "ranking": "11.1 KiB",
     }
-    assert "index movies: query finds movies" in told
-    assert "filtered by genres, year: 4 bytes for each value of a candidate" in told
+    assert "index movies: query finds movies" in output
+    assert "filtered by genres, year: 4 bytes for each value of a candidate" in output
     assert re.search(
         r"query finds movies; each million of candidates: 45\.8 MiB of disk, at most \S+ \S+ of "
         r"memory",
-        told,
+        output,
     )
     assert not (tmp_path / "bundles").exists()
 

@@ -16,7 +16,7 @@ from export.explain.picture import FEATURES, HEAD, OUTPUTS, TABLES, TOWERS, draw
 from tests.export.explain.rankers import drawn
 
 COLUMNS: dict[float, float] = {
-    left: left + width for left, width in (FEATURES, TABLES, TOWERS, OUTPUTS)
+    left_edge: left_edge + width for left_edge, width in (FEATURES, TABLES, TOWERS, OUTPUTS)
 }
 LETTER_HEIGHT = 12
 
@@ -47,8 +47,10 @@ class Line:
 
 
 def frame(rect: ElementTree.Element) -> tuple[float, float, float, float]:
-    left, top, width, height = (float(rect.attrib[key]) for key in ("x", "y", "width", "height"))
-    return left, top, left + width, top + height
+    left_edge, top, width, height = (
+        float(rect.attrib[key]) for key in ("x", "y", "width", "height")
+    )
+    return left_edge, top, left_edge + width, top + height
 
 
 def box_of(group: ElementTree.Element) -> Box:
@@ -91,15 +93,15 @@ SIZES = pytest.mark.parametrize(("features", "tables"), [(1, 1), (4, 2), (40, 4)
 
 @SIZES
 def test_boxes_stand_in_their_columns_and_overlap_no_other(features: int, tables: int) -> None:
-    shown = picture(features, tables)
-    assert {box.left for box in shown.boxes} == set(COLUMNS)
-    for box in shown.boxes:
+    drawn = picture(features, tables)
+    assert {box.left for box in drawn.boxes} == set(COLUMNS)
+    for box in drawn.boxes:
         assert box.right == COLUMNS[box.left]
-        assert HEAD <= box.top < box.bottom < shown.height
-    for above, below in combinations(sorted(shown.boxes, key=lambda box: box.top), 2):
+        assert HEAD <= box.top < box.bottom < drawn.height
+    for above, below in combinations(sorted(drawn.boxes, key=lambda box: box.top), 2):
         assert above.left != below.left or above.bottom < below.top
     # No empty space below.
-    assert shown.height - max(box.bottom for box in shown.boxes) < 20
+    assert drawn.height - max(box.bottom for box in drawn.boxes) < 20
 
 
 @SIZES
@@ -123,13 +125,13 @@ def test_texts_and_parts_are_inside_their_box_and_apart(features: int, tables: i
 
 @SIZES
 def test_lines_lead_from_box_to_box_and_behind_no_table(features: int, tables: int) -> None:
-    shown = picture(features, tables)
-    assert shown.lines
-    for line in shown.lines:
+    drawn = picture(features, tables)
+    assert drawn.lines
+    for line in drawn.lines:
         (start,) = [
-            box for box in shown.boxes if box.right == line.start[0] and box.holds(*line.start)
+            box for box in drawn.boxes if box.right == line.start[0] and box.holds(*line.start)
         ]
-        (end,) = [box for box in shown.boxes if box.left == line.end[0] and box.holds(*line.end)]
+        (end,) = [box for box in drawn.boxes if box.left == line.end[0] and box.holds(*line.end)]
         if end.parts:
             assert sum(part.top < line.end[1] < part.bottom for part in end.parts) == 1
         # What reads no table passes above or below all of them.
@@ -150,9 +152,9 @@ def test_picture_is_the_one_that_was_looked_at() -> None:
 
 def test_tables_that_no_feature_reads_stand_below_one_another() -> None:
     drawing = drawn(1, 1, ids=IdentityIds())
-    unread = [TableNode(f"u{at}", 10, 4, "float32", 160, (), "u") for at in range(3)]
-    shown = picture_of(replace(drawing, tables=(*drawing.tables, *unread)))
-    tables = sorted((box.top, box.bottom) for box in shown.boxes if box.left == TABLES[0])
+    unread = [TableNode(f"u{index}", 10, 4, "float32", 160, (), "u") for index in range(3)]
+    with_unread = picture_of(replace(drawing, tables=(*drawing.tables, *unread)))
+    tables = sorted((box.top, box.bottom) for box in with_unread.boxes if box.left == TABLES[0])
     assert len(tables) == 4
     for (_, above), (below, _) in pairwise(tables):
         assert below - above == 14
@@ -181,24 +183,24 @@ def test_long_texts_are_broken_into_three_lines_and_then_cut() -> None:
     drawing = drawn(1, 1)
     # A box of features is wide enough for 43 letters.
     words = " ".join(["word"] * 40)
-    (feature,) = [each for each in drawing.features if each.table]
+    (feature,) = [node for node in drawing.features if node.table]
     changed = replace(feature, ids=words, unknown="none", kind="single")
-    shown = texts_of(replace(drawing, features=(changed,)))
-    lines = [text for text in shown if "word" in text]
+    texts = texts_of(replace(drawing, features=(changed,)))
+    lines = [text for text in texts if "word" in text]
     eight = " ".join(["word"] * 8)
     assert lines == [eight, eight, f"{eight} …"]
 
 
 def test_short_lines_stand_beside_each_other_but_for_the_first() -> None:
     drawing = drawn(1, 1)
-    (feature,) = [each for each in drawing.features if each.table]
-    beside = replace(feature, ids="i" * 27, unknown="none")  # 43 letters with what is between
-    shown = texts_of(replace(drawing, features=(beside,)))
-    assert f"{'i' * 27} · unknown: none" in shown
+    (feature,) = [node for node in drawing.features if node.table]
+    fitting = replace(feature, ids="i" * 27, unknown="none")  # 43 letters with what is between
+    texts = texts_of(replace(drawing, features=(fitting,)))
+    assert f"{'i' * 27} · unknown: none" in texts
     apart = replace(feature, ids="i" * 28, unknown="none")
-    shown = texts_of(replace(drawing, features=(apart,)))
-    assert "i" * 28 in shown
-    assert "unknown: none" in shown
+    texts = texts_of(replace(drawing, features=(apart,)))
+    assert "i" * 28 in texts
+    assert "unknown: none" in texts
 
 
 def test_part_of_a_tower_is_told_in_36_letters() -> None:
@@ -208,8 +210,8 @@ def test_part_of_a_tower_is_told_in_36_letters() -> None:
         replace(tower.parts[0], name=f"{tower.name}/{'p' * 15}", takes=()),
         replace(tower.parts[0], name=f"{tower.name}/{'q' * 16}", takes=()),
     )
-    shown = texts_of(replace(drawing, features=(), towers=(replace(tower, parts=parts),)))
-    assert [text for text in shown if "once" in text] == [
+    texts = texts_of(replace(drawing, features=(), towers=(replace(tower, parts=parts),)))
+    assert [text for text in texts if "once" in text] == [
         f"{'p' * 15} · once per candidate",
         f"{'q' * 16} · once per candida…",
     ]

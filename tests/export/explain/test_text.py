@@ -1,4 +1,4 @@
-"""How a drawing is told in lines that a terminal can show."""
+"""A drawing as lines that a terminal can show."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def test_tower_without_formula_and_parts_is_told_by_its_result() -> None:
 
 
 def test_source_is_told_of_one_table_that_has_another_name_than_its_variable() -> None:
-    own = replace(USERS, source="users")
-    assert "    from users" not in lines(replace(DRAWING, tables=(own,)))
+    same_name = replace(USERS, source="users")
+    assert "    from users" not in lines(replace(DRAWING, tables=(same_name,)))
     # Seventeen tables that no feature reads are one box.
     unread = tuple(replace(USERS, name=f"t{number}") for number in range(17))
-    told = lines(replace(DRAWING, tables=unread, features=()))
-    assert not any("from" in line for line in told)
+    output = lines(replace(DRAWING, tables=unread, features=()))
+    assert not any("from" in line for line in output)
 
 
 def test_drawing_without_towers_has_no_heading_of_them() -> None:
-    taken = replace(USER, taken_by=("rank/a", "rank/b"))
-    assert lines(replace(DRAWING, towers=(), features=(taken,))) == [
+    user = replace(USER, taken_by=("rank/a", "rank/b"))
+    assert lines(replace(DRAWING, towers=(), features=(user,))) == [
         "features -> tables",
         "  users  10 rows x 4 float32; 160 B",
         "    from params.users",

@@ -41,8 +41,8 @@ def test_recipe_with_only_the_required_keys_takes_every_default(tmp_path: Path) 
 def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "port-your-model.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    (shown,) = (block for block in blocks if block.startswith('model = "movies"'))
-    job = read_recipe(write(tmp_path, shown))
+    (example,) = (block for block in blocks if block.startswith('model = "movies"'))
+    job = read_recipe(write(tmp_path, example))
     assert set(job.features) | {"user_id", "age"} == set(job.inputs)
 
 

@@ -21,33 +21,36 @@ Call = Callable[[Mapping[str, Any]], Any]
 
 
 def small(call: Call) -> TracedTower:
-    traced = trace(lambda given: {"score": call(given)}, user=numbers(3), rows=numbers(3, 3))
+    traced = trace(lambda inputs: {"score": call(inputs)}, user=numbers(3), rows=numbers(3, 3))
     return tower_of(traced)
 
 
 def products(tower: TracedTower) -> list[str]:
     """Returns the dtypes of the products of a tower."""
     operations = tower.function.graph.get_operations()
-    return [each.outputs[0].dtype.name for each in operations if "MatMul" in each.type]
+    return [
+        operation.outputs[0].dtype.name for operation in operations if "MatMul" in operation.type
+    ]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        pytest.param(lambda given: given["user"] @ KERNEL, id="product"),
+        pytest.param(lambda inputs: inputs["user"] @ KERNEL, id="product"),
         pytest.param(
-            lambda given: tf.matmul(given["user"], KERNEL, transpose_b=True), id="turned weights"
+            lambda inputs: tf.matmul(inputs["user"], KERNEL, transpose_b=True), id="turned weights"
         ),
         pytest.param(
-            lambda given: tf.matmul(given["rows"][0], KERNEL, transpose_a=True), id="turned values"
+            lambda inputs: tf.matmul(inputs["rows"][0], KERNEL, transpose_a=True),
+            id="turned values",
         ),
-        pytest.param(lambda given: given["rows"] @ given["rows"], id="products of batches"),
+        pytest.param(lambda inputs: inputs["rows"] @ inputs["rows"], id="products of batches"),
         pytest.param(
-            lambda given: tf.matmul(given["rows"], given["rows"], transpose_a=True),
+            lambda inputs: tf.matmul(inputs["rows"], inputs["rows"], transpose_a=True),
             id="turned batches on the left",
         ),
         pytest.param(
-            lambda given: tf.matmul(given["rows"], given["rows"], transpose_b=True),
+            lambda inputs: tf.matmul(inputs["rows"], inputs["rows"], transpose_b=True),
             id="turned batches on the right",
         ),
     ],
@@ -64,9 +67,9 @@ def test_products_of_float32_are_near_in_bfloat16(call: Call) -> None:
 
 
 def test_products_of_other_dtypes_stay_as_they_are() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        double = tf.cast(given["user"], "float64") @ tf.constant(KERNEL, tf.float64)
-        return tf.cast(double, "float32") + tf.nn.relu(given["user"] @ KERNEL)
+    def call(inputs: Mapping[str, Any]) -> Any:
+        double = tf.cast(inputs["user"], "float64") @ tf.constant(KERNEL, tf.float64)
+        return tf.cast(double, "float32") + tf.nn.relu(inputs["user"] @ KERNEL)
 
     tower = small(call)
     assert sorted(products(in_bfloat16(tower))) == ["bfloat16", "float64"]

@@ -15,7 +15,7 @@ from export.graphs.internals import variable_class
 from export.graphs.loading import load_tensorflow, tf
 from export.tensorflow_models.front_end import TensorFlowModel
 from export.tensorflow_models.model.tracing import trace_towers
-from export.towers.compiled import compile_tower, why_not_compiled
+from export.towers.compiled import compile_tower, reason_not_compiled
 from export.towers.manifest_towers import describe_tower
 from export.towers.savedmodels import save_function, write_saved_model
 from tests.export.tensorflow_models.graph.traced_calls import numbers, texts, tower_of, trace
@@ -46,8 +46,8 @@ def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(
     model = trace_towers(job, MODELS)
     original = TensorFlowModel(job, MODELS, open_checkpoint(prefix), model)
     write_saved_model(model.towers[0], original, tmp_path / "saved_model")
-    made = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
-    assert made.startswith(f"LiteRT has no operation {missing}")
+    reason = compile_tower(tmp_path / "saved_model", "f32", tmp_path / "compiled.tflite")
+    assert reason.startswith(f"LiteRT has no operation {missing}")
     assert not (tmp_path / "compiled.tflite").exists()
 
 
@@ -74,8 +74,8 @@ def test_tower_to_be_served_in_a_precision_that_litert_cannot_run_is_rejected(
 
 def small(score: Callable[[Any], Any], spec: Any = None) -> TracedTower:
     """Returns a tower of one input."""
-    given = numbers(2) if spec is None else spec
-    return tower_of(trace(lambda inputs: {"score": score(inputs["user"])}, user=given))
+    input_spec = numbers(2) if spec is None else spec
+    return tower_of(trace(lambda inputs: {"score": score(inputs["user"])}, user=input_spec))
 
 
 def odd(values: Any) -> Any:
@@ -91,9 +91,9 @@ def test_tower_that_litert_runs_is_compiled_with_its_names(tmp_path: Path) -> No
     from ai_edge_litert.interpreter import Interpreter
 
     runner = Interpreter(str(compiled)).get_signature_runner("serving_default")
-    found = runner(user=tf.constant([[1.0, 2.0], [3.0, 4.0]]).numpy())
-    assert found["score"].tolist() == [6, 14]
-    assert why_not_compiled(tower) == ""
+    results = runner(user=tf.constant([[1.0, 2.0], [3.0, 4.0]]).numpy())
+    assert results["score"].tolist() == [6, 14]
+    assert reason_not_compiled(tower) == ""
 
 
 def test_weights_of_int8_are_smaller(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_weights_of_int8_are_smaller(tmp_path: Path) -> None:
 def test_tower_is_judged_before_its_weights_are_read() -> None:
     kernel = variable_class()(shape=[2, 3], dtype=tf.float32, name="kernel")
     tower = small(lambda user: odd(user @ kernel))
-    reason = why_not_compiled(replace(tower, lines={"Betainc": "model.py:7"}))
+    reason = reason_not_compiled(replace(tower, lines={"Betainc": "model.py:7"}))
     assert reason == "LiteRT has no operation Betainc (model.py:7)"
     assert kernel.is_initialized()
 
@@ -126,24 +126,24 @@ def test_tower_that_gives_no_row_for_each_example_is_not_compiled(tmp_path: Path
 
 def test_tower_that_is_right_for_one_example_alone_is_not_compiled() -> None:
     first = small(lambda user: tf.ensure_shape(user[:1, 0], [None]))
-    assert why_not_compiled(first) == "output 'score' of a batch of 3 has shape (1,)"
+    assert reason_not_compiled(first) == "output 'score' of a batch of 3 has shape (1,)"
 
 
 def test_tower_that_takes_strings_is_not_compiled() -> None:
     tower = small(lambda user: tf.ones([tf.shape(user)[0]]), texts())
-    assert why_not_compiled(tower) == "it takes strings"
+    assert reason_not_compiled(tower) == "it takes strings"
 
 
 def test_tower_with_a_lookup_table_is_told_what_to_change() -> None:
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(["a", "b"], [1.0, 2.0]), 0.0
     )
-    reason = why_not_compiled(small(table.lookup, texts()))
+    reason = reason_not_compiled(small(table.lookup, texts()))
     assert reason.startswith("LiteRT has no operation LookupTableFindV2: let the tower use what a")
 
 
 def test_operations_on_texts_are_told_what_to_change() -> None:
-    reason = why_not_compiled(
+    reason = reason_not_compiled(
         small(lambda user: tf.cast(tf.strings.length(user), "float32"), texts())
     )
     assert reason.startswith("LiteRT has no operation StringLength: let the tower use what a known")
@@ -152,7 +152,7 @@ def test_operations_on_texts_are_told_what_to_change() -> None:
 def test_several_missing_operations_are_named_in_order() -> None:
     tower = small(lambda user: odd(user) + tf.reduce_sum(tf.math.polygamma(user, user), 1))
     lines = {"Polygamma": "model.py:9"}
-    reason = why_not_compiled(replace(tower, lines=lines))
+    reason = reason_not_compiled(replace(tower, lines=lines))
     assert reason == "LiteRT has no operation Betainc, Polygamma (model.py:9)"
 
 
@@ -163,7 +163,7 @@ def test_operation_that_the_converter_rejects_is_named_with_its_line_and_the_rea
         product = tf.matmul(tf.cast(user, tf.int8), kernel, output_type=tf.int32)
         return tf.cast(product[:, 0], tf.float32)
 
-    reason = why_not_compiled(replace(small(rounded), lines={"BatchMatMulV3": "model.py:5"}))
+    reason = reason_not_compiled(replace(small(rounded), lines={"BatchMatMulV3": "model.py:5"}))
     assert reason.startswith(
         "LiteRT's converter rejects BatchMatMulV3 (model.py:5): 'tfl.fully_connected' op operand"
     )

@@ -9,7 +9,7 @@ import pytest
 from export.graphs.functions import fill
 from export.graphs.internals import variable_class
 from export.graphs.loading import load_tensorflow, tf
-from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, named
+from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, operation_text
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, tower_of, trace
 
 load_tensorflow()
@@ -78,35 +78,35 @@ Call = Callable[[Mapping[str, Any]], Any]
 
 def flow_of(call: Call, **inputs: Any) -> DataFlow:
     """Returns the flow of a call whose inputs are the user's, but for those of an item."""
-    traced = trace(lambda given: {"score": call(given)}, **inputs)
+    traced = trace(lambda inputs: {"score": call(inputs)}, **inputs)
     return DataFlow(
         tower_of(traced), {name: SIDES.get(name.partition("_")[0], CONTEXT) for name in inputs}
     )
 
 
 def test_per_of_constants_is_nothing_and_control_inputs_count() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        checked = tf.debugging.Assert(tf.reduce_all(given["item"] < 9), ["too large"])
+    def call(inputs: Mapping[str, Any]) -> Any:
+        checked = tf.debugging.Assert(tf.reduce_all(inputs["item"] < 9), ["too large"])
         with tf.control_dependencies([checked]):
-            return tf.identity(given["user"], name="after") + tf.constant([1.0], name="one")
+            return tf.identity(inputs["user"], name="after") + tf.constant([1.0], name="one")
 
     flow = flow_of(call, user=numbers(2), item=numbers(2))
     assert flow.per(tensor(flow, "one")) == 0
     assert flow.per(tensor(flow, "after")) == CONTEXT
 
-    def guarded(given: Mapping[str, Any]) -> Any:
-        with tf.control_dependencies([given["item"] * 2]):
-            return tf.identity(given["user"], name="after")
+    def guarded(inputs: Mapping[str, Any]) -> Any:
+        with tf.control_dependencies([inputs["item"] * 2]):
+            return tf.identity(inputs["user"], name="after")
 
     flow = flow_of(guarded, user=numbers(2), item=numbers(2))
     assert flow.per(tensor(flow, "after")) == CONTEXT | CANDIDATE
 
 
 def test_upstream_of_values_ends_at_shapes() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        hidden = tf.nn.relu(given["user"], name="hidden")
+    def call(inputs: Mapping[str, Any]) -> Any:
+        hidden = tf.nn.relu(inputs["user"], name="hidden")
         rows = tf.shape(hidden, name="rows")[0]
-        return tf.reshape(given["item"], [rows, 2]) * 2.0
+        return tf.reshape(inputs["item"], [rows, 2]) * 2.0
 
     flow = flow_of(call, user=numbers(2), item=numbers(2))
     for values, expected in ((False, True), (True, False)):
@@ -120,8 +120,8 @@ def test_upstream_of_values_ends_at_shapes() -> None:
 
 
 def test_upstream_lists_each_operation_once() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        hidden = tf.nn.relu(given["user"], name="hidden")
+    def call(inputs: Mapping[str, Any]) -> Any:
+        hidden = tf.nn.relu(inputs["user"], name="hidden")
         return tf.add(hidden * hidden, hidden)
 
     flow = flow_of(call, user=numbers(2))
@@ -136,64 +136,67 @@ IMAGE = (4, 6, 3)
     ("call", "inputs", "cost"),
     [
         pytest.param(
-            lambda given: tf.matmul(given["user"], tf.ones([3, 5])), [numbers(3)], 15, id="product"
+            lambda inputs: tf.matmul(inputs["user"], tf.ones([3, 5])),
+            [numbers(3)],
+            15,
+            id="product",
         ),
         pytest.param(
-            lambda given: tf.matmul(given["user"], tf.ones([2, 5]), transpose_a=True),
+            lambda inputs: tf.matmul(inputs["user"], tf.ones([2, 5]), transpose_a=True),
             [tf.TensorSpec([2, None], tf.float32)],
             2 * 5,
             id="product of a transposed matrix",
         ),
         pytest.param(
-            lambda given: tf.matmul(given["user"], given["user_1"]),
+            lambda inputs: tf.matmul(inputs["user"], inputs["user_1"]),
             [numbers(2, 3), numbers(3, 5)],
             2 * 3 * 5,
             id="products of batches",
         ),
         pytest.param(
-            lambda given: tf.matmul(given["user"], given["user_1"], transpose_a=True),
+            lambda inputs: tf.matmul(inputs["user"], inputs["user_1"], transpose_a=True),
             [numbers(3, 2), numbers(3, 5)],
             2 * 3 * 5,
             id="products of transposed batches",
         ),
         pytest.param(
-            lambda given: tf.einsum("bij,bjk->bik", given["user"], given["user_1"]),
+            lambda inputs: tf.einsum("bij,bjk->bik", inputs["user"], inputs["user_1"]),
             [numbers(2, 3), numbers(3, 5)],
             2 * 3 * 5,
             id="einsum",
         ),
         pytest.param(
-            lambda given: tf.einsum("...ij,jk->...ik", given["user"], tf.ones([3, 5])),
+            lambda inputs: tf.einsum("...ij,jk->...ik", inputs["user"], tf.ones([3, 5])),
             [numbers(7, 2, 3)],
             2 * 3 * 5,
             id="einsum without the names of its first axes",
         ),
         pytest.param(
-            lambda given: tf.nn.conv2d(given["user"], tf.ones([2, 2, 3, 5]), 1, "VALID"),
+            lambda inputs: tf.nn.conv2d(inputs["user"], tf.ones([2, 2, 3, 5]), 1, "VALID"),
             [numbers(*IMAGE)],
             3 * 5 * 5 * (2 * 2 * 3),
             id="convolution",
         ),
         pytest.param(
-            lambda given: tf.nn.depthwise_conv2d(
-                given["user"], tf.ones([2, 2, 3, 1]), [1, 1, 1, 1], "VALID"
+            lambda inputs: tf.nn.depthwise_conv2d(
+                inputs["user"], tf.ones([2, 2, 3, 1]), [1, 1, 1, 1], "VALID"
             ),
             [numbers(*IMAGE)],
             3 * 5 * 3 * (2 * 2 * 3),
             id="convolution of each channel",
         ),
         pytest.param(
-            lambda given: tf.matmul(
-                tf.reshape(given["user"], [tf.shape(given["user"])[0], -1]), tf.ones([3, 5])
+            lambda inputs: tf.matmul(
+                tf.reshape(inputs["user"], [tf.shape(inputs["user"])[0], -1]), tf.ones([3, 5])
             ),
             [numbers(3)],
             5,
             id="product of an unknown width",
         ),
-        pytest.param(lambda given: tf.nn.relu(given["user"]), [numbers(7)], 7, id="elements"),
-        pytest.param(lambda given: tf.reduce_sum(given["user"], 1), [numbers(7)], 7, id="sum"),
-        pytest.param(lambda given: tf.reduce_sum(given["user"], 1), [ids(7)], 1, id="integers"),
-        pytest.param(lambda given: tf.nn.relu(given["user"]), [numbers()], 1, id="one number"),
+        pytest.param(lambda inputs: tf.nn.relu(inputs["user"]), [numbers(7)], 7, id="elements"),
+        pytest.param(lambda inputs: tf.reduce_sum(inputs["user"], 1), [numbers(7)], 7, id="sum"),
+        pytest.param(lambda inputs: tf.reduce_sum(inputs["user"], 1), [ids(7)], 1, id="integers"),
+        pytest.param(lambda inputs: tf.nn.relu(inputs["user"]), [numbers()], 1, id="one number"),
     ],
 )
 def test_cost_is_the_multiply_adds_of_an_example(call: Call, inputs: list[Any], cost: int) -> None:
@@ -234,17 +237,17 @@ def test_cost_is_the_multiply_adds_of_an_example(call: Call, inputs: list[Any], 
     ],
 )
 def test_operations_that_only_move_values_cost_nothing(call: Callable[[Any], Any]) -> None:
-    flow = flow_of(lambda given: call(given["user"]), user=numbers(4))
+    flow = flow_of(lambda inputs: call(inputs["user"]), user=numbers(4))
     operations, _ = flow.upstream([flow.outputs["score"]], ())
     assert flow.cost(operations) == 0
 
 
 def test_loop_costs_more_than_any_layer() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
+    def call(inputs: Mapping[str, Any]) -> Any:
         return tf.while_loop(
             lambda number, _: number < 3,
             lambda number, values: (number + 1, values * 2),
-            (0, given["user"]),
+            (0, inputs["user"]),
         )[1]
 
     flow = flow_of(call, user=numbers(4))
@@ -254,17 +257,17 @@ def test_loop_costs_more_than_any_layer() -> None:
 
 
 def test_loop_of_tf1_is_told() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        frame = tf.raw_ops.Enter(data=given["user"], frame_name="loop")
+    def call(inputs: Mapping[str, Any]) -> Any:
+        frame = tf.raw_ops.Enter(data=inputs["user"], frame_name="loop")
         return tf.ensure_shape(tf.raw_ops.Exit(data=frame), [None, 4])
 
     assert flow_of(call, user=numbers(4)).loops
 
 
 def test_rows_are_of_dtypes_and_shapes_that_can_be_handed_over() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        user = given["user"]
-        made = {
+    def call(inputs: Mapping[str, Any]) -> Any:
+        user = inputs["user"]
+        results = {
             "float": tf.nn.relu(user, name="float"),
             "int32": tf.cast(user, "int32", name="int32"),
             "int64": tf.cast(user, "int64", name="int64"),
@@ -278,25 +281,25 @@ def test_rows_are_of_dtypes_and_shapes_that_can_be_handed_over() -> None:
             "open": tf.reshape(user, [tf.shape(user)[0], -1], name="open"),
             "parameter": tf.constant([[1.0]], name="parameter"),
         }
-        with tf.control_dependencies(list(made.values())):
+        with tf.control_dependencies(list(results.values())):
             return tf.identity(user)
 
     flow = flow_of(call, user=numbers(2))
     names = ("float", "int32", "int64", "number", "double", "bool", "text", "scalar", "fixed")
-    held = {
+    row_names = {
         name
         for name in (*names, "turned", "open", "parameter")
         if tensor(flow, name).name in flow.rows
     }
-    assert held == {"float", "int32", "int64", "number"}
+    assert row_names == {"float", "int32", "int64", "number"}
 
 
 def test_rows_are_told_for_inputs_of_any_dtype() -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        known = tf.strings.to_number(given["user_text"], name="known")
-        added = tf.add(given["user_id"], 1, name="added")
-        part = tf.reduce_sum(given["user_open"], 1, name="part")
-        return known + tf.cast(added, "float32") + part
+    def call(inputs: Mapping[str, Any]) -> Any:
+        number = tf.strings.to_number(inputs["user_text"], name="known")
+        added = tf.add(inputs["user_id"], 1, name="added")
+        part = tf.reduce_sum(inputs["user_open"], 1, name="part")
+        return number + tf.cast(added, "float32") + part
 
     flow = flow_of(
         call, user_text=texts(), user_id=ids(), user_open=tf.TensorSpec([None, None], tf.float32)
@@ -329,32 +332,35 @@ def test_rows_are_told_for_inputs_of_any_dtype() -> None:
 def test_tensor_holds_rows_where_each_example_alone_makes_its_row(
     call: Callable[[Any], Any], holds: bool
 ) -> None:
-    flow = flow_of(lambda given: call(given["user"]), user=numbers(3))
+    flow = flow_of(lambda inputs: call(inputs["user"]), user=numbers(3))
     assert (flow.outputs["score"].name in flow.rows) is holds
 
 
 def test_synthetic_ids_are_two_different_ones() -> None:
-    """The rows of a table of two rows are read, and another order of them is told apart."""
+    """The rows of a table of two rows are read, and another order of them is recognized."""
 
-    def call(given: Mapping[str, Any]) -> Any:
+    def call(inputs: Mapping[str, Any]) -> Any:
         table = tf.constant([[1.0, 2.0], [3.0, 4.0]])
-        named_id = tf.strings.to_number(given["user_text"], tf.int64)
+        named_id = tf.strings.to_number(inputs["user_text"], tf.int64)
         rows = [
-            tf.gather(table, each, name=name)
-            for name, each in (("by_id", given["user_id"]), ("by_text", named_id))
+            tf.gather(table, ids_tensor, name=name)
+            for name, ids_tensor in (("by_id", inputs["user_id"]), ("by_text", named_id))
         ]
-        turned = [tf.reverse(each, [0], name=f"turned_{place}") for place, each in enumerate(rows)]
+        turned = [
+            tf.reverse(tensor, [0], name=f"turned_{position}")
+            for position, tensor in enumerate(rows)
+        ]
         return tf.add_n([*rows, *turned])
 
     flow = flow_of(call, user_id=ids(), user_text=texts())
     names = ("by_id", "by_text", "turned_0", "turned_1")
-    held = {name for name in names if tensor(flow, name).name in flow.rows}
-    assert held == {"by_id", "by_text"}
+    row_names = {name for name in names if tensor(flow, name).name in flow.rows}
+    assert row_names == {"by_id", "by_text"}
 
 
 def test_rows_are_told_before_the_weights_are_read() -> None:
     kernel = variable_class()(shape=[3, 2], dtype=tf.float32, name="kernel")
-    flow = flow_of(lambda given: given["user"] @ kernel, user=numbers(3))
+    flow = flow_of(lambda inputs: inputs["user"] @ kernel, user=numbers(3))
     assert flow.outputs["score"].name in flow.rows
     assert kernel.is_initialized()
 
@@ -371,7 +377,7 @@ def test_rows_leave_the_optimizer_of_graphs_as_it_was(flow: DataFlow, disabled: 
 
 
 def test_operation_is_named_with_its_type(flow: DataFlow) -> None:
-    assert named(flow.graph.get_operation_by_name("user_layer")) == "'user_layer' (Relu)"
+    assert operation_text(flow.graph.get_operation_by_name("user_layer")) == "'user_layer' (Relu)"
 
 
 def test_fill_takes_values_of_a_tenth() -> None:

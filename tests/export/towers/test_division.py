@@ -28,8 +28,8 @@ load_tensorflow()
 
 def split(tower: TracedTower) -> Split:
     roles = {
-        each.feature: "context" if each.feature in CONTEXT else "candidate"
-        for each in tower.spec.inputs
+        tensor.feature: "context" if tensor.feature in CONTEXT else "candidate"
+        for tensor in tower.spec.inputs
     }
     return split_tower(tower, roles)  # type: ignore[arg-type]
 
@@ -58,12 +58,12 @@ def test_split_tower_of_several_heads_has_a_context_a_trunk_and_a_part_for_each(
     assert {name: part.per for name, part in parts.items() if part.per == "context"} == {
         "context": "context"
     }
-    assert {each.feature for each in parts["context"].inputs} == set(CONTEXT)
-    assert [each.name for each in parts["context"].outputs] == ["loyal", "context_0"]
-    assert [each.name for each in parts["head-share"].outputs] == ["share"]
-    assert [each.tensor for each in parts["head-both"].inputs] == ["click", "like"]
+    assert {tensor.feature for tensor in parts["context"].inputs} == set(CONTEXT)
+    assert [output.name for output in parts["context"].outputs] == ["loyal", "context_0"]
+    assert [output.name for output in parts["head-share"].outputs] == ["share"]
+    assert [tensor.tensor for tensor in parts["head-both"].inputs] == ["click", "like"]
     # The trunk hands over what several heads use, and computes nothing of a single one.
-    assert [each.feature or each.tensor for each in parts["head-click"].inputs] == [
+    assert [tensor.feature or tensor.tensor for tensor in parts["head-click"].inputs] == [
         "item",
         "shop",
         "context_0",
@@ -90,7 +90,7 @@ def test_split_tower_that_shapes_by_the_other_sides_batch_computes_the_tower() -
     parts = split(tower).parts
     assert [part.spec.name for part in parts] == ["context", "candidate"]
     # No tensor that is made of the batch's size is sent between parts.
-    assert [each.shape for each in parts[0].spec.outputs] == [(None, 16)]
+    assert [output.shape for output in parts[0].spec.outputs] == [(None, 16)]
     assert_parts_compute_the_tower(tower, 4)
 
 
@@ -98,7 +98,7 @@ def test_split_tower_with_a_loop_over_a_history_runs_it_once_for_a_context() -> 
     tower = traced("build_recurrent", ["score"], {"history": RAGGED, "item": IDS})
     parts = split(tower).parts
     assert [part.spec.name for part in parts] == ["context", "candidate"]
-    assert [each.shape for each in parts[0].spec.outputs] == [(None, 16)]
+    assert [output.shape for output in parts[0].spec.outputs] == [(None, 16)]
     assert_parts_compute_the_tower(tower, 4)
 
 
@@ -108,14 +108,14 @@ def test_split_tower_divides_layers_over_both_sides() -> None:
     tower = traced(
         "build_joined", ["score"], {f"c{number}": IDS for number in range(40)} | {"item": IDS}
     )
-    found = split_tower(tower, dict.fromkeys(names, "context") | {"item": "candidate"})  # type: ignore[arg-type]
-    context, candidate = found.parts
+    split_result = split_tower(tower, dict.fromkeys(names, "context") | {"item": "candidate"})  # type: ignore[arg-type]
+    context, candidate = split_result.parts
     # The outputs are as wide as the layers.
-    assert [each.shape for each in context.spec.outputs] == [
+    assert [output.shape for output in context.spec.outputs] == [
         (None, 8),
         (None, 16),
     ]
-    assert [each.feature or each.tensor for each in candidate.spec.inputs] == [
+    assert [tensor.feature or tensor.tensor for tensor in candidate.spec.inputs] == [
         "item",
         "context_0",
         "context_1",
@@ -125,7 +125,7 @@ def test_split_tower_divides_layers_over_both_sides() -> None:
     values = made_values(tower, 12)
     for name in names:
         values[name] = values[name][::candidates].repeat(candidates, axis=0)
-    composed = run_parts(found.parts, values, n, candidates)
+    composed = run_parts(split_result.parts, values, n, candidates)
     np.testing.assert_allclose(
         composed["score"], run(tower, values, n)["score"], rtol=1e-5, atol=1e-5
     )
@@ -147,8 +147,8 @@ def two_sided_tower(user_size: int, hidden_size: int, turned: bool) -> TracedTow
         sides = [features["user"] @ user, features["item"] @ item]
         if turned:
             sides = [tf.transpose(side) for side in sides]
-        both = tf.nn.relu(sides[0] + sides[1])
-        return {"score": ((tf.transpose(both) if turned else both) @ head)[:, 0]}
+        hidden = tf.nn.relu(sides[0] + sides[1])
+        return {"score": ((tf.transpose(hidden) if turned else hidden) @ head)[:, 0]}
 
     return tower_of(trace(call, user=numbers(user_size), item=numbers(8)))
 
@@ -156,7 +156,7 @@ def two_sided_tower(user_size: int, hidden_size: int, turned: bool) -> TracedTow
 def test_split_tower_hands_over_what_saves_256_multiply_adds_and_no_less() -> None:
     (context, candidate) = split(two_sided_tower(16, 16, turned=False)).parts
     assert (context.cost, candidate.cost) == (16 * 16, 8 * 16 + 16 + 16 + 16)
-    assert [each.shape for each in context.spec.outputs] == [(None, 16)]
+    assert [output.shape for output in context.spec.outputs] == [(None, 16)]
 
     less = split(two_sided_tower(15, 17, turned=False))
     assert less.parts == ()
@@ -169,8 +169,11 @@ def test_split_tower_hands_over_what_saves_256_multiply_adds_and_no_less() -> No
 def test_split_tower_hands_over_the_rows_in_front_of_a_tensor_that_has_none() -> None:
     tower = two_sided_tower(32, 16, turned=True)
     context, candidate = split(tower).parts
-    assert [each.shape for each in context.spec.outputs] == [(None, 16)]
-    assert [each.feature or each.tensor for each in candidate.spec.inputs] == ["item", "context_0"]
+    assert [output.shape for output in context.spec.outputs] == [(None, 16)]
+    assert [tensor.feature or tensor.tensor for tensor in candidate.spec.inputs] == [
+        "item",
+        "context_0",
+    ]
     assert_parts_compute_the_tower(tower, 4)
 
 
@@ -203,14 +206,14 @@ def joined_tower(
 def test_split_tower_divides_a_layer_however_it_is_written(
     tower: dict[str, Any], divided: bool
 ) -> None:
-    made = joined_tower(**tower)
-    found = split(made)
-    assert [each.spec.per for each in found.parts] == ["context", "candidate"] * divided
+    joined = joined_tower(**tower)
+    split_result = split(joined)
+    assert [part.spec.per for part in split_result.parts] == ["context", "candidate"] * divided
     if divided:
-        context, candidate = found.parts
-        assert [each.shape for each in context.spec.outputs] == [(None, 16)]
+        context, candidate = split_result.parts
+        assert [output.shape for output in context.spec.outputs] == [(None, 16)]
         assert (context.cost, candidate.cost) == (64 * 16, 8 * 16 + 16 + 16 + 16)
-        assert_parts_compute_the_tower(made, 4)
+        assert_parts_compute_the_tower(joined, 4)
 
 
 def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTower) -> None:
@@ -232,11 +235,11 @@ def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTo
             1.0, np.abs(expected).max()
         )
     products = [
-        each
-        for each in half.function.graph.get_operations()
-        if each.type in ("MatMul", "BatchMatMulV2")
+        operation
+        for operation in half.function.graph.get_operations()
+        if operation.type in ("MatMul", "BatchMatMulV2")
     ]
-    assert {each.outputs[0].dtype.name for each in products} == {"bfloat16"}
+    assert {output.outputs[0].dtype.name for output in products} == {"bfloat16"}
 
 
 @pytest.mark.parametrize(
@@ -252,54 +255,56 @@ def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTo
 def test_split_tower_with_nothing_to_split_stays_whole_and_notes_why(
     function: str, note: str
 ) -> None:
-    found = split(traced(function, ["click", "like"]))
-    assert found.parts == ()
-    assert note in found.notes[0]
+    split_result = split(traced(function, ["click", "like"]))
+    assert split_result.parts == ()
+    assert note in split_result.notes[0]
 
 
 Call = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def tower_from(call: Call, **inputs: int) -> TracedTower:
-    """Returns a tower over inputs of so many columns; `user` and `age` are the context's."""
+    """Returns a tower over inputs of these widths; `user` and `age` are the context's."""
     return tower_of(trace(call, **{name: numbers(width) for name, width in inputs.items()}))
 
 
-def described(found: Split) -> list[tuple[str, str, list[str], list[str]]]:
+def described(split_result: Split) -> list[tuple[str, str, list[str], list[str]]]:
     """Returns name, side, and the names of what is taken and given, of each part."""
     return [
         (
             part.spec.name,
             part.spec.per,
-            [each.feature or each.tensor for each in part.spec.inputs],
-            [each.name for each in part.spec.outputs],
+            [tensor.feature or tensor.tensor for tensor in part.spec.inputs],
+            [output.name for output in part.spec.outputs],
         )
-        for part in found.parts
+        for part in split_result.parts
     ]
 
 
-def recurrent(given: Mapping[str, Any], state: Any) -> dict[str, Any]:
+def recurrent(inputs: Mapping[str, Any], state: Any) -> dict[str, Any]:
     """Returns the score of an item beside what a small network makes of the user and a state."""
     for _ in range(2):
-        state = tf.tanh(given["user"] @ matrix(16, 16) + state @ matrix(16, 16))
-    return {"score": tf.reduce_sum(state, 1) + tf.reduce_sum(given["item"] @ matrix(8, 16), 1)}
+        state = tf.tanh(inputs["user"] @ matrix(16, 16) + state @ matrix(16, 16))
+    return {"score": tf.reduce_sum(state, 1) + tf.reduce_sum(inputs["item"] @ matrix(8, 16), 1)}
 
 
 @pytest.mark.parametrize(
     "batch",
     [
-        pytest.param(lambda given: tf.shape(given["item"])[0], id="an input"),
-        pytest.param(lambda given: tf.shape(given["item"], tf.int64)[0], id="int64"),
-        pytest.param(lambda given: tf.shape(tf.cast(given["item"][:, 0], tf.int32))[0], id="inner"),
+        pytest.param(lambda inputs: tf.shape(inputs["item"])[0], id="an input"),
+        pytest.param(lambda inputs: tf.shape(inputs["item"], tf.int64)[0], id="int64"),
+        pytest.param(
+            lambda inputs: tf.shape(tf.cast(inputs["item"][:, 0], tf.int32))[0], id="inner"
+        ),
     ],
 )
 def test_split_tower_whose_context_takes_the_batch_size_of_an_item_runs_once_for_each_context(
     batch: Callable[[Mapping[str, Any]], Any],
 ) -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        rows = tf.fill(tf.stack([batch(given), 16]), 0.5)
-        score = recurrent(given, rows)["score"]
-        return {"score": score + given["age"][:, 0]}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        rows = tf.fill(tf.stack([batch(inputs), 16]), 0.5)
+        score = recurrent(inputs, rows)["score"]
+        return {"score": score + inputs["age"][:, 0]}
 
     tower = tower_from(call, item=8, user=16, age=1)
     assert described(split(tower)) == [
@@ -310,10 +315,10 @@ def test_split_tower_whose_context_takes_the_batch_size_of_an_item_runs_once_for
 
 
 def test_split_tower_leaves_a_size_that_is_not_the_batch_size() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        numbers_of_items = tf.reshape(given["item"], [-1])
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        numbers_of_items = tf.reshape(inputs["item"], [-1])
         rows = tf.zeros([tf.shape(numbers_of_items)[0] // 8, 16])
-        return recurrent(given, rows)
+        return recurrent(inputs, rows)
 
     tower = tower_from(call, item=8, user=16)
     # The products of the user alone are the context's; the sums with a state are not.
@@ -325,84 +330,88 @@ def test_split_tower_leaves_a_size_that_is_not_the_batch_size() -> None:
 
 
 def test_split_tower_with_one_output_twice_stays_whole() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        score = tf.reduce_sum(given["user"] @ matrix(16, 16), 1) + given["item"][:, 0]
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        score = tf.reduce_sum(inputs["user"] @ matrix(16, 16), 1) + inputs["item"][:, 0]
         return {"click": score, "like": score}
 
-    found = split(tower_from(call, user=16, item=8))
-    assert found == Split(notes=("tower 'tower' is not split: two of its outputs are the same",))
+    split_result = split(tower_from(call, user=16, item=8))
+    assert split_result == Split(
+        notes=("tower 'tower' is not split: two of its outputs are the same",)
+    )
 
 
 def test_split_tower_with_a_loop_of_tf1_stays_whole() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        frame = tf.raw_ops.Enter(data=given["user"], frame_name="loop")
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        frame = tf.raw_ops.Enter(data=inputs["user"], frame_name="loop")
         return {"score": tf.ensure_shape(tf.raw_ops.Exit(data=frame), [None, 4])[:, 0]}
 
-    found = split(tower_from(call, user=4, item=8))
-    assert found == Split(notes=("tower 'tower' is not split: a loop of TF1 goes through it",))
+    split_result = split(tower_from(call, user=4, item=8))
+    assert split_result == Split(
+        notes=("tower 'tower' is not split: a loop of TF1 goes through it",)
+    )
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("description", "reason"),
     [
         ("too small", "assertion failed: [too small]"),
         ("s" * 300, f"assertion failed: [{'s' * 181}"),
     ],
 )
 def test_split_tower_that_cannot_run_on_synthetic_examples_stays_whole_and_notes_why(
-    told: str, reason: str
+    description: str, reason: str
 ) -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        large = tf.debugging.Assert(tf.reduce_all(given["user"] > 100.0), [told])
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        large = tf.debugging.Assert(tf.reduce_all(inputs["user"] > 100.0), [description])
         with tf.control_dependencies([large]):
-            return {"score": given["user"][:, 0] + given["item"][:, 0]}
+            return {"score": inputs["user"][:, 0] + inputs["item"][:, 0]}
 
-    found = split(tower_from(call, user=4, item=8))
-    assert found.parts == ()
-    assert found.notes == (
+    split_result = split(tower_from(call, user=4, item=8))
+    assert split_result.parts == ()
+    assert split_result.notes == (
         f"tower 'tower' is not split: it could not run on synthetic examples: {reason}",
     )
 
 
 def test_split_tower_without_a_context_has_nothing_to_say_of_it() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"score": (tf.nn.relu(given["item"] @ matrix(8, 64)) @ matrix(64, 1))[:, 0]}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score": (tf.nn.relu(inputs["item"] @ matrix(8, 64)) @ matrix(64, 1))[:, 0]}
 
     assert split(tower_from(call, item=8)) == Split()
 
 
 def test_split_tower_whose_layers_of_the_context_are_all_small_notes_that() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        first = tf.nn.relu(given["user"] @ matrix(12, 12))
-        second = tf.nn.relu(given["age"] @ matrix(12, 13))
-        item = tf.reduce_sum(given["item"], 1, keepdims=True)
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        first = tf.nn.relu(inputs["user"] @ matrix(12, 12))
+        second = tf.nn.relu(inputs["age"] @ matrix(12, 13))
+        item = tf.reduce_sum(inputs["item"], 1, keepdims=True)
         return {"score": tf.reduce_sum(first * item, 1) + tf.reduce_sum(second * item, 1)}
 
-    found = split(tower_from(call, user=12, age=12, item=8))
-    assert found == Split(notes=("tower 'tower' has no context part: none is large",))
+    split_result = split(tower_from(call, user=12, age=12, item=8))
+    assert split_result == Split(notes=("tower 'tower' has no context part: none is large",))
 
 
 def test_split_tower_notes_no_cost_of_256_multiply_adds_as_too_small() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        first = given["user"] @ matrix(8, 16)
-        second = given["age"] @ matrix(8, 16)
-        item = tf.reduce_sum(given["item"], 1, keepdims=True)
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        first = inputs["user"] @ matrix(8, 16)
+        second = inputs["age"] @ matrix(8, 16)
+        item = tf.reduce_sum(inputs["item"], 1, keepdims=True)
         return {"score": tf.reduce_sum(first * item, 1) + tf.reduce_sum(second * item, 1)}
 
-    found = split(tower_from(call, user=8, age=8, item=8))
-    assert found.notes == ("tower 'tower' has no context part: none is large",)
+    split_result = split(tower_from(call, user=8, age=8, item=8))
+    assert split_result.notes == ("tower 'tower' has no context part: none is large",)
 
 
 def test_split_tower_of_one_output_has_one_part_of_candidates() -> None:
-    found = split(two_sided_tower(32, 64, turned=False))
-    assert [part.spec.name for part in found.parts] == ["context", "candidate"]
-    assert found.parts[1].cost == 8 * 64 + 64 + 64 + 64
+    split_result = split(two_sided_tower(32, 64, turned=False))
+    assert [part.spec.name for part in split_result.parts] == ["context", "candidate"]
+    assert split_result.parts[1].cost == 8 * 64 + 64 + 64 + 64
 
 
 def test_split_tower_computes_cheap_outputs_beside_the_expensive_one() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        cheap = tf.reduce_sum(given["item"], 1)
-        large = tf.nn.relu(given["item"] @ matrix(8, 64)) @ matrix(64, 1)
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        cheap = tf.reduce_sum(inputs["item"], 1)
+        large = tf.nn.relu(inputs["item"] @ matrix(8, 64)) @ matrix(64, 1)
         return {"click": large[:, 0], "cheap": cheap, "twice": cheap * 2.0}
 
     tower = tower_from(call, item=8)
@@ -414,11 +423,11 @@ def test_split_tower_computes_cheap_outputs_beside_the_expensive_one() -> None:
 
 
 def test_split_tower_hands_the_last_layer_of_a_context_to_every_part() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        user = tf.nn.relu(tf.nn.relu(given["user"] @ matrix(16, 24)) @ matrix(24, 32))
-        both = tf.nn.relu(user + given["item"] @ matrix(8, 32))
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(tf.nn.relu(inputs["user"] @ matrix(16, 24)) @ matrix(24, 32))
+        hidden = tf.nn.relu(user + inputs["item"] @ matrix(8, 32))
         heads = {"a": matrix(32, 32), "b": tf.transpose(matrix(32, 32))}
-        return {name: tf.reduce_max(both @ kernel + user, 1) for name, kernel in heads.items()}
+        return {name: tf.reduce_max(hidden @ kernel + user, 1) for name, kernel in heads.items()}
 
     tower = tower_from(call, user=16, item=8)
     assert described(split(tower)) == [
@@ -431,10 +440,10 @@ def test_split_tower_hands_the_last_layer_of_a_context_to_every_part() -> None:
 
 
 def heads_tower(first: int, second: int) -> TracedTower:
-    """Two outputs over a large layer of the item, with own layers of so many multiply-adds."""
+    """Two outputs over a large layer of the item, with `first` and `second` multiply-adds."""
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        shared = given["item"] @ matrix(8, 64)
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        shared = inputs["item"] @ matrix(8, 64)
         return {
             "click": tf.reduce_max(shared[:, : first // 4] @ matrix(first // 4, 4), 1),
             "like": tf.reduce_max(shared[:, : second // 4] @ matrix(second // 4, 4), 1),
@@ -468,9 +477,11 @@ def test_split_tower_gives_an_output_its_own_part_where_that_saves_256_multiply_
     sizes: tuple[int, int], parts: list[Any]
 ) -> None:
     tower = heads_tower(*sizes)
-    found = split(tower)
-    assert described(found) == [(name, "candidate", takes, gives) for name, takes, gives in parts]
-    assert found.notes == ()
+    split_result = split(tower)
+    assert described(split_result) == [
+        (name, "candidate", takes, gives) for name, takes, gives in parts
+    ]
+    assert split_result.notes == ()
     if parts:
         assert_parts_compute_the_tower(tower, 1)
 
@@ -482,29 +493,29 @@ def test_split_tower_gives_an_output_its_own_part_where_that_saves_256_multiply_
 def test_split_tower_computes_what_others_almost_give_after_them(
     columns: int, parts: list[str]
 ) -> None:
-    """The third output needs only the first ones, and a layer of 16 columns by so many."""
+    """The third output needs only the first ones, and a layer of 16 columns by `columns`."""
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        first = given["item"] @ matrix(8, 64)
-        second = given["item"] @ matrix(8, 48)
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        first = inputs["item"] @ matrix(8, 64)
+        second = inputs["item"] @ matrix(8, 48)
         pair = tf.concat([first, second], 1)[:, :16]
         return {"a": first, "b": second, "c": pair @ matrix(16, columns)}
 
     tower = tower_from(call, item=8)
-    found = split(tower)
-    assert [part.spec.name for part in found.parts] == parts
+    split_result = split(tower)
+    assert [part.spec.name for part in split_result.parts] == parts
     assert_parts_compute_the_tower(tower, 1)
 
 
 def test_split_tower_hands_outputs_of_the_context_over_by_their_names() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        user = tf.nn.relu(given["user"] @ matrix(16, 32))
-        both = tf.reduce_sum(user * given["item"], 1)
-        return {"context_0": both, "loyal": tf.reduce_sum(user, 1), "user": user}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(inputs["user"] @ matrix(16, 32))
+        similarity = tf.reduce_sum(user * inputs["item"], 1)
+        return {"context_0": similarity, "loyal": tf.reduce_sum(user, 1), "user": user}
 
     tower = tower_from(call, user=16, item=32)
-    found = split(tower)
-    assert described(found) == [
+    split_result = split(tower)
+    assert described(split_result) == [
         ("context", "context", ["user"], ["loyal", "user"]),
         ("candidate", "candidate", ["item", "user"], ["context_0"]),
     ]
@@ -512,37 +523,37 @@ def test_split_tower_hands_outputs_of_the_context_over_by_their_names() -> None:
 
 
 def test_split_tower_names_what_it_hands_over_apart_from_the_outputs() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        first = tf.nn.relu(given["user"] @ matrix(16, 32))
-        second = tf.nn.relu(given["user"] @ matrix(16, 16))
-        both = tf.reduce_sum(first[:, :8] * given["item"] * second[:, :8], 1)
-        return {"context_0": both, "context_2": both * 2.0}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        first = tf.nn.relu(inputs["user"] @ matrix(16, 32))
+        second = tf.nn.relu(inputs["user"] @ matrix(16, 16))
+        similarity = tf.reduce_sum(first[:, :8] * inputs["item"] * second[:, :8], 1)
+        return {"context_0": similarity, "context_2": similarity * 2.0}
 
     tower = tower_from(call, user=16, item=8)
     (context, candidate) = split(tower).parts
-    assert [each.name for each in context.spec.outputs] == ["context_1", "context_3"]
-    assert [each.name for each in candidate.spec.outputs] == ["context_0", "context_2"]
-    assert {each.dtype for each in context.spec.outputs} == {"float32"}
+    assert [output.name for output in context.spec.outputs] == ["context_1", "context_3"]
+    assert [output.name for output in candidate.spec.outputs] == ["context_0", "context_2"]
+    assert {output.dtype for output in context.spec.outputs} == {"float32"}
     assert_parts_compute_the_tower(tower, 4)
 
 
 def test_split_tower_keeps_outputs_together_that_would_repeat_what_they_share() -> None:
     """What they share lies sideways, so that no tensor of it holds a row for each candidate."""
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        sideways = tf.nn.relu(matrix(64, 8) @ tf.transpose(given["item"]))
-        own = [matrix(8, 64), matrix(7, 64)]
-        found = [tf.reduce_sum(tf.transpose(each @ sideways), 1) for each in own]
-        user = tf.reduce_sum(given["user"] @ matrix(16, 16), 1)
-        return {"click": found[0] + user, "like": found[1] + user}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        sideways = tf.nn.relu(matrix(64, 8) @ tf.transpose(inputs["item"]))
+        kernels = [matrix(8, 64), matrix(7, 64)]
+        sums = [tf.reduce_sum(tf.transpose(kernel @ sideways), 1) for kernel in kernels]
+        user = tf.reduce_sum(inputs["user"] @ matrix(16, 16), 1)
+        return {"click": sums[0] + user, "like": sums[1] + user}
 
     tower = tower_from(call, user=16, item=8)
-    found = split(tower)
-    assert described(found) == [
+    split_result = split(tower)
+    assert described(split_result) == [
         ("context", "context", ["user"], ["context_0"]),
         ("candidate", "candidate", ["item", "context_0"], ["click", "like"]),
     ]
-    assert found.notes == (
+    assert split_result.notes == (
         "the outputs of tower 'tower' stay together: apart they would repeat what they share, "
         "since no tensor between them holds a row for each candidate",
     )
@@ -550,13 +561,13 @@ def test_split_tower_keeps_outputs_together_that_would_repeat_what_they_share() 
 
 
 def test_split_tower_that_mixes_contexts_notes_where() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        user = tf.nn.relu(given["user"])
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(inputs["user"])
         mixed = tf.subtract(user, tf.reduce_mean(user, 0, keepdims=True, name="mean"))
-        return {"score": tf.reduce_sum(mixed @ matrix(16, 16) * given["item"], 1)}
+        return {"score": tf.reduce_sum(mixed @ matrix(16, 16) * inputs["item"], 1)}
 
-    found = split(tower_from(call, user=16, item=16))
-    assert found == Split(
+    split_result = split(tower_from(call, user=16, item=16))
+    assert split_result == Split(
         notes=(
             "tower 'tower' has no context part: operation 'mean' (Mean) does not compute a "
             "separate row for each context",
@@ -567,45 +578,45 @@ def test_split_tower_that_mixes_contexts_notes_where() -> None:
 def divided(call: Call, **inputs: int) -> bool:
     """Returns whether layers over both sides are divided, by what parts hand over."""
     tower = tower_from(call, **inputs)
-    found = split(tower)
-    if found.parts:
+    split_result = split(tower)
+    if split_result.parts:
         assert_parts_compute_the_tower(tower, 4)
-    return any(part.spec.per == "context" for part in found.parts)
+    return any(part.spec.per == "context" for part in split_result.parts)
 
 
-def layer(given: Mapping[str, Any], *names: str) -> Any:
-    joined = tf.concat([given[name] for name in names], 1)
+def layer(inputs: Mapping[str, Any], *names: str) -> Any:
+    joined = tf.concat([inputs[name] for name in names], 1)
     return joined @ matrix(joined.shape[1], 16)
 
 
 @pytest.mark.parametrize(
     ("hidden", "expected"),
     [
-        pytest.param(lambda given: layer(given, "user", "item"), True, id="two inputs"),
+        pytest.param(lambda inputs: layer(inputs, "user", "item"), True, id="two inputs"),
         pytest.param(
-            lambda given: (
-                tf.identity(tf.identity(tf.concat([given["user"], given["item"]], 1)))
+            lambda inputs: (
+                tf.identity(tf.identity(tf.concat([inputs["user"], inputs["item"]], 1)))
                 @ matrix(72, 16)
             ),
             True,
             id="a join that only passes on",
         ),
         pytest.param(
-            lambda given: layer(given, "item", "user", "item", "user"), True, id="several of each"
+            lambda inputs: layer(inputs, "item", "user", "item", "user"), True, id="several of each"
         ),
         pytest.param(
-            lambda given: (
-                tf.concat([given["user"], given["item"]], 1)
-                @ (matrix(72, 16) * given["item"][0, 0])
+            lambda inputs: (
+                tf.concat([inputs["user"], inputs["item"]], 1)
+                @ (matrix(72, 16) * inputs["item"][0, 0])
             ),
             False,
             id="weights that depend on an input",
         ),
         pytest.param(
-            lambda given: tf.transpose(
+            lambda inputs: tf.transpose(
                 tf.matmul(
                     tf.transpose(matrix(72, 16)),
-                    tf.concat([given["user"], given["item"]], 1),
+                    tf.concat([inputs["user"], inputs["item"]], 1),
                     transpose_b=True,
                 )
             ),
@@ -613,13 +624,15 @@ def layer(given: Mapping[str, Any], *names: str) -> Any:
             id="a layer on the other side",
         ),
         pytest.param(
-            lambda given: tf.nn.relu(tf.concat([given["user"], given["item"]], 1)) @ matrix(72, 16),
+            lambda inputs: (
+                tf.nn.relu(tf.concat([inputs["user"], inputs["item"]], 1)) @ matrix(72, 16)
+            ),
             False,
             id="something between",
         ),
         pytest.param(
-            lambda given: tf.matmul(
-                tf.stack([given["user"][:, :8], given["item"]], 1)[:, 0], matrix(8, 16)
+            lambda inputs: tf.matmul(
+                tf.stack([inputs["user"][:, :8], inputs["item"]], 1)[:, 0], matrix(8, 16)
             ),
             False,
             id="no join",
@@ -629,20 +642,20 @@ def layer(given: Mapping[str, Any], *names: str) -> Any:
 def test_split_tower_divides_layers_that_join_both_sides(
     hidden: Callable[[Mapping[str, Any]], Any], expected: bool
 ) -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {"score": (tf.nn.relu(hidden(given)) @ matrix(16, 1))[:, 0]}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score": (tf.nn.relu(hidden(inputs)) @ matrix(16, 1))[:, 0]}
 
     assert divided(call, user=64, item=8) is expected
 
 
 def test_split_tower_divides_no_layer_over_the_context_alone() -> None:
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        user = tf.nn.relu(layer(given, "user", "age"))
-        return {"score": tf.reduce_sum(user[:, :8] * given["item"], 1)}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(layer(inputs, "user", "age"))
+        return {"score": tf.reduce_sum(user[:, :8] * inputs["item"], 1)}
 
     tower = tower_from(call, user=64, age=2, item=8)
     (context, candidate) = split(tower).parts
-    types = [each.type for each in context.function.graph.get_operations()]
+    types = [operation.type for operation in context.function.graph.get_operations()]
     assert types.count("MatMul") == 1
-    assert [each.name for each in candidate.spec.inputs] == ["item", "context_0"]
+    assert [tensor.name for tensor in candidate.spec.inputs] == ["item", "context_0"]
     assert_parts_compute_the_tower(tower, 4)

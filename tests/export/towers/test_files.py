@@ -32,8 +32,8 @@ class Trained:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Staging]:
-    with Staging(tmp_path, "ranker", 1) as made:
-        yield made
+    with Staging(tmp_path, "ranker", 1) as staging:
+        yield staging
 
 
 def files_of(stage: Staging) -> TowerFiles:
@@ -45,11 +45,11 @@ def ranker(*, odd: bool = False) -> TracedTower:
     """Returns a tower with a layer of the user's own; an odd one has what LiteRT lacks."""
     kernel = tf.Variable(tf.random.normal([16, 16], seed=3))
 
-    def call(given: Any) -> dict[str, Any]:
-        both = tf.nn.relu(given["user"] @ kernel) * given["item"]
+    def call(inputs: Any) -> dict[str, Any]:
+        hidden = tf.nn.relu(inputs["user"] @ kernel) * inputs["item"]
         if odd:
-            both = tf.math.betainc(tf.abs(both) + 1.0, tf.abs(both) + 1.0, tf.sigmoid(both))
-        return {"score": tf.reduce_sum(both, 1)}
+            hidden = tf.math.betainc(tf.abs(hidden) + 1.0, tf.abs(hidden) + 1.0, tf.sigmoid(hidden))
+        return {"score": tf.reduce_sum(hidden, 1)}
 
     traced = tower_of(trace(call, user=numbers(16), item=numbers(16)))
     return replace(traced, lines={"Betainc": "model.py:5"})
@@ -78,9 +78,9 @@ def test_tower_and_its_parts_have_every_precision(stage: Staging) -> None:
     assert [form[:2] for form in forms_of(entry)] == kinds
     assert [part.name for part in entry.parts] == ["context", "candidate"]
     written: list[manifest.Tower | manifest.TowerPart] = [entry, *entry.parts]
-    for each in written:
-        assert [form[:2] for form in forms_of(each)] == kinds
-        paths = [path for *_, path in forms_of(each)]
+    for form_entry in written:
+        assert [form[:2] for form in forms_of(form_entry)] == kinds
+        paths = [path for *_, path in forms_of(form_entry)]
         assert len(set(paths)) == 4
         assert all((stage.directory / path).exists() for path in paths)
     assert not any("parts" in path for *_, path in forms_of(entry))

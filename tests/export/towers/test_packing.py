@@ -31,7 +31,11 @@ def test_pack_of_many_features_takes_one_tensor_in_the_order_that_joins_them(
     (only,) = packed.spec.inputs
     assert (only.name, only.shape) == ("packed_float32", (None, 183))
     assert only.features[:91] == (*reversed(NAMES), "age")
-    joins = [each for each in packed.function.graph.get_operations() if each.type == "ConcatV2"]
+    joins = [
+        operation
+        for operation in packed.function.graph.get_operations()
+        if operation.type == "ConcatV2"
+    ]
     # The user's vector is joined with the item's; the long join is gone.
     assert [len(join.inputs) for join in joins] == [3]
     values = made_values(wide, 7)
@@ -43,7 +47,7 @@ def test_pack_of_many_features_takes_one_tensor_in_the_order_that_joins_them(
 def test_pack_of_a_part_of_many_features_computes_the_part(wide: TracedTower) -> None:
     roles = {name: "candidate" if name == "item" else "context" for name in [*NAMES, "item", "age"]}
     parts = [pack(part) for part in split_tower(wide, roles).parts]  # type: ignore[arg-type]
-    assert [[each.name for each in part.spec.inputs] for part in parts] == [
+    assert [[tensor.name for tensor in part.spec.inputs] for part in parts] == [
         ["packed_float32"],
         ["item", "context_0"],
     ]
@@ -73,37 +77,37 @@ def test_pack_of_few_features_leaves_them_separate() -> None:
 
 
 MANY = [f"c{number}" for number in range(FEATURES_MAX + 1)]
-WIDTHS = {name: 1 + place % 3 for place, name in enumerate(MANY)}
+WIDTHS = {name: 1 + position % 3 for position, name in enumerate(MANY)}
 """Nine features of one to three columns, 18 together."""
 Call = Callable[[Mapping[str, Any]], Any]
 
 
-def small(call: Call, **others: Any) -> TracedTower:
+def small(call: Call, **more_inputs: Any) -> TracedTower:
     """Returns a tower over the nine features and others, whose output is what `call` returns."""
     inputs = {name: numbers(width) for name, width in WIDTHS.items()}
-    return tower_of(trace(lambda given: {"score": call(given)}, **inputs, **others))
+    return tower_of(trace(lambda inputs: {"score": call(inputs)}, **inputs, **more_inputs))
 
 
 def assert_same(packed: TracedTower, tower: TracedTower) -> None:
     values = made_values(tower, 7)
-    found = run(packed, values, 7)["score"]
-    np.testing.assert_allclose(found, run(tower, values, 7)["score"], rtol=1e-6, atol=1e-6)
+    result = run(packed, values, 7)["score"]
+    np.testing.assert_allclose(result, run(tower, values, 7)["score"], rtol=1e-6, atol=1e-6)
 
 
 def joins_of(tower: TracedTower) -> list[int]:
     """Returns the number of tensors that each concatenation joins."""
     operations = tower.function.graph.get_operations()
-    return [len(each.inputs) - 1 for each in operations if each.type == "ConcatV2"]
+    return [len(operation.inputs) - 1 for operation in operations if operation.type == "ConcatV2"]
 
 
 def in_order(names: list[str]) -> Call:
-    return lambda given: tf.concat([given[name] for name in names], 1)
+    return lambda inputs: tf.concat([inputs[name] for name in names], 1)
 
 
 def test_pack_begins_with_the_ninth_feature_of_a_dtype() -> None:
     eight = tower_of(
         trace(
-            lambda given: {"score": tf.concat(list(given.values()), 1)},
+            lambda inputs: {"score": tf.concat(list(inputs.values()), 1)},
             **{name: numbers(2) for name in MANY[:FEATURES_MAX]},
         )
     )
@@ -120,24 +124,25 @@ def test_pack_begins_with_the_ninth_feature_of_a_dtype() -> None:
 def test_pack_counts_each_dtype_by_itself() -> None:
     integers = {f"i{number}": ids() for number in range(2)}
     tower = small(
-        lambda given: in_order(MANY)(given) + tf.cast(given["i1"], "float32")[:, None], **integers
+        lambda inputs: in_order(MANY)(inputs) + tf.cast(inputs["i1"], "float32")[:, None],
+        **integers,
     )
     packed = pack(tower)
-    assert [each.name for each in packed.spec.inputs] == ["packed_float32", "i0", "i1"]
+    assert [tensor.name for tensor in packed.spec.inputs] == ["packed_float32", "i0", "i1"]
     assert_same(packed, tower)
 
 
 def test_pack_of_two_dtypes_makes_two_tensors() -> None:
     integers = {f"i{number}": ids(2) for number in range(9)}
 
-    def call(given: Mapping[str, Any]) -> Any:
-        return in_order(MANY)(given) * tf.cast(
-            tf.add_n([given[name] for name in integers])[:, :1], "float32"
+    def call(inputs: Mapping[str, Any]) -> Any:
+        return in_order(MANY)(inputs) * tf.cast(
+            tf.add_n([inputs[name] for name in integers])[:, :1], "float32"
         )
 
     tower = small(call, **integers)
     packed = pack(tower)
-    assert [(each.name, each.shape) for each in packed.spec.inputs] == [
+    assert [(tensor.name, tensor.shape) for tensor in packed.spec.inputs] == [
         ("packed_float32", (None, 18)),
         ("packed_int64", (None, 18)),
     ]
@@ -145,29 +150,29 @@ def test_pack_of_two_dtypes_makes_two_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "separate_input",
     [numbers(2, 3), tf.TensorSpec([None, None], tf.float32)],
     ids=["a sequence", "an open width"],
 )
-def test_pack_leaves_inputs_apart_that_are_no_rows_of_a_known_width(other: Any) -> None:
-    def call(given: Mapping[str, Any]) -> Any:
-        rest = tf.reshape(given["other"], [tf.shape(given["other"])[0], -1])
-        return in_order(MANY)(given) + tf.reduce_sum(rest, 1, keepdims=True)
+def test_pack_leaves_inputs_apart_that_are_no_rows_of_a_known_width(separate_input: Any) -> None:
+    def call(inputs: Mapping[str, Any]) -> Any:
+        rest = tf.reshape(inputs["other"], [tf.shape(inputs["other"])[0], -1])
+        return in_order(MANY)(inputs) + tf.reduce_sum(rest, 1, keepdims=True)
 
-    tower = small(call, other=other)
+    tower = small(call, other=separate_input)
     packed = pack(tower)
-    assert [each.name for each in packed.spec.inputs] == ["packed_float32", "other"]
+    assert [tensor.name for tensor in packed.spec.inputs] == ["packed_float32", "other"]
     assert packed.spec.inputs[1].feature == "other"
 
 
 def test_pack_takes_no_name_that_an_input_has() -> None:
     sequence = numbers(2, 3)
     tower = small(
-        lambda given: in_order(MANY)(given) + given["packed_float32"][:, 0, :1],
+        lambda inputs: in_order(MANY)(inputs) + inputs["packed_float32"][:, 0, :1],
         packed_float32=sequence,
     )
     packed = pack(tower)
-    assert [each.name for each in packed.spec.inputs] == ["packed_float32_", "packed_float32"]
+    assert [tensor.name for tensor in packed.spec.inputs] == ["packed_float32_", "packed_float32"]
     assert_same(packed, tower)
 
 
@@ -180,32 +185,37 @@ TURNED = MANY[::-1]
     [
         pytest.param(in_order(TURNED), TURNED, [], id="the whole join"),
         pytest.param(
-            lambda given: in_order(TURNED)({**given, "c4": -given["c4"]}),
+            lambda inputs: in_order(TURNED)({**inputs, "c4": -inputs["c4"]}),
             [*TURNED[:4], *MANY[:5]],
             [6],
             id="the first of two runs of one length",
         ),
         pytest.param(
-            lambda given: in_order(TURNED)({**given, "c6": -given["c6"]}),
+            lambda inputs: in_order(TURNED)({**inputs, "c6": -inputs["c6"]}),
             [*TURNED[3:], "c6", "c7", "c8"],
             [4],
             id="the longer run at the end",
         ),
         pytest.param(
-            lambda given: in_order(TURNED)({**given, "c0": -given["c0"]}),
+            lambda inputs: in_order(TURNED)({**inputs, "c0": -inputs["c0"]}),
             TURNED,
             [2],
             id="all but the last",
         ),
         pytest.param(
-            lambda given: in_order(TURNED)({**given, "c1": -given["c1"]}),
+            lambda inputs: in_order(TURNED)({**inputs, "c1": -inputs["c1"]}),
             [*TURNED[:7], "c0", "c1"],
             [3],
             id="the longer run at the start",
         ),
         pytest.param(
-            lambda given: tf.concat(
-                [in_order(MANY[:2])(given), in_order(TURNED[:5])(given), given["c2"], given["c3"]],
+            lambda inputs: tf.concat(
+                [
+                    in_order(MANY[:2])(inputs),
+                    in_order(TURNED[:5])(inputs),
+                    inputs["c2"],
+                    inputs["c3"],
+                ],
                 1,
             ),
             [*TURNED[:5], *MANY[:4]],
@@ -213,43 +223,43 @@ TURNED = MANY[::-1]
             id="the longer of two joins",
         ),
         pytest.param(
-            lambda given: (
-                tf.concat([given["c1"], given["c0"], given["c1"]], 1)
-                + tf.add_n([given[name][:, :1] for name in MANY])
+            lambda inputs: (
+                tf.concat([inputs["c1"], inputs["c0"], inputs["c1"]], 1)
+                + tf.add_n([inputs[name][:, :1] for name in MANY])
             ),
             MANY,
             [3],
             id="a run with one feature twice",
         ),
         pytest.param(
-            lambda given: (
-                tf.concat([given["c4"], given["c1"]], -1)
-                + tf.add_n([given[name][:, :1] for name in MANY])
+            lambda inputs: (
+                tf.concat([inputs["c4"], inputs["c1"]], -1)
+                + tf.add_n([inputs[name][:, :1] for name in MANY])
             ),
             ["c4", "c1", "c0", "c2", "c3", *MANY[5:]],
             [],
             id="a join of the last axis",
         ),
         pytest.param(
-            lambda given: (
-                tf.concat([given["c4"], given["c1"]], 0)[: tf.shape(given["c1"])[0]]
-                + tf.add_n([given[name][:, :1] for name in MANY])
+            lambda inputs: (
+                tf.concat([inputs["c4"], inputs["c1"]], 0)[: tf.shape(inputs["c1"])[0]]
+                + tf.add_n([inputs[name][:, :1] for name in MANY])
             ),
             MANY,
             [2],
             id="a join of batches",
         ),
         pytest.param(
-            lambda given: (
-                tf.concat([given["c4"][:, :, None], given["c1"][:, :, None]], 1)[:, :, 0]
-                + tf.add_n([given[name][:, :1] for name in MANY])
+            lambda inputs: (
+                tf.concat([inputs["c4"][:, :, None], inputs["c1"][:, :, None]], 1)[:, :, 0]
+                + tf.add_n([inputs[name][:, :1] for name in MANY])
             ),
             MANY,
             [2],
             id="a join of three axes",
         ),
         pytest.param(
-            lambda given: in_order(TURNED)(given)[:, :1] + given["c3"],
+            lambda inputs: in_order(TURNED)(inputs)[:, :1] + inputs["c3"],
             TURNED,
             [],
             id="a feature that is also read alone",
@@ -288,11 +298,11 @@ def test_pack_sees_numbers_as_columns_where_they_only_got_an_axis(
 ) -> None:
     names = [f"n{number}" for number in range(9)]
 
-    def call(given: Mapping[str, Any]) -> Any:
-        joined = tf.concat([column(given[name]) for name in names[::-1]], 1)
+    def call(inputs: Mapping[str, Any]) -> Any:
+        joined = tf.concat([column(inputs[name]) for name in names[::-1]], 1)
         return tf.reduce_sum(joined * tf.range(9.0), 1)
 
-    traced_call = trace(lambda given: {"score": call(given)}, **dict.fromkeys(names, numbers()))
+    traced_call = trace(lambda inputs: {"score": call(inputs)}, **dict.fromkeys(names, numbers()))
     tower = tower_of(traced_call)
     packed = pack(tower)
     (only,) = packed.spec.inputs
@@ -300,18 +310,18 @@ def test_pack_sees_numbers_as_columns_where_they_only_got_an_axis(
     assert list(only.features) == (names[::-1] if is_slice else names)
     assert joins_of(packed) == ([] if is_slice else [9])
     values = made_values(tower, 8)
-    found = run(packed, values, 8)["score"]
-    np.testing.assert_allclose(found, run(tower, values, 8)["score"], rtol=1e-6, atol=1e-6)
+    result = run(packed, values, 8)["score"]
+    np.testing.assert_allclose(result, run(tower, values, 8)["score"], rtol=1e-6, atol=1e-6)
 
 
 def test_pack_leaves_values_apart_that_are_read_with_other_sizes() -> None:
     """Two columns of one example are one column of two."""
 
-    def call(given: Mapping[str, Any]) -> Any:
-        turned = tf.reshape(given["c1"], [-1, 1])
-        return tf.concat([turned, tf.reshape(given["c4"], [-1, 1])], 1)[
-            : tf.shape(given["c0"])[0]
-        ] + tf.add_n([given[name][:, :1] for name in MANY])
+    def call(inputs: Mapping[str, Any]) -> Any:
+        turned = tf.reshape(inputs["c1"], [-1, 1])
+        return tf.concat([turned, tf.reshape(inputs["c4"], [-1, 1])], 1)[
+            : tf.shape(inputs["c0"])[0]
+        ] + tf.add_n([inputs[name][:, :1] for name in MANY])
 
     tower = small(call)
     packed = pack(tower)

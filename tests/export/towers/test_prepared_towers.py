@@ -25,12 +25,12 @@ def tower(role: Any) -> TracedTower:
     """Returns a tower with a layer over nine features of the context."""
     kernel = tf.Variable(tf.random.normal([36, 16], seed=1))
 
-    def call(given: Mapping[str, Any]) -> dict[str, Any]:
-        user = tf.nn.relu(tf.concat([given[name] for name in USERS], 1) @ kernel)
-        return {"score": tf.reduce_sum(user * given["item"], 1)}
+    def call(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(tf.concat([inputs[name] for name in USERS], 1) @ kernel)
+        return {"score": tf.reduce_sum(user * inputs["item"], 1)}
 
-    made = tower_of(trace(call, **dict.fromkeys(USERS, numbers(4)), item=numbers(16)))
-    return replace(made, spec=replace(made.spec, role=role))
+    ranker = tower_of(trace(call, **dict.fromkeys(USERS, numbers(4)), item=numbers(16)))
+    return replace(ranker, spec=replace(ranker.spec, role=role))
 
 
 @pytest.mark.parametrize(
@@ -44,22 +44,22 @@ def tower(role: Any) -> TracedTower:
 def test_ranking_towers_are_split_unless_the_recipe_says_otherwise(
     role: str, split: bool, parts: list[str] | None
 ) -> None:
-    made = tower(role)
+    ranker = tower(role)
     specs = {name: dense(name, "float32", (4,)) for name in [*USERS, "item"]}
-    features: dict[str, manifest.Feature] = {name: each.entry for name, each in specs.items()}
+    features: dict[str, manifest.Feature] = {name: spec.entry for name, spec in specs.items()}
     features["item"] = features["item"].model_copy(update={"role": "candidate"})
     original: Any = None
-    model = PartitionedModel(ModelSpec({}, specs, {"tower": made.spec}), (made,), original)
+    model = PartitionedModel(ModelSpec({}, specs, {"tower": ranker.spec}), (ranker,), original)
     job = recipe("model.py:build", {}, {"tower": {"role": role, "split": split}})
     arranged, splits = arrange_towers(model, job, features)
     (packed,) = arranged.towers
-    taken = [each.name for each in packed.spec.inputs]
-    assert taken == ["packed_float32"]
+    input_names = [tensor.name for tensor in packed.spec.inputs]
+    assert input_names == ["packed_float32"]
     assert arranged.spec.towers == {"tower": packed.spec}
     if parts is None:
         assert splits == {}
         return
-    found = splits["tower"].parts
-    assert [part.spec.name for part in found] == parts
-    assert [each.name for each in found[0].spec.inputs] == ["packed_float32"]
+    split_parts = splits["tower"].parts
+    assert [part.spec.name for part in split_parts] == parts
+    assert [tensor.name for tensor in split_parts[0].spec.inputs] == ["packed_float32"]
     assert splits["tower"].notes == ()

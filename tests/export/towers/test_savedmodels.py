@@ -38,7 +38,7 @@ def test_write_saved_model_again_has_the_same_content_unless_weights_differ(
 
 
 def small(score: Callable[[Any], Any], *variables: Any) -> TracedTower:
-    tower = tower_of(trace(lambda given: {"score": score(given["user"])}, user=numbers(2)))
+    tower = tower_of(trace(lambda inputs: {"score": score(inputs["user"])}, user=numbers(2)))
     assert len(tower.variables) == len(variables)
     return tower
 
@@ -49,8 +49,8 @@ def test_signature_has_the_names_of_the_tower_and_takes_any_batch(tmp_path: Path
     loaded = tf.saved_model.load(str(tmp_path / "a/b"))
     assert list(loaded.signatures) == ["serving_default"]
     for values in ([[1.0, 2.0]], [[1.0, 2.0], [4.0, 5.0], [6.0, 7.0]]):
-        found = loaded.signatures["serving_default"](user=tf.constant(values))
-        assert found["score"].numpy().tolist() == [3 * first for first, _ in values]
+        results = loaded.signatures["serving_default"](user=tf.constant(values))
+        assert results["score"].numpy().tolist() == [3 * first for first, _ in values]
 
 
 def test_directory_that_cannot_be_written_is_an_error_of_the_destination(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_content_is_that_of_the_weights_too(tmp_path: Path) -> None:
     first = content_of(tower, tmp_path / "first")
     factor.assign(4.0)
     assert content_of(tower, tmp_path / "second") != first
-    assert [each.name for each in (tmp_path / "first").rglob("*.pb")]
+    assert [path.name for path in (tmp_path / "first").rglob("*.pb")]
     # A digest of the graph, and those of the files beside it.
     files = [path for path in (tmp_path / "first").rglob("*") if path.is_file()]
     assert len(first) == 1 + sum(path.suffix != ".pb" for path in files)

@@ -116,8 +116,10 @@ def reference_of(
             index.finish()
         indexes[name] = KeyIndex(path, ROWS)
     reader = FeatureReader(entries, written, vocabularies, indexes)
-    given = Examples(n, dict(examples))
-    return Reference(job, directory, model, original or Answers(), read_rows, given, reader)
+    example_columns = Examples(n, dict(examples))
+    return Reference(
+        job, directory, model, original or Answers(), read_rows, example_columns, reader
+    )
 
 
 def tower(name: str, specs: tuple[FeatureSpec | DenseSpec, ...]) -> TowerSpec:
@@ -126,7 +128,7 @@ def tower(name: str, specs: tuple[FeatureSpec | DenseSpec, ...]) -> TowerSpec:
         manifest.TowerInput(name=spec.name, feature=spec.name, dtype="float32", shape=(None, 2))
         for spec in specs
     )
-    called = tuple(dict.fromkeys(each for spec in specs for each in reads_of(spec)))
+    called = tuple(dict.fromkeys(name for spec in specs for name in reads_of(spec)))
     return TowerSpec(name, "query", Call("", called), {}, inputs, (), "result")
 
 

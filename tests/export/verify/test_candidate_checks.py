@@ -154,11 +154,13 @@ def test_candidates_as_in_their_file_are_in_order(tmp_path: Path, kind: str, sec
 def test_candidate_that_differs_from_its_file_is_named(
     tmp_path: Path, section: str, row: int, changed: Cells, problem: str
 ) -> None:
-    held = Held(tmp_path, "csv", ROWS, section)
-    held.replace([each | changed if at == row else each for at, each in enumerate(ROWS)])
-    failure = held.failure()
+    corpus = Held(tmp_path, "csv", ROWS, section)
+    corpus.replace(
+        [values | changed if position == row else values for position, values in enumerate(ROWS)]
+    )
+    failure = corpus.failure()
     assert str(failure).startswith(f"corpus 'items', {problem}")
-    assert failure.steps == (held.corpus.file,)
+    assert failure.steps == (corpus.corpus.file,)
 
 
 @pytest.mark.parametrize(
@@ -174,58 +176,60 @@ def test_candidate_that_differs_from_its_file_is_named(
 def test_candidate_that_differs_from_a_parquet_file_is_named(
     tmp_path: Path, changed: Cells, problem: str
 ) -> None:
-    held = Held(tmp_path, "parquet", ROWS)
-    held.replace([*ROWS[:-1], ROWS[-1] | changed])
-    assert str(held.failure()).startswith(f"corpus 'items', row 12: {problem}")
+    corpus = Held(tmp_path, "parquet", ROWS)
+    corpus.replace([*ROWS[:-1], ROWS[-1] | changed])
+    assert str(corpus.failure()).startswith(f"corpus 'items', row 12: {problem}")
 
 
 def test_attribute_that_is_missing_in_the_bundle_is_named(tmp_path: Path) -> None:
-    held = Held(tmp_path, "csv", ROWS)
-    part = held.part.model_copy(update={"features": {}, "filters": ()})
-    held.part = part
-    rows = [each | {"year": [7]} if at == 2 else each for at, each in enumerate(ROWS)]
-    held.replace(rows)
-    assert str(held.failure()) == (
+    corpus = Held(tmp_path, "csv", ROWS)
+    part = corpus.part.model_copy(update={"features": {}, "filters": ()})
+    corpus.part = part
+    rows = [
+        values | {"year": [7]} if position == 2 else values for position, values in enumerate(ROWS)
+    ]
+    corpus.replace(rows)
+    assert str(corpus.failure()) == (
         "corpus 'items', row 3: attribute 'year' is None in the bundle, column 'year' of items.csv "
         "says '7'"
     )
 
 
 def test_file_with_fewer_candidates_than_the_bundle_is_rejected(tmp_path: Path) -> None:
-    held = Held(tmp_path, "csv", ROWS)
-    held.replace(ROWS[:-1])
-    failure = held.failure()
+    corpus = Held(tmp_path, "csv", ROWS)
+    corpus.replace(ROWS[:-1])
+    failure = corpus.failure()
     assert str(failure) == ("corpus 'items': its files do not hold the 12 candidates of the bundle")
-    assert failure.steps == (held.corpus.file,)
+    assert failure.steps == (corpus.corpus.file,)
 
 
 def test_candidate_that_differs_from_one_of_several_files_is_named(tmp_path: Path) -> None:
     (tmp_path / "items.b.csv").write_text("")
     WRITERS["csv"](ROWS[5:], tmp_path / "items.b.csv")
-    held = Held(tmp_path, "csv", ROWS[:5])
+    corpus = Held(tmp_path, "csv", ROWS[:5])
     WRITERS["csv"]([*ROWS[5:-1], ROWS[-1] | {"title": ["x"]}], tmp_path / "items.b.csv")
-    assert "column 'title' of the 2 files says 'x'" in str(held.failure())
+    assert "column 'title' of the 2 files says 'x'" in str(corpus.failure())
 
 
 def test_large_corpus_is_compared_from_its_first_to_its_last_candidate(tmp_path: Path) -> None:
     rows = [ROWS[1] | {"id": [row]} for row in range(3 * SAMPLE)]
-    held = Held(tmp_path, "csv", rows)
-    held.check()
-    for at, place in ((0, "row 1:"), (-1, f"row {3 * SAMPLE}:")):
+    corpus = Held(tmp_path, "csv", rows)
+    corpus.check()
+    for position, description in ((0, "row 1:"), (-1, f"row {3 * SAMPLE}:")):
         changed = list(rows)
-        changed[at] = rows[at] | {"title": ["x"]}
-        held.replace(changed)
-        assert place in str(held.failure())
+        changed[position] = rows[position] | {"title": ["x"]}
+        corpus.replace(changed)
+        assert description in str(corpus.failure())
 
 
 VECTORS = np.arange(24, dtype=np.float32).reshape(12, 2) - 8
 
 
-def with_index(held: Held, vectors: NDArray[np.float32]) -> dict[str, Any]:
+def with_index(corpus: Held, vectors: NDArray[np.float32]) -> dict[str, Any]:
     """Writes the vectors of an index; returns what a manifest says of it and of its towers."""
     file = paths.index_vectors("nearest")
-    (held.root / file).parent.mkdir(parents=True, exist_ok=True)
-    vectors.astype("<f4").tofile(held.root / file)
+    (corpus.root / file).parent.mkdir(parents=True, exist_ok=True)
+    vectors.astype("<f4").tofile(corpus.root / file)
     read = TowerInput(name="place", feature="place", dtype="float32", shape=(None, 2))
     output = TowerOutput(name="vector", dtype="float32", shape=(None, 2))
     tower = part_of(Tower, inputs=(read,), outputs=(output,), result="vector")
@@ -257,14 +261,14 @@ def original(tower: str, examples: Examples) -> NDArray[Any]:
 def test_vectors_of_an_index_are_compared_with_those_of_the_original_model(
     tmp_path: Path, difference: float, limits: dict[str, float], wrong: bool
 ) -> None:
-    held = Held(tmp_path, "csv", ROWS)
+    corpus = Held(tmp_path, "csv", ROWS)
     vectors = VECTORS.copy()
     vectors[[3, 10], 1] += np.float32(difference)
-    named = with_index(held, vectors)
+    named = with_index(corpus, vectors)
     if not wrong:
-        held.check(original=original, limits=limits, **named)
+        corpus.check(original=original, limits=limits, **named)
         return
-    failure = held.failure(original=original, limits=limits, **named)
+    failure = corpus.failure(original=original, limits=limits, **named)
     assert str(failure) == (
         "index 'nearest': the vector of candidate 47 (row 4 of corpus 'items') is not what the "
         "original model gives; 2 of 12 compared are wrong"

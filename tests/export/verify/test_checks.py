@@ -1,4 +1,4 @@
-"""Which checks a bundle gets, what they tell, and how failures of its readers are told."""
+"""The checks of a bundle, their findings, and failures of its readers as failed checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 
 
 @pytest.mark.parametrize(
-    ("problem", "kind", "told"),
+    ("problem", "kind", "expected_text"),
     [
         (NotCommitted("no manifest"), UsageError, "no manifest"),
         (FormatError("it is torn"), VerificationFailed, "it is torn"),
@@ -48,23 +48,30 @@ GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
     ],
 )
 def test_what_a_reader_of_the_bundle_rejects_is_a_failed_check(
-    problem: Exception, kind: type[ExportError], told: str
+    problem: Exception, kind: type[ExportError], expected_text: str
 ) -> None:
     with pytest.raises(kind) as failure, raising_verification_failed():
         raise problem
-    assert str(failure.value) == told
+    assert str(failure.value) == expected_text
 
 
 def test_bundle_alone_is_checked_without_a_checkpoint_and_a_model() -> None:
     manifest = read_manifest(GOLDEN)
-    found = check_bundle(CheckedBundle(GOLDEN, manifest), (*OF_BUNDLE, *OF_MODEL))
+    findings = check_bundle(CheckedBundle(GOLDEN, manifest), (*OF_BUNDLE, *OF_MODEL))
     listed = {str(file.path) for file in manifest.files}
-    listed |= {str(each.file) for table in manifest.tables.values() for each in table.segments}
-    listed |= {str(each.file) for table in manifest.tables.values() for each in table.scales}
-    assert found.files == len(listed)
-    assert found.bytes == sum((GOLDEN / file).stat().st_size for file in listed)
-    assert (found.tables, found.examples, found.recall, found.unlisted) == ({}, 0, {}, ())
-    assert set(found.opened) >= {
+    listed |= {
+        str(segment.file) for table in manifest.tables.values() for segment in table.segments
+    }
+    listed |= {str(segment.file) for table in manifest.tables.values() for segment in table.scales}
+    assert findings.files == len(listed)
+    assert findings.bytes == sum((GOLDEN / file).stat().st_size for file in listed)
+    assert (findings.tables, findings.examples, findings.recall, findings.unlisted) == (
+        {},
+        0,
+        {},
+        (),
+    )
+    assert set(findings.opened) >= {
         "table users",
         "tower query, saved_model f32",
         "tower query, litert f32",
@@ -99,8 +106,8 @@ def tables_of(directory: Path, rows: int | None, **changes: Any) -> CheckedBundl
 def test_rows_of_linked_tables_are_compared_all_or_none(
     tmp_path: Path, rows: int | None, compared: tuple[int, int]
 ) -> None:
-    """A link is the checkpoint's own file: only a comparison of all rows with their digest tells
-    anything.
+    """A link is the checkpoint's own file: only a comparison of all rows with their digest
+    proves anything.
     """
     judged = {"a": StatedLayout("accepted")}
     checked = tables_of(tmp_path, rows, linked={"b"}, layouts=judged)

@@ -53,9 +53,9 @@ def verify(directory: Path, table: Table, rows: int | None = None) -> None:
     verify_tables(open_checkpoint(directory), directory / "out", {"t": table}, rows)
 
 
-def alter(path: Path, at: int, change: int = 1) -> None:
+def alter(path: Path, offset: int, change: int = 1) -> None:
     data = bytearray(path.read_bytes())
-    data[at] = (data[at] + change) % 256
+    data[offset] = (data[offset] + change) % 256
     path.write_bytes(data)
 
 
@@ -185,6 +185,8 @@ def test_verify_tables_holds_rows_to_the_recorded_error(
         verify(tmp_path, less)
         return
     apart = np.abs(VALUES.astype(np.float16).astype(np.float64) - VALUES).max(axis=1)
-    told = f"row {apart.argmax()} lies {apart.max():.6g} from the checkpoint, the manifest states"
-    with pytest.raises(VerificationFailed, match=told):
+    message = (
+        f"row {apart.argmax()} lies {apart.max():.6g} from the checkpoint, the manifest states"
+    )
+    with pytest.raises(VerificationFailed, match=message):
         verify(tmp_path, less)

@@ -141,7 +141,7 @@ def test_read_labels_and_recorded_outputs_are_columns_of_the_file(tmp_path: Path
 def test_read_labels_and_recorded_outputs_that_cannot_be_such_are_named(
     tmp_path: Path, key: str, column: str, message: str
 ) -> None:
-    path = write_lines(tmp_path / "e.jsonl", *[each | {"far": float("inf")} for each in SEEN])
+    path = write_lines(tmp_path / "e.jsonl", *[example | {"far": float("inf")} for example in SEEN])
     named = {"labels": {}, "expected": {}, key: {"head": column}}
     with pytest.raises(UsageError, match=message):
         read_examples(path, MODEL, PAGES, 9, named["labels"], named["expected"])

@@ -73,10 +73,10 @@ def test_part_of_a_context_runs_once_for_the_candidates_that_share_it(
     users = np.repeat(np.arange(contexts, dtype=np.float32), candidates)
     items = np.arange(6, dtype=np.float32) * 100
 
-    made = run(chain, {"user": users, "item": items}, 6, candidates)
+    tensors = run(chain, {"user": users, "item": items}, 6, candidates)
 
-    np.testing.assert_array_equal(made["score"], items + 2 * users)
-    np.testing.assert_array_equal(made["doubled"], 2 * users)
+    np.testing.assert_array_equal(tensors["score"], items + 2 * users)
+    np.testing.assert_array_equal(tensors["doubled"], 2 * users)
     assert (context.batches, candidate.batches) == ([contexts], [6])
 
 
@@ -97,14 +97,14 @@ def test_difference_is_allowed_by_the_parity_rule_or_the_limit_of_the_recipe(
     expected: float, difference: float, limit: float | None, within: bool
 ) -> None:
     original = np.array([expected, expected])
-    found = original + np.array([0, difference])
+    results = original + np.array([0, difference])
     if within:
-        largest = largest_difference("here", found, original, limit, "the_limit")
+        largest = largest_difference("here", results, original, limit, "the_limit")
         assert largest == pytest.approx(difference)
         return
     rule = "the_limit = 0.5" if limit else r"\|d\| <= 1e-05 \+ 1e-05 \* max\(\|y\|, median \|y\|\)"
     with pytest.raises(VerificationFailed, match=f"example 1 is .*1 of 2 values break {rule}"):
-        largest_difference("here", found, original, limit, "the_limit")
+        largest_difference("here", results, original, limit, "the_limit")
 
 
 def test_sum_of_large_terms_that_is_near_0_may_have_the_rounding_of_its_terms() -> None:
@@ -185,7 +185,7 @@ def test_output_beyond_its_limit_is_told_with_the_cure(
 
 
 @pytest.mark.parametrize(
-    ("form", "own"),
+    ("form", "own_limit"),
     [
         (opened("f32", 0.5), None),
         (opened("f32", 0.5, half="bfloat16"), 0.5),
@@ -194,27 +194,29 @@ def test_output_beyond_its_limit_is_told_with_the_cure(
     ],
 )
 def test_limit_of_float32_is_for_converted_tables_unless_the_tower_computes_in_half(
-    form: OpenForm, own: float | None
+    form: OpenForm, own_limit: float | None
 ) -> None:
-    assert form.own_limit == own
+    assert form.own_limit == own_limit
 
 
 def test_worst_value_is_named_by_its_example_and_element() -> None:
     original = np.zeros((2, 2, 3))
-    found = original.copy()
-    found[0, 1, 2] = 3
-    found[1, 0, 2] = -4
-    told = r"here: example 1, element \[0, 2\], is -4, the original model gives 0; 2 of 12 values"
-    with pytest.raises(VerificationFailed, match=told):
-        largest_difference("here", found, original, 0.5, "the_limit")
-    found[0, 0, 1] = np.nan
+    results = original.copy()
+    results[0, 1, 2] = 3
+    results[1, 0, 2] = -4
+    message = (
+        r"here: example 1, element \[0, 2\], is -4, the original model gives 0; 2 of 12 values"
+    )
+    with pytest.raises(VerificationFailed, match=message):
+        largest_difference("here", results, original, 0.5, "the_limit")
+    results[0, 0, 1] = np.nan
     with pytest.raises(VerificationFailed, match=r"example 0, element \[0, 1\], is nan, .*3 of 12"):
-        largest_difference("here", found, original, 0.5, "the_limit")
+        largest_difference("here", results, original, 0.5, "the_limit")
     with pytest.raises(
         VerificationFailed, match=r"here: shape \(2, 2\); the original model gives \(2, 2, 3\)"
     ):
-        largest_difference("here", found[..., 0], original, 0.5, "the_limit")
-    assert largest_difference("here", found[:0], original[:0], 0.5, "the_limit") == 0
+        largest_difference("here", results[..., 0], original, 0.5, "the_limit")
+    assert largest_difference("here", results[:0], original[:0], 0.5, "the_limit") == 0
 
 
 def test_compare_runs_all_examples_at_once_the_first_alone_and_half_in_another_order() -> None:

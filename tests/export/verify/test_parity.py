@@ -23,22 +23,22 @@ from tests.export.verify.small_reference import reference_of as small_reference
 from tests.export.written_towers import Written, write_towers
 
 
-def reference_of(made: TracedCheckpoint, examples: Examples | None = None) -> Reference:
-    examples = examples or make_examples(made.model.spec, made.features, {}, 64)
+def reference_of(traced: TracedCheckpoint, examples: Examples | None = None) -> Reference:
+    examples = examples or make_examples(traced.model.spec, traced.features, {}, 64)
     return Reference(
-        made.job,
+        traced.job,
         MODELS,
-        made.model.spec,
-        made.reference_model,
-        rows_of(made),
+        traced.model.spec,
+        traced.reference_model,
+        rows_of(traced),
         examples,
-        made.reader,
+        traced.reader,
     )
 
 
-def rows_of(made: TracedCheckpoint) -> ReadRows:
-    checkpoint = open_checkpoint(made.prefix)
-    keys = TrainedModel(made.model.root, checkpoint, "model").table_keys(made.model.tables)
+def rows_of(traced: TracedCheckpoint) -> ReadRows:
+    checkpoint = open_checkpoint(traced.prefix)
+    keys = TrainedModel(traced.model.root, checkpoint, "model").table_keys(traced.model.tables)
     return checkpoint_rows(
         checkpoint, {name: TableSource(layout="plain", key=key) for name, key in keys.items()}
     )
@@ -122,17 +122,17 @@ def test_check_towers_in_half_precision_suggests_the_remedy_and_applies_the_limi
     tmp_path: Path,
 ) -> None:
     job = one_table_recipe("build_half")
-    made = save_and_trace(job, tmp_path)
-    written = write_towers(made.model, job, made.prefix, tmp_path)
-    expected = reference_results(reference_of(made))
+    traced = save_and_trace(job, tmp_path)
+    written = write_towers(traced.model, job, traced.prefix, tmp_path)
+    expected = reference_results(reference_of(traced))
     nearly = {"tower": {"result": expected["tower"]["result"] + np.float32(0.01)}}
     with pytest.raises(
         VerificationFailed, match=r"bfloat16.*policy 'float32'.*towers.tower.max_abs_error.f32"
     ):
-        check_towers(reference_of(made), *written, nearly)
+        check_towers(reference_of(traced), *written, nearly)
     page = job.model_dump()
     page["towers"]["tower"]["max_abs_error"] = {"f32": 0.1}
-    limited = replace(reference_of(made), job=ExportJob.model_validate(page))
+    limited = replace(reference_of(traced), job=ExportJob.model_validate(page))
     assert check_towers(limited, *written, nearly)["tower"].forms[0].max_abs_error["result"] > 1e-3
     with pytest.raises(VerificationFailed, match=r"max_abs_error.f32 = 0.1"):
         check_towers(limited, *written, {"tower": {"result": expected["tower"]["result"] + 1}})
@@ -151,9 +151,9 @@ def test_check_towers_in_half_precision_suggests_the_remedy_and_applies_the_limi
 def test_model_that_computes_an_example_otherwise_among_others_is_named_as_the_cause(
     function: str, cause: str, made_by: str, operation: str, tmp_path: Path
 ) -> None:
-    made = save_and_trace(one_table_recipe(function), tmp_path)
-    written = write_towers(made.model, made.job, made.prefix, tmp_path)
-    reference = reference_of(made)
+    traced = save_and_trace(one_table_recipe(function), tmp_path)
+    written = write_towers(traced.model, traced.job, traced.prefix, tmp_path)
+    reference = reference_of(traced)
     with pytest.raises(VerificationFailed, match="original model itself gives another") as problem:
         check_towers(reference, *written, reference_results(reference))
     code = (MODELS / "one_table.py").read_text()
@@ -166,56 +166,57 @@ def test_reference_reads_the_unknown_row_of_the_recipe(movies: TracedCheckpoint)
     page = movies.job.model_dump()
     page["features"]["hour"] = {"unknown": {"rule": "row", "row": 5}}
     job = ExportJob.model_validate(page)
-    known = make_examples(movies.model.spec, movies.features, {}, 3)
-    beyond = Examples(3, {**known.columns, "hour": Column(np.array([24, 5, -1]))})
-    fifth = Examples(3, {**known.columns, "hour": Column(np.array([5, 5, 5]))})
-    others = Examples(3, {**known.columns, "hour": Column(np.array([0, 1, 23]))})
+    known_examples = make_examples(movies.model.spec, movies.features, {}, 3)
+    beyond = Examples(3, {**known_examples.columns, "hour": Column(np.array([24, 5, -1]))})
+    fifth = Examples(3, {**known_examples.columns, "hour": Column(np.array([5, 5, 5]))})
+    with_hours = Examples(3, {**known_examples.columns, "hour": Column(np.array([0, 1, 23]))})
     vectors = [
         reference_results(replace(reference_of(movies, examples), job=job))["query"]["vector"]
-        for examples in (beyond, fifth, others)
+        for examples in (beyond, fifth, with_hours)
     ]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert (vectors[2] != vectors[1]).any(axis=1).all()
 
 
 def test_reference_reads_zeros_for_ids_right_outside_the_table(tmp_path: Path) -> None:
-    made = save_and_trace(one_table_recipe("build_shifted"), tmp_path)
-    (table,) = made.tables.values()
+    traced = save_and_trace(one_table_recipe("build_shifted"), tmp_path)
+    (table,) = traced.tables.values()
     ids = np.array([-1, len(table) - 2, len(table) - 1, -2])  # each reads the next row
-    reference = reference_of(made, Examples(4, {"item": Column(ids)}))
+    reference = reference_of(traced, Examples(4, {"item": Column(ids)}))
 
-    found = reference_results(reference)["tower"]["result"]
+    result = reference_results(reference)["tower"]["result"]
 
-    checkpoint = open_checkpoint(made.prefix)
+    checkpoint = open_checkpoint(traced.prefix)
     kernel, bias = (
         checkpoint.read_all(f"model/out/{name}/.ATTRIBUTES/VARIABLE_VALUE")
         for name in ("kernel", "bias")
     )
     rows = np.zeros((4, 4), np.float32)
     rows[:2] = table[[0, -1]]
-    np.testing.assert_allclose(found, rows @ kernel + bias, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result, rows @ kernel + bias, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("function", "given"), [("build_root_of_positive", "made"), ("build_root_of_negative", "none")]
+    ("function", "input_text"),
+    [("build_root_of_positive", "made"), ("build_root_of_negative", "none")],
 )
 def test_finite_results_of_a_model_with_a_square_root_use_nonnegative_numbers_or_fail(
-    function: str, given: str, tmp_path: Path
+    function: str, input_text: str, tmp_path: Path
 ) -> None:
     job = one_table_recipe(function, age={"dtype": "float32"})
-    made = save_and_trace(job, tmp_path)
-    reference = reference_of(made)
+    traced = save_and_trace(job, tmp_path)
+    reference = reference_of(traced)
     assert (reference.examples.columns["age"].values < 0).any()
-    if given == "none":
+    if input_text == "none":
         with pytest.raises(
             VerificationFailed,
             match=r"output 'result': example \d+ is nan of the original .*verify.examples",
         ):
             finite_results(reference)
         return
-    asked, expected = finite_results(reference)
+    called, expected = finite_results(reference)
     assert np.array_equal(
-        asked.examples.columns["age"].values, np.abs(reference.examples.columns["age"].values)
+        called.examples.columns["age"].values, np.abs(reference.examples.columns["age"].values)
     )
     assert np.isfinite(expected["tower"]["result"]).all()
 

@@ -77,8 +77,8 @@ def test_tables_that_lie_elsewhere_are_opened_there() -> None:
         kind: {} for kind in ("towers", "corpora", "contexts", "indexes")
     }
     elsewhere = manifest.model_copy(update=nothing)
-    found = list(open_parts(GOLDEN, elsewhere, open_table))
-    assert found == [f"table {name}" for name in manifest.tables]
+    opened_parts = list(open_parts(GOLDEN, elsewhere, open_table))
+    assert opened_parts == [f"table {name}" for name in manifest.tables]
     assert opened == list(manifest.tables.values())
 
 

@@ -86,9 +86,9 @@ def test_verify_of_a_bundle_with_another_weight_than_the_model_exits_5(
     checkpoint = open_checkpoint(Path(recipe["checkpoint"]["path"]))
     kernel = checkpoint.read_all("model/kernel/.ATTRIBUTES/VARIABLE_VALUE")
     data = bytearray((bundle / TOWER).read_bytes())
-    at = max(data.find(stored.tobytes()) for stored in (kernel[0], kernel[:, 0]))
-    assert at > 0
-    data[at + 3] ^= 0x02
+    offset = max(data.find(stored.tobytes()) for stored in (kernel[0], kernel[:, 0]))
+    assert offset > 0
+    data[offset + 3] ^= 0x02
     (bundle / TOWER).write_bytes(data)
     reseal(bundle)
     done = command("verify", bundle, "--recipe", project)
@@ -176,8 +176,8 @@ def test_bundle_that_differs_from_model_or_corpus_fails_by_the_steps_that_made_i
 def test_verify_with_another_models_recipe_exits_2(
     command: Command, published: Path, recipe: Recipe, tmp_path: Path
 ) -> None:
-    other = write_project(tmp_path / "other", changed(recipe, "model", "films"))
-    done = command("verify", published, "--recipe", other)
+    other_recipe = write_project(tmp_path / "other", changed(recipe, "model", "films"))
+    done = command("verify", published, "--recipe", other_recipe)
     assert (done.code, "the recipe is of model 'films'" in done.message) == (2, True)
 
 
@@ -186,10 +186,10 @@ def test_check_unlisted_reports_or_rejects_files_beside_the_manifests(
 ) -> None:
     bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
     page = read_manifest(bundle)
-    beside = ("_SUCCESS", "tables/cities/.DS_Store")
-    for file in beside:
+    unlisted = ("_SUCCESS", "tables/cities/.DS_Store")
+    for file in unlisted:
         (bundle / file).touch()
-    assert check_unlisted(bundle, page) == beside
+    assert check_unlisted(bundle, page) == unlisted
     for file in ("towers/query/saved_model/saved_model.pbtxt", "indexes/movies/scann/tokens.npy"):
         (bundle / file).touch()  # in a directory that is opened whole
         with pytest.raises(VerificationFailed, match=rf"{file}.* is not in the manifest, yet"):
@@ -205,12 +205,12 @@ def write_tree(bundle: Path, partitions: int, swapped: bool) -> None:
     vectors = np.fromfile(bundle / index.vectors, "<f4").reshape(-1, index.dim)
     shutil.rmtree(bundle / index.directory)
     parameters = {"num_leaves": 4, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 1}
-    places = paths.index_partitions(index.directory, partitions)
-    for place, rows in zip(places, partition_rows(len(vectors), partitions), strict=True):
-        own = vectors[rows.first : rows.end]
-        if swapped and place == places[-1]:
-            own = own[::-1].copy()
-        write_index(own, index.distance, "tree_ah", parameters, bundle / place)
+    directories = paths.index_partitions(index.directory, partitions)
+    for directory, rows in zip(directories, partition_rows(len(vectors), partitions), strict=True):
+        partition = vectors[rows.first : rows.end]
+        if swapped and directory == directories[-1]:
+            partition = partition[::-1].copy()
+        write_index(partition, index.distance, "tree_ah", parameters, bundle / directory)
 
     def change(page: Json) -> None:
         page["indexes"]["movies"] |= {
@@ -219,13 +219,13 @@ def write_tree(bundle: Path, partitions: int, swapped: bool) -> None:
             "parameters": parameters,
             "costs": COSTS.model_dump(),
         }
-        kept = [file for file in page["files"] if index.directory not in file["path"]]
+        remaining = [file for file in page["files"] if index.directory not in file["path"]]
         written = (path for path in (bundle / index.directory).rglob("*") if path.is_file())
         for path in written:
             data = path.read_bytes()
             name = path.relative_to(bundle).as_posix()
-            kept.append({"path": name, "bytes": len(data), "crc32c": crc32c(data)})
-        page["files"] = kept
+            remaining.append({"path": name, "bytes": len(data), "crc32c": crc32c(data)})
+        page["files"] = remaining
 
     rewrite(bundle, change)
 

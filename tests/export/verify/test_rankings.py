@@ -24,10 +24,13 @@ def tau_by_pairs(first: list[float], second: list[float]) -> float:
         (np.sign(a - b), np.sign(c - d))
         for (a, c), (b, d) in combinations(zip(first, second, strict=True), 2)
     ]
-    agreeing = sum(one * other for one, other in signs)
+    agreeing = sum(first_sign * second_sign for first_sign, second_sign in signs)
     return float(
         agreeing
-        / np.sqrt(sum(one != 0 for one, _ in signs) * sum(other != 0 for _, other in signs))
+        / np.sqrt(
+            sum(first_sign != 0 for first_sign, _ in signs)
+            * sum(second_sign != 0 for _, second_sign in signs)
+        )
     )
 
 
@@ -55,10 +58,10 @@ def test_ranking_figures_of_edge_cases() -> None:
 
 def test_measure_effect_labels_of_one_kind_give_no_curve() -> None:
     values = np.arange(30.0)
-    told = measure_effect(values, values, np.ones(30))
-    assert (told.kendall_tau, told.overlap, told.k, told.auc) == (1, 1, 3, None)
-    told = measure_effect(values, -values, (values > 9).astype(int))
-    assert (told.kendall_tau, told.overlap, told.auc, told.auc_original) == (-1, 0, 0, 1)
+    effect = measure_effect(values, values, np.ones(30))
+    assert (effect.kendall_tau, effect.overlap, effect.k, effect.auc) == (1, 1, 3, None)
+    effect = measure_effect(values, -values, (values > 9).astype(int))
+    assert (effect.kendall_tau, effect.overlap, effect.auc, effect.auc_original) == (-1, 0, 0, 1)
 
 
 def test_order_effects_are_those_of_outputs_of_one_number_that_both_have() -> None:
@@ -71,10 +74,10 @@ def test_order_effects_are_those_of_outputs_of_one_number_that_both_have() -> No
         "vector": random.normal(size=(40, 2)),
         "left_out": buys,
     }
-    found = {name: values for name, values in original.items() if name != "left_out"}
+    results = {name: values for name, values in original.items() if name != "left_out"}
     labels = {"buy": (buys > 0).astype(int)}
-    effects = order_effects(found | {"click": -clicks}, original, labels)
-    assert {name: (each.kendall_tau, each.auc) for name, each in effects.items()} == {
+    effects = order_effects(results | {"click": -clicks}, original, labels)
+    assert {name: (effect.kendall_tau, effect.auc) for name, effect in effects.items()} == {
         "click": (-1, None),
         "buy": (1, 1),
     }

@@ -33,7 +33,7 @@ def test_examples_of_a_file_are_its_first_with_labels_and_recorded_outputs(
 ) -> None:
     lines = [{"user": row, "click": row % 2, "score": row / 2} for row in range(5)]
     (tmp_path / "e.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = examples(
+    read_examples = examples(
         tmp_path,
         embedded("user", "users"),
         verify={
@@ -43,10 +43,10 @@ def test_examples_of_a_file_are_its_first_with_labels_and_recorded_outputs(
             "expected": {"first.result": "score"},
         },
     )
-    assert found.n == 3
-    assert found.columns["user"].values.tolist() == [0, 1, 2]
-    assert found.labels["result"].tolist() == [0, 1, 0]
-    assert found.recorded["first.result"].tolist() == [0, 0.5, 1]
+    assert read_examples.n == 3
+    assert read_examples.columns["user"].values.tolist() == [0, 1, 2]
+    assert read_examples.labels["result"].tolist() == [0, 1, 0]
+    assert read_examples.recorded["first.result"].tolist() == [0, 0.5, 1]
 
 
 def test_made_examples_are_as_many_as_the_recipe_counts_and_of_its_vocabulary(
@@ -58,26 +58,26 @@ def test_made_examples_are_as_many_as_the_recipe_counts_and_of_its_vocabulary(
         "features": {"user": {"ids": {"kind": "vocabulary", "vocabulary": "names"}}},
         "verify": {"count": 40},
     }
-    found = examples(tmp_path, embedded("user", "users"), **stated)
-    assert (found.n, found.labels, found.recorded) == (40, {}, {})
-    assert found.with_known_ids is not None
-    assert set(found.with_known_ids.columns["user"].values.tolist()) == {70, 50, 90}
-    assert set(found.columns["user"].values.tolist()) == {70, 50, 90, 91, 1090}
+    synthetic = examples(tmp_path, embedded("user", "users"), **stated)
+    assert (synthetic.n, synthetic.labels, synthetic.recorded) == (40, {}, {})
+    assert synthetic.with_known_ids is not None
+    assert set(synthetic.with_known_ids.columns["user"].values.tolist()) == {70, 50, 90}
+    assert set(synthetic.columns["user"].values.tolist()) == {70, 50, 90, 91, 1090}
 
 
 def test_made_examples_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
     keys = np.array([70, 30, 90, 1 << 40], np.int64)
     sok_dump(tmp_path / "dump", "users", keys, np.zeros((4, 2), np.float32))
-    found = examples(
+    synthetic = examples(
         tmp_path,
         embedded("user", "users"),
         tables={"users": {"dump": "dump"}},
         features={"user": {"ids": {"kind": "keyed"}}},
     )
-    assert found.with_known_ids is not None
-    assert set(found.with_known_ids.columns["user"].values.tolist()) == set(keys.tolist())
+    assert synthetic.with_known_ids is not None
+    assert set(synthetic.with_known_ids.columns["user"].values.tolist()) == set(keys.tolist())
     unknown = {(1 << 40) + 1, (1 << 40) + 1000}
-    assert set(found.columns["user"].values.tolist()) == {*keys.tolist(), *unknown}
+    assert set(synthetic.columns["user"].values.tolist()) == {*keys.tolist(), *unknown}
 
 
 def test_keys_are_those_of_the_recipe_and_of_the_model(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_keys_are_those_of_the_recipe_and_of_the_model(tmp_path: Path) -> None:
     rule = vocabulary_ids("own")
     spec = embedded("user", "users", ids=rule, keys=((9, 8, 7),))
     job = job_of(vocabularies={"names": {"file": "names.txt"}})
-    found = keys_of(job, tmp_path, model_of(spec))
-    assert {name: keys.tolist() for name, keys in found.items()} == {
+    read_keys = keys_of(job, tmp_path, model_of(spec))
+    assert {name: keys.tolist() for name, keys in read_keys.items()} == {
         "names": ["b", "a"],
         "own": [9, 8, 7],
     }
-    assert [keys.dtype.kind for keys in found.values()] == ["O", "i"]
+    assert [keys.dtype.kind for keys in read_keys.values()] == ["O", "i"]

@@ -123,10 +123,10 @@ def test_numbers_that_the_model_casts_to_rows_are_given_as_they_were_sent(tmp_pa
 
 def test_ids_that_are_numbers_too_are_rows_only_by_a_rule_of_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("7\n5\n9\n")
-    both = (USER, dense("number", "int64", (), inputs=("user",)))
+    readers = (USER, dense("number", "int64", (), inputs=("user",)))
     examples = {"user": Column(np.array([9, 5]))}
-    assert given(reference_of(tmp_path, examples, 2, both), "user") == ([9, 5], None, None)
-    stated = reference_of(tmp_path, examples, 2, both, **NAMES)
+    assert given(reference_of(tmp_path, examples, 2, readers), "user") == ([9, 5], None, None)
+    stated = reference_of(tmp_path, examples, 2, readers, **NAMES)
     assert given(stated, "user")[0] == [3, 2]
 
 
@@ -190,8 +190,8 @@ def test_ids_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
 
 
 def test_keys_that_do_not_fit_the_dtype_of_their_input_are_rejected(tmp_path: Path) -> None:
-    found = dumped(tmp_path / "small", [90, 8], dtype="int32").inputs.columns["user"]
-    assert found.values.tolist() == [90, -1]
+    column = dumped(tmp_path / "small", [90, 8], dtype="int32").inputs.columns["user"]
+    assert column.values.tolist() == [90, -1]
     with pytest.raises(UsageError, match=r"inputs\.user\.dtype is int32, which key 2147483648 of"):
         _ = dumped(tmp_path, [90, 1 << 31], dtype="int32").inputs
 

@@ -32,50 +32,50 @@ def scores(*values: float) -> Results:
     }
 
 
-def asked(directory: Path, *results: Results, **how: Any) -> tuple[Answers, Reference]:
+def asked(directory: Path, *results: Results, **more_sections: Any) -> tuple[Answers, Reference]:
     """Returns a model that gives these results, call after call, and its reference."""
-    original = Answers(*results, expected=how.pop("expected", None))
+    original = Answers(*results, expected=more_sections.pop("expected", None))
     specs = (USER, AGE)
-    return original, reference_of(directory, EXAMPLES, 4, specs, original, **how)
+    return original, reference_of(directory, EXAMPLES, 4, specs, original, **more_sections)
 
 
 def ages(original: Answers, call: int) -> list[float]:
     """Returns the numbers that the model was called with."""
-    found: list[float] = original.called[call][1].columns["age"].values.tolist()
-    return found
+    ages: list[float] = original.called[call][1].columns["age"].values.tolist()
+    return ages
 
 
 def test_made_numbers_are_replaced_by_those_that_the_model_expects(tmp_path: Path) -> None:
     expected = {"age": Column(np.array([40, 50, 60, 70], np.float32))}
     original, reference = asked(tmp_path, scores(1, 2, 3, 4), scores(5, 6, 7, 8), expected=expected)
-    found, results = finite_results(reference)
+    checked, results = finite_results(reference)
     assert [expect_numbers for _, _, expect_numbers in original.called] == [True, False]
     assert ages(original, 0) == [-0.5, 1.5, -2.5, 0]
     assert ages(original, 1) == [40, 50, 60, 70]
-    assert found.examples.columns["age"].values.tolist() == [40, 50, 60, 70]
-    assert found.examples.columns["user"] is EXAMPLES["user"]
+    assert checked.examples.columns["age"].values.tolist() == [40, 50, 60, 70]
+    assert checked.examples.columns["user"] is EXAMPLES["user"]
     assert results["second"]["score"].tolist() == [5, 6, 7, 8]
 
 
 def test_examples_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
     expected = {"age": Column(np.array([40, 50, 60, 70], np.float32))}
     original, reference = asked(tmp_path, scores(1, 2, 3, 4), expected=expected, **REAL)
-    found, results = finite_results(reference)
+    checked, results = finite_results(reference)
     assert [expect_numbers for _, _, expect_numbers in original.called] == [False]
-    assert found is reference
+    assert checked is reference
     assert results["second"]["score"].tolist() == [1, 2, 3, 4]
 
 
 def test_made_numbers_lose_their_signs_where_the_model_gives_no_numbers(tmp_path: Path) -> None:
     original, reference = asked(tmp_path, scores(1, np.nan, 3, 4), scores(5, 6, 7, 8))
-    found, results = finite_results(reference)
+    checked, results = finite_results(reference)
     assert ages(original, 1) == [0.5, 1.5, 2.5, 0]
-    assert found.examples.columns["age"].values.tolist() == [0.5, 1.5, 2.5, 0]
+    assert checked.examples.columns["age"].values.tolist() == [0.5, 1.5, 2.5, 0]
     assert results["second"]["score"].tolist() == [5, 6, 7, 8]
 
 
 @pytest.mark.parametrize(
-    ("sections", "calls", "told"),
+    ("sections", "calls", "expected_text"),
     [
         (
             {},
@@ -87,7 +87,7 @@ def test_made_numbers_lose_their_signs_where_the_model_gives_no_numbers(tmp_path
     ],
 )
 def test_examples_that_give_no_numbers_are_rejected(
-    tmp_path: Path, sections: dict[str, Any], calls: int, told: str
+    tmp_path: Path, sections: dict[str, Any], calls: int, expected_text: str
 ) -> None:
     infinite = scores(1, 2, -np.inf, np.nan)
     original, reference = asked(tmp_path, infinite, infinite, **sections)
@@ -95,7 +95,7 @@ def test_examples_that_give_no_numbers_are_rejected(
         finite_results(reference)
     assert str(failure.value) == (
         "tower 'second', output 'score': example 2 is -inf of the original model itself; the "
-        f"{told}"
+        f"{expected_text}"
     )
     assert len(original.called) == calls
 
@@ -103,8 +103,10 @@ def test_examples_that_give_no_numbers_are_rejected(
 def recorded(directory: Path, results: Results, name: str, values: Any) -> None:
     """Compares results with what training recorded of an output."""
     _, reference = asked(directory, results, **REAL)
-    held = {name: np.array(values, np.float64)}
-    finite_results(replace(reference, examples=replace(reference.examples, recorded=held)))
+    recorded_values = {name: np.array(values, np.float64)}
+    finite_results(
+        replace(reference, examples=replace(reference.examples, recorded=recorded_values))
+    )
 
 
 @pytest.mark.parametrize("name", ["score", "second.score"])

@@ -41,15 +41,17 @@ def test_recall_on_synthetic_queries_is_reported_and_not_limited(
     page = catalog.read_manifest(bundle)
     assert page.indexes["movies"].recall.representative is False
     assert page.towers["ranking"].scores is None
-    assert "invented queries: not representative" in done.out
+    assert "synthetic queries: not representative" in done.out
     assert "name real ones as verify.examples" in " ".join(done.out.split())
 
 
 def packed(values: list[Any]) -> Column:
     if not isinstance(values[0], list):
         return Column(np.array(values))
-    ends = np.cumsum([0, *(len(each) for each in values)])
-    return Column(np.array([one for each in values for one in each], np.int64), ends)
+    ends = np.cumsum([0, *(len(example_values) for example_values in values)])
+    return Column(
+        np.array([value for example_values in values for value in example_values], np.int64), ends
+    )
 
 
 def recorded(bundle: Path, count: int = 24) -> list[dict[str, Any]]:
@@ -60,16 +62,18 @@ def recorded(bundle: Path, count: int = 24) -> list[dict[str, Any]]:
     examples = example_requests(count)
     features = open_features(bundle, page)
     tower = page.towers["ranking"]
-    columns = {name: packed([each[name] for each in examples]) for name in examples[0]}
-    found = features.activations(list(page.features), columns, len(examples))
+    columns = {name: packed([example[name] for example in examples]) for name in examples[0]}
+    activations = features.activations(list(page.features), columns, len(examples))
     features.close()
     inputs = tower_inputs(
-        tower.inputs, {name: each.values for name, each in found.items()}, len(examples)
+        tower.inputs,
+        {name: activation.values for name, activation in activations.items()},
+        len(examples),
     )
     scores = open_tower(bundle, tower, "f32").run(inputs)[tower.result]
     return [
-        each | {"seen": float(score)}
-        for each, score in zip(examples, np.ravel(scores), strict=True)
+        example | {"seen": float(score)}
+        for example, score in zip(examples, np.ravel(scores), strict=True)
     ]
 
 
@@ -142,8 +146,8 @@ def test_stated_layout_is_published_only_if_recorded_outputs_agree_or_the_recipe
     assert {name: judgement for name, judgement in judged.items() if judgement} == {
         "users": "expected"
     }
-    found = command("verify", bundle, "--checkpoint", movies.prefix, "--json").json
-    assert found["tables"]["users"]["stated_layout"] == "expected"
+    report = command("verify", bundle, "--checkpoint", movies.prefix, "--json").json
+    assert report["tables"]["users"]["stated_layout"] == "expected"
 
     accepted = changed(said, "verify.stated_layouts", "accept")
     page = command("run", write_project(tmp_path, accepted), "--json").json

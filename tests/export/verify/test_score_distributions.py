@@ -34,8 +34,8 @@ def test_distinct_scores_have_ten_bins_of_about_a_tenth() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.75, 0.88])
 def test_equal_scores_share_a_bin_whose_ends_they_are_not_near(share: float) -> None:
     count = round(200 * share)
-    others = np.random.default_rng(2).uniform(-1, 1, 200 - count)
-    scores = np.r_[np.zeros(count), others].astype(np.float32)
+    other_scores = np.random.default_rng(2).uniform(-1, 1, 200 - count)
+    scores = np.r_[np.zeros(count), other_scores].astype(np.float32)
     distribution = score_distribution(scores)
     assert distribution is not None
     assert distribution.shares == pytest.approx(shares_of(distribution, scores))

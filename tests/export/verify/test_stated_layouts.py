@@ -1,6 +1,4 @@
-"""Layouts that a file tells: what training left in the padding contradicts wrong ones, and no
-right one.
-"""
+"""Layouts that a file states: the padding after training contradicts wrong layouts alone."""
 
 from __future__ import annotations
 
@@ -55,9 +53,9 @@ def stack_of(fill: str, rows: list[int], *, accumulator: bool) -> tuple[dict[str
     layouts = {}
     for number, count in enumerate(rows):
         layout = SparseCore(CORES, core_rows, offsets[number], number * 2 % CORES)
-        at = stored_rows(layout, np.arange(count))
-        stored[at] = random.standard_normal((count, 8))
-        slots[at] += random.random((count, 8))  # training saw every row
+        positions = stored_rows(layout, np.arange(count))
+        stored[positions] = random.standard_normal((count, 8))
+        slots[positions] += random.random((count, 8))  # training saw every row
         layouts[f"t{number}"] = StatedTable(
             key="stack",
             kind="sparse_core",
@@ -193,15 +191,15 @@ def test_judge_layouts_stated_layout_is_published_if_it_is_verified_or_accepted(
     checkpoint = open_checkpoint(tmp_path)
     inventory = recognise(checkpoint, Statements({"other": "other"}, layouts=layouts))
     names = ["t0", "other"]
-    found = judge_layouts(checkpoint, inventory, names, recorded, accepted, "do this")
-    assert found == {"t0": (judged, PaddingCheck(rows=56), None)}
+    judged_layouts = judge_layouts(checkpoint, inventory, names, recorded, accepted, "do this")
+    assert judged_layouts == {"t0": (judged, PaddingCheck(rows=56), None)}
     assert judge_layouts(checkpoint, inventory, ["other"], (), False, "do this") == {}
     with pytest.raises(VerificationFailed, match=r"'t0': the layout .* is stated.*do this"):
         judge_layouts(checkpoint, inventory, names, ("other",), False, "do this")
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "expected_text"),
     [
         (1, "table 't0': the layout of the rows is stated, and nothing in the checkpoint "),
         (2, "tables 't0', 't1': the layouts of the rows are stated, and nothing in the che"),
@@ -210,7 +208,7 @@ def test_judge_layouts_stated_layout_is_published_if_it_is_verified_or_accepted(
     ],
 )
 def test_judge_layouts_lists_some_of_the_tables_that_nothing_verifies(
-    tmp_path: Path, count: int, told: str
+    tmp_path: Path, count: int, expected_text: str
 ) -> None:
     variables, layouts = stack_of("zeros", [9] * count, accumulator=False)
     write_bundle(tmp_path / "ckpt", variables)
@@ -218,16 +216,16 @@ def test_judge_layouts_lists_some_of_the_tables_that_nothing_verifies(
     inventory = recognise(checkpoint, Statements(layouts=layouts))
     with pytest.raises(VerificationFailed) as failure:
         judge_layouts(checkpoint, inventory, list(layouts), (), False, "do this")
-    assert str(failure.value).startswith(told)
+    assert str(failure.value).startswith(expected_text)
     assert str(failure.value).endswith("finds it; do this; nothing is published")
 
 
 def test_layouts_are_told_with_what_was_compared_of_each_table() -> None:
     checks = {name: TableCheck(rows_compared=5, rows=9) for name in ("stated", "recorded")}
     padding = PaddingCheck(rows=3)
-    told = with_layouts(checks, {"stated": StatedLayout("accepted", padding)})
+    complete_checks = with_layouts(checks, {"stated": StatedLayout("accepted", padding)})
     update = {"stated_layout": "accepted", "padding": padding, "trained_ids": None}
-    assert told == {
+    assert complete_checks == {
         "stated": checks["stated"].model_copy(update=update),
         "recorded": checks["recorded"],
     }
@@ -239,13 +237,13 @@ def test_check_padding_of_cores_is_read_at_both_ends_of_some(tmp_path: Path) -> 
     core_rows = 200
     rows = 3 * cores + 21  # 21 cores hold 4 rows, the others 3
     layout = SparseCore(cores, core_rows, 0, 0)
-    at = stored_rows(layout, np.arange(rows))
+    positions = stored_rows(layout, np.arange(rows))
     stored = np.zeros((cores * core_rows, 2), np.float32)
-    stored[at] = np.random.default_rng(3).standard_normal((rows, 2))
+    stored[positions] = np.random.default_rng(3).standard_normal((rows, 2))
     stated = StatedTable(key="stack", kind="sparse_core", rows=rows, dim=2, cores=cores)
-    found = checked(tmp_path, {"stack": stored}, {"t": stated})
-    looked_at = {int(each) for each in np.linspace(0, 39, 16)} | {20, 21}
-    assert found == {"t": PaddingCheck(rows=64 * len(looked_at))}
+    check = checked(tmp_path, {"stack": stored}, {"t": stated})
+    looked_at = {int(core) for core in np.linspace(0, 39, 16)} | {20, 21}
+    assert check == {"t": PaddingCheck(rows=64 * len(looked_at))}
 
     for lane, offset in ((20, 4), (21, 3), (39, core_rows - 1), (0, 4 + 31)):
         trained = stored.copy()
@@ -274,10 +272,10 @@ def test_check_padding_rows_of_nothing_but_nan_at_the_end_of_a_table_are_contrad
 ) -> None:
     variables, layouts = stack_of("zeros", [201], accumulator=True)
     layout = SparseCore(CORES, len(variables["stack"]) // CORES, 0, 0)
-    (at,) = stored_rows(layout, np.array([row]))
-    variables["stack"][at, :7] = np.nan
+    (position,) = stored_rows(layout, np.array([row]))
+    variables["stack"][position, :7] = np.nan
     checked(tmp_path, variables, layouts)
-    variables["stack"][at] = np.nan
+    variables["stack"][position] = np.nan
     with pytest.raises(NotConvertible, match="rows before them hold nothing but NaN, as padding"):
         checked(tmp_path, variables, layouts)
 

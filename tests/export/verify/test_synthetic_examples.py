@@ -54,7 +54,7 @@ def sizes(column: Column) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "ids", "known"),
+    ("dtype", "ids", "known_ids"),
     [
         ("int64", None, set(range(ROWS))),
         ("string", vocabulary_ids("names"), {"ann", "bob", "cid", "dot"}),
@@ -65,11 +65,11 @@ def sizes(column: Column) -> list[int]:
     ],
 )
 def test_made_ids_are_all_known_and_all_that_are_known(
-    dtype: str, ids: Any, known: set[Any]
+    dtype: str, ids: Any, known_ids: set[Any]
 ) -> None:
     column, _ = made(embedded("f", "t", ids_dtype=dtype), ids)
     assert column.offsets is None
-    assert set(column.values.tolist()) == known
+    assert set(column.values.tolist()) == known_ids
 
 
 def test_made_ids_of_a_hash_are_integers_or_their_texts() -> None:
@@ -181,7 +181,7 @@ def test_made_integers_fall_into_every_bucket() -> None:
 
 
 @pytest.mark.parametrize(
-    ("computed", "known"),
+    ("computed", "known_ids"),
     [
         (computed_ids(("Mul", 3)), {0, 1, 2, 3}),
         (computed_ids(("AddV2", 4)), set(range(-4, 6))),
@@ -192,10 +192,10 @@ def test_made_integers_fall_into_every_bucket() -> None:
 )
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_made_ids_of_which_no_row_is_computed_are_replaced_by_others(
-    computed: manifest.GraphIds, known: set[int], dtype: str
+    computed: manifest.GraphIds, known_ids: set[int], dtype: str
 ) -> None:
     column, _ = made(embedded("f", "t", ids=computed, ids_dtype=dtype), computed)
-    assert set(column.values.tolist()) <= known
+    assert set(column.values.tolist()) <= known_ids
     assert column.values.size == COUNT
     assert len(set(column.values.tolist())) >= 2
 
@@ -240,8 +240,8 @@ def test_made_integers_that_are_cast_to_other_integers_are_rows() -> None:
 
 def columns_of(*specs: FeatureSpec | DenseSpec) -> dict[str, Column]:
     """Makes examples of features that may read one input."""
-    model = ModelSpec(tables=TABLES, features={each.name: each for each in specs}, towers={})
-    pages = {each.name: each.entry for each in specs}
+    model = ModelSpec(tables=TABLES, features={spec.name: spec for spec in specs}, towers={})
+    pages = {spec.name: spec.entry for spec in specs}
     return dict(make_examples(model, pages, KEYS, COUNT).columns)
 
 
@@ -292,10 +292,10 @@ def test_made_ids_of_a_cross_are_one_of_each_input() -> None:
     keys = (manifest.CrossKey(dtype="int64"), manifest.CrossKey(dtype="string"))
     rule = manifest.CrossedIds(buckets=ROWS, keys=keys)
     cross = embedded("f", "t", ids=rule, inputs=("x", "y"), kind="bag", combiner="sum")
-    found = columns_of(cross)
-    assert sizes(found["x"]) == sizes(found["y"]) == [1] * COUNT
-    assert 1 << 29 < found["x"].values.max() < 1 << 31
-    assert all(isinstance(text, str) and text.isdigit() for text in found["y"].values)
+    columns = columns_of(cross)
+    assert sizes(columns["x"]) == sizes(columns["y"]) == [1] * COUNT
+    assert 1 << 29 < columns["x"].values.max() < 1 << 31
+    assert all(isinstance(text, str) and text.isdigit() for text in columns["y"].values)
 
 
 def test_made_values_of_several_inputs_lead_to_rows() -> None:
@@ -307,11 +307,11 @@ def test_made_values_of_several_inputs_lead_to_rows() -> None:
     builder.compute("AddV2", twice, position)
     keys = (manifest.CrossKey(dtype="int64"), manifest.CrossKey(dtype="int64"))
     rule = manifest.JoinedIds(keys=keys, ids=builder.graph())
-    found = columns_of(embedded("f", "t", ids=rule, inputs=("x", "y")), embedded("y", "t"))
-    assert set(found["x"].values.tolist()) == {-7, 5, 9}
-    positions = np.searchsorted([-7, 5, 9], found["x"].values)
-    assert (positions + 2 * found["y"].values).max() < ROWS
-    assert found["y"].values.max() > 1
+    columns = columns_of(embedded("f", "t", ids=rule, inputs=("x", "y")), embedded("y", "t"))
+    assert set(columns["x"].values.tolist()) == {-7, 5, 9}
+    positions = np.searchsorted([-7, 5, 9], columns["x"].values)
+    assert (positions + 2 * columns["y"].values).max() < ROWS
+    assert columns["y"].values.max() > 1
 
 
 def test_made_numbers_are_around_zero_and_positive_without_signs() -> None:
@@ -393,8 +393,8 @@ def test_some_made_ids_are_in_no_table_where_the_feature_takes_them(
 ) -> None:
     model = ModelSpec(tables=TABLES, features={"f": spec}, towers={})
     page = spec.entry.model_copy(update=entry)
-    known = make_examples(model, {"f": page}, KEYS, COUNT).columns["f"]
+    column = make_examples(model, {"f": page}, KEYS, COUNT).columns["f"]
     mixed = make_examples(model, {"f": page}, KEYS, COUNT, unknown_ids=True).columns["f"]
-    differs = known.values != mixed.values
+    differs = column.values != mixed.values
     assert set(mixed.values[differs].tolist()) == unknown
-    assert differs.sum() <= known.values.size / 7 + 1
+    assert differs.sum() <= column.values.size / 7 + 1

@@ -1,5 +1,5 @@
-"""What converted tables do to towers and indexes: measured, told, and rejected where the recipe
-allows less.
+"""The effects of converted tables on towers and indexes: measured, reported, and rejected where the
+recipe allows less.
 """
 
 from __future__ import annotations
@@ -34,23 +34,27 @@ def test_run_with_converted_tables_reports_their_errors(converting: Recipe, tmp_
     page = changed(page, "tables.users.unavailable", "unknown")
     bundle = export(write_project(tmp_path, page)).directory
     assert isinstance(bundle, Path)
-    found = read_manifest(bundle)
-    check_files(bundle, found, tables="full")
-    assert {name: table.dtype for name, table in found.tables.items()}["movies"] == "int8"
-    assert {name for name, table in found.tables.items() if table.unavailable == "unknown"} == {
+    published = read_manifest(bundle)
+    check_files(bundle, published, tables="full")
+    assert {name: table.dtype for name, table in published.tables.items()}["movies"] == "int8"
+    assert {name for name, table in published.tables.items() if table.unavailable == "unknown"} == {
         "users"
     }
-    errors = {name: table.error for name, table in found.tables.items() if table.error is not None}
+    errors = {
+        name: table.error for name, table in published.tables.items() if table.error is not None
+    }
     assert sorted(errors) == ["movies", "users"]
     assert all(
         0 < error.rms < error.max_abs and error.cosine_min > 0.99 for error in errors.values()
     )
-    assert set(found.verification.table_effect) == set(page["towers"])
-    for name, tower in found.towers.items():
+    assert set(published.verification.table_effect) == set(page["towers"])
+    for name, tower in published.towers.items():
         saved = next(form for form in tower.forms if form.kind == "saved_model")
-        assert found.verification.table_effect[name] == pytest.approx(saved.max_abs_error, abs=2e-5)
+        assert published.verification.table_effect[name] == pytest.approx(
+            saved.max_abs_error, abs=2e-5
+        )
         assert 1e-4 < max(saved.max_abs_error.values()) < 0.5
-    for index in found.indexes.values():
+    for index in published.indexes.values():
         assert index.recall_of_tables is not None
         assert 0.5 < index.recall_of_tables.value <= 1
         assert index.recall_of_tables.queries == index.recall.queries
@@ -81,7 +85,7 @@ def test_recall_of_tables_counts_what_converted_users_find_of_what_trained_users
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "told"),
+    ("changes", "code", "expected_text"),
     [
         (
             {},
@@ -109,11 +113,11 @@ def test_run_whose_limits_do_not_fit_its_converted_tables_publishes_nothing(
     tmp_path: Path,
     changes: dict[str, Any],
     code: int,
-    told: list[str],
+    expected_text: list[str],
 ) -> None:
     for key, value in changes.items():
         converting = changed(converting, key, value)
-    rejected(command, write_project(tmp_path, converting), code, *told)
+    rejected(command, write_project(tmp_path, converting), code, *expected_text)
 
 
 def table(name: str, error: TableError | None = None) -> Table:
@@ -124,18 +128,18 @@ def table(name: str, error: TableError | None = None) -> Table:
 
 
 def test_trained_rows_are_those_of_the_checkpoint_for_any_rows_that_are_asked_for() -> None:
-    asked: list[tuple[str, list[int]]] = []
+    reads: list[tuple[str, list[int]]] = []
 
     def read_rows(name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        asked.append((name, rows.tolist()))
-        found: NDArray[Any] = rows[:, np.newaxis] + np.array([[10, 20, 99]])
-        return found  # the last column is padding
+        reads.append((name, rows.tolist()))
+        vectors: NDArray[Any] = rows[:, np.newaxis] + np.array([[10, 20, 99]])
+        return vectors  # the last column is padding
 
     reader = TrainedRows("users", table("users"), read_rows)
     rows = np.array([3, -1, 0, 3])
     expected = [[13, 23], [0, 0], [10, 20], [13, 23]]
     assert reader.take(rows).tolist() == expected
-    assert asked == [("users", [0, 3])]
+    assert reads == [("users", [0, 3])]
     out = np.full((4, 2), 7, np.float32)
     assert reader.take(rows, out) is out
     assert out.tolist() == expected

@@ -61,7 +61,7 @@ def pair(tmp_path: Path) -> Pair:
 
 
 def in_chunks(pair: Pair, rows: int) -> Pair:
-    """The same table, of a checkpoint in chunks of so many rows."""
+    """The same table, of a checkpoint in chunks of `rows` rows."""
     path = pair.root / "t.weights.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("t", data=VALUES, chunks=(rows, DIM), compression="lzf")
@@ -74,9 +74,9 @@ def check(pair: Pair, rows: int | None = 4096, **changed: Any) -> Any:
     )["t"]
 
 
-def alter(path: Path, at: int) -> None:
+def alter(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[offset] ^= 1
     path.write_bytes(data)
 
 
@@ -94,9 +94,9 @@ def test_verify_tables_of_an_array_names_the_library_that_decoded_it(
     pair: Pair, rows: int | None, chunk_rows: int
 ) -> None:
     assert check(pair, rows).decoder is None
-    found = check(in_chunks(pair, chunk_rows), rows)
-    assert found.rows_compared == (rows or ROWS)
-    assert found.decoder == f"h5py {h5py.__version__}"
+    table_check = check(in_chunks(pair, chunk_rows), rows)
+    assert table_check.rows_compared == (rows or ROWS)
+    assert table_check.decoder == f"h5py {h5py.__version__}"
 
 
 @pytest.mark.parametrize(("chunk_rows", "first"), [(None, 100), (1, 2500), (700, 2500)])
@@ -131,8 +131,8 @@ def test_verify_tables_row_that_an_array_has_elsewhere_is_found(
 def test_verify_tables_in_full_or_at_the_ends_of_segments_and_slices_finds_any_flipped_bit(
     pair: Pair, row: int, rows: int | None
 ) -> None:
-    file, at = ("s0", 12 * row) if row < 3000 else ("s1", 7 + 12 * (row - 3000))
-    alter(pair.root / file, at + 9)
+    file, offset = ("s0", 12 * row) if row < 3000 else ("s1", 7 + 12 * (row - 3000))
+    alter(pair.root / file, offset + 9)
     with pytest.raises(
         VerificationFailed, match=f"'t': row {row} differs from the checkpoint, first in column 2"
     ):
@@ -278,7 +278,7 @@ class Noting(TableReader):
 def resident_kib(file: Path) -> int:
     """Returns how much of a file's maps is in the memory of this process."""
     maps = Path("/proc/self/smaps").read_text().split(f" {file}\n")[1:]
-    return sum(int(each.split("Rss:")[1].split()[0]) for each in maps)
+    return sum(int(mapping.split("Rss:")[1].split()[0]) for mapping in maps)
 
 
 def noted(
@@ -326,8 +326,8 @@ def test_verify_tables_elsewhere_reads_groups_of_neighbors(
         assert len(block) <= 1024
         runs = np.split(np.array(block), np.flatnonzero(np.diff(block) != 1) + 1)
         assert all(len(run) >= 16 or run[-1] == ROWS - 1 for run in runs)
-    found = sum(len(block) for block in reader.blocks)
-    assert groups * 8 < found <= groups * 16 or groups == 1
+    compared_rows = sum(len(block) for block in reader.blocks)
+    assert groups * 8 < compared_rows <= groups * 16 or groups == 1
     assert len(reader.blocks) >= max(1, groups // 64)
 
 
@@ -344,12 +344,12 @@ def test_verify_tables_samples_as_many_different_rows_as_it_is_told(
     monkeypatch.setattr(table_rows, "TableReader", opened)
     assert check(pair, rows).rows_compared == rows
     (reader,) = readers
-    found = reader.rows_read
-    assert len(set(found)) == rows
+    compared_rows = reader.rows_read
+    assert len(set(compared_rows)) == rows
     assert max(len(block) for block in reader.blocks) <= 128
     edges = {0, 1233, 1234, 2999, 3000, ROWS - 1}
-    assert len(edges & set(found)) == len(edges) or rows // 2 < len(edges)
-    widest = max(np.diff(sorted({0, ROWS - 1, *found})))
+    assert len(edges & set(compared_rows)) == len(edges) or rows // 2 < len(edges)
+    widest = max(np.diff(sorted({0, ROWS - 1, *compared_rows})))
     assert widest <= 2 * math.ceil(ROWS / max(1, rows - len(edges))) or rows < 4
     # Edges are read with the chunks that were just read, so no block lies far before another.
     firsts = [min(block) for block in reader.blocks]
@@ -381,16 +381,16 @@ def test_read_rows_gives_rows_in_the_order_in_which_they_are_named(
     checkpoint = pair.checkpoint
     if chunk_rows is not None:
         checkpoint = in_chunks(pair, chunk_rows).checkpoint
-    found = read_rows(checkpoint, pair.table.source, np.array(rows, np.int64))
-    np.testing.assert_array_equal(found, VALUES[rows])
-    assert found.dtype == np.float32
+    vectors = read_rows(checkpoint, pair.table.source, np.array(rows, np.int64))
+    np.testing.assert_array_equal(vectors, VALUES[rows])
+    assert vectors.dtype == np.float32
 
 
 def test_read_rows_of_partitions_finds_each_in_its_lane(pair: Pair) -> None:
     source = TableSource(layout="mod", key="t", starts=(0, 2500))
     rows = np.array([3, 0, 4999, 2])
-    found = read_rows(pair.checkpoint, source, rows)
-    np.testing.assert_array_equal(found, VALUES[[2501, 0, 4999, 1]])
+    vectors = read_rows(pair.checkpoint, source, rows)
+    np.testing.assert_array_equal(vectors, VALUES[[2501, 0, 4999, 1]])
 
 
 def test_verify_tables_of_a_variable_of_another_shape_says_what_both_are(tmp_path: Path) -> None:

@@ -105,11 +105,11 @@ def test_ids_are_taken_from_the_examples_of_the_recipe(tmp_path: Path) -> None:
 def test_rows_of_a_table_and_ids_of_its_feature_are_taken_together(tmp_path: Path) -> None:
     write(tmp_path, "a.csv", "id,count\n1,4\n2,5\n")
     write(tmp_path, "b.csv", "id,count\n2,1\n3,2\n")
-    both = trained(tmp_path, {"user": "a.csv", "users": "b.csv"})["users"]
-    assert both.rows.tolist() == [1, 2, 3]
-    assert both.counts is not None
-    assert both.counts.tolist() == [4, 6, 2]
-    assert both.source == "a.csv, b.csv"
+    joined_rows = trained(tmp_path, {"user": "a.csv", "users": "b.csv"})["users"]
+    assert joined_rows.rows.tolist() == [1, 2, 3]
+    assert joined_rows.counts is not None
+    assert joined_rows.counts.tolist() == [4, 6, 2]
+    assert joined_rows.source == "a.csv, b.csv"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What no check could tell of a bundle is named, and nothing else."""
+"""Facts that no check of a bundle could verify are named, and nothing else."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.tracing import trace_towers
-from export.towers.compiled import why_not_compiled
+from export.towers.compiled import reason_not_compiled
 from export.towers.prepared_towers import arrange_towers
 from export.verify.examples import Examples
 from tests.export.parity_checks import check_parity, check_self_contained
@@ -304,7 +304,7 @@ def test_tower_with_a_table_that_no_rule_describes_names_the_line_and_a_remedy()
     job = tower_recipe("attention_over_lookups.py:build_numbers", {"item": IDS})
     traced = trace_towers(job, MODELS)
 
-    reason = why_not_compiled(traced.towers[0])
+    reason = reason_not_compiled(traced.towers[0])
 
     assert "LookupTableFindV2 (attention_over_lookups.py:" in reason
     assert "pass the result to the model as an input" in reason
