@@ -26,7 +26,7 @@ from service.admin.service import Service, Status, is_followed
 from service.change_routes import raise_query_problem
 from service.changes.follower import Changes
 from service.codec.failures import details_value, failure_of, log_failure
-from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
+from service.codec.metadata import REQUEST_ID, TRACE_PARENT, media_type_of, request_id_of
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.loopback import on_loopback
@@ -197,7 +197,7 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
 
     # A page may send forms and plain text across origins without being permitted to. JSON needs a
     # preflight request, which the admin API does not accept.
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = media_type_of(request.headers.get("content-type", ""))
     if request.method == "POST" and content_type != _JSON:
         raise errors.InvalidArgument.of_field("content-type", repr(content_type[:80]), _JSON)
     return principal

@@ -32,12 +32,13 @@ def report(
     problems = {worker.pid: worker.problems for worker in workers}
     # The worker that responds may not have reported to the coordinator yet.
     problems.setdefault(os.getpid(), tuple(latest_problems()))
+    simd_extensions = np.show_config(mode="dicts").get("SIMD Extensions", {})
     packages = sorted(metadata.distributions(), key=lambda package: package.name)
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu": {"cores": usable_cores(), **np.show_config(mode="dicts").get("SIMD Extensions", {})},
+        "cpu": {"cores": usable_cores(), **simd_extensions},
         "row_reads": native.MISSING or "compiled",
         "packages": {package.name: package.version for package in packages},
         "settings": settings.model_dump(mode="json"),

@@ -212,7 +212,8 @@ class Service:
 
         # Workers switch together, but not in one instant: during a switch, the worker that is ahead
         # says which version is current.
-        states = max((worker.models.get(model, ()) for worker in workers), key=_current, default=())
+        reports = [worker.models.get(model, ()) for worker in workers]
+        states = max(reports, key=_current, default=())
         previous = next((state.version for state in states if state.state == "kept"), None)
         return ModelFacts(
             existing=frozenset(existing),

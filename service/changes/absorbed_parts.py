@@ -57,7 +57,8 @@ class AbsorbedParts:
             expires_s = [self.expiry_s.get(key) for key in ids]
             columns[EXPIRES] = pa.array(expires_s, pa.float64())
             for name, sent_ids in self.sent_ids.items():
-                columns[sent_column(name)] = pa.array([key in sent_ids for key in ids], pa.bool_())
+                was_sent = [key in sent_ids for key in ids]
+                columns[sent_column(name)] = pa.array(was_sent, pa.bool_())
 
             changed = positions - self.store.base_size
             vectors = {name: vectors_at(parts, changed) for name, parts in self.vectors.items()}

@@ -73,7 +73,8 @@ class RowFiles:
         if file is None or file.inode != inode:
             file = RowFile(path)
             header = file.header
-            if (header.table, header.dtype, header.dim) != (name, table.dtype, table.dim):
+            expected = (name, table.dtype, table.dim)
+            if (header.table, header.dtype, header.dim) != expected:
                 raise FormatError(f"file {path.name!r} does not have rows of table {name!r}")
             self._opened[path] = file
         return file

@@ -148,7 +148,9 @@ def _loaded(
     """
     manifest = segment.manifest
     directory = segment.directory
-    if set(manifest.indexes) != set(indexes) or set(manifest.filters) != set(base.filters):
+    has_indexes = set(manifest.indexes) == set(indexes)
+    has_filters = set(manifest.filters) == set(base.filters)
+    if not has_indexes or not has_filters:
         raise FormatError(f"segment {directory.name!r} has other indexes than the version")
     entry = segment.corpus(base.entry)
     store = CandidateStore(files.locate(directory, CANDIDATES), entry)

@@ -226,8 +226,10 @@ class ChangedCorpus:
             was_sent = arrays[sent_column(name)].to_numpy(zero_copy_only=False)
             sent_ids.update(ids[was_sent].tolist())
         expires_s = arrays[EXPIRES].to_numpy(zero_copy_only=False)
-        expiring = ~np.isnan(expires_s)
-        for key, time_s in zip(ids[expiring].tolist(), expires_s[expiring].tolist(), strict=True):
+        is_expiring = ~np.isnan(expires_s)
+        expiring_ids = ids[is_expiring].tolist()
+        times_s = expires_s[is_expiring].tolist()
+        for key, time_s in zip(expiring_ids, times_s, strict=True):
             self._set_expiry(key, time_s)
 
     def parts(self, first_segment: int) -> AbsorbedParts:

@@ -124,5 +124,6 @@ _PROTOBUF: dict[str, tuple[type[Any], Any, Any]] = {
     "lookup": (pb.LookupRequest, protobuf.read_lookup, protobuf.looked_up_message),
 }
 OPERATIONS: dict[str, Operation] = {
-    name: Operation(name, name.capitalize(), *(_PROTOBUF[name] + _JSON[name])) for name in _JSON
+    name: Operation(name, name.capitalize(), *_PROTOBUF[name], *_JSON[name]) for name in _JSON
 }
+"""The calls by name. The methods of the gRPC service have the same names, with a capital."""

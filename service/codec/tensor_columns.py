@@ -112,7 +112,8 @@ class ColumnReader:
         """
         # Clients of protocols that batch rows repeat it for each of them.
         array = self._take(K)
-        if array.dtype.kind not in "iu" or not array.size or (array != array.flat[0]).any():
+        is_integer = array.dtype.kind in "iu" and array.size > 0
+        if not is_integer or (array != array.flat[0]).any():
             raise input_error(K, _described(array), "one integer, or the same for each row,")
         k = int(array.flat[0])
         if k < 1:
@@ -268,7 +269,8 @@ def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
     if dtype in ("string", EITHER) and kind in "OSU":
         return _texts(values, name)
     if dtype in ("int32", "int64", EITHER) and kind in "iu":
-        if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+        # All other integers fit.
+        if values.dtype == np.uint64 and values.max() > np.iinfo(np.int64).max:
             largest = values.max()
             raise InvalidArgument(
                 f"input {name!r} holds {largest}, which does not fit int64",

@@ -177,6 +177,11 @@ def _frames(
     )
 
 
+def _follows(span: Span, source: tuple[int, ...], first: int) -> bool:
+    """Returns whether a column of a source is the next one behind those of a span."""
+    return source == span.source and first == span.first + span.ends[-1]
+
+
 def _input(
     examples: Mapping[str, Example],
     entry: TowerInput,
@@ -204,8 +209,9 @@ def _input(
         span = Span(start, stop, (name,), (stop - start,), source, first)
 
         # Neighbors here that are neighbors in their source too are one copy.
-        if spans and (source, first) == (spans[-1].source, spans[-1].first + spans[-1].ends[-1]):
-            before = spans.pop()
+        before = spans[-1] if spans else None
+        if before is not None and _follows(before, source, first):
+            spans.pop()
             names = (*before.names, name)
             ends = (*before.ends, stop - before.start)
             span = Span(before.start, stop, names, ends, source, before.first)
@@ -218,6 +224,7 @@ def _input(
             shape = examples[entry.sources[0]].shape
 
     written = tuple(span for span in spans if (span.source, span.first) == (here, span.start))
+    # The source of a frame has one number.
     repeated = tuple(span for span in spans if len(span.source) == 1)
     shared = tuple(span for span in spans if span not in written + repeated)
     return Input(entry.name, dtype, shape, stop, "", written, repeated, shared)

@@ -421,6 +421,7 @@ def forecast_bytes(
 
     # The index's vectors are mapped: their file does not lie under its directory.
     total += sum(2 * bytes_under(index.directory) for index in manifest.indexes.values())
-    keyed = (manifest.corpora, manifest.contexts, manifest.vocabularies, manifest.lists)
-    total += sum(4 * sizes.get(entry.file, 0) for entries in keyed for entry in entries.values())
+    for entries in (manifest.corpora, manifest.contexts, manifest.vocabularies, manifest.lists):
+        for entry in entries.values():
+            total += 4 * sizes.get(entry.file, 0)
     return total + tensorflow_bytes

@@ -431,7 +431,9 @@ class Poller:
         for name, state in previous_versions:
             about = fields(model=name, version=state.version, to_load=model)
             log.warning("previous_dropped", extra=about)
-            self._manager.arrange(name, replace(self._manager.arranged(name)[1], previous=None))
+            _, arranged = self._manager.arranged(name)
+            self._manager.arrange(name, replace(arranged, previous=None))
+        # Their memory is free once they are closed.
         self._manager.wait_closed()
         return self._loader.load(model, version)
 

@@ -613,8 +613,9 @@ class ServedIndex:
         counted from its first one.
         """
         ends = self.part_ends
-        parts = np.split(positions, positions.searchsorted(ends))
-        return [parts[0], *(part - end for part, end in zip(parts[1:-1], ends, strict=False))]
+        in_bundle, *changed, _ = np.split(positions, positions.searchsorted(ends))
+        # Each part begins where the one before it ends; nothing lies behind the last one.
+        return [in_bundle, *map(np.subtract, changed, ends)]
 
     @property
     def denied(self) -> DeniedParts:
