@@ -209,9 +209,8 @@ def _input(
         span = Span(start, stop, (name,), (stop - start,), source, first)
 
         # Neighbors here that are neighbors in their source too are one copy.
-        before = spans[-1] if spans else None
-        if before is not None and _follows(before, source, first):
-            spans.pop()
+        if spans and _follows(spans[-1], source, first):
+            before = spans.pop()
             names = (*before.names, name)
             ends = (*before.ends, stop - before.start)
             span = Span(before.start, stop, names, ends, source, before.first)
