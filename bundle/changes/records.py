@@ -46,7 +46,7 @@ from bundle.storage import arrow
 
 Kind = Literal["rows", "candidates", "contexts"]
 Action = Literal["upsert", "delete", "attributes"]
-"""What clients request."""
+"""The actions that clients request."""
 
 ID = "id"
 VECTOR = "vector"
@@ -56,16 +56,17 @@ _PREFIX = struct.Struct("<dQII")
 _LENGTHS = struct.Struct("<II")
 """The end of the prefix."""
 _ALIGNMENT = 8
+"""The alignment of messages of Arrow IPC, in bytes."""
 _END_OF_STREAM = struct.pack("<iI", -1, 0)
-"""Ends a stream of Arrow IPC."""
+"""The end of a stream of Arrow IPC."""
 
 
 class SegmentName(StrictModel):
     """Names a segment.
 
     Attributes:
-      name: Of its directory.
-      checksum: Of its manifest.
+      name: The name of its directory.
+      checksum: The checksum of its manifest.
     """
 
     name: Name
@@ -76,10 +77,10 @@ class Absorption(StrictModel):
     """Says which segments hold changed candidates of a corpus from a record of the log on.
 
     Attributes:
-      fingerprint: Of the version, the crc32c of its manifest: its tower gave the vectors.
-      sequence: Of the last change that the segments contain.
-      segments: In the order of their positions. All but the last were named before, or the last
-        one, too, if none was added.
+      fingerprint: The crc32c of the manifest of the version whose tower computed the vectors.
+      sequence: The sequence of the last change that the segments contain.
+      segments: The segments, in the order of their positions. All but the last were named before,
+        or the last one, too, if none was added.
     """
 
     fingerprint: Crc32c
@@ -91,15 +92,15 @@ class Head(StrictModel):
     """What a change is, beside its columns.
 
     Attributes:
-      kind: What is changed.
-      action: What is done to it.
+      kind: The kind of data that is changed.
+      action: The action on the data.
       target: The name of the table, the corpus or the context store.
       version: The version of the model for which the change was checked, and whose vectors it has.
-      feature: Of rows: the feature by whose rule ids become rows; "": the ids are rows.
+      feature: For rows: the feature by whose rule ids become rows; "": the ids are rows.
       embedded: The indexes whose vectors the version's candidate tower has computed; those of other
         indexes were sent.
       stream: The name of the stream that the change was read from; "": none.
-      absorption: Of an absorption alone.
+      absorption: The segments; None: it is no absorption.
     """
 
     kind: Kind
@@ -117,9 +118,9 @@ class Change:
     """One change: all of it is applied, or nothing.
 
     Attributes:
-      head: What it is.
-      columns: A `pyarrow.RecordBatch`.
-      time_s: When it was accepted, in Unix seconds.
+      head: The description of the change.
+      columns: The ids and values, a `pyarrow.RecordBatch`.
+      time_s: The time when it was accepted, in Unix seconds.
       offset: The position in its stream, behind which reading goes on.
     """
 
@@ -130,7 +131,7 @@ class Change:
 
     @property
     def size(self) -> int:
-        """How many rows, candidates or contexts are changed."""
+        """The number of rows, candidates or contexts that are changed."""
         return int(self.columns.num_rows)
 
     @property
@@ -209,6 +210,7 @@ def vector_array(vectors: NDArray[np.float32]) -> Any:
 def encode(change: Change) -> bytes:
     """Returns the bytes of a change, for the log."""
     head = change.head.model_dump_json(exclude_defaults=True).encode()
+    # JSON may end with spaces, which keep the columns aligned for Arrow.
     head += b" " * (-len(head) % _ALIGNMENT)
     schema: bytes = change.columns.schema.serialize().to_pybytes()
     prefix = _PREFIX.pack(change.time_s, change.offset, len(head), len(schema))
@@ -240,16 +242,16 @@ class Run:
     """Changes that follow each other in a log, and differ in ids and values alone.
 
     Attributes:
-      head: That of each of them.
-      sequences: That of each, ascending.
+      head: The head of each change.
+      sequences: The sequences of the changes, ascending.
     """
 
     def __init__(self, alike: _Alike, first: int, records: Sequence[tuple[int, bytes]]) -> None:
         """Takes some of the changes that are alike.
 
         Args:
-          alike: All of these that are decoded together.
-          first: Which of them is the first one of the run.
+          alike: All such changes, which are decoded together.
+          first: The position of the run's first change among them.
           records: The sequences and the payloads of the run.
         """
         self.head = alike.head
@@ -310,6 +312,7 @@ class Run:
         sizes = np.array([batch.num_rows for batch in batches])
         if not sizes.any():
             return Change(self.head, batches[0], offset=self.offset)
+        # A later row of an id replaces an earlier one.
         keys = pa.concat_arrays([batch.column(ID) for batch in batches]).to_pylist()
         row_by_key = {key: row for row, key in enumerate(keys)}
         rows = np.sort(np.fromiter(row_by_key.values(), np.int64, len(row_by_key)))
@@ -319,6 +322,7 @@ class Run:
         read_batches, number_of_row = np.unique(batch_of_row, return_inverse=True)
         columns = _one_batch([batches[number] for number in read_batches])
         if rows.size < columns.num_rows:
+            # Rows were numbered over all batches; without those not read, they move forward.
             read_sizes = sizes[read_batches]
             first_rows = (np.cumsum(sizes) - sizes)[read_batches]
             first_read_rows = np.cumsum(read_sizes) - read_sizes
@@ -349,8 +353,8 @@ class Run:
 
 
 def decode_runs(records: Sequence[tuple[int, bytes]]) -> list[Run]:
-    """Returns what records of a log hold, in their order. Columns are decoded when they are needed
-    first.
+    """Returns the changes of records of a log, in their order. Columns are decoded when they are
+    first needed.
 
     Args:
       records: The sequence and the payload of each.
@@ -358,6 +362,7 @@ def decode_runs(records: Sequence[tuple[int, bytes]]) -> list[Run]:
     Raises:
       FormatError: The payload of a record is no change of this format.
     """
+    # Changes of one kind alternate with others in a log, but share one reader.
     by_description: dict[bytes, _Alike] = {}
     runs = []
     for description, group in groupby(records, lambda record: _description(record[1])):
@@ -374,15 +379,15 @@ class _Alike:
     """Changes that differ in ids and values alone, though others may lie between them.
 
     Attributes:
-      head: That of each of them.
-      payloads: Their bytes.
+      head: The head of each change.
+      payloads: The bytes of the changes.
     """
 
     def __init__(self, description: bytes) -> None:
-        """Reads what they are.
+        """Reads the head.
 
         Args:
-          description: What their payloads share, as `_description` returns it.
+          description: The bytes that their payloads share, as `_description` returns them.
 
         Raises:
           FormatError: It does not describe changes of this format.
@@ -420,6 +425,7 @@ class _Alike:
         return batches
 
 
+# Changes repeat a few heads, so that each is validated once.
 @lru_cache(1024)
 def _head(content: bytes) -> Head:
     return Head.model_validate_json(content)

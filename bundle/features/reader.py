@@ -78,7 +78,7 @@ set grows with each table that changes for the first time, and the smaller ones 
 
 
 class _Bound(NamedTuple):
-    """What looks the same features up, request after request.
+    """The lookups of the same features, request after request.
 
     Attributes:
       batch: The features that have ids.
@@ -130,7 +130,7 @@ class _RowCaches(NamedTuple):
 
 
 class _Batches(NamedTuple):
-    """What looks features up in readers in which the same tables have new keys.
+    """The lookups of readers in which the same tables have new keys.
 
     Attributes:
       small: Where the rows of small tables are read, by table.
@@ -147,7 +147,7 @@ class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
 
     _changes: Changes | None = None
-    """What is changed in the tables; None: nothing is."""
+    """The changes in the tables; None: there are none."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class FeatureReader:
         self._row_caches_by_changed: dict[frozenset[object], _RowCaches] = {
             frozenset(): self._row_caches
         }
-        """By the tables that are changed."""
+        """Caches of compiled readers and defaults, by the tables that are changed."""
         self._merged: dict[SideBySide, MergedRows] = {}
         """The changed rows of small tables, as they were last merged."""
         self._defaults: dict[str, NDArray[Any] | None] = {}
@@ -223,7 +223,7 @@ class FeatureReader:
         self._small = small_tables(self.tables.values())
         self._batches = _Batches(self._small, {}, {})
         self._batches_by_grown: dict[frozenset[object], _Batches] = {frozenset(): self._batches}
-        """By the tables that have new keys."""
+        """Batches, by the tables that have new keys."""
         self._check_pads()
 
     def _check_pads(self) -> None:

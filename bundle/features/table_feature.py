@@ -125,7 +125,7 @@ class TableFeature:
 
     @property
     def combiner(self) -> Combiner:
-        """How the vectors of a bag are combined; `sum` for other kinds."""
+        """The combiner of the vectors of a bag; `sum` for other kinds."""
         return self.entry.combiner or "sum"
 
     def is_sent(self, columns: Mapping[str, Column]) -> bool:

@@ -52,7 +52,7 @@ class EmbeddedFeature(StrictModel):
     ids: IdRule = IdentityIds()
     unknown: Unknown = Unknown()
     combiner: Literal["sum", "mean", "sqrtn"] | None = None
-    """How the vectors of a bag are combined; null for other kinds."""
+    """The combiner of the vectors of a bag; null for other kinds."""
     encoding: Literal["sparse", "ragged"] = "sparse"
     """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its
     ragged none.
@@ -105,7 +105,7 @@ class EmbeddedFeature(StrictModel):
 
     @property
     def stands_for(self) -> str:
-        """What it reads instead of a table, in words; "" where it reads one."""
+        """The numbers that it reads instead of a table, in words; "" where it reads one."""
         if self.indicator is None:
             return ""
         if self.ordinal:

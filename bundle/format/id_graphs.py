@@ -18,7 +18,7 @@ CONSTANT_MAX = 1 << 16
 """Values of one constant, such as the rows that a gather maps ids to."""
 
 InputDtype = Literal["int32", "int64", "float32", "string", "int64_or_string"]
-"""What callers send. int64_or_string: operations read the text of an integer."""
+"""The types that callers send. int64_or_string: operations read the text of an integer."""
 ConstantDtype = Literal[
     "bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64", "string"
 ]
@@ -31,7 +31,7 @@ class InputNode(StrictModel):
     op: Literal["Input"] = "Input"
     dtype: InputDtype
     input: Count = 0
-    """Of several inputs, which one: its position among those of the feature."""
+    """The position of the input among the inputs of the feature."""
 
 
 class ConstantNode(StrictModel):
@@ -118,9 +118,9 @@ class GraphIds(StrictModel):
 
     kind: Literal["graph"] = "graph"
     nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=OPERATIONS_MAX)]
-    """In an order in which they can be computed."""
+    """The nodes, in an order in which they can be computed."""
     tables: tuple[LookupTable, ...] = ()
-    """That the operations look keys up in."""
+    """The tables that the operations look keys up in."""
 
     @property
     def inputs(self) -> tuple[InputNode, ...]:
@@ -130,7 +130,7 @@ class GraphIds(StrictModel):
 
     @property
     def dtype(self) -> InputDtype:
-        """What callers send to the first input."""
+        """The type that callers send to the first input."""
         return self.inputs[0].dtype
 
     @model_validator(mode="after")

@@ -112,7 +112,7 @@ class TextIds(StrictModel):
     text: GraphIds | None = None
     """The graph that computes the text to split, such as its lower case; None: The text as sent."""
     split: Literal["whitespace", "characters"]
-    """Where the text is split: at runs of ASCII whitespace, or into Unicode characters."""
+    """The rule of the split: at runs of ASCII whitespace, or into Unicode characters."""
     ngrams: tuple[Positive, ...] = ()
     """The numbers of consecutive words that are joined, with a space between them, into the ngrams
     that are taken instead of words. All ngrams of the first number come first.

@@ -25,7 +25,7 @@ class InputLength(StrictModel):
     pad_side: PadSide = "end"
     """The end of the list at which it is added."""
     keep: Keep | None = None
-    """Which values of a longer list stay."""
+    """The end of a longer list whose values stay."""
 
     @model_validator(mode="after")
     def _side_of_pad(self) -> InputLength:

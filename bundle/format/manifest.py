@@ -234,7 +234,7 @@ class Stage(StrictModel):
     keep: Positive
     """The number of candidates of each context that it keeps, by default."""
     recall: dict[Name, StageRecall] = Field(default_factory=dict)
-    """What was measured, by index."""
+    """The measured recall, by index."""
 
 
 class Provenance(StrictModel):
@@ -244,9 +244,7 @@ class Provenance(StrictModel):
     """The base name of the checkpoint's prefix; never a path of the machine that wrote it."""
     step: int | None = None
     fingerprint: str
-    """`crc32c:` of the checkpoint's index file; `sha256:` of the file that Orbax writes
-    last.
-    """
+    """`crc32c:` of the checkpoint's index file; `sha256:` of the file that Orbax writes last."""
     model_code: str
     exporter: str
     libraries: dict[str, str]

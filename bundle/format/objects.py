@@ -30,7 +30,7 @@ OBJECTS_MAX = 7_500_000
 """Objects of a version, 28 TiB: each needs 67 bytes in `objects.json`."""
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-"""In lower-case hexadecimal digits."""
+"""A SHA-256, in lower-case hexadecimal digits."""
 
 
 class StoredBlock(NamedTuple):

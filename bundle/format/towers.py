@@ -156,13 +156,13 @@ class Tower(StrictModel):
     serve: Precision = "f32"
     """The precision that a service runs by default."""
     formula: str | None = None
-    """What candidates are ordered by, over the names of outputs; null: `result`."""
+    """The formula that candidates are ordered by, over the names of outputs; null: `result`."""
     parts: tuple[TowerPart, ...] = ()
     """The same network cut by data flow, each part before those that take its outputs; (): it is
     not cut.
     """
     scores: ScoreDistribution | None = None
-    """Of a ranking tower: what candidates are ordered by (`formula`, else `result`), over the
+    """The distribution of a ranking tower's `formula`, or else `result`, over the
     recipe's examples; null: the recipe names too few, or none.
     """
 

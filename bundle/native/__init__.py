@@ -16,7 +16,7 @@ except ImportError as problem:
     read_tables: Callable[..., int] | None = None
     """None, as `Rows`."""
     MISSING = str(problem)
-    """Why there is none; empty if there is."""
+    """The reason why there is no compiled code; empty if there is."""
 else:
     Rows = _rows.Rows
     read_tables = _rows.read_tables

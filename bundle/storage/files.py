@@ -1,4 +1,4 @@
-"""Where a bundle's files lie on disk; rejects what leaves the bundle by a path or a link."""
+"""Paths of a bundle's files on disk; rejects paths and links that leave the bundle."""
 
 from __future__ import annotations
 

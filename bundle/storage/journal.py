@@ -1,4 +1,4 @@
-"""What is finished of a version being written: a line for each step, with a checksum; a torn tail
+"""The finished steps of a version being written: a line for each, with a checksum; a torn tail
 is cut off.
 """
 

@@ -83,12 +83,14 @@ class Staging:
 
     @property
     def directory(self) -> Path:
-        """Where the files of the version are written."""
+        """The directory in which the files of the version are written."""
         return self._aside("")
 
     @property
     def attempts(self) -> Path:
-        """Where workers of this run write a file until it is whole: see `SegmentWriter`."""
+        """The directory in which workers of this run write a file until it is whole: see
+        `SegmentWriter`.
+        """
         return self.directory / f"{_ATTEMPTS}{self._run}"
 
     def finish(

@@ -127,7 +127,7 @@ class StoreChanges:
 
     @property
     def segment_counts(self) -> list[tuple[int, int]]:
-        """How many positions each segment has, and how many of them are live."""
+        """The number of positions of each segment, and the number of live ones."""
         return [
             (layer.size, int(np.count_nonzero(layer.is_live(self._number))))
             for layer in self._history.layers[1:]

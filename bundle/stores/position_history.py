@@ -1,4 +1,4 @@
-"""Which position each id has after each change of a store."""
+"""The position of each id after each change of a store."""
 
 from __future__ import annotations
 

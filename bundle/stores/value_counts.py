@@ -1,4 +1,4 @@
-"""How often each value of an attribute occurs."""
+"""Counts of the values of an attribute."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def known_kind(feature: str, values: Values) -> Values:
     """Returns ids as [m] int64 or [m] object holding str.
 
     Raises:
-      FeatureError: they are neither: floats, bools, nulls, or integers beyond int64.
+      FeatureError: They are neither: floats, bools, nulls, or integers beyond int64.
     """
     kind = values.dtype.kind
     if kind == "i":
@@ -69,7 +69,7 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
     integers so.
 
     Raises:
-      FeatureError: a value is no integer of 64 bits.
+      FeatureError: A value is no integer of 64 bits.
     """
     if values.dtype == np.int64:
         return values
@@ -92,7 +92,7 @@ def strings(feature: str, values: Values) -> NDArray[Any]:
     """Returns ids as [m] object holding str.
 
     Raises:
-      FeatureError: a value is no string.
+      FeatureError: A value is no string.
     """
     ids = known_kind(feature, values)
     if ids.dtype == np.int64:
@@ -106,7 +106,7 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
     """Returns finite numbers as [m] float32.
 
     Raises:
-      FeatureError: a value is no number, NaN, or beyond float32.
+      FeatureError: A value is no number, NaN, or beyond float32.
     """
     if values.dtype.kind not in "iuf":
         if not values.size:

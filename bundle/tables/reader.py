@@ -110,7 +110,7 @@ class SegmentWriter:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes `write` takes with their crc32c."""
+        """The maximum number of bytes that `write` takes with their crc32c."""
         return self._digest.room_bytes
 
     def write(self, data: Bytes, crc32c: int | None = None) -> None:

@@ -169,8 +169,8 @@ def retrieve(
       exact: Whether to search exactly, whatever the index.
       not_found: What happens with `ids` that do not exist. "error": The call fails; "skip": It does
         without them, and the response has them in `not_found`.
-      options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
-        more: see CallOptions.
+      options: Options such as k, filter and exclude_ids: see SelectOptions; and such as model,
+        version and timeout_s: see CallOptions.
 
     Returns:
       One list of neighbors per query.
@@ -230,7 +230,7 @@ def rank(
       tower: The name of the ranking tower; empty: the only one.
       not_found: What happens with candidates that the candidate store does not have. "error": The
         call fails; "skip": They are left out, and the response has their ids in `not_found`.
-      options: model, version, label, timeout_s, request_id: see CallOptions.
+      options: The model, version, label, timeout_s and request_id: see CallOptions.
 
     Returns:
       One list of candidates with scores per context.
@@ -277,8 +277,8 @@ def recommend(
       keep: The number of candidates of each request that the stage before the ranking tower keeps;
         0: as exported.
       skip_stage: Whether all candidates are ranked, without the stage before the ranking tower.
-      options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
-        more: see CallOptions.
+      options: Options such as k, filter and exclude_ids: see SelectOptions; and such as model,
+        version and timeout_s: see CallOptions.
 
     Returns:
       One list of neighbors per request; their scores are the ranking tower's.
@@ -312,7 +312,7 @@ def embed(
     Args:
       features: The features of one example, or a list of them.
       tower: The name of the tower; empty: the only one.
-      options: model, version, label, timeout_s, request_id: see CallOptions.
+      options: The model, version, label, timeout_s and request_id: see CallOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -337,7 +337,7 @@ def lookup(
       not_found: "skip": The response has the ids that the table does not have in `not_found`, and
         zeros for those that the feature rejects. "error": The call fails if the feature rejects
         one.
-      options: model, version, label, timeout_s, request_id: see CallOptions.
+      options: The model, version, label, timeout_s and request_id: see CallOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -372,7 +372,7 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[ModelDetail
 
     Args:
       name: The name of the model; empty: the only one.
-      options: version, label, timeout_s, request_id: see VersionOptions.
+      options: The version, label, timeout_s and request_id: see VersionOptions.
     """
     return versioned_call(
         "GetModel",

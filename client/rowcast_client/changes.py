@@ -132,7 +132,7 @@ def upsert_rows(
       vectors: [m, dim] numbers.
       table: The name of the table; the one that `feature` reads, or the only one, if left out.
       feature: The name of the feature by whose rule ids become rows; left out: they are rows.
-      options: model, sequences, stream and more: see ChangeOptions.
+      options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -168,7 +168,7 @@ def upsert_candidates(
       vectors: [m, dim] by index, instead of those that the candidate tower computes.
       expires_s: The time when each candidate expires, in Unix seconds; None: never.
       corpus: The name of the corpus; the only one if left out.
-      options: model, sequences, stream and more: see ChangeOptions.
+      options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -192,7 +192,7 @@ def delete_candidates(
     Args:
       ids: The IDs of the candidates.
       corpus: The name of the corpus; the only one if left out.
-      options: model, sequences, stream and more: see ChangeOptions.
+      options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -215,7 +215,7 @@ def set_candidate_attributes(
       attributes: One value of each candidate, by the name of the attribute; None: no value. Other
         attributes stay.
       corpus: The name of the corpus; the only one if left out.
-      options: model, sequences, stream and more: see ChangeOptions.
+      options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -239,7 +239,7 @@ def upsert_contexts(
       features: One value of each context, by the name of the feature: the store's features.
       attributes: One value of each context, by the name of the attribute; None stands for no value.
       store: The name of the store; the only one if left out.
-      options: model, sequences, stream and more: see ChangeOptions.
+      options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -256,7 +256,7 @@ def delete_contexts(
     Args:
       ids: The IDs of the contexts.
       store: The name of the store; the only one if left out.
-      options: model, sequences, stream and more: see ChangeOptions.
+      options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`
@@ -279,7 +279,7 @@ def set_context_attributes(
       attributes: One value of each context, by the name of the attribute; None: no value. Other
         attributes stay.
       store: The name of the store; the only one if left out.
-      options: model, sequences, stream and more: see ChangeOptions.
+      options: Options such as model, sequences and stream: see ChangeOptions.
 
     Raises:
       InvalidArgument: A value cannot be sent; the service's own errors are raised as `errors.py`

@@ -54,7 +54,7 @@ class Operation(NamedTuple):
     """One operation.
 
     Attributes:
-      compute: Takes the attributes and the operands; returns [m] results, or one.
+      compute: The function of the attributes and the operands; returns [m] results, or one.
       operands: The number of operands; None: one or more.
       attributes: The names of the attributes that have an effect.
       lists: The positions of the operands that are lists of constants.
@@ -71,14 +71,16 @@ class Operation(NamedTuple):
 
 def _texts(texts: Iterable[bytes], shape: tuple[int, ...]) -> Array:
     """Returns texts as an array of objects."""
-    listed = list(texts)
-    size = sum(map(len, listed))
+    text_list = list(texts)
+    size = sum(map(len, text_list))
+    # Joins may double texts at each node: a request must not fill the memory.
     if size > TEXTS_MAX:
         raise Rejected(f"makes texts of {size} bytes; at most {TEXTS_MAX} are computed")
-    return _objects(listed, shape)
+    return _objects(text_list, shape)
 
 
 def _objects(texts: Sequence[bytes], shape: tuple[int, ...]) -> Array:
+    # np.array would make an array of fixed-length bytes, and cut NULs off their ends.
     array = np.empty(len(texts), object)
     array[:] = texts
     return array.reshape(shape)
@@ -107,6 +109,7 @@ def _without_zero(numbers: Array) -> Array:
 
 
 def _floor_div(_attributes: Attributes, numbers: Array, divisors: Array) -> Array:
+    # A float may be divided by 0, an integer may not.
     if numbers.dtype.kind == "f":
         return np.floor(flushed(numbers / divisors))
     return np.floor_divide(numbers, _without_zero(divisors))
@@ -115,9 +118,10 @@ def _floor_div(_attributes: Attributes, numbers: Array, divisors: Array) -> Arra
 def _floor_mod(_attributes: Attributes, numbers: Array, divisors: Array) -> Array:
     if numbers.dtype.kind != "f":
         return np.mod(numbers, _without_zero(divisors))
+    # As the kernel does: from the truncated remainder, whose sign is that of the number.
     remainders = flushed(np.fmod(numbers, divisors))
-    other_sign = (remainders != 0) & ((remainders < 0) != (divisors < 0))
-    return np.where(other_sign, remainders + divisors, remainders)
+    has_other_sign = (remainders != 0) & ((remainders < 0) != (divisors < 0))
+    return np.where(has_other_sign, remainders + divisors, remainders)
 
 
 def _truncate_mod(_attributes: Attributes, numbers: Array, divisors: Array) -> Array:
@@ -454,4 +458,5 @@ OPERATIONS: Mapping[str, Operation] = {
     "UpperBound": Operation(_searched("right"), 2, ("out_type",), lists=(0,)),
     "ZerosLike": Operation(_filled(0), 1),
 }
-"""By TensorFlow's names. `LookupTableFindV2`, which reads a vocabulary, is a graph's own."""
+"""The operations by TensorFlow's names, without `LookupTableFindV2`: graphs have its vocabularies.
+"""
