@@ -412,6 +412,8 @@ class Engine:
         except (FeatureError, UnknownCandidate, DigestMismatch, RowUnavailable) as problem:
             return _caused(error_of(problem, job.request, job.lease.version), problem)
         except Exception as problem:
+            # A request whose numbers overflow a tower is wrong; the same failure without numbers is
+            # ours.
             at_fault = numbers_at_fault(problem, job.request, job.lease.version.manifest)
             if at_fault is not None:
                 return _caused(at_fault, problem)

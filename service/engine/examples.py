@@ -54,6 +54,7 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
             chosen_tower = {"tower": tower.name}
         context = _values(model_version, tower.by_role["context"])
         bodies["rank"] = {"context": context} | _candidates(model_version, tower) | chosen_tower
+        # A recommendation sends no candidates, so that the corpus must hold all that ranks them.
         scored = model_version.ranking_inputs(tower.name, "candidate")
         if index is not None and not _inputs_to_send(model_version, scored, index.corpus.name):
             ranked_by = model_version.ranking_inputs(tower.name, "context")
@@ -61,6 +62,7 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
             chosen = chosen_index | chosen_tower
             bodies["recommend"] = {"k": _K, "context": context} | chosen
     if towers:
+        # Other towers than ranking ones first: they need the features of one side alone.
         embedding = [name for name, tower in towers.items() if tower.entry.role != "ranking"]
         name = next(iter([*embedding, *towers]))
         bodies["embed"] = {"tower": name, "features": _values(model_version, towers[name].inputs)}
@@ -96,6 +98,7 @@ def _candidates(model_version: ModelVersion, tower: LoadedTower) -> Json:
     candidates: Json = {}
     corpus_name = ""
     count = _K
+    # With several corpora, an id alone does not identify a candidate.
     if len(holding) == 1:
         (corpus,) = holding
         corpus_name = corpus.name

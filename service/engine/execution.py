@@ -191,6 +191,7 @@ class Execution:
         """
         if self._ends is None:
             return count
+        # Of a batch, the largest request counts: limits are those of a request.
         ends = self._ends
         if offsets is not None:
             ends = offsets[ends]

@@ -40,6 +40,7 @@ def numbers_at_fault(
     problem: Exception, request: Request, manifest: Manifest
 ) -> InvalidArgument | None:
     """Returns what is wrong with the numbers of a request; None: a failure is not their fault."""
+    # Ids alone always have finite rows, or a row at fault that has been found before.
     if not _sends_numbers(manifest, request):
         return None
     if isinstance(problem, NotFinite):
@@ -69,6 +70,7 @@ def _sends_numbers(manifest: Manifest, request: Request) -> bool:
             if not isinstance(column, Column):
                 continue
             readers = manifest.inputs.get(name, ())
+            # An input may be read by several features, some of them dense.
             dense = any(isinstance(manifest.features[reader], DenseFeature) for reader in readers)
             if dense or column.weights is not None:
                 return True
@@ -98,6 +100,7 @@ def _path_of(request: Request, name: str, model_version: ModelVersion) -> str:
         return f"features.{name}"
     if isinstance(request, RankingRequest):
         _, tower = choose_ranking_tower(model_version, request.tower)
+        # The request sends none of its inputs: the path is that of what it would have to send.
         if tower.by_role["context"].keys().isdisjoint(inputs):
             return f"candidate_features.{name}"
     return f"context.{name}"

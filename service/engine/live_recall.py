@@ -353,6 +353,7 @@ class LiveRecall:
                 known_scores.append(_scores_of(part.neighbors, number))
         if not approximate_parts:
             return
+        # A version under test or kept for a rollback is not measured.
         keys = [key for key, current in self._current_indexes().items() if current is index]
         if not keys:
             return

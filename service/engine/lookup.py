@@ -205,6 +205,7 @@ def _with_stored(
     store = choose_context_store(model_version, [name for name in inputs if name not in columns])
     if store is None:
         return columns
+    # What the request sends wins over the store.
     names = [name for name in inputs if name not in columns and name in store.entry.features]
     execution.begin("lookup")
     positions = store.store.positions(ids, "context_ids")
@@ -282,6 +283,7 @@ async def fetch(
         names = [name for block in blocks for name in block.names]
         for layout, rows in model_version.reader.wanted(names, columns, n).items():
             wanted.setdefault(layout, []).append(rows)
+    # Contexts and candidates may read the same row: it is fetched once.
     distinct_rows = {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}
     return await _fetched(model_version, distinct_rows, execution)
 

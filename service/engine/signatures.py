@@ -186,8 +186,10 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
         "default": default,
         "stored": stored,
         "readers": readers,
-        "input_length": None if length is None else length.model_dump(mode="json"),
+        "input_length": None,
     }
+    if length is not None:
+        tail["input_length"] = length.model_dump(mode="json")
     return head | _FEATURE | fields | tail
 
 
@@ -226,14 +228,21 @@ def _graph(graph: GraphIds, *names: str) -> Json:
 
 def _reader(manifest: Manifest, name: str) -> Json:
     feature = manifest.features[name]
+    # Features of other kinds lack some fields, and have None in others: both are shown as absent.
     fields = {key: getattr(feature, key, default) for key, default in _READER.items()}
     fields = {key: _READER[key] if value is None else value for key, value in fields.items()}
     if isinstance(feature, EmbeddedFeature):
+        shape: tuple[int, ...] = ()
+        if feature.indicator is not None:
+            shape = (feature.indicator,)
+        encoding = ""
+        if feature.kind == "bag":
+            encoding = feature.encoding
         fields |= {
-            "shape": () if feature.indicator is None else (feature.indicator,),
+            "shape": shape,
             "ids": _rule(feature.ids, inputs_of(name, feature)),
             "unknown": _unknown(feature),
-            "encoding": feature.encoding if feature.kind == "bag" else "",
+            "encoding": encoding,
         }
     return {
         "name": name,
@@ -271,12 +280,16 @@ def _network(entry: Tower | TowerPart, running: set[str]) -> Json:
 
 
 def _tensors(entries: Sequence[TowerInput | TowerOutput]) -> list[Json]:
-    return [
-        {
+    tensors = []
+    for entry in entries:
+        tensor = {
             **_pick(entry, "name", "dtype"),
             "shape": tuple(-1 if size is None else size for size in entry.shape),
-            "readers": entry.sources if isinstance(entry, TowerInput) else (),
-            "tensor": entry.tensor if isinstance(entry, TowerInput) else "",
+            "readers": (),
+            "tensor": "",
         }
-        for entry in entries
-    ]
+        # Outputs have neither: no feature is written into them.
+        if isinstance(entry, TowerInput):
+            tensor |= {"readers": entry.sources, "tensor": entry.tensor}
+        tensors.append(tensor)
+    return tensors

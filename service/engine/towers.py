@@ -75,6 +75,7 @@ class Contexts:
 
     def rows(self, start: int, stop: int) -> Contexts:
         """Returns the contexts of the candidates from `start` to `stop`, in the same arrays."""
+        # Contexts without a candidate in the range are left out at both ends.
         first, last = self.offsets.searchsorted([start + 1, stop]) - (1, 0)
         frames = [frame._replace(array=frame.array[first:last]) for frame in self.frames]
         outputs = {name: array[first:last] for name, array in self.outputs.items()}
@@ -219,6 +220,7 @@ def run_contexts(
             shaped = joined.reshape(n, *tensor.shape)
             inputs[tensor.name] = np.ascontiguousarray(shaped, tensor.dtype)
         row_bytes = plan.layout.row_bytes[number]
+        # Later parts may read these outputs, so that the order of the parts matters.
         contexts.outputs.update(_run(tower, part, inputs, n, row_bytes, execution))
 
 

@@ -214,6 +214,7 @@ _KEYS: Mapping[type, Callable[[Any, ModelVersion], Hashable]] = {
 
 def _columns_key(columns: Mapping[str, Column], n: int) -> Hashable:
     """Returns what is equal for columns of the same names, types and values per example."""
+    # This runs for every request: one pass over the columns, with as few calls as it takes.
     forms: dict[str, Hashable] = {}
     for name, (values, offsets, weights) in columns.items():
         size = values.size
@@ -298,6 +299,7 @@ def _tokens_key(tokens: Ids | None) -> Hashable:
     if tokens is None:
         return _ABSENT
     if tokens.dtype == object:
+        # Equal values of different types are other tokens: 1, 1.0 and True are equal in Python.
         values = tokens.tolist()
         return tuple(values), tuple(map(type, values))
     return tokens.dtype.char, tokens.tobytes()

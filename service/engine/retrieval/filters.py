@@ -110,6 +110,7 @@ def compiled(
     Raises:
       InvalidArgument: An attribute is unknown or not filtered on, or a condition does not suit it.
     """
+    # A digest of bounded size stands for filters with up to a million values.
     text = repr(_spelled(request_filter, check))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     cached_matches: Matches | None = index.compiled.get(index, key)
@@ -185,6 +186,7 @@ def _checked_filter(corpus: FilteredCorpus, request_filter: Filter, where: str) 
     """
     for number, circle in enumerate(request_filter.near):
         _check_circle(corpus, circle, f"{where}.near[{number}]")
+    # Sorted, as in the key of the cache: filters that differ in the order of their names are equal.
     conditions = {
         name: _checked(corpus, name, condition, f"{where}.{name}")
         for name, condition in sorted(request_filter.conditions.items())
@@ -435,6 +437,7 @@ def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDAr
     else:
         # The box crosses the date line or has a pole in it: any longitude may lie in it.
         rows_in_longitude, longitudes = longitude_index.numbers_between()
+    # Candidates without a longitude in the box stay NaN, which is within no distance.
     longitude_of = np.full(size, np.nan)
     longitude_of[rows_in_longitude] = longitudes
 

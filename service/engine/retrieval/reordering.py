@@ -155,6 +155,7 @@ async def widened(
             free = uncrowded(_codes(corpus, positions, crowding), maxima, k)
             if len(free) >= min(k, possible):
                 break
+            # Nothing else matches, however many are fetched.
             if positions.size < count or count >= corpus.entry.size:
                 break
             count = min(_GROWTH * count, corpus.entry.size)
@@ -164,6 +165,7 @@ async def widened(
             explanation = more.explanations
         is_kept = np.zeros(positions.size, np.bool_)
         is_kept[free] = True
+        # The pool itself stays whole: a formula or diversity may prefer others of it.
         is_kept[:fetched] = True
         parts.append(Neighbors.of_one(positions[is_kept], scores[is_kept], *explanation))
     return joined(parts)
@@ -203,6 +205,7 @@ async def best(
     codes = _codes(corpus, neighbors.positions, crowding)
     maxima = list(crowding.values())
     if quotas is not None:
+        # The maximum of a source is crowding by an attribute that its candidates share.
         codes = np.hstack([codes, quotas.codes])
         maxima += quotas.maxima
     by_score = np.ones(scores.size, np.bool_)
@@ -265,6 +268,7 @@ def _possible(corpus: LoadedStore, crowding: Mapping[str, int]) -> int:
     """Returns how many neighbors crowding leaves at most, whatever the query."""
     sizes = [corpus.entry.size]
     for name, maximum in crowding.items():
+        # Without this bound, a search for more than crowding can ever leave would fetch the corpus.
         values, nulls = corpus.store.cardinality(name)
         sizes.append(values * maximum + nulls)
     return min(sizes)

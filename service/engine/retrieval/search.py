@@ -497,6 +497,8 @@ class _Search:
             if removed:
                 usual = first * share / _SPARE + matching.size * excluded_share
                 ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
+            # The larger the pool, the more of its best are reordered, in the proportion of the
+            # first one.
             reordered = matching[: depth.reorder * pool // first + ahead]
             if removed:
                 reordered = reordered[~is_excluded[: reordered.size]]
@@ -505,6 +507,7 @@ class _Search:
             expected = max(pool * share / _FEW, first * share / _FEW + ahead)
             if reordered.size >= self._k and matching.size >= expected:
                 return reordered
+            # Few steps reach the whole index; each repeats the search of the tree.
             pool *= 4
             if reordered.size < self._k:
                 pool = max(pool, first + _PER_EXCLUDED * excluded_count)
@@ -606,6 +609,7 @@ class _Search:
                 if fits:
                     self._matches = matches
         block = matches.block
+        # As many more are fetched as may have to be left out afterwards.
         denied = _count_among(self._denied, positions)
         fetch = [
             self._k + denied + _count_among(self._excluded[vector], positions) for vector in vectors

@@ -164,6 +164,7 @@ class SearchDepth:
         costs = self._costs
         if leaves is None or costs is None:
             return math.inf
+        # Leaves have about equally many vectors.
         leaf_vectors = self._size * leaves / self._total_leaves
         fetching = costs.tree_start + costs.leaf_vector * leaf_vectors + costs.fetched * pool
         reordered = min(pool * self.share, self.reorder * pool / self.pool)
@@ -312,6 +313,7 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
             return Plan(None, None)
         return Plan(SearchDepth(index, _EXPORTED, k, count, 0.0), None)
 
+    # The first vectors of a copy lie in the core's cache, and cost less to score than the others.
     cached = min(count, costs.cached)
     otherwise = costs.exact_start + cached + costs.uncached * (count - cached)
     if filtered:
@@ -390,6 +392,7 @@ def _growth(entry: Index, k: int, recall: float) -> tuple[float, float]:
     for depth in entry.depths:
         leaves.append(depth.leaves_to_search / exported["leaves_to_search"])
         pools.append(depth.reorder / exported["reorder"])
+    # Between measured k, the growth is read from the curve; beyond the largest, powers continue it.
     beyond = max(1.0, k / ks[-1])
     leaves_growth = _between(k, ks, leaves) * math.pow(beyond, _LEAVES_BY_K)
     pool_growth = _between(k, ks, pools) * math.pow(beyond, _POOL_BY_K)

@@ -111,6 +111,7 @@ class Sources:
                 size = source.candidates.size_max
             counts.append(source.entry.candidates(contexts, request.retrieved_count, size))
         count = sum(counts)
+        # Together, merged requests may exceed what each of them may have.
         if count > settings.max_candidates:
             execution.check_alone()
         at_most(settings, "max_candidates", count, "sources")
@@ -136,6 +137,7 @@ def plan(model_version: ModelVersion, request: RecommendationRequest, k: int) ->
     planned = tuple(
         [_planned(model_version, number, entry) for number, entry in enumerate(request.sources)]
     )
+    # Responses name sources: two of the same name could not be distinguished there.
     names = [source.name for source in planned]
     repeated, count = Counter(names).most_common(1)[0]
     if count > 1:
