@@ -105,6 +105,7 @@ class Engine:
         self._settings = settings
         self._metrics = metrics
         self._compute_functions = compute
+        # A setting of the operator wins over the limit for the number of threads.
         inline_max_s = _INLINE_ALONE_S
         if threads > 1:
             inline_max_s = _INLINE_S
@@ -192,6 +193,7 @@ class Engine:
         """Counts a request as in progress, from before it is decoded until `leave`; raises as
         above.
         """
+        # Most requests reach an idle process, which needs no closer look.
         if not self.idle:
             self.check_admission(call, deadline, model)
         self.inflight += 1

@@ -418,6 +418,7 @@ class LiveRecall:
     def _advance(self, query: _Query) -> None:
         """Does one step of an exact search, with a lease of the version for as long."""
         try:
+            # Acquired for each step: between two steps, a retired version can be closed.
             lease = self._versions.acquire(query.model)
         except ServiceError:
             self._finish(query, None)

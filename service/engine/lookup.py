@@ -199,6 +199,7 @@ def _with_stored(
     """
     if ids is None:
         return columns
+    # Without this, a context would silently get the features of another one.
     if ids.size != n:
         value = f"{ids.size} ids for {n} contexts"
         raise InvalidArgument.of_field("context_ids", value, "one per context", "has")
@@ -236,6 +237,7 @@ def _with_default(
     default = model_version.manifest.default_of(name)
     weight = np.ones(1, np.float32)
     if default is None:
+        # The first such context suffices: a message that lists all could be as long as the request.
         id_text = show_id(ids[~is_known][0])
         store_text = f"store {store.name!r} of {store.entry.size} contexts"
         message = (

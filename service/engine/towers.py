@@ -4,7 +4,7 @@ contexts = Contexts.of(plan.layout, offsets)
 lookup.write(model_version, contexts.frames, ...)      # features of contexts, each once
 run_contexts(tower, plan, contexts, execution)         # the parts that run once for each context
 inputs = Inputs(plan.layout, m)
-lookup.write(model_version, inputs.places, ...)        # features of candidates
+lookup.write(model_version, inputs.blocks, ...)        # features of candidates
 outputs = run(tower, plan, inputs, execution, contexts)
 """
 
@@ -102,7 +102,7 @@ class Inputs:
       layout: The layout.
       m: The number of candidates, or examples.
       arrays: The inputs that hold features, by name, of each part.
-      places: The blocks that the features are to be looked up into.
+      blocks: The blocks that the features are to be looked up into.
     """
 
     def __init__(self, layout: Layout, m: int) -> None:
@@ -110,7 +110,7 @@ class Inputs:
         self.layout = layout
         self.m = m
         self.arrays: list[dict[str, Array]] = [{} for _ in layout.parts]
-        self.places: list[OutputBlock] = []
+        self.blocks: list[OutputBlock] = []
         self._repeated: list[tuple[Span, Array]] = []
         self._shared: list[tuple[Array, Array]] = []
         rows_of_input: dict[tuple[int, ...], Array] = {}
@@ -126,7 +126,7 @@ class Inputs:
                 if tensor.shape != (tensor.width,):
                     self.arrays[part][tensor.name] = rows.reshape(m, *tensor.shape)
                 for span in tensor.written:
-                    self.places.append(
+                    self.blocks.append(
                         OutputBlock(rows[:, span.start : span.stop], span.names, span.ends)
                     )
                 for span in tensor.repeated:
@@ -183,19 +183,20 @@ async def result(
       RowNotFinite: The result is not finite because of a row.
       NotFinite: The result is not finite.
     """
+    # Parts that give other outputs alone are not run.
     plan = tower.plan(frozenset([tower.entry.result]))
     inputs = Inputs(plan.layout_alone, n)
     fetched = None
     execution.begin("lookup")
     if model_version.shards is not None:
-        fetched = await lookup.fetch(model_version, [(inputs.places, columns, n)], execution)
-    lookup.write(model_version, inputs.places, columns, n, execution, fetched)
+        fetched = await lookup.fetch(model_version, [(inputs.blocks, columns, n)], execution)
+    lookup.write(model_version, inputs.blocks, columns, n, execution, fetched)
     execution.begin("compute")
     try:
         outputs = run(tower, plan, inputs, execution)
     except NotFinite:
         # Only now: to look at all rows that were read would cost each request.
-        await lookup.check_rows_finite(model_version, inputs.places, columns, n, execution)
+        await lookup.check_rows_finite(model_version, inputs.blocks, columns, n, execution)
         raise
     return outputs[tower.entry.result].reshape(n, -1)
 

@@ -156,6 +156,7 @@ def choose_ranking_tower(model_version: ModelVersion, name: str) -> tuple[str, L
         if tower.entry.role == "ranking"
     }
     if not name:
+        # Without a name, the tower that ranks last is meant, not that of a stage before it.
         stage_names = model_version.manifest.towers_of_stages
         towers = {tower.name: tower for tower in towers.values() if tower.name not in stage_names}
     return _choose(model_version, towers, name, "ranking tower", "tower")
@@ -195,6 +196,7 @@ def choose_context_store(
 
 def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> None:
     """Raises TooLarge if a field, or `request`, has more than the limit `setting` allows."""
+    # By its name, which the message repeats, so that an operator finds the setting.
     limit: int = getattr(settings, setting)
     if count > limit:
         size = f"{count} {setting.removeprefix('max_')}"

@@ -92,7 +92,7 @@ def _run_tower(tower: LoadedTower, execution: Execution, throttle: Callable[[], 
     plan = tower.plan(frozenset(output.name for output in tower.entry.outputs))
     for n in _EXAMPLES:
         inputs = towers.Inputs(plan.layout_alone, n)
-        for block in inputs.places:
+        for block in inputs.blocks:
             zero: Any = 0
             if block.array.dtype == object:
                 zero = ""

@@ -250,7 +250,7 @@ async def score(
         n = offsets.size - 1
         frames = towers.Contexts.of(plan.layout, offsets).frames
         await lookup.check_rows_finite(model_version, frames, context, n, execution)
-        blocks = towers.Inputs(plan.layout, 0).places
+        blocks = towers.Inputs(plan.layout, 0).blocks
         columns = candidates.columns(plan.inputs["candidate"], 0, m)
         rows = await lookup.rows_not_finite(model_version, blocks, columns, m, execution)
         if rows:
@@ -274,6 +274,7 @@ async def _scores(
     read = plan.inputs["candidate"]
     fetched = None
     execution.begin("lookup")
+    # Contexts and candidates in one call of each shard: a call costs more than its rows.
     if model_version.shards is not None:
         candidates = Candidates(offsets, candidates.columns(read, 0, m))
         fetched = await _fetch(model_version, plan, contexts, context, candidates, execution)
@@ -288,7 +289,7 @@ async def _scores(
     def look_up(start: int, stop: int) -> towers.Inputs:
         inputs = towers.Inputs(plan.layout, stop - start)
         columns = candidates.columns(read, start, stop)
-        lookup.write(model_version, inputs.places, columns, inputs.m, execution, fetched)
+        lookup.write(model_version, inputs.blocks, columns, inputs.m, execution, fetched)
         return inputs
 
     def run(start: int, stop: int, inputs: towers.Inputs) -> None:
@@ -343,6 +344,7 @@ def _plan(model_version: ModelVersion, request: RankingRequest, settings: Servic
     columns = [*request.context.values(), *request.candidate_features.values()]
     check_values(settings, columns, request.candidate_ids, request.context_ids)
 
+    # Only the parts of the tower run that give these.
     outputs = tower.plan(frozenset([*request.heads, *ordering.outputs]))
     return _Plan(tower, outputs, ordering, k)
 
@@ -465,7 +467,7 @@ async def _fetch(
     m = int(offsets[-1])
     groups = [(contexts.frames, context, offsets.size - 1)]
     if m:
-        groups.append((towers.Inputs(plan.layout, 0).places, candidates.request_columns, m))
+        groups.append((towers.Inputs(plan.layout, 0).blocks, candidates.request_columns, m))
     return await lookup.fetch(model_version, groups, execution)
 
 

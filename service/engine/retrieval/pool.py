@@ -219,6 +219,7 @@ class Retriever:
             pool_size = source.entry.pool_size or request.pool_size
             request = replace(request, pool_size=pool_size, crowding=None)
         vectors, negatives = await self._searched(index)
+        # Computed for all contexts, of which a fallback may search for some.
         allowed = retrieve.allowed(index, request, self.contexts, self.execution, negatives)
         if numbers.size < self.contexts:
             vectors = vectors[numbers]
@@ -355,6 +356,7 @@ class Retriever:
                 f"{unknown.size} of {scores.size} candidates have the retrieval score 0: {problem}"
             )
             return False
+        # Exact scores, as a search would have given them.
         contexts = np.arange(self.contexts).repeat(lengths_of(offsets))[unknown]
         if index.entry.distance == "cosine":
             queries = normalised(queries)

@@ -74,6 +74,7 @@ async def recommend(
     check_names(request.context, inputs, "context", "a feature", owner)
     listed = [source.ids.ids for source in request.sources if source.ids is not None]
     retrieve.check_selection(corpus, request, settings, listed, *request.context.values())
+    # Everything is validated before anything is computed: an error costs little.
     n = lookup.count_queries(
         model_version, request.context, request.context_ids, settings, execution
     )

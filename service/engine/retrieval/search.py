@@ -319,6 +319,8 @@ class _Search:
             if self._matches is not None:
                 matching = self._matches.positions.size
             self._plan = plan_search(index, options.recall, options.k, matching)
+        # Many candidates are denied: to search deeper for the others may cost more than to score
+        # them.
         if self._is_worn and self._are_live_scored_alone():
             self._score_live_alone()
 

@@ -113,6 +113,7 @@ def choose(
     keep = request.keep or entry.keep
     if request.offset is None and not request.keep:
         keep = max(keep, k)
+    # A stage that kept fewer than k would make every list short.
     _check_keep(request, keep, k)
     cheaper = model_version.towers[entry.tower]
     order = formulas.ordering(cheaper, "")
