@@ -280,7 +280,7 @@ def tables(
     from export.jobs import tables_job
     from export.jobs.destinations import open_destination
     from export.tables.conversions import read_dtypes
-    from export.tables.plan import Writing
+    from export.tables.plan import WriteOptions
 
     settings = options.read_settings(
         workers=workers,
@@ -292,7 +292,7 @@ def tables(
     )
     with _showing_progress() as progress:
         common_dtype, table_dtypes = read_dtypes(dtypes or ())
-        writing = Writing(
+        writing = WriteOptions(
             dtype=common_dtype, link=table_mode == "link", allow_non_finite=allow_non_finite
         )
         job = tables_job.TablesJob(

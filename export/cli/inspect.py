@@ -197,8 +197,8 @@ def _totals_text(plan: ExportPlan) -> str:
         text += f", segments that equal those of version {plan.older_version} reused"
     text += (
         f", {count_text(len(plan.tasks) + len(plan.links), 'file')}, "
-        f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at "
-        f"most {size_text(plan.peak_memory_bytes)} of memory"
+        f"{count_text(len(plan.all_tasks), 'task')} on {count_text(plan.workers, 'worker')} with "
+        f"at most {size_text(plan.peak_memory_bytes)} of memory"
     )
     if plan.left_out_bytes:
         text += f"; {size_text(plan.left_out_bytes)} of slot variables left out"

@@ -249,7 +249,8 @@ def _of_truncated_remainder(dividend: Limits, divisor: Limits) -> _Ends:
         return _UNKNOWN
     # A remainder of truncation has the sign of the dividend.
     largest = divisor.high - 1
-    low, high = -largest, largest
+    low = -largest
+    high = largest
     if dividend.low >= 0:
         low = 0
     if dividend.high <= 0:

@@ -38,7 +38,7 @@ from export.recipe.schema import ExportJob, FeatureSection, IndexSection, TableS
 from export.recipe.settings import ExportSettings
 from export.report_text import size_text
 from export.tables.conversions import ErrorLimits
-from export.tables.plan import ExportPlan, Writing
+from export.tables.plan import ExportPlan, WriteOptions
 from export.towers.compiled import reason_not_compiled
 from export.towers.division import Split
 from export.towers.manifest_towers import (
@@ -334,9 +334,9 @@ def _tables_of_candidates(opened: TracedJob) -> set[str]:
     return {getattr(opened.entries[source], "table", "") for source in sources}
 
 
-def _writing(section: TableSection, *, link: bool) -> Writing:
+def _writing(section: TableSection, *, link: bool) -> WriteOptions:
     limits = ErrorLimits(section.max_abs_error, section.rms_error, section.cosine_min)
-    return Writing(
+    return WriteOptions(
         section.segment_rows,
         section.dtype,
         limits,

@@ -27,7 +27,7 @@ from export.steps import Step, StepKey
 from export.tables.finite_rows import check_finite
 from export.tables.links import link_files
 from export.tables.older_versions import ReusedSegments, compare_with_newest, reused_segments
-from export.tables.plan import ExportPlan, TablePlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, TablePlan, WriteOptions, plan_tables
 from export.tables.segments import (
     Receipt,
     Source,
@@ -37,7 +37,7 @@ from export.tables.segments import (
     sources_of,
 )
 from export.tables.task_keys import is_current, task_key
-from export.tables.tasks import RestTask, TableTask
+from export.tables.tasks import SumTask, TableTask
 from export.tables.unpacking import with_sums
 from export.tables.zip_sums import check_zip_sums
 from export.verify.checks import STAGED, CheckedBundle, check_bundle
@@ -62,7 +62,7 @@ def plan_copy(
     inventory: Inventory,
     destination: Destination,
     staging: Path,
-    writing: Mapping[str, Writing],
+    writing: Mapping[str, WriteOptions],
     settings: ExportSettings,
     read_again: Collection[str] = (),
 ) -> ExportPlan:
@@ -96,7 +96,7 @@ def plan_copy(
         inventory,
         staging,
         tables=list(writing),
-        writing=writing,
+        write_options=writing,
         budget_bytes=budget,
         workers=workers,
     )
@@ -154,7 +154,7 @@ def copy_tables(
     }
     streamed = {table.spec.name for table in plan.tables if table.streamed}
     copying = Work(stage, settings, sources, moved, uploads, streamed)
-    receipts = copying.run_checked(with_sums(plan.work, crcs), sources_of(plan))
+    receipts = copying.run_checked(with_sums(plan.all_tasks, crcs), sources_of(plan))
     # A checkpoint that was written to meanwhile may have given rows of two trainings.
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
@@ -205,7 +205,7 @@ class Work:
     uploads: Uploads | None = None
     streamed: Collection[str] = ()
 
-    def run(self, tasks: Sequence[TableTask | RestTask]) -> list[Receipt]:
+    def run(self, tasks: Sequence[TableTask | SumTask]) -> list[Receipt]:
         """Runs tasks but for those that an earlier run finished with the same contents.
 
         Raises:
@@ -214,7 +214,7 @@ class Work:
         keys = {task.step: task_key(task).digest() for task in tasks}
         finished, unsent = self._resume(tasks, keys)
         receipts = list(finished.values())
-        pending: list[TableTask | RestTask] = []
+        pending: list[TableTask | SumTask] = []
         # A segment that is finished but was not sent before the run ended is sent now.
         for task in tasks:
             if task.step in finished:
@@ -226,7 +226,7 @@ class Work:
             else:
                 pending.append(task)
 
-        def note(task: TableTask | RestTask, receipt: Receipt) -> None:
+        def note(task: TableTask | SumTask, receipt: Receipt) -> None:
             payload = receipt.model_dump(mode="json")
             self.stage.finish(task.step, keys[task.step], payload, receipt.files(task))
             receipts.append(receipt)
@@ -241,7 +241,7 @@ class Work:
         return receipts
 
     def run_checked(
-        self, tasks: Sequence[TableTask | RestTask], sources: Sequence[Source]
+        self, tasks: Sequence[TableTask | SumTask], sources: Sequence[Source]
     ) -> list[Receipt]:
         """Runs tasks that together read whole variables, and checks what they read.
 
@@ -267,7 +267,7 @@ class Work:
             ) from problem
         return receipts
 
-    def _send(self, task: TableTask | RestTask, key: str, receipt: Receipt) -> None:
+    def _send(self, task: TableTask | SumTask, key: str, receipt: Receipt) -> None:
         if self.uploads is None or not isinstance(task, TableTask):
             return
         payload = receipt.model_dump(mode="json")
@@ -276,7 +276,7 @@ class Work:
         self.uploads.send(FinishedStep(task.step, key, payload, written, keep))
 
     def _resume(
-        self, tasks: Sequence[TableTask | RestTask], keys: Mapping[str, str]
+        self, tasks: Sequence[TableTask | SumTask], keys: Mapping[str, str]
     ) -> tuple[dict[str, Receipt], set[str]]:
         """Finds the tasks that an earlier run finished, and whose results are still there.
 

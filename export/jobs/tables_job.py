@@ -18,7 +18,7 @@ from export.jobs.staged import Published, provenance, staged
 from export.jobs.table_steps import checked, copy_tables, plan_copy, staged_subject
 from export.recipe.settings import ExportSettings
 from export.tables.key_indexes import write_key_indexes
-from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable
+from export.tables.plan import AS_STORED, ExportPlan, WriteOptions, check_exportable
 from export.verify.stated_layouts import judge_layouts
 from export.verify.table_rows import SAMPLE_ROWS
 from export.verify.trained_ids import trained_rows_of_tables
@@ -49,7 +49,7 @@ class TablesJob:
     version: int | None = None
     statements: Statements = NO_STATEMENTS
     names: tuple[str, ...] = ()
-    writing: Writing = AS_STORED
+    writing: WriteOptions = AS_STORED
     dtypes: tuple[tuple[str, str], ...] = ()
     accept_stated: bool = False
     trained_ids: tuple[tuple[str, str], ...] = ()
@@ -252,7 +252,7 @@ def _possible_tables(inventory: Inventory, plan: ExportPlan, job: TablesJob) -> 
     ]
 
 
-def _writing_of(job: TablesJob, name: str) -> Writing:
+def _writing_of(job: TablesJob, name: str) -> WriteOptions:
     return replace(job.writing, dtype=dict(job.dtypes).get(name, job.writing.dtype))
 
 

@@ -31,9 +31,9 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice
 from export.errors import CheckpointError, NotConvertible
 from export.tables.links import link_file
-from export.tables.plan import rest_tasks
+from export.tables.plan import plan_sums
 from export.tables.segments import Receipt, Source
-from export.tables.tasks import RestTask, TableTask, block_bytes
+from export.tables.tasks import SumTask, TableTask, block_bytes
 
 SEGMENT_BYTES = 512 << 20
 """Bytes that one task copies: few enough to be copied again after a crash, and enough to make the
@@ -66,7 +66,7 @@ class VariablesPlan:
     links: Mapping[Path, str]
     large: Mapping[str, Entry]
     sources: tuple[Source, ...]
-    tasks: tuple[TableTask | RestTask, ...]
+    tasks: tuple[TableTask | SumTask, ...]
     end: int
 
     @property
@@ -136,13 +136,13 @@ def plan_variables(
 
     offset = 0
     large: dict[str, Entry] = {}
-    tasks: list[TableTask | RestTask] = []
+    tasks: list[TableTask | SumTask] = []
     for key, entry in ordered.items():
         stored = _as_bytes(entry)
         if link:
             large[key] = _linked(entry, new_paths)._replace(key=key)
             if check:
-                tasks += rest_tasks(stored, [(0, entry.shape[0])], budget_bytes)
+                tasks += plan_sums(stored, [(0, entry.shape[0])], budget_bytes)
             continue
 
         # A copied variable is one slice, also if the checkpoint cut it by columns: TensorFlow then

@@ -23,28 +23,32 @@ from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import NotConvertible, UsageError, VerificationFailed
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
-"""Of tables in a bundle."""
-AS_STORED = ("float32", "bfloat16", "float16")
-"""Written as they are unless another dtype is asked for."""
+"""The dtypes of tables in a bundle."""
+UNCHANGED_DTYPES = ("float32", "bfloat16", "float16")
+"""The dtypes of rows that are written as they are unless another dtype is requested."""
 INTEGERS = ("int32", "int64")
-"""Written only if a dtype is asked for: an integer table may be no embedding."""
+"""The dtypes of rows that are written only if a dtype is requested: an integer table may be no
+embedding.
+"""
 
 PIECE_VALUES = 1 << 16
-"""Converted at a time."""
+"""The number of values converted at a time, which fit the core's cache."""
 _EXACT_INTEGER = 1 << 53
+"""The largest integer up to which float64 holds every one."""
 _SQUARES_LOW = 1e-30
 _SQUARES_HIGH = 1e30
-"""Sums of squares within these are right in float32; where a row's are not, float64 is used."""
+"""The limits within which sums of squares are right in float32. For other rows, float64 is used."""
 Values = NDArray[Any]
 
 
 class ErrorSums(StrictModel):
-    """How far some converted rows lie from the checkpoint's own; sums join exactly, in any order.
+    """How far converted rows lie from the checkpoint's rows. Sums join exactly, in any order.
 
     Attributes:
-      max_abs: largest difference of a value.
-      squares: sum of the squares of all differences.
-      cosine_min, cosines: least and sum of the rows' cosines.
+      rows: The number of rows.
+      max_abs: The largest difference of a value.
+      squares: The sum of the squares of all differences.
+      cosine_min, cosines: The minimum and the sum of the rows' cosines.
     """
 
     rows: int
@@ -58,8 +62,8 @@ class Piece(NamedTuple):
     """Converted rows.
 
     Attributes:
-      stored: [n, dim] as the bundle stores them.
-      scales: [n] float32 of int8 rows.
+      stored: [n, dim], the rows as the bundle stores them.
+      scales: [n] float32, the scales of int8 rows; None if the rows have another dtype.
     """
 
     stored: Values
@@ -68,7 +72,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ErrorLimits:
-    """What the error of a converted table may be; None: anything."""
+    """Limits of the error of a converted table; None: no limit."""
 
     max_abs: float | None = None
     rms: float | None = None
@@ -78,21 +82,21 @@ class ErrorLimits:
         """Rejects a table that was converted at too high a cost.
 
         Args:
-          name: of the table.
-          error: of its rows; None: they were not converted.
+          name: The name of the table.
+          error: The error of the table's rows; None if they were not converted.
         Raises:
-          VerificationFailed: a limit is broken; names it and the error.
+          VerificationFailed: A limit is broken; the error names it.
         """
         if error is None:
             return
-        for key, limit, found, broken in (
+        for key, limit, error_value, is_broken in (
             ("max_abs_error", self.max_abs, error.max_abs, operator.gt),
             ("rms_error", self.rms, error.rms, operator.gt),
             ("cosine_min", self.cosine_min, error.cosine_min, operator.lt),
         ):
-            if limit is not None and broken(found, limit):
+            if limit is not None and is_broken(error_value, limit):
                 raise VerificationFailed(
-                    f"table {name!r}: {key} of its converted rows is {found:.6g}, "
+                    f"table {name!r}: {key} of its converted rows is {error_value:.6g}, "
                     f"tables.{name}.{key} = {limit:g} "
                     f"rejects it; change the limit or tables.{name}.dtype"
                 )
@@ -101,28 +105,34 @@ class ErrorLimits:
 NO_LIMITS = ErrorLimits()
 
 
-def written_dtype(name: str, stored: str, asked: str | None) -> str:
+def written_dtype(name: str, stored: str, requested: str | None) -> str:
     """Returns the dtype that a table's rows will have in the bundle.
 
     Args:
-      name: of the table.
-      stored: dtype of the checkpoint's values.
-      asked: by the user; None: float64 becomes float32, other floats stay as they are.
+      name: The name of the table.
+      stored: The dtype of the checkpoint's values.
+      requested: The dtype that the user requests; None: float64 becomes float32, other floats stay
+        as they are.
     Raises:
-      NotConvertible: these values become no rows, or only if a dtype is asked for.
+      NotConvertible: These values become no rows, or only if a dtype is requested.
     """
-    if asked is None and stored in INTEGERS:
+    if requested is None and stored in INTEGERS:
         raise NotConvertible(
             f"table {name!r} holds {stored} values; if they are an embedding, say what they "
             f"become: --dtype {name}=float32 (in a recipe: tables.{name}.dtype)"
         )
-    if stored not in (*AS_STORED, "float64", *INTEGERS):
+    if stored not in (*UNCHANGED_DTYPES, "float64", *INTEGERS):
         raise NotConvertible(
             f"table {name!r} holds {stored} values; exported are "
-            f"{', '.join((*AS_STORED, 'float64', *INTEGERS))}; cast "
+            f"{', '.join((*UNCHANGED_DTYPES, 'float64', *INTEGERS))}; cast "
             "the variable and save the checkpoint anew"
         )
-    return asked or ("float32" if stored == "float64" else stored)
+    if requested:
+        return requested
+    # Bundles have no float64: the trained precision is that of float32.
+    if stored == "float64":
+        return "float32"
+    return stored
 
 
 class Conversion:
@@ -132,9 +142,9 @@ class Conversion:
         """Begins.
 
         Args:
-          table: its name, for messages.
-          source: dtype of the checkpoint's values.
-          target: dtype of the bundle's.
+          table: The table's name, for messages.
+          source: The dtype of the checkpoint's values.
+          target: The dtype of the bundle's values.
         """
         self._table = table
         self._source = NUMPY_DTYPES[source]
@@ -142,13 +152,14 @@ class Conversion:
         self._errors: list[ErrorSums] = []
 
     def pieces(self, rows: NDArray[np.uint8], first_row: int) -> Iterator[Piece]:
-        """Yields rows converted, some at a time.
+        """Yields converted rows, some at a time.
 
         Args:
-          rows: [n, bytes of a stored row].
-          first_row: the number of the first of them in the table.
+          rows: [n, bytes of a stored row], the rows to convert.
+          first_row: The number of the first row in the table.
         Raises:
-          NotConvertible: a value is NaN or infinite, or too large for the target; names its row.
+          NotConvertible: A value is NaN or infinite, or too large for the target; the error names
+            its row.
         """
         values = rows.view(self._source)
         step = max(1, PIECE_VALUES // values.shape[1])
@@ -157,7 +168,7 @@ class Conversion:
 
     @property
     def error(self) -> ErrorSums:
-        """Of all rows so far."""
+        """The error of all rows so far."""
         return _joined(self._errors)
 
     def _piece(self, values: Values, first_row: int) -> Piece:
@@ -180,7 +191,7 @@ class Conversion:
 
     def _reject_lost(self, values: Values, read: Values, first_row: int) -> None:
         exact = self._source.kind == "i"
-        for lost, why in (
+        for lost, reason in (
             (
                 ~np.isfinite(values),
                 "which only a table that is copied as it is may hold; mend it, or state no dtype",
@@ -192,12 +203,12 @@ class Conversion:
             ),
         ):
             if lost.any():
-                place = int(np.argmax(lost.any(axis=1)))
-                column = int(np.argmax(np.abs(values[place])))
-                value = values[place, column]
+                row = int(np.argmax(lost.any(axis=1)))
+                column = int(np.argmax(np.abs(values[row])))
+                value = values[row, column]
                 raise NotConvertible(
-                    f"table {self._table!r}: row {first_row + place} holds {value:g} in column "
-                    f"{column}, {why}"
+                    f"table {self._table!r}: row {first_row + row} holds {value:g} in column "
+                    f"{column}, {reason}"
                 )
 
 
@@ -205,9 +216,9 @@ def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
     """Returns the error of a table from those of its parts, in any order.
 
     Args:
-      source: dtype of the checkpoint's values.
-      dim: of the table.
-      sums: at least one.
+      source: The dtype of the checkpoint's values.
+      dim: The width of the table.
+      sums: The errors of the parts, at least one.
     """
     whole = _joined(list(sums))
     return TableError(
@@ -221,31 +232,31 @@ def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
 
 def _joined(sums: Sequence[ErrorSums]) -> ErrorSums:
     return ErrorSums(
-        rows=sum(each.rows for each in sums),
-        max_abs=max(each.max_abs for each in sums),
-        squares=math.fsum(each.squares for each in sums),
-        cosine_min=min(each.cosine_min for each in sums),
-        cosines=math.fsum(each.cosines for each in sums),
+        rows=sum(error.rows for error in sums),
+        max_abs=max(error.max_abs for error in sums),
+        squares=math.fsum(error.squares for error in sums),
+        cosine_min=min(error.cosine_min for error in sums),
+        cosines=math.fsum(error.cosines for error in sums),
     )
 
 
-def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str], ...]]:
-    """Reads what `--dtype` was given.
+def read_dtypes(values: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+    """Reads the values of `--dtype`.
 
     Args:
-      asked: of each time: DTYPE, of all tables, or NAME=DTYPE.
+      values: The values: DTYPE for all tables, or NAME=DTYPE.
     Returns:
-      The dtype of all tables, None if it was not said; and (table, dtype) of some, which counts
-      more.
+      The dtype of all tables, None if no value states it; and (table, dtype) for single tables,
+      which takes precedence.
     Raises:
-      UsageError: a dtype is none that a bundle holds; lists those that are.
+      UsageError: A bundle holds no such dtype; the error lists the dtypes of bundles.
     """
-    pairs = [(name, dtype) for name, _, dtype in (text.rpartition("=") for text in asked)]
+    pairs = [(name, dtype) for name, _, dtype in (text.rpartition("=") for text in values)]
     for name, dtype in pairs:
         if dtype not in DTYPES:
-            given = f"{name}={dtype}" if name else dtype
+            value = f"{name}={dtype}" if name else dtype
             raise UsageError(
-                f"--dtype {given!r} was given; [NAME=]DTYPE was expected, one of "
+                f"--dtype {value!r} was given; [NAME=]DTYPE was expected, one of "
                 f"{', '.join(DTYPES)}"
             )
     single = dict(pair for pair in pairs if pair[0])
@@ -253,20 +264,25 @@ def read_dtypes(asked: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str]
 
 
 def _in_digits(value: float) -> float:
-    # Sums of float32 differ from processor to processor in their last digits; what is reported does
-    # not.
+    # Sums of float32 differ from processor to processor in their last digits. Reports must not.
     return float(f"{value:.6g}")
 
 
+def _row_products(first: Values, second: Values) -> NDArray[np.float64]:
+    """Returns [n] float64, the inner products of the rows of two arrays."""
+    products = np.einsum("ij,ij->i", first, second)
+    return np.asarray(products, np.float64)
+
+
 def _error(values: Values, read: Values) -> ErrorSums:
-    """Returns what it costs to read [n, dim] for what they were; a cosine is 1 of two rows of
-    zeros.
+    """Returns the error of reading `read` [n, dim] where `values` were trained. The cosine of two
+    rows of zeros is 1.
     """
     difference = np.subtract(read, values)
-    squares, products, lengths, apart = (
-        np.einsum("ij,ij->i", one, other).astype(np.float64, copy=False)
-        for one, other in ((values, values), (values, read), (read, read), (difference, difference))
-    )
+    squares = _row_products(values, values)
+    products = _row_products(values, read)
+    lengths = _row_products(read, read)
+    apart = _row_products(difference, difference)
     cosines = np.where(squares == 0, 1.0, 0.0)
     np.divide(products, np.sqrt(squares * lengths), out=cosines, where=squares * lengths > 0)
     np.minimum(cosines, 1, out=cosines)

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from export.recipe.schema import ExportJob
 
 BLOCK_KEYS = 1 << 20
+"""The number of keys that are read at a time: 8 MiB at most."""
 SAMPLED_BLOCKS = 16
 SAMPLED_KEYS = 256
+"""The number of blocks, and of keys in each, that represent all keys of a file."""
 
 Keys = NDArray[np.int64]
 
@@ -38,10 +40,11 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
     """Returns the dumped tables of a recipe by their names in the bundle.
 
     Raises:
-      UsageError: a dump is not on this machine, or does not have the table; says which it has.
-      CheckpointError: it is damaged.
+      UsageError: A dump is not on this machine, or does not have the table; the error lists the
+        tables that it has.
+      CheckpointError: A dump is damaged.
     """
-    found = {}
+    dumped_tables = {}
     for name, part in job.tables.items():
         if part.dump is None:
             continue
@@ -54,28 +57,33 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
         if not directory.is_dir():
             raise UsageError(f"tables.{name}.dump: {directory} is not a directory")
         try:
-            tables = {each.name: each for each in list_dump(directory).storage.dumped.values()}
+            tables = {table.name: table for table in list_dump(directory).storage.dumped.values()}
         except OSError as problem:
             raise CheckpointError(
                 f"dump {directory} cannot be read: {problem.strerror}"
             ) from problem
-        found[name] = _chosen(name, part.key, tables, directory)
-    return found
+        dumped_tables[name] = _chosen(name, part.key, tables, directory)
+    return dumped_tables
 
 
 def _chosen(
     name: str, key: str | None, tables: Mapping[str, DumpedTable], directory: Path
 ) -> DumpedTable:
-    """Returns the table that is meant: the named one, the one of the same name (SOK adds a number),
-    or the only one.
+    """Returns the table that the recipe names, else the one of the same name (SOK adds a number),
+    else the only one.
     """
-    for wanted in [key] if key is not None else [name, f"{name}_0"]:
-        if wanted in tables:
-            return tables[wanted]
+    candidates = [name, f"{name}_0"]
+    if key is not None:
+        candidates = [key]
+    for candidate in candidates:
+        if candidate in tables:
+            return tables[candidate]
     if key is None and len(tables) == 1:
         return next(iter(tables.values()))
-    close = difflib.get_close_matches(key or name, tables, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(tables)}"
+    matches = difflib.get_close_matches(key or name, tables, n=1)
+    hint = f"it has {', '.join(tables)}"
+    if matches:
+        hint = f"did you mean {matches[0]!r}?"
     raise UsageError(
         f"tables.{name}: dump {directory} has no table {key or name!r}; {hint} (tables.{name}.key "
         "names it)"
@@ -83,35 +91,41 @@ def _chosen(
 
 
 def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Checkpoint:
-    """Returns a checkpoint that holds dumped tables, too, under keys that tell where
-    they are from.
+    """Returns a checkpoint that holds dumped tables, too, under keys that name the table of the
+    recipe.
     """
     if not dumps:
         return checkpoint
-    placed = {name: _placed(name, dumped) for name, dumped in dumps.items()}
-    entries = {entry.key: entry for dumped in placed.values() for entry in dumped.entries}
+    prefixed = {name: _prefixed(name, dumped) for name, dumped in dumps.items()}
+    entries = {entry.key: entry for dumped in prefixed.values() for entry in dumped.entries}
     stamps = "".join(f"{entry.key} {entry.slices[0].stamp}\n" for entry in entries.values())
+    dumped_by_key = {dumped.vectors.key: dumped for dumped in prefixed.values()}
     listing = Listing(
         f"{checkpoint.fingerprint}+crc32c:{crc32c(stamps.encode()):08x}",
         {**checkpoint.entries, **entries},
-        replace(checkpoint.storage, dumped={each.vectors.key: each for each in placed.values()}),
+        replace(checkpoint.storage, dumped=dumped_by_key),
     )
     return Checkpoint(checkpoint.prefix, listing, checkpoint.name)
 
 
 def vectors_key(checkpoint: Checkpoint, name: str) -> str | None:
-    """Returns the key of a dumped table's vectors in a checkpoint that holds it; None: it is not
-    dumped.
+    """Returns the key of a dumped table's vectors in a checkpoint that holds it; None if the table
+    is not dumped.
     """
     return next((key for key in checkpoint.storage.dumped if key.startswith(_prefix(name))), None)
 
 
-def _placed(name: str, dumped: DumpedTable) -> DumpedTable:
-    def at(entry: Entry) -> Entry:
+def _prefixed(name: str, dumped: DumpedTable) -> DumpedTable:
+    def with_prefix(entry: Entry) -> Entry:
         return entry._replace(key=_prefix(name) + entry.key)
 
-    slots = {slot: at(entry) for slot, entry in dumped.slots.items()}
-    return replace(dumped, name=name, vectors=at(dumped.vectors), keys=at(dumped.keys), slots=slots)
+    return replace(
+        dumped,
+        name=name,
+        vectors=with_prefix(dumped.vectors),
+        keys=with_prefix(dumped.keys),
+        slots={slot: with_prefix(entry) for slot, entry in dumped.slots.items()},
+    )
 
 
 def _prefix(name: str) -> str:
@@ -119,8 +133,8 @@ def _prefix(name: str) -> str:
 
 
 class KeyFile:
-    """The keys of a dumped table, read from its file again and again: memory holds what was asked
-    for.
+    """The keys of a dumped table, read from its file again and again. Memory holds only the keys
+    that were looked up.
     """
 
     def __init__(self, dumped: DumpedTable) -> None:
@@ -128,7 +142,9 @@ class KeyFile:
         (self._part,) = dumped.keys.slices
         self._dtype = NUMPY_DTYPES[dumped.keys.dtype]
         self.size = dumped.keys.shape[0]
-        self._known = np.empty(0, np.int64)
+        # The keys that were looked up, ascending, and the row of each: the reference model looks
+        # the same keys up for each output.
+        self._known_keys = np.empty(0, np.int64)
         self._rows = np.empty(0, np.int64)
 
     def blocks(self) -> Iterator[tuple[int, Keys]]:
@@ -140,7 +156,7 @@ class KeyFile:
         """Returns the keys of [count] rows.
 
         Raises:
-          CheckpointError: the file cannot be read, or is shorter than it was.
+          CheckpointError: The file cannot be read, or is shorter than it was.
         """
         offset = self._part.offset + first * self._dtype.itemsize
         try:
@@ -156,13 +172,12 @@ class KeyFile:
         return keys.astype(np.int64)
 
     def sampled_blocks(self) -> Iterator[tuple[int, Keys]]:
-        """Yields the same of some short blocks from all over the file, as many as are read in no
-        time.
+        """Yields first row and keys of short blocks from all over the file, so few that reading
+        them takes no time.
         """
         count = min(SAMPLED_KEYS, self.size)
-        for first in np.unique(
-            np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)
-        ).tolist():
+        firsts = np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)
+        for first in np.unique(firsts).tolist():
             yield first, self.read(first, count)
 
     def sample(self) -> Keys:
@@ -171,20 +186,23 @@ class KeyFile:
 
     def of(self, rows: NDArray[np.int64]) -> Keys:
         """Returns the keys of single rows."""
-        found = [self.read(int(row), 1) for row in rows]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        blocks = [self.read(int(row), 1) for row in rows]
+        if not blocks:
+            return np.empty(0, np.int64)
+        return np.concatenate(blocks)
 
     def rows(self, keys: Keys) -> NDArray[np.int64]:
         """Returns the row of each key, -1 where there is none, by going through the file once."""
-        wanted = np.unique(keys)
-        new = wanted[~np.isin(wanted, self._known)]
+        distinct_keys = np.unique(keys)
+        new = distinct_keys[~np.isin(distinct_keys, self._known_keys)]
         if new.size:
             rows = np.full(new.size, -1, np.int64)
             for first, block in self.blocks():
-                place = np.minimum(np.searchsorted(new, block), new.size - 1)
-                held = np.flatnonzero(new[place] == block)
-                rows[place[held]] = first + held
-            order = np.argsort(known := np.concatenate([self._known, new]))
-            self._known = known[order]
+                positions = np.minimum(np.searchsorted(new, block), new.size - 1)
+                matches = np.flatnonzero(new[positions] == block)
+                rows[positions[matches]] = first + matches
+            known_keys = np.concatenate([self._known_keys, new])
+            order = np.argsort(known_keys)
+            self._known_keys = known_keys[order]
             self._rows = np.concatenate([self._rows, rows])[order]
-        return self._rows[np.searchsorted(self._known, keys)]
+        return self._rows[np.searchsorted(self._known_keys, keys)]

@@ -29,8 +29,8 @@ class FiniteScan:
         """Begins.
 
         Args:
-          dtype: of the values; integers are always finite.
-          dim: values in a row.
+          dtype: The dtype of the values; integers are always finite.
+          dim: The number of values in a row.
         """
         self._dtype = dtype
         self._dim = dim
@@ -40,11 +40,11 @@ class FiniteScan:
         self._last: int | None = None
 
     def scan(self, data: Bytes, first_byte: int) -> NDArray[np.int64]:
-        """Looks at values.
+        """Looks for values that are not finite.
 
         Args:
-          data: whole values in one piece, whatever the shape.
-          first_byte: where they begin in the rows of the table, one after another.
+          data: Whole values in one piece, whatever the shape.
+          first_byte: The position of the first byte in the rows of the table, one after another.
 
         Returns:
           [m] the rows of the table that hold a value that is not finite, ascending. A row whose
@@ -59,61 +59,66 @@ class FiniteScan:
         rows = np.unique((first_value + np.flatnonzero(~is_finite)) // self._dim)
         first = int(rows[0])
         self._rows += rows.size - (first == self._last)
-        self._first = first if self._first is None else min(self._first, first)
+        if self._first is None:
+            self._first = first
+        self._first = min(self._first, first)
         self._last = int(rows[-1])
         return rows
 
     @property
-    def found(self) -> NonFiniteRows | None:
-        """The rows so far; None: all are finite."""
+    def non_finite(self) -> NonFiniteRows | None:
+        """The rows so far that are not finite; None if all are finite."""
         if self._first is None:
             return None
         return NonFiniteRows(rows=self._rows, first_row=self._first)
 
 
 def joined(parts: Iterable[NonFiniteRows | None]) -> NonFiniteRows | None:
-    """Returns the rows that several tasks found in a table; None: all are finite."""
-    found = [part for part in parts if part is not None]
-    if not found:
+    """Returns the rows that several tasks found in a table; None if all are finite."""
+    ranges = [part for part in parts if part is not None]
+    if not ranges:
         return None
     return NonFiniteRows(
-        rows=sum(part.rows or 0 for part in found),
-        first_row=min(part.first_row or 0 for part in found),
+        rows=sum(part.rows or 0 for part in ranges),
+        first_row=min(part.first_row or 0 for part in ranges),
     )
 
 
 def check_finite(
-    table: str, found: NonFiniteRows | None, *, allowed: bool, converted: bool = False
+    table: str, non_finite: NonFiniteRows | None, *, allowed: bool, converted: bool = False
 ) -> None:
     """Rejects a table with rows that are not finite.
 
     Args:
-      table: its name.
-      found: the rows that were found; None: all are finite.
-      allowed: whether the user allows them.
-      converted: whether the rows were converted, so that they cannot be allowed.
+      table: The name of the table.
+      non_finite: The rows that are not finite; None if all are.
+      allowed: Whether the user allows such rows.
+      converted: Whether the rows were converted, so that they cannot be allowed.
 
     Raises:
-      NotConvertible: it has such rows, and they are not allowed; names the first.
+      NotConvertible: The table has such rows, and they are not allowed; the error names the first.
     """
-    if found is None or (allowed and not converted):
+    if non_finite is None or (allowed and not converted):
         return
-    rows = "1 row holds" if found.rows == 1 else f"{found.rows} rows hold"
-    remedy = (
-        "converted rows cannot hold them: repair them, or copy the table as it is stored"
-        if converted
-        else "repair them or take an older checkpoint; if no request reads them, allow them "
-        f"(tables.{table}.allow_non_finite = true in a recipe, --allow-non-finite for tables)"
-    )
+    rows = f"{non_finite.rows} rows hold"
+    if non_finite.rows == 1:
+        rows = "1 row holds"
+    if converted:
+        remedy = "converted rows cannot hold them: repair them, or copy the table as it is stored"
+    else:
+        remedy = (
+            "repair them or take an older checkpoint; if no request reads them, allow them "
+            f"(tables.{table}.allow_non_finite = true in a recipe, --allow-non-finite for tables)"
+        )
     raise NotConvertible(
-        f"table {table!r}: {rows} NaN or an infinity, first row {found.first_row}; {remedy}"
+        f"table {table!r}: {rows} NaN or an infinity, first row {non_finite.first_row}; {remedy}"
     )
 
 
 def _is_finite(data: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
     exponents = _EXPONENTS.get(dtype)
     if exponents is None:
-        found: NDArray[np.bool_] = np.isfinite(data.view(NUMPY_DTYPES[dtype]))
-        return found
+        result: NDArray[np.bool_] = np.isfinite(data.view(NUMPY_DTYPES[dtype]))
+        return result
     is_finite: NDArray[np.bool_] = (data.view(np.uint16) & exponents) != exponents
     return is_finite

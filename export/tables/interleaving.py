@@ -26,12 +26,13 @@ def stripes_of(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes
     read.
 
     Args:
-      stored: the variable.
-      task: what to read; a block that is read and one that is dealt are held.
+      stored: The variable.
+      task: The task whose rows are read. Two blocks are in memory: one as read, one as dealt.
     Yields:
-      Stripes: first row, and [n, bytes of a row] as stored; good until the next one is asked for.
+      Stripes: the first row, and [n, bytes of a row] as stored, valid until the next one is
+      requested.
     Raises:
-      CheckpointError: as of `StoredRows.read_each`.
+      CheckpointError: See `StoredRows.read_each`.
     """
     lanes = task.layout.lanes
     width = task.stored_row_bytes
@@ -40,24 +41,26 @@ def stripes_of(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes
     deep = min(ceil_div(task.rows, lanes), max(1, task.block_bytes // (abreast * width)))
     read = np.empty((abreast * deep, width), np.uint8)
     as_read = abreast == 1 and width == exact
-    dealt = read if as_read else np.empty((abreast * deep, exact), np.uint8)
+    dealt = read
+    if not as_read:
+        dealt = np.empty((abreast * deep, exact), np.uint8)
     # Rows move as one value each: short ones 8 times as fast as byte by byte.
     row_value = np.dtype((np.void, exact))
     bases = task.layout.bases().tolist()
     end = task.first_row + task.rows
-    for first, places, rounds in _groups(task.first_row, end, lanes, abreast, deep):
-        here = read[: rounds * places]
-        stored.read_each(
-            ((bases[row % lanes] + row // lanes, rounds) for row in range(first, first + places)),
-            here,
-        )
-        stripes = dealt[: rounds * places].reshape(rounds, places, exact)
+    for first, lane_count, rounds in _groups(task.first_row, end, lanes, abreast, deep):
+        block = read[: rounds * lane_count]
+        ranges = [
+            (bases[row % lanes] + row // lanes, rounds) for row in range(first, first + lane_count)
+        ]
+        stored.read_each(ranges, block)
+        stripes = dealt[: rounds * lane_count].reshape(rounds, lane_count, exact)
         if not as_read:
             read_rows = np.ndarray(
-                (places, rounds), row_value, here, strides=(rounds * width, width)
+                (lane_count, rounds), row_value, block, strides=(rounds * width, width)
             )
             stripes.view(row_value)[..., 0] = read_rows.T
-        if places == lanes:
+        if lane_count == lanes:
             yield first, stripes.reshape(-1, exact)
         else:
             yield from ((first + number * lanes, stripe) for number, stripe in enumerate(stripes))
@@ -66,12 +69,15 @@ def stripes_of(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes
 def _groups(
     first: int, end: int, lanes: int, abreast: int, deep: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields rows [first, end) as first row, lanes side by side and rows of each of them."""
+    """Yields groups of rows [first, end): the first row, the number of lanes side by side, and the
+    number of rows of each lane.
+    """
     for start in range(first, end, lanes * deep):
         for row in range(start, min(start + lanes, end), abreast):
-            places = min(abreast, start + lanes - row, end - row)
-            rounds = min(deep, (end - row - places) // lanes + 1)
-            yield row, places, rounds
-            left = end - row - rounds * lanes  # of a last round that not all of these lanes reach
-            if rounds < deep and left > 0:
-                yield row + rounds * lanes, left, 1
+            lane_count = min(abreast, start + lanes - row, end - row)
+            rounds = min(deep, (end - row - lane_count) // lanes + 1)
+            yield row, lane_count, rounds
+            # Rows of a last round, which not all of these lanes reach.
+            remaining_rows = end - row - rounds * lanes
+            if rounds < deep and remaining_rows > 0:
+                yield row + rounds * lanes, remaining_rows, 1

@@ -35,13 +35,13 @@ def write_key_indexes(
     """Writes the index of every table that has keys, but for those that an earlier run finished.
 
     Args:
-      checkpoint: holds the keys.
-      tables: that are exported.
-      stage: where they are written.
+      checkpoint: The checkpoint that holds the keys.
+      tables: The tables that are exported.
+      stage: The staging directory in which the indexes are written.
     Returns:
-      Their manifest entries, by the table's name.
+      The manifest entries of the indexes, by the table's name.
     Raises:
-      CheckpointError: a key comes twice, or is no int64 from 0 on; names it.
+      CheckpointError: A key comes twice, or is no int64 from 0 on; the error names it.
     """
     indexes = {}
     for table in tables:
@@ -75,7 +75,7 @@ def _write(checkpoint: Checkpoint, table: TableSpec, path: Path, content: int) -
     """Writes the index of a table.
 
     Args:
-      checkpoint: Holds the keys.
+      checkpoint: The checkpoint that holds the keys.
       table: The table.
       path: The file of the index.
       content: The crc32c of the keys, by which the index is keyed.
@@ -84,12 +84,16 @@ def _write(checkpoint: Checkpoint, table: TableSpec, path: Path, content: int) -
     read = 0
     with KeyIndexWriter(path) as index:
         for first, keys in _blocks(checkpoint, table):
-            wrong = keys.view(np.int64) < 0 if keys.dtype.itemsize == 8 else keys < 0
+            # A uint64 key above 2^63 - 1 is negative as an int64.
+            signed_keys = keys
+            if keys.dtype.itemsize == 8:
+                signed_keys = keys.view(np.int64)
+            wrong = signed_keys < 0
             if wrong.any():
-                place = int(np.argmax(wrong))
+                position = int(np.argmax(wrong))
                 raise CheckpointError(
-                    f"table {table.name!r}: the key of row {first + place} in {table.keys!r} is "
-                    f"{keys[place]}; ids are "
+                    f"table {table.name!r}: the key of row {first + position} in {table.keys!r} is "
+                    f"{keys[position]}; ids are "
                     "integers from 0 to 2^63 - 1: map them to such before training"
                 )
             read = extend(read, keys)
@@ -112,11 +116,11 @@ def check_key_indexes(
     keys: Mapping[str, manifest.KeyIndex],
     full: bool = False,
 ) -> None:
-    """Looks keys of the dump up in a bundle's indexes, as a service does: some from all over it, or
-    all of them.
+    """Looks keys of the dump up in a bundle's indexes, as a service does: a sample from all over
+    the dump, or all keys.
 
     Raises:
-      VerificationFailed: a key leads to another row than that of its vector.
+      VerificationFailed: A key leads to another row than that of its vector.
     """
     for name, index in keys.items():
         dumped = checkpoint.storage.dumped.get(tables[name].source.key)
@@ -138,14 +142,15 @@ def check_key_indexes(
 
 def _check(name: str, index: Path, file: KeyFile, full: bool) -> None:
     opened = KeyIndex(index, file.size)
-    for first, keys in file.blocks() if full else file.sampled_blocks():
+    blocks = file.blocks() if full else file.sampled_blocks()
+    for first, keys in blocks:
         rows = opened.find(keys)
         wrong = rows != np.arange(first, first + keys.size)
         if wrong.any():
-            place = int(np.argmax(wrong))
+            position = int(np.argmax(wrong))
             raise VerificationFailed(
-                f"table {name!r}: key {keys[place]} of the dump is row {first + place} there and "
-                f"row {rows[place]} by "
+                f"table {name!r}: key {keys[position]} of the dump is row {first + position} there "
+                f"and row {rows[position]} by "
                 "the bundle's index; nothing may be published; run the export again, and report it "
                 "if it persists"
             )

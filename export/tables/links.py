@@ -30,12 +30,12 @@ def link_files(plan: ExportPlan, directory: Path) -> None:
     """Links the data files that a plan names; those that an earlier run linked stay.
 
     Args:
-      plan: the plan.
-      directory: where bundle paths begin.
+      plan: The plan.
+      directory: The directory where bundle paths begin.
     Raises:
-      CheckpointError: a data file is gone.
-      DestinationError: the destination cannot hold hard links to it: another filesystem, or one
-        without such.
+      CheckpointError: A data file is gone.
+      DestinationError: The destination cannot hold hard links to a data file: it is on another
+        filesystem, or on one without hard links.
     """
     for source, path in plan.links.items():
         link_file(source, directory / path, 'copy the tables instead (tables = "copy")')
@@ -45,12 +45,12 @@ def link_file(source: str, link: Path, remedy: str) -> None:
     """Links a data file of a checkpoint, unless an earlier run linked it.
 
     Args:
-      source: the data file.
-      link: where the link is made.
-      remedy: what to do where it cannot be linked, for the message.
+      source: The data file.
+      link: The path of the link.
+      remedy: What to do if the file cannot be linked, for the message.
     Raises:
-      CheckpointError: the data file is gone.
-      DestinationError: it cannot be linked from there; names the reason.
+      CheckpointError: The data file is gone.
+      DestinationError: The file cannot be linked; the error names the reason.
     """
     if is_url(source):
         raise DestinationError(
@@ -79,8 +79,8 @@ def linked_segments(table: TablePlan, links: Mapping[str, str]) -> tuple[Segment
     """Returns the segments of a linked table.
 
     Args:
-      table: its plan.
-      links: data file -> bundle path.
+      table: The plan of the table.
+      links: The bundle path of each data file that is linked.
     """
     return tuple(
         Segment(

@@ -95,7 +95,7 @@ def reused_segments(receipts: Iterable[Receipt]) -> ReusedSegments:
     return ReusedSegments(
         sum(receipt.reused_segments for receipt in counted),
         sum(receipt.reused_bytes for receipt in counted),
-        problems[0] if problems else "",
+        next(iter(problems), ""),
     )
 
 
@@ -123,7 +123,9 @@ def _compared(table: TablePlan, older: OlderVersion) -> TablePlan:
 
     def compared(task: TableTask) -> TableTask:
         row_range = task.first_row, task.rows
-        older_scales = _file_of(scales.get(row_range), older) if task.scales else None
+        older_scales = None
+        if task.scales:
+            older_scales = _file_of(scales.get(row_range), older)
         return replace(task, older=_file_of(rows.get(row_range), older), older_scales=older_scales)
 
     return replace(table, tasks=tuple(compared(task) for task in table.tasks))
@@ -144,7 +146,7 @@ def _file_of(segment: Segment | None, older: OlderVersion) -> str | None:
     try:
         return str(files.locate(older.directory, segment.file))
     except BundleError:
-        # A shard has some of the files.
+        # A shard of an older version has only a part of the files.
         return None
 
 

@@ -23,29 +23,32 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Entry, Slice
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
-from export.tables.tasks import RestTask, TableTask, block_bytes, stored_range
+from export.tables.tasks import SumTask, TableTask, block_bytes, stored_range
 from export.tables.unpacking import check_whole, cuts_chunks, unpack, whole_chunks
 from object_store.locations import is_url
 
 BUDGET_BYTES = 256 << 20
+"""The default memory that one worker may use beyond its libraries."""
 SEGMENTS_MAX = 100_000
-REST_BYTES = 4 << 30
+"""The maximum number of segments of a table: each is a file and a task."""
+SUM_TASK_BYTES = 4 << 30
+"""The maximum number of bytes that one task sums, so that several workers can share a variable."""
 UPLOADS = 4
-"""Segments that are sent to a store at a time."""
+"""The number of segments that are sent to a store at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """How a table is written.
 
     Attributes:
-      segment_rows: rows in a segment; None: as many as fit `segment_bytes`.
-      segment_bytes: the most bytes of a segment whose rows are not given.
-      dtype: of its rows in the bundle; None: as stored, float64 as float32.
-      limits: of the error of converted rows.
-      link: whether its segments are hard links into the checkpoint, if its rows lie there in order.
-      streamed: whether a segment is removed from the local disk once a store holds it.
-      allow_non_finite: whether rows may hold NaN or infinities.
+      segment_rows: The number of rows in a segment; None: as many as fit `segment_bytes`.
+      dtype: The dtype of the table's rows in the bundle; None: as stored, float64 as float32.
+      limits: The limits of the error of converted rows.
+      link: Whether the segments are hard links into the checkpoint, if the rows lie there in order.
+      segment_bytes: The maximum size of a segment if `segment_rows` is None.
+      streamed: Whether a segment is removed from the local disk once a store holds it.
+      allow_non_finite: Whether rows may hold NaN or infinities.
     """
 
     segment_rows: int | None = None
@@ -57,7 +60,8 @@ class Writing:
     allow_non_finite: bool = False
 
 
-AS_STORED = Writing()
+AS_STORED = WriteOptions()
+"""The options of a table that is copied as the checkpoint stores it."""
 _LINKED = (
     "its rows are linked and not read: NaN and infinities are found only in rows that are compared "
     "(all of them with --full)"
@@ -69,14 +73,14 @@ class TablePlan:
     """One table and the slices of the variable that holds it.
 
     Attributes:
-      spec: the table.
-      slices: of its variable.
-      tasks: that write it; () of a linked table.
-      linked: its slices in the order of their rows, each a segment; () of a table that is copied.
-      note: what the user should know of the way it is written, or "".
-      limits: of the error of converted rows.
-      streamed: whether a segment is removed from the local disk once a store holds it.
-      allow_non_finite: whether rows may hold NaN or infinities.
+      spec: The table.
+      slices: The slices of its variable.
+      tasks: The tasks that write the table; () if it is linked.
+      linked: The slices in the order of their rows, each a segment; () if the table is copied.
+      note: What the user should know of how the table is written, or "".
+      limits: The limits of the error of converted rows.
+      streamed: Whether a segment is removed from the local disk once a store holds it.
+      allow_non_finite: Whether rows may hold NaN or infinities.
     """
 
     spec: TableSpec
@@ -90,8 +94,11 @@ class TablePlan:
 
     @property
     def dtype(self) -> str:
-        """Of its rows in the bundle."""
-        return self.tasks[0].written_dtype if self.tasks else self.spec.dtype
+        """The dtype of the table's rows in the bundle."""
+        # A linked table has no tasks, and is not converted.
+        if not self.tasks:
+            return self.spec.dtype
+        return self.tasks[0].written_dtype
 
     @property
     def bytes(self) -> int:
@@ -100,7 +107,7 @@ class TablePlan:
 
     @property
     def segments(self) -> int:
-        """How many segments it has."""
+        """The number of segments."""
         return len(self.tasks) or len(self.linked)
 
     @property
@@ -108,25 +115,46 @@ class TablePlan:
         """All that the user should know of it, or ""."""
         return "; ".join(note for note in (self.spec.note, self.note) if note)
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the plan of the table as JSON values."""
+        trained_ids = None
+        if self.spec.proof is not None:
+            trained_ids = self.spec.proof.model_dump()
+        return {
+            "rows": self.spec.rows,
+            "dim": self.spec.dim,
+            "dtype": self.dtype,
+            "key": self.spec.key,
+            "layout": self.spec.layout.kind,
+            "stated": self.spec.stated,
+            "trained_ids": trained_ids,
+            "bytes": self.bytes,
+            "slices": self.spec.slices,
+            "segments": self.segments,
+            "linked": bool(self.linked),
+            "note": self.notes,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
     """What a job would read and write.
 
     Attributes:
-      checkpoint: base name of its prefix.
-      tables: in the order of their names.
-      rest: what is read besides, to check variables with padding or other tables by their crc32c.
-      left_out_bytes: slot variables, not read.
-      workers: processes that run at a time.
-      unpacked: tasks that decode arrays for other tasks; they run first (see `unpacking`).
-      older_version: the version whose segments are reused where the bytes are the same; None: none.
-      older_note: why no segment of an older version is reused, or "".
+      checkpoint: The base name of the checkpoint's prefix.
+      tables: The tables in the order of their names.
+      sum_tasks: The tasks that read rows of no exported table: a crc32c covers them, too.
+      left_out_bytes: The bytes of slot variables, which are not read.
+      workers: The number of processes that run at a time.
+      unpacked: The tasks that decode arrays for other tasks; they run first (see `unpacking`).
+      older_version: The version whose segments are reused where the bytes are the same; None if
+        none is.
+      older_note: Why no segment of an older version is reused, or "".
     """
 
     checkpoint: str
     tables: tuple[TablePlan, ...]
-    rest: tuple[RestTask, ...]
+    sum_tasks: tuple[SumTask, ...]
     left_out_bytes: int
     workers: int
     unpacked: tuple[TableTask, ...] = ()
@@ -158,9 +186,9 @@ class ExportPlan:
         return tuple(task for table in self.tables for task in table.tasks)
 
     @property
-    def work(self) -> tuple[TableTask | RestTask, ...]:
+    def all_tasks(self) -> tuple[TableTask | SumTask, ...]:
         """All tasks."""
-        return (*self.tasks, *self.rest)
+        return (*self.tasks, *self.sum_tasks)
 
     @property
     def bytes(self) -> int:
@@ -174,60 +202,47 @@ class ExportPlan:
 
     @property
     def local_bytes(self) -> int:
-        """The most bytes of tables that lie on the local disk at a time, an upper bound.
+        """An upper bound of the bytes of tables that lie on the local disk at a time.
 
-        Of streamed tables these are the segments that workers write, one that waits for an upload,
-        and those that are being sent.
+        Of streamed tables, these are the segments that workers write, one segment that waits for an
+        upload, and the segments that are being sent.
         """
-        streamed = sorted(
-            (task.bytes for table in self.tables if table.streamed for task in table.tasks),
-            reverse=True,
-        )
-        kept = sum(
-            task.bytes for table in self.tables if not table.streamed for task in table.tasks
-        )
-        segments_held = self.workers + 1 + UPLOADS
-        return kept + sum(streamed[:segments_held])
+        streamed_sizes: list[int] = []
+        staying_bytes = 0
+        for table in self.tables:
+            if table.streamed:
+                streamed_sizes += [task.bytes for task in table.tasks]
+            else:
+                staying_bytes += sum(task.bytes for task in table.tasks)
+
+        # The largest segments may all be on the disk at the same time.
+        streamed_sizes.sort(reverse=True)
+        local_segments = self.workers + 1 + UPLOADS
+        return staying_bytes + sum(streamed_sizes[:local_segments])
 
     @property
     def moved_bytes(self) -> int:
         """Bytes that all tasks move: those that are written, and those that are only summed."""
-        return sum(task.bytes for task in (*self.unpacked, *self.work))
+        return sum(task.bytes for task in (*self.unpacked, *self.all_tasks))
 
     @property
     def read_bytes(self) -> int:
         """Bytes read."""
-        copied = (*self.unpacked, *self.tasks)
-        return sum(task.rows * task.stored_row_bytes for task in copied) + sum(
-            task.bytes for task in self.rest
-        )
+        copy_tasks = (*self.unpacked, *self.tasks)
+        copied_bytes = sum(task.rows * task.stored_row_bytes for task in copy_tasks)
+        return copied_bytes + sum(task.bytes for task in self.sum_tasks)
 
     @property
     def peak_memory_bytes(self) -> int:
-        """The most memory that all workers together hold, an upper bound."""
-        work = (*self.unpacked, *self.work)
-        held = sorted((task.memory_bytes for task in work), reverse=True)
-        return sum(held[: self.workers])
+        """An upper bound of the memory that all workers use together."""
+        tasks = (*self.unpacked, *self.all_tasks)
+        # The largest tasks may run at the same time.
+        memory_sizes = sorted((task.memory_bytes for task in tasks), reverse=True)
+        return sum(memory_sizes[: self.workers])
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON values."""
-        tables = {
-            table.spec.name: {
-                "rows": table.spec.rows,
-                "dim": table.spec.dim,
-                "dtype": table.dtype,
-                "key": table.spec.key,
-                "layout": table.spec.layout.kind,
-                "stated": table.spec.stated,
-                "trained_ids": table.spec.proof.model_dump() if table.spec.proof else None,
-                "bytes": table.bytes,
-                "slices": table.spec.slices,
-                "segments": table.segments,
-                "linked": bool(table.linked),
-                "note": table.notes,
-            }
-            for table in self.tables
-        }
+        tables = {table.spec.name: table.to_json() for table in self.tables}
         return {
             "checkpoint": self.checkpoint,
             "tables": tables,
@@ -239,7 +254,7 @@ class ExportPlan:
             "local_bytes": self.local_bytes,
             "left_out_bytes": self.left_out_bytes,
             "files": len(self.tasks) + len(self.links),
-            "tasks": len(self.unpacked) + len(self.work),
+            "tasks": len(self.unpacked) + len(self.all_tasks),
             "workers": self.workers,
             "peak_memory_bytes": self.peak_memory_bytes,
         }
@@ -251,44 +266,46 @@ def plan_tables(
     directory: Path,
     *,
     tables: Sequence[str] | None = None,
-    writing: Mapping[str, Writing] | None = None,
+    write_options: Mapping[str, WriteOptions] | None = None,
     budget_bytes: int = BUDGET_BYTES,
     workers: int = 1,
 ) -> ExportPlan:
     """Plans the copy of tables.
 
     Args:
-      checkpoint: the open checkpoint.
-      inventory: what `recognise` made of it.
-      directory: where bundle paths will begin; need not exist yet.
-      tables: names of those wanted; None: all.
-      writing: how a table is written, by its name; absent: as it is stored.
-      budget_bytes: memory that one worker may hold beyond its libraries.
-      workers: processes that will run at a time.
+      checkpoint: The open checkpoint.
+      inventory: The checkpoint's inventory, as `recognise` returns it.
+      directory: The directory where bundle paths will begin; it need not exist yet.
+      tables: The names of the tables to export; None: all.
+      write_options: The options of tables by name. Other tables are written as they are stored.
+      budget_bytes: The memory that one worker may use beyond its libraries.
+      workers: The number of processes that will run at a time.
     Raises:
-      NotConvertible: a wanted table is not there or cannot be exported, no table is known at all,
-        or the tables are larger than one bundle can describe; says the cure.
-      UsageError: segments so small that there would be more than SEGMENTS_MAX.
-      CheckpointError: the slices of a table overlap or leave a gap.
+      NotConvertible: A requested table does not exist or cannot be exported, no table is known at
+        all, or the tables are larger than one bundle can describe; the error says the remedy.
+      UsageError: Segments are so small that there would be more than SEGMENTS_MAX.
+      CheckpointError: The slices of a table overlap or leave a gap.
     """
-    ways = dict(writing or {})
-    for name in ways:
+    options_by_table = dict(write_options or {})
+    for name in options_by_table:
         inventory.table(name)
     plans = []
     unpacked: dict[str, tuple[Entry, tuple[TableTask, ...]]] = {}
     for spec in _wanted(inventory, tables):
-        way = ways.get(spec.name, AS_STORED)
-        check_exportable(spec, way)
+        options = options_by_table.get(spec.name, AS_STORED)
+        check_exportable(spec, options)
         entry = checkpoint.entries[spec.key]
         if entry.array is not None:
             check_whole(spec.name, entry.array)
-            if cuts_chunks(spec, entry.array, way):
+            if cuts_chunks(spec, entry.array, options):
                 if spec.key not in unpacked:
                     unpacked[spec.key] = unpack(entry, len(unpacked), directory, budget_bytes)
                 entry = unpacked[spec.key][0]
         bands = _bands(spec, entry, inventory.checkpoint)
-        hindrance = _hindrance(spec, entry, bands, way) if way.link else ""
-        if way.link and not hindrance:
+        hindrance = ""
+        if options.link:
+            hindrance = _hindrance(spec, entry, bands, options)
+        if options.link and not hindrance:
             linked = tuple(band.slices[0] for band in bands)
             plans.append(
                 TablePlan(
@@ -297,15 +314,17 @@ def plan_tables(
                     (),
                     linked,
                     note=_LINKED,
-                    allow_non_finite=way.allow_non_finite,
+                    allow_non_finite=options.allow_non_finite,
                 )
             )
             continue
         remote = any(is_url(part.file) for part in entry.slices)
-        held = block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
-        tasks = _tasks(spec, entry, bands, directory, way, held)
-        note = f"it is copied, not linked: {hindrance}" if hindrance else ""
-        if not note and way.dtype is None and tasks[0].converted:
+        block_size = block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
+        tasks = _tasks(spec, entry, bands, directory, options, block_size)
+        note = ""
+        if hindrance:
+            note = f"it is copied, not linked: {hindrance}"
+        elif options.dtype is None and tasks[0].converted:
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
         slices = checkpoint.entries[spec.key].slices
         plans.append(
@@ -314,17 +333,17 @@ def plan_tables(
                 slices,
                 tasks,
                 note=note,
-                limits=way.limits,
-                streamed=way.streamed,
-                allow_non_finite=way.allow_non_finite,
+                limits=options.limits,
+                streamed=options.streamed,
+                allow_non_finite=options.allow_non_finite,
             )
         )
     _check_manifest(plans)
-    rest = _rest(checkpoint, [each.spec for each in plans if each.tasks], budget_bytes)
+    sum_tasks = _sum_tasks(checkpoint, [plan.spec for plan in plans if plan.tasks], budget_bytes)
     return ExportPlan(
         inventory.checkpoint,
         tuple(plans),
-        rest,
+        sum_tasks,
         inventory.slot_bytes,
         workers,
         tuple(task for _, tasks in unpacked.values() for task in tasks),
@@ -337,7 +356,7 @@ def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec
             (inventory.table(name) for name in dict.fromkeys(names)), key=lambda table: table.name
         )
     if inventory.rejected:
-        # Leaving it out without being asked to would be silence.
+        # Nobody would notice that a table is left out, so the error of the first one is raised.
         inventory.table(inventory.rejected[0].name)
     if not inventory.tables:
         raise NotConvertible(
@@ -347,13 +366,13 @@ def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec
     return list(inventory.tables)
 
 
-def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
+def check_exportable(spec: TableSpec, options: WriteOptions = AS_STORED) -> None:
     """Checks dtype, name and shape of a table.
 
     Raises:
-      NotConvertible: it cannot be in a bundle as it is; says why.
+      NotConvertible: The table cannot be in a bundle as it is; the error says why.
     """
-    written_dtype(spec.name, spec.dtype, way.dtype)
+    written_dtype(spec.name, spec.dtype, options.dtype)
     if not paths.is_name(spec.name):
         raise NotConvertible(
             f"table {spec.name!r} cannot be called so in a bundle (letters, digits, '_', '.', '-'; "
@@ -367,13 +386,12 @@ def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
 
 def _check_manifest(plans: Sequence[TablePlan]) -> None:
     """Rejects tables with more block checksums than readers of a manifest take."""
-    files = [
-        size
-        for table in plans
-        for task in table.tasks
-        for size in (task.rows * row_bytes(task.written_dtype, task.dim), task.scales_bytes)
-        if size
-    ]
+    files: list[int] = []
+    for table in plans:
+        for task in table.tasks:
+            files.append(task.rows * row_bytes(task.written_dtype, task.dim))
+            if task.scales_bytes:
+                files.append(task.scales_bytes)
     blocks = sum(ceil_div(size, BLOCK_BYTES) for size in files)
     linked = sum(len(table.linked) for table in plans)
     needed = segments_bytes(blocks, len(files) + linked)
@@ -388,9 +406,9 @@ def _check_manifest(plans: Sequence[TablePlan]) -> None:
         )
 
 
-def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writing) -> str:
-    """Says why a table cannot be linked; "" if it can."""
-    dtype = written_dtype(spec.name, spec.dtype, way.dtype)
+def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], options: WriteOptions) -> str:
+    """Returns why a table cannot be linked; "" if it can."""
+    dtype = written_dtype(spec.name, spec.dtype, options.dtype)
     hindrances = (
         (entry.array is not None, "its values lie in encoded chunks"),
         (
@@ -409,7 +427,7 @@ def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], way: Writin
             "the checkpoint is not on this machine's disks",
         ),
     )
-    return next((why for holds, why in hindrances if holds), "")
+    return next((reason for holds, reason in hindrances if holds), "")
 
 
 def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
@@ -430,14 +448,14 @@ def _tasks(
     entry: Entry,
     bands: Sequence[Band],
     directory: Path,
-    way: Writing,
+    options: WriteOptions,
     block_bytes: int,
 ) -> tuple[TableTask, ...]:
-    dtype = written_dtype(spec.name, spec.dtype, way.dtype)
-    rows_max = way.segment_rows or segments.segment_rows(
-        row_bytes(dtype, spec.dim), way.segment_bytes
+    dtype = written_dtype(spec.name, spec.dtype, options.dtype)
+    rows_max = options.segment_rows or segments.segment_rows(
+        row_bytes(dtype, spec.dim), options.segment_bytes
     )
-    if way.segment_rows is None:
+    if options.segment_rows is None:
         # Whole rounds of the lanes: only the last block of the table is cut within one.
         whole_rounds = rows_max - rows_max % spec.layout.lanes
         rows_max = whole_rounds or rows_max
@@ -452,8 +470,13 @@ def _tasks(
     tasks = []
     for number, part in enumerate(segments.cut(spec.rows, rows_max)):
         first, end = stored_range(spec.layout, part.first, part.rows)
-        held = [piece for band in stored.within(bands, first, end - first) for piece in band.slices]
+        pieces: list[Slice] = []
+        for band in stored.within(bands, first, end - first):
+            pieces += band.slices
         file = paths.table_segment(spec.name, number, count)
+        scales = None
+        if dtype == "int8":
+            scales = paths.table_scales(spec.name, number, count)
         tasks.append(
             TableTask(
                 table=spec.name,
@@ -464,46 +487,48 @@ def _tasks(
                 rows=part.rows,
                 layout=spec.layout,
                 stored=spec.stored,
-                slices=tuple(dict.fromkeys(held)),
+                slices=tuple(dict.fromkeys(pieces)),
                 array=entry.array,
                 written_dtype=dtype,
                 directory=str(directory),
                 file=file,
                 block_bytes=block_bytes,
-                scales=paths.table_scales(spec.name, number, count) if dtype == "int8" else None,
+                scales=scales,
             )
         )
     return tuple(tasks)
 
 
-def _rest(
+def _sum_tasks(
     checkpoint: Checkpoint, specs: Sequence[TableSpec], budget_bytes: int
-) -> tuple[RestTask, ...]:
-    """Plans the reading of what variables hold besides the exported tables."""
-    tasks: list[RestTask] = []
+) -> tuple[SumTask, ...]:
+    """Plans the reading of the rows of variables that belong to no exported table."""
+    tasks: list[SumTask] = []
     for key in dict.fromkeys(spec.key for spec in specs):
         entry = checkpoint.entries[key]
         if entry.array is not None:
-            continue  # nothing tells the checksum of an array
+            # An array has no checksum that its other rows would complete.
+            continue
         tables = [spec for spec in specs if spec.key == key]
-        taken = sorted(part for spec in tables for part in occupied(spec.layout, spec.rows))
-        tasks += rest_tasks(entry, _gaps(taken, entry.shape[0]), budget_bytes)
+        occupied_ranges: list[tuple[int, int]] = []
+        for spec in tables:
+            occupied_ranges += occupied(spec.layout, spec.rows)
+        occupied_ranges.sort()
+        tasks += plan_sums(entry, _gaps(occupied_ranges, entry.shape[0]), budget_bytes)
     return tuple(tasks)
 
 
-def rest_tasks(
-    entry: Entry, ranges: Sequence[tuple[int, int]], budget_bytes: int
-) -> list[RestTask]:
+def plan_sums(entry: Entry, ranges: Sequence[tuple[int, int]], budget_bytes: int) -> list[SumTask]:
     """Plans the reading of rows of a variable that no task copies.
 
     Args:
-      entry: the variable, [rows, columns] in slices.
-      ranges: of its rows, [first, end), ascending.
-      budget_bytes: memory that one worker may hold beyond its libraries.
+      entry: The variable, [rows, columns] in slices.
+      ranges: The ranges of its rows, [first, end), ascending.
+      budget_bytes: The memory that one worker may use beyond its libraries.
     """
     columns = entry.shape[1]
     tasks = []
-    rows_max = max(1, REST_BYTES // (columns * entry.itemsize))
+    rows_max = max(1, SUM_TASK_BYTES // (columns * entry.itemsize))
     for number, batch in enumerate(_batches(ranges, rows_max)):
         first = batch[0][0]
         end = batch[-1][1]
@@ -513,7 +538,7 @@ def rest_tasks(
             if part.starts[0] < end and part.starts[0] + part.shape[0] > first
         )
         tasks.append(
-            RestTask(
+            SumTask(
                 step=f"rest of {entry.key} {number:05d}",
                 key=entry.key,
                 columns=columns,
@@ -526,10 +551,10 @@ def rest_tasks(
     return tasks
 
 
-def _gaps(taken: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
-    """Returns what ascending ranges leave of [0, rows)."""
-    ends = [0, *(end for _, end in taken)]
-    starts = [*(first for first, _ in taken), rows]
+def _gaps(occupied_ranges: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, int]]:
+    """Returns the ranges of [0, rows) between ascending ranges."""
+    ends = [0, *(end for _, end in occupied_ranges)]
+    starts = [*(first for first, _ in occupied_ranges), rows]
     return [(low, high) for low, high in zip(ends, starts, strict=True) if low < high]
 
 

@@ -37,21 +37,23 @@ from export.tables.interleaving import stripes_of
 from export.tables.links import linked_segments
 from export.tables.plan import ExportPlan, TablePlan
 from export.tables.sources import source_of
-from export.tables.tasks import RestTask, TableTask, stored_range
+from export.tables.tasks import SumTask, TableTask, stored_range
 
 
 class Receipt(StrictModel):
-    """What a finished task tells: small, plain, fit for a journal.
+    """What a finished task returns: small, plain, fit for a journal.
 
     Attributes:
-      key: the variable that was read.
-      segment: what was written; None: the task only summed.
-      scales: of its int8 rows.
-      error: of its rows, if they were converted.
-      non_finite: rows that hold NaN or an infinity, of the segment alone.
-      reused_segments: how many of `segment` and `scales` are links to files of an older version.
-      reused_bytes: the bytes of these.
-      link_problem: why one that equals the older version's file could not be linked, or "".
+      table: The name of the table; "" if the task only summed.
+      key: The key of the variable that was read.
+      segment: The segment that was written; None if the task only summed.
+      sources: The sums of what was read of each slice.
+      scales: The segment of the scales of int8 rows.
+      error: The error of the rows, if they were converted.
+      non_finite: The rows of the segment that hold NaN or an infinity.
+      reused_segments: How many of `segment` and `scales` are links to files of an older version.
+      reused_bytes: The bytes of these files.
+      link_problem: Why a file that equals the older version's could not be linked, or "".
     """
 
     table: str
@@ -65,20 +67,19 @@ class Receipt(StrictModel):
     reused_bytes: int = 0
     link_problem: str = ""
 
-    def files(self, task: TableTask | RestTask) -> list[manifest.File]:
+    def files(self, task: TableTask | SumTask) -> list[manifest.File]:
         """Returns the files that the task wrote; a file that several tasks fill is none of them."""
+        if not isinstance(task, TableTask) or task.offset is not None:
+            return []
         written = []
-        if isinstance(task, TableTask) and task.offset is None:
-            for segment, size in (
-                (self.segment, row_bytes(task.written_dtype, task.dim)),
-                (self.scales, SCALE_BYTES),
-            ):
-                if segment is not None:
-                    written.append(
-                        manifest.File(
-                            path=segment.file, bytes=segment.rows * size, crc32c=segment.crc32c
-                        )
-                    )
+        size_of_row = row_bytes(task.written_dtype, task.dim)
+        for segment, size in ((self.segment, size_of_row), (self.scales, SCALE_BYTES)):
+            if segment is None:
+                continue
+            segment_bytes = segment.rows * size
+            written.append(
+                manifest.File(path=segment.file, bytes=segment_bytes, crc32c=segment.crc32c)
+            )
         return written
 
 
@@ -86,9 +87,10 @@ def copy_rows(task: TableTask) -> Receipt:
     """Writes one segment, or links that of an older version that has the same bytes.
 
     Raises:
-      CheckpointError: a data file is gone, cut short or damaged; no segment is left behind.
-      DestinationError: the segment cannot be written, e.g. the disk is full; none is left behind.
-      NotConvertible: a value cannot be converted; names its row.
+      CheckpointError: A data file is gone, cut short or damaged; no segment is left behind.
+      DestinationError: The segment cannot be written, e.g. because the disk is full; no segment is
+        left behind.
+      NotConvertible: A value cannot be converted; the error names its row.
     """
     try:
         return _copy(task)
@@ -98,47 +100,58 @@ def copy_rows(task: TableTask) -> Receipt:
 
 
 def _copy(task: TableTask) -> Receipt:
-    """Does what `copy_rows` says.
+    """Copies rows as `copy_rows` does, once.
 
     Raises:
-      OlderVersionUnreadable: the older version's segment cannot be read; no segment is left behind.
-      ExportError: as of `copy_rows`.
+      OlderVersionUnreadable: The older version's segment cannot be read; no segment is left behind.
+      ExportError: See `copy_rows`.
     """
     try:
         with ExitStack() as opened:
             stored = open_rows(task)
             opened.enter_context(stored)
+            # Rows in order are appended as they are read; others are written at their positions,
+            # for which the file needs its size first.
             in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
-            size = None if in_order else task.rows * row_bytes(task.written_dtype, task.dim)
+            size = None
+            if not in_order:
+                size = task.rows * row_bytes(task.written_dtype, task.dim)
             writer = opened.enter_context(_writer(task, task.file, size, task.older))
             scales = None
             if task.scales:
                 scales_bytes = task.rows * SCALE_BYTES
                 scales_writer = _writer(task, task.scales, scales_bytes, task.older_scales)
                 scales = opened.enter_context(scales_writer)
+
             error = None
             scan = FiniteScan(task.value_dtype or task.dtype, task.values_per_row)
             if task.converted:
                 error = _convert(stored, task, writer, scales, scan)
             elif isinstance(stored, SliceRows) and in_order:
-                at = task.first_row * task.dim * task.itemsize
+                byte_offset = task.first_row * task.dim * task.itemsize
                 for piece, crc in stored.pieces(lambda: writer.room_bytes):
                     writer.write(piece, crc)
-                    scan.scan(piece, at)
-                    at += piece.size
+                    scan.scan(piece, byte_offset)
+                    byte_offset += piece.size
             else:
                 for first, rows in stripes_of(stored, task):
                     writer.write_at((first - task.first_row) * rows.shape[1], rows)
                     scan.scan(rows, first * rows.shape[1])
+
+            # Checked before the files get their names: a damaged segment never lies in its place.
             _reject_damaged(stored, f"table {task.table!r}", task)
+            segment = _closed(task, task.file, writer, task.offset or 0)
+            closed_scales = None
+            if task.scales and scales:
+                closed_scales = _closed(task, task.scales, scales)
             receipt = Receipt(
                 table=task.table,
                 key=task.key,
-                segment=_closed(task, task.file, writer, task.offset or 0),
+                segment=segment,
                 sources=stored.sums(),
-                scales=_closed(task, task.scales, scales) if task.scales and scales else None,
+                scales=closed_scales,
                 error=error,
-                non_finite=scan.found,
+                non_finite=scan.non_finite,
             )
             return receipt.model_copy(update=_reuse_of(writer, scales))
     except SlicesOverlap as problem:
@@ -146,19 +159,19 @@ def _copy(task: TableTask) -> Receipt:
             f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew"
         ) from problem
     except OSError as problem:
-        place = Path(task.directory, task.file)
+        path = Path(task.directory, task.file)
         raise DestinationError(
-            f"segment {place} cannot be written: {problem.strerror or problem}; once it can, run "
+            f"segment {path} cannot be written: {problem.strerror or problem}; once it can, run "
             "again: it resumes"
         ) from problem
 
 
-def sum_rest(task: RestTask) -> Receipt:
+def sum_rows(task: SumTask) -> Receipt:
     """Reads rows of a variable that belong to no exported table: the crc32c of a slice covers them
     too.
 
     Raises:
-      CheckpointError: a data file is gone, cut short or damaged.
+      CheckpointError: A data file is gone, cut short or damaged.
     """
     count = max(1, task.block_bytes // task.stored_row_bytes)
     buffer = np.empty((count, task.stored_row_bytes), np.uint8)
@@ -185,7 +198,7 @@ def open_rows(task: TableTask) -> StoredRows:
     return SliceRows(task.slices, task.stored[1], task.itemsize, first, end - first)
 
 
-def read_sources(task: TableTask | RestTask) -> tuple[SourceSum, ...]:
+def read_sources(task: TableTask | SumTask) -> tuple[SourceSum, ...]:
     """Sums what a task reads, and writes nothing.
 
     Returns:
@@ -195,7 +208,7 @@ def read_sources(task: TableTask | RestTask) -> tuple[SourceSum, ...]:
     Raises:
       CheckpointError: A data file is gone, cut short, changed or cannot be read.
     """
-    if isinstance(task, RestTask):
+    if isinstance(task, SumTask):
         ranges = list(task.ranges)
         rows = SliceRows(
             task.slices, task.columns, task.itemsize, ranges[0][0], ranges[-1][1] - ranges[0][0]
@@ -213,24 +226,26 @@ def read_sources(task: TableTask | RestTask) -> tuple[SourceSum, ...]:
         for first, end in ranges:
             for row in range(first, end, count):
                 rows.read_into(row, buffer[: min(count, end - row)])
-        return tuple(sorted(rows.sums(), key=lambda each: (each.file, each.slice_offset)))
+        return tuple(sorted(rows.sums(), key=lambda source: (source.file, source.slice_offset)))
 
 
-def carry_out(task: TableTask | RestTask) -> Receipt:
-    """Does a task, whichever kind it is; errors as of `copy_rows` and `sum_rest`."""
-    return copy_rows(task) if isinstance(task, TableTask) else sum_rest(task)
+def carry_out(task: TableTask | SumTask) -> Receipt:
+    """Runs a task of either kind. Raises the errors of `copy_rows` and `sum_rows`."""
+    if isinstance(task, TableTask):
+        return copy_rows(task)
+    return sum_rows(task)
 
 
 class Source(NamedTuple):
     """What the tasks of one table read.
 
     Attributes:
-      what: the table, as messages name it.
-      key: of its variable.
-      slices: of its variable.
+      subject: The table, as messages name it.
+      key: The key of its variable.
+      slices: The slices of its variable.
     """
 
-    what: str
+    subject: str
     key: str
     slices: Sequence[Slice]
 
@@ -240,26 +255,29 @@ def check_sources(sources: Iterable[Source], receipts: Sequence[Receipt]) -> Non
     the tasks returned.
 
     Args:
-      sources: what all tasks of a plan read.
-      receipts: of all these tasks, in any order, of this run and of earlier ones.
+      sources: What all tasks of a plan read.
+      receipts: The receipts of all these tasks, in any order, of this run and of earlier ones.
     Raises:
-      CheckpointError: a slice does not match, or not all of it was read; names file and rows.
+      CheckpointError: A slice does not match, or not all of it was read; the error names file and
+        rows.
     """
     read: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
     for receipt in receipts:
-        for each in receipt.sources:
-            count, crc = read[receipt.key, each.file, each.slice_offset]
-            read[receipt.key, each.file, each.slice_offset] = count + each.bytes, crc ^ each.crc32c
-    for what, key, slices in sources:
+        for source in receipt.sources:
+            # Each sum is what a range adds to the crc32c of its slice, so that XOR joins them.
+            slice_name = receipt.key, source.file, source.slice_offset
+            count, crc = read[slice_name]
+            read[slice_name] = count + source.bytes, crc ^ source.crc32c
+    for subject, key, slices in sources:
         for part in slices:
             count, crc = read[key, Path(part.file).name, part.offset]
             if count != part.bytes:
                 raise CheckpointError(
-                    f"{what}: {count} of the {part.bytes} bytes from byte {part.offset} on of "
+                    f"{subject}: {count} of the {part.bytes} bytes from byte {part.offset} on of "
                     f"{part.file} were read; run the export again"
                 )
             if part.bytes and part.crc32c not in (None, crc):
-                raise CheckpointError(_damaged(what, part))
+                raise CheckpointError(_damaged(subject, part))
 
 
 def manifest_table(
@@ -268,31 +286,37 @@ def manifest_table(
     """Returns a table's entry in the manifest.
 
     Args:
-      table: its plan.
-      receipts: of all its tasks; those of other tables are passed over.
-      links: of its plan: data file -> bundle path.
+      table: The plan of the table.
+      receipts: The receipts of all its tasks; receipts of other tables are ignored.
+      links: The bundle path of each data file that the plan links.
     Raises:
-      ValueError: (pydantic's) segments are missing.
+      ValueError: Segments are missing (the error is pydantic's).
     """
     spec = table.spec
-    own = [
-        (each.segment, each)
-        for each in receipts
-        if each.table == spec.name and each.segment is not None
+    written = [
+        (receipt.segment, receipt)
+        for receipt in receipts
+        if receipt.table == spec.name and receipt.segment is not None
     ]
-    own.sort(key=lambda pair: pair[0].first_row)
-    errors = [each.error for _, each in own if each.error is not None]
-    non_finite = joined(each.non_finite for _, each in own)
+    written.sort(key=lambda pair: pair[0].first_row)
+    errors = [receipt.error for _, receipt in written if receipt.error is not None]
+    error = None
+    if errors:
+        error = table_error(spec.dtype, spec.dim, errors)
+    non_finite = joined(receipt.non_finite for _, receipt in written)
+    # Nobody looked at the rows of a linked table, which may hold such values then.
     if table.linked and table.allow_non_finite:
         non_finite = manifest.NonFiniteRows()
+    segments = tuple(segment for segment, _ in written)
+    scales = tuple(receipt.scales for _, receipt in written if receipt.scales is not None)
     return manifest.Table.model_validate(
         {
             "rows": spec.rows,
             "dim": spec.dim,
             "dtype": table.dtype,
-            "segments": linked_segments(table, links or {}) or tuple(segment for segment, _ in own),
-            "scales": tuple(each.scales for _, each in own if each.scales is not None),
-            "error": table_error(spec.dtype, spec.dim, errors) if errors else None,
+            "segments": linked_segments(table, links or {}) or segments,
+            "scales": scales,
+            "error": error,
             "source": source_of(spec.layout, spec.key, stated=spec.stated),
             "non_finite": non_finite,
         }
@@ -316,20 +340,26 @@ def is_written(task: TableTask, segment: Segment) -> bool:
 
 
 def _writer(task: TableTask, file: str, size: int | None, older: str | None) -> SegmentWriter:
-    attempts = None if task.attempts is None else Path(task.attempts)
-    older_file = None if older is None else Path(older)
+    attempts = None
+    if task.attempts is not None:
+        attempts = Path(task.attempts)
+    older_file = None
+    if older is not None:
+        older_file = Path(older)
     return SegmentWriter(Path(task.directory, file), attempts, size, task.offset, older_file)
 
 
 def _reuse_of(writer: SegmentWriter, scales: SegmentWriter | None) -> dict[str, int | str]:
-    """Returns what a receipt tells of segments that are links to those of an older version."""
-    writers = [writer] if scales is None else [writer, scales]
+    """Returns the fields of a receipt about segments that are links to an older version's."""
+    writers = [writer]
+    if scales is not None:
+        writers.append(scales)
     reused = [closed for closed in writers if closed.is_reused]
     problems = [closed.link_problem for closed in writers if closed.link_problem]
     return {
         "reused_segments": len(reused),
         "reused_bytes": sum(closed.close().bytes for closed in reused),
-        "link_problem": problems[0] if problems else "",
+        "link_problem": next(iter(problems), ""),
     }
 
 
@@ -354,32 +384,33 @@ def _convert(
 ) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
     for first, rows in stripes_of(stored, task):
-        at = first - task.first_row
+        row = first - task.first_row
         lost = scan.scan(rows, first * rows.shape[1])
         if lost.size:
-            # The table is rejected once all such rows are counted.
+            # The table is rejected once all such rows are counted. Until then, zeros keep the
+            # conversion from stopping at the first one.
             rows = rows.copy()  # noqa: PLW2901 - the same rows
             rows[lost - first] = 0
         for piece in conversion.pieces(rows, first):
-            writer.write_at(at * row_bytes(task.written_dtype, task.dim), piece.stored)
+            writer.write_at(row * row_bytes(task.written_dtype, task.dim), piece.stored)
             if scales is not None and piece.scales is not None:
-                scales.write_at(at * SCALE_BYTES, piece.scales)
-            at += len(piece.stored)
+                scales.write_at(row * SCALE_BYTES, piece.scales)
+            row += len(piece.stored)
     return conversion.error
 
 
-def _reject_damaged(stored: StoredRows, what: str, task: TableTask | RestTask) -> None:
+def _reject_damaged(stored: StoredRows, subject: str, task: TableTask | SumTask) -> None:
     part = stored.damaged()
     if part is not None:
-        raise CheckpointError(_damaged(f"{what} ({task.key!r})", part))
+        raise CheckpointError(_damaged(f"{subject} ({task.key!r})", part))
 
 
-def _damaged(what: str, part: Slice) -> str:
+def _damaged(subject: str, part: Slice) -> str:
     first = part.starts[0]
     end = part.starts[0] + part.shape[0]
     return (
-        f"{what}: rows {first} to {end} of the stored variable do not match their checksum in data "
-        f"file {part.file} "
+        f"{subject}: rows {first} to {end} of the stored variable do not match their checksum in "
+        f"data file {part.file} "
         f"(bytes {part.offset} to {part.offset + part.bytes}): the checkpoint is damaged; copy it "
         "anew or take an older one"
     )

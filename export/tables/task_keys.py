@@ -17,13 +17,14 @@ from typing import Any
 from export.checkpoint.variables import Slice
 from export.steps import StepKey
 from export.tables.segments import Receipt, is_written, read_sources
-from export.tables.tasks import RestTask, TableTask
+from export.tables.tasks import SumTask, TableTask
 
 
-def task_key(task: TableTask | RestTask) -> StepKey:
-    """Returns all that decides what a task writes, but for contents that no checksum of the
-    checkpoint tells.
+def task_key(task: TableTask | SumTask) -> StepKey:
+    """Returns all that decides what a task writes, except contents of which the checkpoint has no
+    checksum.
     """
+    # Left out is what changes no byte of the result: sizes of reads, and paths of this machine.
     chunk = None
     plain = replace(task, slices=(), block_bytes=0)
     if isinstance(plain, TableTask):
@@ -37,13 +38,13 @@ def task_key(task: TableTask | RestTask) -> StepKey:
     return StepKey(task.step, inputs, content=[_content(part) for part in task.slices])
 
 
-def is_current(task: TableTask | RestTask, receipt: Receipt) -> bool:
+def is_current(task: TableTask | SumTask, receipt: Receipt) -> bool:
     """Returns whether the storage still holds the bytes that a task read, and a file that several
     tasks fill those that it wrote. Reads them again where no checksum of them is known.
 
     Args:
       task: A task whose key is the one that it was finished under.
-      receipt: What it returned.
+      receipt: The receipt that the task returned.
 
     Raises:
       CheckpointError: A data file is gone, cut short or cannot be read.
@@ -52,12 +53,14 @@ def is_current(task: TableTask | RestTask, receipt: Receipt) -> bool:
     if isinstance(task, TableTask):
         array = task.array
         # The journal vouches for whole files alone.
-        shared = receipt.segment if task.offset is not None else None
+        shared = None
+        if task.offset is not None:
+            shared = receipt.segment
         if shared is not None and not is_written(task, shared):
             return False
     if array is None and all(part.crc32c is not None for part in task.slices):
         return True
-    read = sorted(receipt.sources, key=lambda each: (each.file, each.slice_offset))
+    read = sorted(receipt.sources, key=lambda source: (source.file, source.slice_offset))
     return tuple(read) == read_sources(task)
 
 

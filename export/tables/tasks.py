@@ -11,27 +11,32 @@ from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Slice
 from object_store.locations import is_url
 
 WORKER_BYTES = 128 << 20
-"""What a table worker holds before it reads anything: the interpreter and its libraries (80 to 105
-MiB, measured).
+"""The memory that a table worker uses before it reads anything: the interpreter and its libraries
+(80 to 105 MiB, measured).
 """
 DECODER_BYTES = 40 << 20
-"""What reading an array adds: tensorstore, or h5py, and what they allocate besides the chunks."""
+"""The memory that reading an array adds: tensorstore, or h5py, and what they allocate besides the
+chunks.
+"""
 STORE_BYTES = 160 << 20
-"""What reading from a store adds: its library, and what is fetched ahead (s3fs, measured: 107 MiB).
+"""The memory that reading from a store adds: its library, and what is fetched ahead (s3fs,
+measured: 107 MiB).
 """
 _BLOCK_BYTES = 1 << 20
 _LANES_BLOCK_BYTES = 8 << 20
 _REMOTE_BLOCK_BYTES = 64 << 20
-"""Read at a time of one lane, which stay in the cache; of many lanes, some rows of each; of these
-in a store.
+"""Bytes read at a time: of one lane, as many as stay in the cache; of many lanes, some rows of each
+lane; of many lanes in a store, more, as each request takes time.
 """
 STRIPE_BYTES = 128 << 10
-"""Written at a time of rows that lie in many lanes: fewer would be many small writes, more would
-leave the cache.
+"""Bytes written at a time of rows that lie in many lanes: fewer would be many small writes, more
+would leave the cache.
 """
 _CONVERSION_BYTES = 14 << 20
 _CONVERSION_ROWS = 16
-"""What converting holds: copies of some rows; or so many copies of one row, as float64."""
+"""The memory that a conversion uses: copies of a piece of rows, or _CONVERSION_ROWS copies of one
+row as float64 if a row is larger than a piece.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +44,26 @@ class TableTask:
     """One segment to be written.
 
     Attributes:
-      table, dim: of the table.
-      key, dtype: of the variable that holds it.
-      first_row, rows: the rows of the segment.
-      layout: which row of the variable holds row r.
-      stored: rows and columns of the variable.
-      slices: those of the variable that hold rows of the segment; () if it lies in an array.
-      array: where the variable lies if it has no slices.
-      written_dtype: of the rows in the segment.
-      directory: where bundle paths begin.
-      file: bundle path of the segment.
-      scales: bundle path of the scales of its int8 rows; None of other rows.
-      block_bytes: stored bytes read at a time, where they are not written as they are.
-      attempts: directory of the run, where the segment lies until it is whole; None: beside `file`.
-      offset: first byte of the segment in `file`, which is there and which other tasks fill, too;
+      table, dim: The name and the width of the table.
+      key, dtype: The key and the dtype of the variable that holds the table.
+      first_row, rows: The rows of the segment.
+      layout: Which row of the variable holds row r.
+      stored: Rows and columns of the variable.
+      slices: The slices of the variable that hold rows of the segment; () if it lies in an array.
+      array: The array of the variable; None if it has slices.
+      written_dtype: The dtype of the rows in the segment.
+      directory: The directory where bundle paths begin.
+      file: The bundle path of the segment.
+      block_bytes: The number of stored bytes read at a time, unless they are written as they are.
+      scales: The bundle path of the scales of int8 rows; None if the rows have another dtype.
+      attempts: The directory of the run, where the segment lies until it is whole; None: beside
+        `file`.
+      offset: The first byte of the segment in `file`, which exists and which other tasks fill, too;
         None: the segment is the file.
-      value_dtype: of the values that rows of bytes (`dtype` int8) consist of; "" if `dtype` is.
-      older: path of an older version's segment of the same rows, which is linked if its bytes are
-        those that the task produces; None: there is none.
-      older_scales: path of the scales beside it.
+      value_dtype: The dtype of the values in rows of bytes (`dtype` int8); "" if it is `dtype`.
+      older: The path of an older version's segment of the same rows, which is linked if its bytes
+        are those that the task produces; None if there is none.
+      older_scales: The path of the scales beside that segment.
     """
 
     table: str
@@ -84,7 +90,9 @@ class TableTask:
     @property
     def step(self) -> str:
         """Its name, the same in every run of the same plan."""
-        return self.file if self.offset is None else f"{self.file} at {self.offset}"
+        if self.offset is None:
+            return self.file
+        return f"{self.file} at {self.offset}"
 
     @property
     def itemsize(self) -> int:
@@ -116,18 +124,24 @@ class TableTask:
     @property
     def scales_bytes(self) -> int:
         """Bytes of the scales of int8 rows; 0 of other rows."""
-        return self.rows * SCALE_BYTES if self.scales else 0
+        if self.scales is None:
+            return 0
+        return self.rows * SCALE_BYTES
 
     @property
     def memory_bytes(self) -> int:
-        """The most memory that the task holds, an upper bound."""
+        """An upper bound of the memory that the task uses."""
         decoded = 0
         if self.array is not None:
             decoded = DECODER_BYTES + self.array.memory_bytes
-            decoded += STORE_BYTES if is_url(self.array.file) else 0
-        copies = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8) if self.converted else 0
+            if is_url(self.array.file):
+                decoded += STORE_BYTES
+        copies = 0
+        if self.converted:
+            copies = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8)
+        # The block that is read, and the same rows in the order of the table.
         blocks = 2 * max(self.block_bytes, self.stored_row_bytes)
-        return _held(self.slices) + blocks + decoded + copies
+        return _base_bytes(self.slices) + blocks + decoded + copies
 
     @property
     def as_stored(self) -> bool:
@@ -136,17 +150,17 @@ class TableTask:
 
 
 @dataclass(frozen=True, slots=True)
-class RestTask:
+class SumTask:
     """Rows of a variable to be summed that no exported table holds: padding, and tables of a stack
     that are left out.
 
     Attributes:
-      step: name of the task.
-      key: of the variable.
-      columns, itemsize: of the variable.
-      ranges: stored rows [first, end), ascending.
-      slices: those that hold them.
-      block_bytes: bytes held at a time.
+      step: The name of the task.
+      key: The key of the variable.
+      columns, itemsize: The number of columns of the variable, and the size of a value in bytes.
+      ranges: Ranges of stored rows [first, end), ascending.
+      slices: The slices that hold the ranges.
+      block_bytes: The number of bytes read at a time.
     """
 
     step: str
@@ -164,8 +178,8 @@ class RestTask:
 
     @property
     def memory_bytes(self) -> int:
-        """The most memory that the task holds, an upper bound."""
-        return _held(self.slices) + 2 * max(self.block_bytes, self.stored_row_bytes)
+        """An upper bound of the memory that the task uses."""
+        return _base_bytes(self.slices) + 2 * max(self.block_bytes, self.stored_row_bytes)
 
     @property
     def bytes(self) -> int:
@@ -177,29 +191,31 @@ def block_bytes(lanes: int, budget_bytes: int, *, remote: bool = False) -> int:
     """Returns the stored bytes that a task reads at a time; it holds up to twice as many.
 
     Args:
-      lanes: of the layout.
-      budget_bytes: memory that a worker may hold beyond its libraries.
-      remote: whether they come from a store.
+      lanes: The number of lanes of the layout.
+      budget_bytes: The memory that a worker may use beyond its libraries.
+      remote: Whether the bytes come from a store.
     """
     if lanes == 1:
-        wanted = _BLOCK_BYTES
+        bytes_at_once = _BLOCK_BYTES
     elif remote:
-        wanted = _REMOTE_BLOCK_BYTES
+        bytes_at_once = _REMOTE_BLOCK_BYTES
     else:
         # Rows of few lanes stay in the cache; of many lanes, each would be read a few rows at a
         # time.
-        wanted = min(_LANES_BLOCK_BYTES, lanes * STRIPE_BYTES)
-    return min(wanted, max(1, budget_bytes // 2))
+        bytes_at_once = min(_LANES_BLOCK_BYTES, lanes * STRIPE_BYTES)
+    return min(bytes_at_once, max(1, budget_bytes // 2))
 
 
-def _held(slices: Sequence[Slice]) -> int:
-    """Returns what a worker holds whatever it does."""
-    return WORKER_BYTES + (STORE_BYTES if any(is_url(part.file) for part in slices) else 0)
+def _base_bytes(slices: Sequence[Slice]) -> int:
+    """Returns the memory that a worker uses whichever task it runs."""
+    if any(is_url(part.file) for part in slices):
+        return WORKER_BYTES + STORE_BYTES
+    return WORKER_BYTES
 
 
 def stored_range(layout: Layout, first: int, rows: int) -> tuple[int, int]:
-    """Returns the least range [first, end) of stored rows that holds rows [first, first + rows) of
-    a table.
+    """Returns the smallest range [first, end) of stored rows that holds rows [first, first + rows)
+    of a table.
     """
     firsts, ends = zip(*lane_ranges(layout, first, rows), strict=True)
     return min(firsts), max(ends)

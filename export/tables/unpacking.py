@@ -21,10 +21,10 @@ from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Plain
 from export.checkpoint.variables import ArrayStore, Entry, Slice
 from export.errors import CheckpointError
-from export.tables.tasks import RestTask, TableTask, block_bytes
+from export.tables.tasks import SumTask, TableTask, block_bytes
 
 if TYPE_CHECKING:
-    from export.tables.plan import Writing
+    from export.tables.plan import WriteOptions
 
 _BYTES = "int8"
 """Dtype of rows that are written as they are stored, whatever they hold."""
@@ -40,12 +40,12 @@ def check_whole(table: str, array: ArrayStore) -> None:
         raise CheckpointError(f"table {table!r}: {absent_chunks(array)}")
 
 
-def cuts_chunks(spec: TableSpec, array: ArrayStore, way: Writing) -> bool:
+def cuts_chunks(spec: TableSpec, array: ArrayStore, options: WriteOptions) -> bool:
     """Returns whether chunks of an array hold rows of several segments of a table."""
     if not isinstance(spec.layout, Plain):
         return spec.layout.lanes > 1
     chunk_rows = array.chunk[0]
-    rows = way.segment_rows or spec.rows
+    rows = options.segment_rows or spec.rows
     return rows < spec.rows and rows % chunk_rows > 0
 
 
@@ -77,8 +77,8 @@ def unpack(
     rows_max = whole_chunks(segments.segment_rows(row_bytes), array)
     slices = []
     tasks = []
-    for place, part in enumerate(segments.cut(entry.shape[0], rows_max)):
-        file = f"unpacked/{number:05d}/rows-{place:05d}.bin"
+    for segment_number, part in enumerate(segments.cut(entry.shape[0], rows_max)):
+        file = f"unpacked/{number:05d}/rows-{segment_number:05d}.bin"
         shape = (part.rows, entry.shape[1])
         path = str(directory / file)
         slices.append(Slice(path, 0, part.rows * row_bytes, None, (part.first, 0), shape))
@@ -104,8 +104,8 @@ def unpack(
 
 
 def with_sums(
-    tasks: Sequence[TableTask | RestTask], crcs: Mapping[str, int]
-) -> list[TableTask | RestTask]:
+    tasks: Sequence[TableTask | SumTask], crcs: Mapping[str, int]
+) -> list[TableTask | SumTask]:
     """Returns tasks whose slices in unpacked files have the crc32c of these files.
 
     Args:

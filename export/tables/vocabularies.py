@@ -21,7 +21,7 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
       [size] int64, or [size] object holding str.
 
     Raises:
-      UsageError: the file is missing or empty, or a line is not a key; names the line.
+      UsageError: The file is missing or empty, or a line is not a key; the error names the line.
     """
     try:
         # Only "\n" ends a line: str.splitlines also splits at characters that a key may contain.
@@ -47,10 +47,10 @@ def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destinatio
     """Writes a bundle's vocabulary from a file of the training program.
 
     Returns:
-      How many keys it has.
+      The number of keys.
 
     Raises:
-      UsageError: the file cannot be read, a line is not a key, or a key occurs twice.
+      UsageError: The file cannot be read, a line is not a key, or a key occurs twice.
     """
     return _write(read_keys(source, dtype), destination, f"vocabulary file {source}")
 
@@ -58,23 +58,26 @@ def write_vocabulary(source: Path, dtype: Literal["int64", "string"], destinatio
 def write_model_vocabulary(
     name: str, keys: Sequence[int] | Sequence[str], destination: Path
 ) -> int:
-    """Writes a vocabulary of the model; returns how many keys it has.
+    """Writes a vocabulary of the model; returns the number of keys.
 
     Raises:
-      UsageError: a key occurs twice.
+      UsageError: A key occurs twice.
     """
     return _write(as_array(keys), destination, f"vocabulary {name!r} of the model")
 
 
 def as_array(keys: Sequence[int] | Sequence[str]) -> NDArray[Any]:
     """Returns keys as an array, in the form of `read_keys`."""
-    return np.array(keys, object if any(isinstance(key, str) for key in keys) else np.int64)
+    dtype: type = np.int64
+    if any(isinstance(key, str) for key in keys):
+        dtype = object
+    return np.array(keys, dtype)
 
 
-def _write(keys: NDArray[Any], destination: Path, what: str) -> int:
+def _write(keys: NDArray[Any], destination: Path, subject: str) -> int:
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
         vocabularies.write_vocabulary(destination, keys)
     except FormatError as problem:
-        raise UsageError(f"{what}: {problem}") from problem
+        raise UsageError(f"{subject}: {problem}") from problem
     return len(keys)

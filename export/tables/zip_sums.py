@@ -17,22 +17,24 @@ from export.checkpoint.variables import Slice
 from export.errors import CheckpointError
 
 _READERS = 4
+"""The number of slices that are read at a time: zlib computes a crc32 without the GIL."""
 _PIECE_BYTES = 8 << 20
+"""The number of bytes that are read at a time, in memory for each reader."""
 
 
 def check_zip_sums(table: str, slices: Sequence[Slice]) -> None:
     """Reads the slices of a table that have a crc32, and compares.
 
     Args:
-      table: Its name, for messages.
-      slices: Those of its variable; others than those in zip files are passed over.
+      table: The name of the table, for messages.
+      slices: The slices of its variable; slices without a crc32 are ignored.
 
     Raises:
       CheckpointError: A slice is damaged, or a data file is gone, cut short or cannot be read.
     """
-    kept = [part for part in slices if part.crc32 is not None]
+    zipped = [part for part in slices if part.crc32 is not None]
     with ThreadPoolExecutor(_READERS, thread_name_prefix="rowcast-sums") as pool:
-        for part, crc32 in zip(kept, pool.map(_crc32, kept), strict=True):
+        for part, crc32 in zip(zipped, pool.map(_crc32, zipped), strict=True):
             if crc32 != part.crc32:
                 raise CheckpointError(
                     f"table {table!r}: {part.bytes} bytes from byte {part.offset} on of "

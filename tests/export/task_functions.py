@@ -13,7 +13,7 @@ from pathlib import Path
 from export.errors import CheckpointError, DestinationError
 from export.jobs.executors import LocalExecutor
 from export.tables.segments import carry_out
-from export.tables.tasks import RestTask, TableTask
+from export.tables.tasks import SumTask, TableTask
 
 
 def square(number: int) -> int:
@@ -24,7 +24,7 @@ def process_id(number: int) -> tuple[int, int]:
     return number, os.getpid()
 
 
-def copy_and_look(task: TableTask | RestTask) -> tuple[int, bool, int]:
+def copy_and_look(task: TableTask | SumTask) -> tuple[int, bool, int]:
     """Does a table task; returns its process, whether that has TensorFlow, and the most memory it
     held, in bytes.
     """

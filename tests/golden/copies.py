@@ -9,11 +9,11 @@ from typing import Any
 from bundle.format.manifest import Table
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
-from export.tables.plan import Writing, plan_tables
+from export.tables.plan import WriteOptions, plan_tables
 from export.tables.segments import carry_out, check_sources, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
 
-SEGMENTS = Writing(16)
+SEGMENTS = WriteOptions(16)
 """Of a few rows."""
 
 
@@ -22,7 +22,7 @@ def copied_tables(
     inventory: Inventory,
     directory: Path,
     names: Sequence[str] | None = None,
-    writing: Writing = SEGMENTS,
+    writing: WriteOptions = SEGMENTS,
     **how: Any,
 ) -> dict[str, Table]:
     """Copies tables, or all; verifies some rows and all; returns them as a manifest
@@ -34,12 +34,12 @@ def copied_tables(
         inventory,
         directory,
         tables=wanted,
-        writing=dict.fromkeys(wanted, writing),
+        write_options=dict.fromkeys(wanted, writing),
         **how,
     )
     for task in reversed(plan.unpacked):
         carry_out(task)
-    receipts = [carry_out(task) for task in reversed(plan.work)]
+    receipts = [carry_out(task) for task in reversed(plan.all_tasks)]
     check_sources(sources_of(plan), receipts)
     tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
     for rows in (5, None):

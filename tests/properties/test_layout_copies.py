@@ -21,7 +21,7 @@ from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.layouts import Layout, Mod, SparseCore, StoredOrder, stored_rows
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, VerificationFailed
-from export.tables.plan import Writing
+from export.tables.plan import WriteOptions
 from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.golden.copies import copied, copied_tables
@@ -86,7 +86,9 @@ def opened(
     dim=st.integers(1, 8),
     padding=st.sampled_from([0, 3]),
     writing=st.builds(
-        Writing, st.sampled_from([None, 7, 24]), st.sampled_from([None, None, "int8", "float16"])
+        WriteOptions,
+        st.sampled_from([None, 7, 24]),
+        st.sampled_from([None, None, "int8", "float16"]),
     ),
     budget=st.sampled_from([200, 4000, 1 << 20]),
     wanted=st.integers(1, 3),
@@ -97,7 +99,7 @@ def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
     rows: list[int],
     dim: int,
     padding: int,
-    writing: Writing,
+    writing: WriteOptions,
     budget: int,
     wanted: int,
 ) -> None:
@@ -117,7 +119,7 @@ def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
     left_out=st.tuples(st.integers(0, 89), st.integers(0, 8)),
     cuts=st.sets(st.integers(1, 89), max_size=3),
     writing=st.builds(
-        Writing, st.sampled_from([None, 7, 24]), st.sampled_from([None, "int8", "float16"])
+        WriteOptions, st.sampled_from([None, 7, 24]), st.sampled_from([None, "int8", "float16"])
     ),
     budget=st.sampled_from([200, 4000, 1 << 20]),
 )
@@ -125,7 +127,7 @@ def test_plain_variable_with_padding_rows_and_columns_gives_the_table_and_every_
     stored: tuple[int, int],
     left_out: tuple[int, int],
     cuts: set[int],
-    writing: Writing,
+    writing: WriteOptions,
     budget: int,
 ) -> None:
     values = np.random.default_rng(sum(stored)).standard_normal(stored).astype(np.float32)

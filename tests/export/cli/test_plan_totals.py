@@ -12,7 +12,7 @@ from rich.console import Console
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.cli.inspect import plan_table
-from export.tables.plan import Writing, plan_tables
+from export.tables.plan import WriteOptions, plan_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 
@@ -31,7 +31,7 @@ def zeros(rows: int) -> np.ndarray[Any, Any]:
             "260.0 MiB of memory",
         ),
         (
-            {"user": Writing(5, streamed=True)},
+            {"user": WriteOptions(5, streamed=True)},
             True,
             "20",
             "1.6 KiB read, 1.6 KiB written (at most 608 B on the local disk at a time), 21 files, "
@@ -39,7 +39,7 @@ def zeros(rows: int) -> np.ndarray[Any, Any]:
             "left out",
         ),
         (
-            {"user": Writing(link=True)},
+            {"user": WriteOptions(link=True)},
             False,
             "1, linked",
             "48 B read, 48 B written, 1.6 KiB linked, 2 files, 1 task on 2 workers with at most "
@@ -48,7 +48,7 @@ def zeros(rows: int) -> np.ndarray[Any, Any]:
     ],
 )
 def test_plan_table_ends_with_its_totals(
-    tmp_path: Path, writing: dict[str, Writing], slots: bool, segments: str, total: str
+    tmp_path: Path, writing: dict[str, WriteOptions], slots: bool, segments: str, total: str
 ) -> None:
     variables = {"user/embeddings": zeros(100), "city/embeddings": zeros(3)}
     if slots:
@@ -56,7 +56,7 @@ def test_plan_table_ends_with_its_totals(
     write_bundle(tmp_path / "c", variables)
     checkpoint = open_checkpoint(tmp_path / "c")
     inventory = recognise(checkpoint)
-    plan = plan_tables(checkpoint, inventory, tmp_path / "out", writing=writing, workers=2)
+    plan = plan_tables(checkpoint, inventory, tmp_path / "out", write_options=writing, workers=2)
     console = Console(width=200)
     with console.capture() as captured:
         console.print(plan_table(plan, ["seen"]))

@@ -43,7 +43,7 @@ def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Pa
     checkpoint = open_checkpoint(tmp_path / "c")
     plan = plan_tables(checkpoint, recognise(checkpoint, {"a": "a", "b": "b"}), tmp_path / "out")
     for process, loaded, peak_bytes in LocalExecutor(2).run(
-        task_functions.copy_and_look, plan.work
+        task_functions.copy_and_look, plan.all_tasks
     ):
         assert process != os.getpid()
         assert not loaded

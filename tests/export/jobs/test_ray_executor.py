@@ -21,7 +21,7 @@ from export.jobs.attempts import ATTEMPTS_MAX
 from export.jobs.ray_executor import RayExecutor
 from export.jobs.table_steps import copy_tables
 from export.recipe.settings import ExportSettings
-from export.tables.plan import Writing, plan_tables
+from export.tables.plan import WriteOptions, plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
@@ -140,7 +140,7 @@ def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
                 checkpoint,
                 recognise(checkpoint, {"t": "t"}),
                 stage.directory,
-                writing={"t": Writing(segment_rows=37)},
+                write_options={"t": WriteOptions(segment_rows=37)},
             )
             tables = copy_tables(plan, stage, ExportSettings(executor=where), moved).entries
             pages.append(tables)

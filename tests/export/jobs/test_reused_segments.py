@@ -27,7 +27,7 @@ from export.jobs.staged import Published
 from export.jobs.tables_job import TablesJob, export_tables, prepare_tables
 from export.recipe.settings import ExportSettings
 from export.tables.older_versions import reused_segments
-from export.tables.plan import ExportPlan, Writing
+from export.tables.plan import ExportPlan, WriteOptions
 from export.tables.segments import carry_out
 from tests.export.checkpoint.tensor_bundles import Box, write_bundle
 from tests.export.commands import Command
@@ -43,7 +43,7 @@ SEGMENT_BYTES = SEGMENT_ROWS * DIM * 4
 TABLES: dict[str, NDArray[np.float32]] = {
     "items": np.random.default_rng(1).standard_normal((ROWS, DIM)).astype(np.float32)
 }
-FEW = TablesJob(writing=Writing(segment_rows=SEGMENT_ROWS))
+FEW = TablesJob(writing=WriteOptions(segment_rows=SEGMENT_ROWS))
 
 
 class Nights:
@@ -136,7 +136,7 @@ def test_version_of_a_table_with_few_changed_rows_writes_the_changed_segments_al
     rows = 40_000
     segments = 20
     segment_bytes = rows // segments * DIM * 4
-    job = TablesJob(writing=Writing(segment_rows=rows // segments))
+    job = TablesJob(writing=WriteOptions(segment_rows=rows // segments))
     values = np.random.default_rng(2).standard_normal((rows, DIM)).astype(np.float32)
     nights.export({"items": values}, job)
     older = contents(nights.version(1))
@@ -203,8 +203,8 @@ ZEROS = {"items": np.zeros((500, DIM), np.float32)}
     ("tables", "job"),
     [
         (ZEROS, replace(FEW, dtypes=(("items", "bfloat16"),))),
-        (ZEROS, replace(FEW, writing=Writing(segment_rows=200))),
-        ({"items": np.zeros((250, 2 * DIM), np.float32)}, replace(FEW, writing=Writing(125))),
+        (ZEROS, replace(FEW, writing=WriteOptions(segment_rows=200))),
+        ({"items": np.zeros((250, 2 * DIM), np.float32)}, replace(FEW, writing=WriteOptions(125))),
         ({"users": ZEROS["items"]}, FEW),
         (ZEROS, replace(FEW, model="others")),
     ],
@@ -239,7 +239,7 @@ def test_segment_that_a_version_of_a_shard_lacks_is_written(nights: Nights) -> N
 
 
 def test_version_that_is_linked_to_its_checkpoint_shares_nothing(nights: Nights) -> None:
-    nights.export(TABLES, replace(FEW, writing=Writing(link=True)))
+    nights.export(TABLES, replace(FEW, writing=WriteOptions(link=True)))
     published = nights.export(TABLES)
     assert (published.reused.segments, published.notes) == (0, ())
     np.testing.assert_array_equal(nights.rows(2), TABLES["items"])

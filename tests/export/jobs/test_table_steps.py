@@ -34,7 +34,7 @@ from export.jobs.executors import LocalExecutor
 from export.jobs.table_steps import SMALL_JOB_BYTES, copy_tables, executor_of, plan_copy
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
-from export.tables.plan import AS_STORED, ExportPlan, Writing, plan_tables
+from export.tables.plan import AS_STORED, ExportPlan, WriteOptions, plan_tables
 from object_store.remote_path import RemotePath
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.checkpoint.orbax_trees import write_item
@@ -102,7 +102,7 @@ class Run:
         (name,) = (table.name for table in inventory.tables)
         with Staging(root, "m", 1) as stage:
             plan: ExportPlan = plan_tables(
-                opened, inventory, stage.directory, writing={name: Writing(10)}
+                opened, inventory, stage.directory, write_options={name: WriteOptions(10)}
             )
             moved: list[int] = []
             copied = copy_tables(plan, stage, SETTINGS, moved.append)
@@ -238,7 +238,7 @@ def planned(
     store: RemotePath | None,
     read_again: tuple[str, ...] = (),
     staged: Path | None = None,
-    first: Writing = AS_STORED,
+    first: WriteOptions = AS_STORED,
 ) -> ExportPlan:
     """Plans two tables of 40 rows, of 32 bytes each; the first may be written in another way."""
     write_bundle(directory / "ckpt", dict.fromkeys("ab", BEFORE))
@@ -269,7 +269,7 @@ def test_plan_copy_streams_to_a_store_what_no_later_step_reads(
 def test_plan_copy_rejects_what_its_destination_cannot_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = Writing(link=True)
+    link = WriteOptions(link=True)
     with pytest.raises(UsageError, match="tables cannot be linked into memory://bundles"):
         planned(tmp_path, RemotePath("memory://bundles"), first=link)
     with monkeypatch.context() as patch:
@@ -286,7 +286,7 @@ def ignored(_: int) -> None:
 
 
 def copied(
-    directory: Path, moved: Callable[[int], None] = ignored, first: Writing = AS_STORED
+    directory: Path, moved: Callable[[int], None] = ignored, first: WriteOptions = AS_STORED
 ) -> None:
     """Copies the two tables."""
     with Staging(directory, "m", 1) as stage:
@@ -295,8 +295,8 @@ def copied(
 
 
 def test_copy_tables_rejects_converted_rows_that_break_a_limit(tmp_path: Path) -> None:
-    def writing(limit: float) -> Writing:
-        return Writing(dtype="int8", limits=ErrorLimits(max_abs=limit))
+    def writing(limit: float) -> WriteOptions:
+        return WriteOptions(dtype="int8", limits=ErrorLimits(max_abs=limit))
 
     copied(tmp_path, first=writing(2))
     with pytest.raises(VerificationFailed, match="table 'a': max_abs_error of its converted rows"):

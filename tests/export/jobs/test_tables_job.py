@@ -20,7 +20,7 @@ from export.errors import ExportError, NotConvertible, UsageError
 from export.jobs.destinations import Destination
 from export.jobs.tables_job import PreparedTables, TablesJob, prepare_tables
 from export.recipe.settings import ExportSettings
-from export.tables.plan import Writing
+from export.tables.plan import WriteOptions
 from tests.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -351,7 +351,7 @@ def test_prepare_tables_leaves_out_what_cannot_be_exported_unless_it_is_named(
     actual = prepared(tmp_path, variables, statements=named, dtypes=(("ids", "float32"),))
     assert actual.names == ("ids", "user")
     assert [table.dtype for table in actual.plan.tables] == ["float32", "float32"]
-    half = prepared(tmp_path, USER, writing=Writing(dtype="bfloat16"))
+    half = prepared(tmp_path, USER, writing=WriteOptions(dtype="bfloat16"))
     assert [table.dtype for table in half.plan.tables] == ["bfloat16"]
 
 

@@ -57,7 +57,7 @@ def test_large_variable_is_copied_in_tasks_of_512_mib() -> None:
     assert {task.file for task in tasks} == {"variables/variables.data-00000-of-00001"}
     assert {task.block_bytes for task in tasks} == {1 << 20}
     assert [source.key for source in plan.sources] == ["table"]
-    assert plan.sources[0].what == "variable 'table'"
+    assert plan.sources[0].subject == "variable 'table'"
 
 
 def test_workers_hold_the_memory_of_the_largest_tasks() -> None:

@@ -12,7 +12,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.tables.interleaving import stripes_of
 from export.tables.plan import plan_tables
 from export.tables.segments import open_rows
-from export.tables.tasks import STRIPE_BYTES, WORKER_BYTES, RestTask, TableTask
+from export.tables.tasks import STRIPE_BYTES, WORKER_BYTES, SumTask, TableTask
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 CORES = 1024
@@ -47,7 +47,7 @@ def test_task_plans_two_blocks_or_two_rows_that_are_longer(tmp_path: Path) -> No
     assert held[2] - held[1] == 2 * ((1 << 20) - row_bytes)
     assert held[3] - held[2] == 2 * (2 << 20)
 
-    rest = RestTask("rest", "t", STORED_DIM, 4, ((0, 9),), task.slices, 1)
+    rest = SumTask("rest", "t", STORED_DIM, 4, ((0, 9),), task.slices, 1)
     assert rest.memory_bytes == held[0]
     assert rest.bytes == 9 * row_bytes
 

@@ -21,7 +21,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.jobs.destinations import open_destination
 from export.tables.links import link_file, link_files
-from export.tables.plan import ExportPlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, WriteOptions, plan_tables
 from export.tables.segments import manifest_table
 from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -38,9 +38,9 @@ def planned(
     write_bundle(directory / "ckpt", {"flag": np.zeros(3, bool), "t": values}, boxes=boxes, files=2)
     checkpoint = open_checkpoint(directory)
     said = Statements({"t": "t"}, ("t",) if cut == "mod" else ())
-    way = Writing(link=True, dtype=dtype)
+    way = WriteOptions(link=True, dtype=dtype)
     return plan_tables(
-        checkpoint, recognise(checkpoint, said), directory / "out", writing={"t": way}
+        checkpoint, recognise(checkpoint, said), directory / "out", write_options={"t": way}
     )
 
 
@@ -101,7 +101,7 @@ def test_link_files_links_the_file_that_a_symbolic_link_leads_to(tmp_path: Path)
         checkpoint,
         recognise(checkpoint, Statements({"t": "t"})),
         tmp_path / "out",
-        writing={"t": Writing(link=True)},
+        write_options={"t": WriteOptions(link=True)},
     )
     tables = linked(tmp_path, plan)
     assert not any(path.is_symlink() for path in (tmp_path / "out").rglob("*"))
@@ -140,8 +140,8 @@ def test_plan_tables_table_without_its_padding_is_copied_not_linked(
     write_bundle(tmp_path / "ckpt", {"t": VALUES})
     checkpoint = open_checkpoint(tmp_path)
     said = Statements(layouts={"t": StatedTable(key="t", kind="plain", **part)})
-    way = {"t": Writing(link=True)}
-    plan = plan_tables(checkpoint, recognise(checkpoint, said), tmp_path / "out", writing=way)
+    way = {"t": WriteOptions(link=True)}
+    plan = plan_tables(checkpoint, recognise(checkpoint, said), tmp_path / "out", write_options=way)
     assert plan.links == {}
     assert "padding is cut off" in plan.to_json()["tables"]["t"]["note"]
 

@@ -27,7 +27,7 @@ from export.errors import CheckpointError, DestinationError, NotConvertible, Usa
 from export.jobs.space import check_plan_fits
 from export.tables import plan as planning
 from export.tables.conversions import ErrorLimits
-from export.tables.plan import UPLOADS, Writing, check_exportable, plan_tables, rest_tasks
+from export.tables.plan import UPLOADS, WriteOptions, check_exportable, plan_sums, plan_tables
 from export.tables.tasks import WORKER_BYTES
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
@@ -49,7 +49,9 @@ def values(rows: int, dim: int = 4) -> np.ndarray[Any, Any]:
 
 def test_plan_tables_rows_are_cut_into_segments_that_follow_one_another(tmp_path: Path) -> None:
     plan = plan_tables(
-        *opened(tmp_path, {"a": values(10), "b": values(3)}), tmp_path, writing={"a": Writing(4)}
+        *opened(tmp_path, {"a": values(10), "b": values(3)}),
+        tmp_path,
+        write_options={"a": WriteOptions(4)},
     )
     assert [(task.file, task.first_row, task.rows) for task in plan.tasks] == [
         ("tables/a/rows-00000-of-00003.bin", 0, 4),
@@ -65,11 +67,15 @@ def test_plan_tables_of_streamed_segments_holds_those_of_workers_and_uploads(
     tmp_path: Path,
 ) -> None:
     tables = opened(tmp_path, {"a": values(100), "b": values(3)})
-    plan = plan_tables(*tables, tmp_path, writing={"a": Writing(5, streamed=True)}, workers=2)
+    plan = plan_tables(
+        *tables, tmp_path, write_options={"a": WriteOptions(5, streamed=True)}, workers=2
+    )
     segments_held = 2 + 1 + UPLOADS  # one more waits for an upload
     assert plan.bytes == 103 * 16
     assert plan.local_bytes == segments_held * 5 * 16 + 3 * 16
-    few = plan_tables(*tables, tmp_path, writing={"a": Writing(50, streamed=True)}, workers=2)
+    few = plan_tables(
+        *tables, tmp_path, write_options={"a": WriteOptions(50, streamed=True)}, workers=2
+    )
     assert few.local_bytes == few.bytes
 
 
@@ -77,7 +83,7 @@ def test_plan_tables_of_a_selection_plans_only_these(tmp_path: Path) -> None:
     every = opened(tmp_path, {"a": values(2), "b": values(2), "c": values(2)})
     plan = plan_tables(*every, tmp_path, tables=["c", "a", "c"])
     assert [table.spec.name for table in plan.tables] == ["a", "c"]
-    for wrong in ({"tables": ["d"]}, {"writing": {"d": Writing(3)}}):
+    for wrong in ({"tables": ["d"]}, {"writing": {"d": WriteOptions(3)}}):
         with pytest.raises(NotConvertible, match="no table 'd'"):
             plan_tables(*every, tmp_path, **wrong)
 
@@ -101,12 +107,12 @@ def claimed(directory: Path, terabytes: int) -> Opened:
 
 @pytest.mark.parametrize(
     ("terabytes", "way"),
-    [(32, Writing()), (80, Writing(dtype="bfloat16")), (200, Writing(link=True))],
+    [(32, WriteOptions()), (80, WriteOptions(dtype="bfloat16")), (200, WriteOptions(link=True))],
 )
 def test_plan_tables_as_large_as_a_manifest_can_describe_are_planned(
-    tmp_path: Path, terabytes: int, way: Writing
+    tmp_path: Path, terabytes: int, way: WriteOptions
 ) -> None:
-    assert plan_tables(*claimed(tmp_path, terabytes), tmp_path, writing={"a": way}).tables
+    assert plan_tables(*claimed(tmp_path, terabytes), tmp_path, write_options={"a": way}).tables
 
 
 @pytest.mark.parametrize("segment_rows", [None, 1 << 30])
@@ -115,7 +121,7 @@ def test_plan_tables_larger_than_a_manifest_can_describe_are_rejected(
 ) -> None:
     table = claimed(tmp_path, 50)
     with pytest.raises(NotConvertible, match=r"need 13107200 checksums, .* write smaller rows"):
-        plan_tables(*table, tmp_path, writing={"a": Writing(segment_rows)})
+        plan_tables(*table, tmp_path, write_options={"a": WriteOptions(segment_rows)})
 
 
 def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
@@ -147,7 +153,7 @@ def test_plan_tables_wide_rows_that_are_converted_are_planned_with_their_copies(
 ) -> None:
     table = opened(tmp_path, {"a": values(2, 1 << 18)})
     as_stored = plan_tables(*table, tmp_path)
-    converted = plan_tables(*table, tmp_path, writing={"a": Writing(dtype="bfloat16")})
+    converted = plan_tables(*table, tmp_path, write_options={"a": WriteOptions(dtype="bfloat16")})
     copies = 16 * (1 << 18) * 8  # of one row, as float64
     assert converted.peak_memory_bytes - as_stored.peak_memory_bytes == copies
 
@@ -169,7 +175,7 @@ def test_plan_tables_array_is_unpacked_where_segments_cut_its_chunks(
     tmp_path: Path, segment_rows: int | None, unpacked: int, segments: list[int]
 ) -> None:
     table = chunked(tmp_path, 60, 8)
-    plan = plan_tables(*table, tmp_path, writing={"user": Writing(segment_rows)})
+    plan = plan_tables(*table, tmp_path, write_options={"user": WriteOptions(segment_rows)})
     assert [task.rows for task in plan.tasks] == segments
     assert plan.unpacked_bytes == unpacked * 60 * 64
     assert [task.array is None for task in plan.tasks] == [bool(unpacked)] * len(segments)
@@ -203,7 +209,11 @@ def test_check_space_counts_unpacked_arrays(
     layout = StatedTable(key="user/embeddings", kind="sparse_core", rows=60, dim=16, cores=4)
     inventory = recognise(checkpoint, Statements(layouts={"user": layout}))
     plan = plan_tables(
-        checkpoint, inventory, tmp_path / "staged", writing={"user": Writing(20)}, workers=2
+        checkpoint,
+        inventory,
+        tmp_path / "staged",
+        write_options={"user": WriteOptions(20)},
+        workers=2,
     )
     assert plan.unpacked_bytes == 64 * 64
     free(monkeypatch, plan.bytes + plan.unpacked_bytes)
@@ -225,8 +235,8 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
         {"a": values(10), "b": values(3), "c": values(6).astype(np.float64)},
         boxes={"a": cut},
     )
-    ways = {"a": Writing(4), "b": Writing(link=True)}
-    plan = plan_tables(*given, tmp_path / "out", writing=ways, workers=2)
+    ways = {"a": WriteOptions(4), "b": WriteOptions(link=True)}
+    plan = plan_tables(*given, tmp_path / "out", write_options=ways, workers=2)
     said = given.inventory.table("a").note
     assert said.startswith("saved by TF1 in slices")
     linked = (
@@ -275,7 +285,10 @@ def test_plan_tables_says_of_each_how_it_is_written(tmp_path: Path) -> None:
     plan = plan_tables(
         *given,
         tmp_path,
-        writing={"a": Writing(dtype="int8", limits=limits), "b": Writing(dtype="float32")},
+        write_options={
+            "a": WriteOptions(dtype="int8", limits=limits),
+            "b": WriteOptions(dtype="float32"),
+        },
     )
     first, second = plan.tables
     assert (first.dtype, first.limits, first.streamed) == ("int8", limits, False)
@@ -292,18 +305,22 @@ def table(name: str, rows: int = 3, dim: int = 2, dtype: str = "float32") -> Tab
 @pytest.mark.parametrize(
     ("spec", "way", "problem"),
     [
-        (table("a", dtype="int32"), Writing(), "table 'a' holds int32 values; if they are an emb"),
-        (table("a", dtype="bool"), Writing(dtype="float32"), "table 'a' holds bool values"),
-        (table("a b"), Writing(), r"table 'a b' cannot be called so .* --table NAME=a b"),
-        (table("a", rows=0), Writing(), r"table 'a' of shape \[0, 2\] holds nothing"),
-        (table("a", dim=0), Writing(), r"table 'a' of shape \[3, 0\] holds nothing"),
+        (
+            table("a", dtype="int32"),
+            WriteOptions(),
+            "table 'a' holds int32 values; if they are an emb",
+        ),
+        (table("a", dtype="bool"), WriteOptions(dtype="float32"), "table 'a' holds bool values"),
+        (table("a b"), WriteOptions(), r"table 'a b' cannot be called so .* --table NAME=a b"),
+        (table("a", rows=0), WriteOptions(), r"table 'a' of shape \[0, 2\] holds nothing"),
+        (table("a", dim=0), WriteOptions(), r"table 'a' of shape \[3, 0\] holds nothing"),
     ],
 )
 def test_check_exportable_rejects_what_cannot_be_in_a_bundle(
-    spec: TableSpec, way: Writing, problem: str
+    spec: TableSpec, way: WriteOptions, problem: str
 ) -> None:
     check_exportable(table("a", rows=1, dim=1))
-    check_exportable(table("a", dtype="int32"), Writing(dtype="float32"))
+    check_exportable(table("a", dtype="int32"), WriteOptions(dtype="float32"))
     with pytest.raises(NotConvertible, match=problem):
         check_exportable(spec, way)
 
@@ -345,7 +362,9 @@ def test_plan_tables_that_cannot_be_linked_from_their_storage_are_copied(
     entry = checkpoint.entries["a"]
     moved = entry._replace(slices=(entry.slices[0]._replace(**changed),))
     checkpoint = Checkpoint(checkpoint.prefix, Listing("crc32c:00000000", {"a": moved}))
-    plan = plan_tables(checkpoint, inventory, tmp_path, writing={"a": Writing(link=True)})
+    plan = plan_tables(
+        checkpoint, inventory, tmp_path, write_options={"a": WriteOptions(link=True)}
+    )
     assert plan.tables[0].notes == f"it is copied, not linked: {why}"
     assert (len(plan.tasks), plan.linked_bytes) == (1, 0)
 
@@ -354,9 +373,11 @@ def test_plan_tables_of_an_array_are_copied_from_its_chunks_and_need_all_of_them
     tmp_path: Path,
 ) -> None:
     checkpoint, inventory = chunked(tmp_path, 60, 8)
-    plan = plan_tables(checkpoint, inventory, tmp_path, writing={"user": Writing(link=True)})
+    plan = plan_tables(
+        checkpoint, inventory, tmp_path, write_options={"user": WriteOptions(link=True)}
+    )
     assert plan.tables[0].notes == "it is copied, not linked: its values lie in encoded chunks"
-    assert (len(plan.tasks), plan.tasks[0].slices, plan.rest) == (1, (), ())
+    assert (len(plan.tasks), plan.tasks[0].slices, plan.sum_tasks) == (1, (), ())
 
     entry = checkpoint.entries["user/embeddings"]
     assert entry.array is not None
@@ -371,23 +392,23 @@ def test_plan_tables_of_more_segments_than_are_written_are_rejected(
 ) -> None:
     monkeypatch.setattr(planning, "SEGMENTS_MAX", 5)
     given = opened(tmp_path, {"a": values(10)})
-    assert len(plan_tables(*given, tmp_path, writing={"a": Writing(2)}).tasks) == 5
+    assert len(plan_tables(*given, tmp_path, write_options={"a": WriteOptions(2)}).tasks) == 5
     with pytest.raises(
         UsageError, match="'a' of 10 rows would become 10 files of 1 rows; at most 5 are written"
     ):
-        plan_tables(*given, tmp_path, writing={"a": Writing(1)})
+        plan_tables(*given, tmp_path, write_options={"a": WriteOptions(1)})
 
 
 def test_plan_tables_as_large_as_readers_of_a_manifest_take_are_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = opened(tmp_path, {"a": values(10)})
-    way = {"a": Writing(4, dtype="int8")}  # three segments, with scales
+    way = {"a": WriteOptions(4, dtype="int8")}  # three segments, with scales
     monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6))
-    assert len(plan_tables(*given, tmp_path, writing=way).tasks) == 3
+    assert len(plan_tables(*given, tmp_path, write_options=way).tasks) == 3
     monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6) - 1)
     with pytest.raises(NotConvertible, match=r"6 checksums, .* of the 80 bytes .* and 6 segments"):
-        plan_tables(*given, tmp_path, writing=way)
+        plan_tables(*given, tmp_path, write_options=way)
 
 
 def on_cores(directory: Path, rows: int, **how: Any) -> Any:
@@ -396,7 +417,7 @@ def on_cores(directory: Path, rows: int, **how: Any) -> Any:
     checkpoint = open_checkpoint(directory / "ckpt-1")
     layout = StatedTable(key="t", kind="sparse_core", rows=rows, dim=4, cores=4)
     inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
-    return plan_tables(checkpoint, inventory, directory, writing={"t": Writing(**how)})
+    return plan_tables(checkpoint, inventory, directory, write_options={"t": WriteOptions(**how)})
 
 
 @pytest.mark.parametrize(
@@ -417,24 +438,24 @@ def test_plan_tables_on_cores_are_cut_where_a_round_of_rows_ends(
 
 def test_plan_tables_reads_the_rows_of_a_variable_that_no_table_takes(tmp_path: Path) -> None:
     plan = on_cores(tmp_path, 58)
-    (rest,) = plan.rest
+    (rest,) = plan.sum_tasks
     assert rest.ranges == ((15, 16), (31, 32), (46, 48), (62, 64))
     assert (rest.step, rest.key, rest.columns, rest.itemsize) == ("rest of t 00000", "t", 4, 4)
     assert (rest.bytes, plan.read_bytes, plan.moved_bytes) == (6 * 16, 64 * 16, 64 * 16)
     assert on_cores(tmp_path, 64).rest == ()
 
 
-def test_rest_tasks_are_cut_into_batches_and_know_the_slices_that_they_read(
+def test_sum_tasks_are_cut_into_batches_and_know_the_slices_that_they_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "REST_BYTES", 5 * 16)
     parts = [[(0, 12), (0, -1)], [(12, 5), (0, -1)], [(17, 5), (0, -1)]]
     checkpoint, _ = opened(tmp_path, {"a": values(22)}, boxes={"a": parts})
-    tasks = rest_tasks(checkpoint.entries["a"], [(0, 3), (10, 22)], 64)
+    tasks = plan_sums(checkpoint.entries["a"], [(0, 3), (10, 22)], 64)
     assert [task.ranges for task in tasks] == [((0, 3), (10, 12)), ((12, 17),), ((17, 22),)]
     assert [[part.starts[0] for part in task.slices] for task in tasks] == [[0], [12], [17]]
     assert [task.step for task in tasks] == [f"rest of a {number:05d}" for number in range(3)]
     assert {task.block_bytes for task in tasks} == {32}
 
     monkeypatch.setattr(planning, "REST_BYTES", 1)
-    assert len(rest_tasks(checkpoint.entries["a"], [(0, 3)], 64)) == 3  # a row each
+    assert len(plan_sums(checkpoint.entries["a"], [(0, 3)], 64)) == 3  # a row each

@@ -22,7 +22,7 @@ from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.source_sums import SourceSum
 from export.errors import CheckpointError, DestinationError
-from export.tables.plan import ExportPlan, Writing, plan_tables, rest_tasks
+from export.tables.plan import ExportPlan, WriteOptions, plan_sums, plan_tables
 from export.tables.segments import (
     Receipt,
     carry_out,
@@ -60,7 +60,11 @@ def planned(
     checkpoint = open_checkpoint(directory)
     inventory = recognise(checkpoint, {"t": "t"})
     return plan_tables(
-        checkpoint, inventory, directory / "out", writing={"t": Writing(segment_rows)}, **how
+        checkpoint,
+        inventory,
+        directory / "out",
+        write_options={"t": WriteOptions(segment_rows)},
+        **how,
     )
 
 
@@ -142,7 +146,7 @@ MEMORY_PROBE = """
 import json, pathlib, sys
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.inventory.recognition import recognise
-from export.tables.plan import Writing, plan_tables
+from export.tables.plan import WriteOptions, plan_tables
 from export.tables.segments import check_sources, copy_rows, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
 
@@ -154,7 +158,7 @@ before = peak()
 source, out = map(pathlib.Path, sys.argv[1:])
 checkpoint = open_checkpoint(source)
 inventory = recognise(checkpoint, {"t": "t"})
-plan = plan_tables(checkpoint, inventory, out, writing={"t": Writing(700_000)})
+plan = plan_tables(checkpoint, inventory, out, write_options={"t": WriteOptions(700_000)})
 receipts = [copy_rows(task) for task in plan.tasks]
 check_sources(sources_of(plan), receipts)
 tables = {"t": manifest_table(plan.tables[0], receipts)}
@@ -196,7 +200,9 @@ def padded(directory: Path) -> ExportPlan:
     checkpoint = open_checkpoint(directory)
     layout = StatedTable(key="t", kind="plain", rows=40)
     inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
-    return plan_tables(checkpoint, inventory, directory / "out", writing={"t": Writing(16)})
+    return plan_tables(
+        checkpoint, inventory, directory / "out", write_options={"t": WriteOptions(16)}
+    )
 
 
 def in_order(receipt: Receipt) -> tuple[SourceSum, ...]:
@@ -209,9 +215,9 @@ def test_rows_that_no_table_takes_are_summed_and_complete_the_slices(
     tmp_path: Path, block_bytes: int
 ) -> None:
     plan = padded(tmp_path)
-    (rest,) = plan.rest
+    (rest,) = plan.sum_tasks
     assert rest.ranges == ((40, 101),)
-    tasks = [replace(task, block_bytes=block_bytes) for task in plan.work]
+    tasks = [replace(task, block_bytes=block_bytes) for task in plan.all_tasks]
     receipts = [carry_out(task) for task in tasks]
     assert [receipt.table for receipt in receipts] == ["t", "t", "t", ""]
     assert (receipts[-1].segment, receipts[-1].key) == (None, "t")
@@ -231,7 +237,7 @@ def test_rows_that_no_table_takes_are_summed_and_complete_the_slices(
 def test_rows_that_no_table_takes_are_checked_with_their_slices(tmp_path: Path) -> None:
     write_bundle(tmp_path / "ckpt", {"t": VALUES})
     entry = open_checkpoint(tmp_path).entries["t"]
-    (task,) = rest_tasks(entry, [(0, ROWS)], 64)
+    (task,) = plan_sums(entry, [(0, ROWS)], 64)
     carry_out(task)
     damage(tmp_path, 500, "ckpt.data-00000-of-00001")
     with pytest.raises(CheckpointError) as failure:
@@ -249,7 +255,9 @@ def test_read_sources_of_partitions_sums_the_rows_of_each_lane(tmp_path: Path) -
     write_bundle(tmp_path / "ckpt", {"t": VALUES}, boxes=boxes)
     checkpoint = open_checkpoint(tmp_path)
     inventory = recognise(checkpoint, Statements({"t": "t"}, ("t",)))
-    plan = plan_tables(checkpoint, inventory, tmp_path / "out", writing={"t": Writing(30)})
+    plan = plan_tables(
+        checkpoint, inventory, tmp_path / "out", write_options={"t": WriteOptions(30)}
+    )
     receipts = [copy_rows(task) for task in plan.tasks]
     check_sources(sources_of(plan), receipts)
     for task, receipt in zip(plan.tasks, receipts, strict=True):
@@ -327,7 +335,7 @@ def test_copy_rows_counts_them_in_rows_that_it_converts(
     checkpoint = open_checkpoint(tmp_path)
     inventory = recognise(checkpoint, {"t": "t"})
     plan = plan_tables(
-        checkpoint, inventory, tmp_path / "out", writing={"t": Writing(dtype=target)}
+        checkpoint, inventory, tmp_path / "out", write_options={"t": WriteOptions(dtype=target)}
     )
     page = manifest_table(plan.tables[0], [copy_rows(task) for task in plan.tasks])
     assert page.non_finite == NonFiniteRows(rows=2, first_row=3)

@@ -12,10 +12,10 @@ import pytest
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import ArrayStore, Slice
-from export.tables.plan import Writing, plan_tables
+from export.tables.plan import WriteOptions, plan_tables
 from export.tables.segments import carry_out
 from export.tables.task_keys import is_current, task_key
-from export.tables.tasks import RestTask, TableTask
+from export.tables.tasks import SumTask, TableTask
 from object_store.stamps import Stamp
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -23,7 +23,7 @@ from tests.export.tables.test_tasks import TASK as SMALL_TASK
 
 PART = Slice("/a/data", 8, 400, 7, (0, 0), (20, 5))
 TASK = replace(SMALL_TASK, slices=(PART,), directory="/out")
-REST = RestTask("rest", "k", 5, 4, ((0, 3),), (PART,), 1000)
+REST = SumTask("rest", "k", 5, 4, ((0, 3),), (PART,), 1000)
 STAMP = Stamp(400, "etag")
 
 
@@ -99,12 +99,16 @@ def test_task_whose_storage_keeps_no_checksums_is_current_if_it_reads_the_same(
     sok_dump(tmp_path / "dump", "t", np.arange(20), VALUES)
     checkpoint = open_checkpoint(tmp_path / "dump")
     inventory = recognise(checkpoint)
-    plan = plan_tables(checkpoint, inventory, tmp_path / "out", writing={"t": Writing(10)})
+    plan = plan_tables(
+        checkpoint, inventory, tmp_path / "out", write_options={"t": WriteOptions(10)}
+    )
     receipts = [carry_out(task) for task in plan.tasks]
     (path,) = (tmp_path / "dump").glob("*-weight")
     changed(path, path.stat().st_size - 1)
     again = open_checkpoint(tmp_path / "dump")
-    tasks = plan_tables(again, inventory, tmp_path / "out", writing={"t": Writing(10)}).tasks
+    tasks = plan_tables(
+        again, inventory, tmp_path / "out", write_options={"t": WriteOptions(10)}
+    ).tasks
     current = [is_current(task, receipt) for task, receipt in zip(tasks, receipts, strict=True)]
     assert current == [True, False]
 

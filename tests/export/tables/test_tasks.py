@@ -11,7 +11,7 @@ from export.tables.tasks import (
     DECODER_BYTES,
     STORE_BYTES,
     WORKER_BYTES,
-    RestTask,
+    SumTask,
     TableTask,
     block_bytes,
     stored_range,
@@ -114,8 +114,8 @@ def test_task_holds_blocks_and_what_reads_and_converts_them(
     assert replace(TASK, **changed).memory_bytes == WORKER_BYTES + held
 
 
-def test_rest_task_reads_its_ranges() -> None:
-    rest = RestTask("rest", "k", 5, 4, ((0, 3), (7, 8)), (REMOTE,), 1000)
+def test_sum_task_reads_its_ranges() -> None:
+    rest = SumTask("rest", "k", 5, 4, ((0, 3), (7, 8)), (REMOTE,), 1000)
     assert (rest.stored_row_bytes, rest.bytes) == (20, 4 * 20)
     assert rest.memory_bytes == WORKER_BYTES + STORE_BYTES + 2 * 1000
 

@@ -12,8 +12,8 @@ from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore
 from export.checkpoint.variables import ArrayStore, Entry, Slice
 from export.errors import CheckpointError
-from export.tables.plan import Writing
-from export.tables.tasks import RestTask
+from export.tables.plan import WriteOptions
+from export.tables.tasks import SumTask
 from export.tables.unpacking import check_whole, cuts_chunks, unpack, whole_chunks, with_sums
 
 ARRAY = ArrayStore("{}", (8, 4), file="array")
@@ -51,7 +51,7 @@ def test_array_that_lacks_chunks_is_rejected() -> None:
 def test_segments_cut_chunks_unless_they_end_with_them(
     layout: Layout, segment_rows: int | None, cuts: bool
 ) -> None:
-    assert cuts_chunks(table(layout), ARRAY, Writing(segment_rows)) is cuts
+    assert cuts_chunks(table(layout), ARRAY, WriteOptions(segment_rows)) is cuts
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_array_is_decoded_into_files_of_whole_chunks(
 
 def test_slices_of_decoded_files_get_the_checksums_of_these_files() -> None:
     parts = tuple(Slice(file, 0, 16, 5, (0, 0), (1, 4)) for file in ("a", "b"))
-    task: Any = RestTask("rest", "k", 4, 4, ((0, 2),), parts, 64)
+    task: Any = SumTask("rest", "k", 4, 4, ((0, 2),), parts, 64)
     (summed,) = with_sums([task], {"b": 7, "c": 9})
     assert [part.crc32c for part in summed.slices] == [5, 7]
     assert [part.file for part in summed.slices] == ["a", "b"]

@@ -15,7 +15,7 @@ from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
-from export.tables.plan import ExportPlan, Writing, plan_tables
+from export.tables.plan import ExportPlan, WriteOptions, plan_tables
 from export.tables.segments import Receipt, check_sources, copy_rows, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -34,9 +34,9 @@ BRICKS = [
 def planned(directory: Path, values: NDArray[Any], dtype: str) -> ExportPlan:
     write_bundle(directory / "ckpt", {"t": values}, boxes={"t": BRICKS})
     checkpoint = open_checkpoint(directory)
-    way = Writing(1500, dtype)
+    way = WriteOptions(1500, dtype)
     return plan_tables(
-        checkpoint, recognise(checkpoint, {"t": "t"}), directory / "out", writing={"t": way}
+        checkpoint, recognise(checkpoint, {"t": "t"}), directory / "out", write_options={"t": way}
     )
 
 
