@@ -53,6 +53,7 @@ def call_of(name: str, job: ExportJob) -> Call:
     section = job.towers[name]
     if section.arguments is None:
         key = "inputs"
+        # A tower that names no inputs gets all of the recipe.
         inputs = section.inputs or tuple(job.inputs)
     else:
         key = "arguments"
@@ -71,6 +72,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the dictionary that a call gets: a dot in the name of an input is a level of it."""
     levels: dict[str, Any] = {}
     for name, value in values.items():
+        # The value of `a.b` becomes `{"a": {"b": value}}`.
         *outer, last = name.split(".")
         level = levels
         for step in outer:

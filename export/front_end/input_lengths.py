@@ -30,6 +30,7 @@ def input_lengths(model: ModelSpec, job: schema.ExportJob) -> dict[str, InputLen
     lengths = {}
     for name in model.inputs:
         section = job.inputs.get(name)
+        # Ragged and sparse inputs hold lists of any length: the model's own layer cuts them.
         if section is None or section.kind != "dense" or not section.shape:
             continue
         is_stated = section.pad is not None or section.keep is not None
@@ -117,6 +118,7 @@ def _value_kind(name: str, job: schema.ExportJob) -> str:
 
 def _check_default(name: str, length: InputLength, job: schema.ExportJob) -> None:
     default = job.features.get(name, schema.FeatureSection()).default
+    # A default is padded and cut as the lists that clients send are.
     try:
         fitted_default(name, length, default)
     except FeatureError as problem:

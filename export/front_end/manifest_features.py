@@ -157,6 +157,7 @@ def unknown_of(spec: FeatureSpec, section: schema.FeatureSection) -> manifest.Un
     """
     if spec.unknown is not None:
         return spec.unknown
+    # Nothing is stated: the service does what the model's lookup does, if it defines it.
     if "unknown" not in section.model_fields_set:
         return spec.outside.unknown
 
@@ -260,6 +261,8 @@ def describe_ids(
     Raises:
       UsageError: The rule names no vocabulary, or does not fit the vocabulary or the table.
     """
+    # Rules of a recipe are written as graphs of operations: all ids are computed in one way,
+    # whoever states the rule.
     rule = section.ids
     if isinstance(rule, schema.HashRule):
         buckets = rule.buckets or rows

@@ -74,6 +74,7 @@ def limits_of(graph: GraphIds, sizes: Sequence[int]) -> Limits:
       sizes: The number of keys of each lookup table of the graph.
     """
     limits: list[Limits] = []
+    # Operands come before the nodes that read them.
     for node in graph.nodes:
         if isinstance(node, InputNode):
             limits.append(_of_type(node.dtype))

@@ -82,6 +82,7 @@ def _looked_up(table: LookupTable, keys: Any, default: Any, vocabularies: Vocabu
     """
     if keys.dtype != tf.string:
         keys = tf.cast(keys, tf.int64)
+    # Keys that are not there have position -1.
     positions = vocabularies[table.vocabulary].lookup(keys)
     values = tf.cast(positions + table.first_value, default.dtype)
     if not table.is_complete:
@@ -152,6 +153,7 @@ def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies)
     crossed_values = []
     for key, values in zip(rule.keys, inputs, strict=True):
         key_values = _key_values(key, values.values, vocabularies)
+        # TensorFlow crosses sparse tensors only.
         crossed_values.append(values.with_values(key_values).to_sparse())
     return tf.sparse.cross_hashed(crossed_values, rule.buckets, rule.hash_key)
 

@@ -162,6 +162,8 @@ class Evaluator:
         inner = inner_call(name, equation.params)
         if inner is not None:
             return self._call(equation, inner, arguments)
+        # Random draws are rejected even if their key is a constant: they mean that dropout was
+        # left on.
         if name in REJECTED:
             raise equation.rejected(REJECTED[name])
         constants = [value.constant for value in arguments if value.constant is not None]
@@ -268,6 +270,7 @@ def _constant(value: Any) -> Value:
 
 def _fold(eqn: Any, constants: list[Any]) -> list[Value]:
     """Lets JAX compute what depends on constants alone."""
+    # On the CPU, where towers run and the reference does.
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
         results = eqn.primitive.bind(*constants, **eqn.params)
     if not eqn.primitive.multiple_results:

@@ -137,6 +137,7 @@ def differences(first: SpecifiedTable, second: SpecifiedTable) -> str:
 
 def is_spec(node: Any) -> bool:
     """Returns whether a node of a tree is a specification, and not a branch."""
+    # By its fields alone: this machine needs no jax-tpu-embedding.
     if isinstance(node, Mapping):
         return "table_spec" in node
     return hasattr(node, "table_spec")

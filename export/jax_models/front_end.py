@@ -122,6 +122,8 @@ class JaxModel:
                 if name != config_name:
                     keys[name] = config_name
             elif specified is not None and config_name in specified.specs.tables:
+                # A recorded layout wins. Positions of prepared specifications alone are a stated
+                # layout: this machine may have prepared them for other devices than training.
                 if not specified.is_found(config_name):
                     layouts[name] = specified.in_stack(config_name)
                 elif name != config_name:
@@ -147,6 +149,8 @@ class JaxModel:
 
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
         """See OriginalModel.note_unmatched_weights."""
+        # A module with fewer parameters than were saved computes other values: that is an error,
+        # not a note.
         reject_left_out(self.checkpoint, self._stored.left_out(dense))
         unread = self._stored.unread(dense)
         if not unread:

@@ -64,6 +64,7 @@ class JaxFunctions:
         self.fixed_batches: dict[Call, int] = {}
         paths, _ = jax.tree.flatten_with_path(parameters)
         self.leaves = {path_of(path): leaf for path, leaf in paths}
+        # Variables without memory: tables may be larger than the memory of this machine.
         self.variables = {
             path: without_memory(path, tf.TensorShape(leaf.shape), tf.as_dtype(leaf.dtype), True)
             for path, leaf in self.leaves.items()
@@ -258,6 +259,8 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     load_jax()
     reference = job.code.factory
     model = build_with_layers(factory_of(job, base))
+    # TensorFlow's front end exports models of Keras, also from Orbax; here come those whose
+    # checkpoint it does not recognize.
     if is_keras_3_layer(model):
         raise NotConvertible(
             f"factory {reference} returned a model of Keras, and the checkpoint has its variables "

@@ -39,6 +39,7 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
     (open_batch,) = jax.export.symbolic_shape(BATCH)
     sizes = OpenSizes(batch, open_batch)
     avals = traced.jaxpr.in_avals
+    # The leaves of the parameters come first; they have no batch.
     first_input = len(avals) - len(positions)
     arrays = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     for index in range(first_input, len(avals)):

@@ -142,6 +142,7 @@ class StoredParameters:
     def _beginnings_of(self, key: str) -> Iterable[str]:
         """Yields the keys under which a tree begins that has an array as one of the parameters."""
         steps = key.removesuffix(".value").split(".")
+        # The trees of an optimizer repeat the paths and shapes of the parameters.
         if not _STATE.isdisjoint(steps):
             return
         shape = tuple(self.checkpoint.entries[key].shape)

@@ -52,6 +52,8 @@ class _Table:
             return self.read(ids)
         nearest = np.clip(ids, 0, self.count - 1)
         vectors = self.read(nearest)
+        # Where a program promises that all ids are rows, JAX moves any other id inside, on CPUs
+        # and TPUs alike.
         if mode in ("CLIP", "PROMISE_IN_BOUNDS"):
             return vectors
         if filling is None:
@@ -89,6 +91,7 @@ class JaxReference:
         returned: dict[Call, Any] = {}
         with jax.default_device(jax.devices("cpu")[0]):
             for tower in model.towers.values():
+                # Towers may share a call, which runs once.
                 if tower.call not in returned:
                     returned[tower.call] = self._call(tower.call, inputs)
         results: Results = {}

@@ -148,6 +148,8 @@ class SpecifiedTables:
         for positions in positions_by_stack.values():
             core_counts |= _cores_of_stack(positions)
 
+        # The shape of a stack does not decide it: several numbers of SparseCores have the same
+        # shape, and a wrong one reads the rows of other ids.
         if len(core_counts) == 1:
             cores = core_counts.pop()
             self._check_padding(cores)

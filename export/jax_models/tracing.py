@@ -96,6 +96,8 @@ def trace(
         raise
     except Exception as problem:
         line = at_line(line_of_exception(problem))
+        # A name that was left out of the definitions is missing in the recipe, not a limit of the
+        # exporter.
         explanation = explained(problem)
         if explanation:
             raise UsageError(f"{where} raised {explanation}{line}") from problem

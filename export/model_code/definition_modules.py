@@ -275,11 +275,13 @@ def _run(
 
     failures: dict[Statement, BaseException] = {}
     for statement in selection.definitions:
+        # Statement by statement: one that fails leaves out its own names only.
         block = ast.Module([statement.node], [])
         code = compile(block, statement.filename, "exec", flags=source.flags, dont_inherit=True)
         try:
             exec(code, namespace)  # noqa: S102 (the user's)
         except (Exception, SystemExit) as problem:
+            # A package of rowcast hides the user's: no remedy about this statement helps.
             if hidden_package(problem):
                 raise
             # The model may not need it: raised again where the name is used.

@@ -123,6 +123,7 @@ def _select(index: Any, *cases: Any) -> Any:
         index = tf.reshape(index, [1] * rank)
     if index.dtype == tf.bool:
         return tf.where(index, cases[1], cases[0])
+    # TensorFlow selects between two cases at a time.
     result = cases[-1]
     for number in reversed(range(len(cases) - 1)):
         result = tf.where(tf.equal(index, number), cases[number], result)

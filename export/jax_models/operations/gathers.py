@@ -55,6 +55,8 @@ def _look_up(table: Any, indices: Value, equation: Equation) -> Any:
     """Looks rows of a parameter up, by a function of TensorFlow whose calls the exporter
     intercepts.
     """
+    # The feature itself counts negative ids from the end: JAX's own addition would hide the ids
+    # that callers send.
     ids = _ids_before_wrapping(indices, table.shape[0])
     outside = OutsideIds(ids is not None, _outcome(equation))
     if ids is None:

@@ -204,6 +204,7 @@ def _tile(equation: Equation, operand: Value) -> Any:
 
 def _iota(equation: Equation, *_dynamic_sizes: Value) -> Value:
     axis = equation.params["dimension"]
+    # One axis has the numbers; repetitions along the other axes wait.
     numbers = tf.range(equation.sizes.size(equation.shape[axis]), dtype=tf.int32)
     shape = [1] * len(equation.shape)
     shape[axis] = -1

@@ -114,19 +114,19 @@ class Model:
 
 
 @pytest.mark.parametrize(
-    "metadata",
+    "replaced_parts",
     [
-        {"metadata": "units = count"},
-        {"metadata": "def size(self, units=count): pass"},
+        {"place": "units = count"},
+        {"place": "def size(self, units=count): pass"},
         {"body": "count + 1"},
         {"called": "count * inputs"},
     ],
     ids=["class", "default", "build", "call"],
 )
 def test_name_that_was_left_is_told_where_it_is_needed_and_may_be_given(
-    metadata: dict[str, str], tmp_path: Path
+    replaced_parts: dict[str, str], tmp_path: Path
 ) -> None:
-    parts = {"place": "pass", "body": "units", "called": "inputs", **metadata}
+    parts = {"place": "pass", "body": "units", "called": "inputs", **replaced_parts}
     script = "import data_of_mine\ncount = data_of_mine.load()\n"
     write(tmp_path / "script.py", script + CLASS.format(**parts))
     with pytest.raises((UsageError, NameError)) as rejected:
