@@ -30,9 +30,10 @@ def arrange_towers(
         name = tower.spec.name
         if tower.spec.role == "ranking" and job.towers[name].split:
             # Before the tower is packed: a packed input may belong to both sides.
-            roles = {tensor.feature: features[tensor.feature].role for tensor in tower.spec.inputs}
-            split = split_tower(tower, roles)
-            splits[name] = Split(tuple(pack(part) for part in split.parts), split.notes)
+            names = [tensor.feature for tensor in tower.spec.inputs]
+            split = split_tower(tower, {feature: features[feature].role for feature in names})
+            packed_parts = tuple(pack(part) for part in split.parts)
+            splits[name] = Split(packed_parts, split.notes)
         towers.append(pack(tower))
     spec = replace(traced.spec, towers={tower.spec.name: tower.spec for tower in towers})
     return replace(traced, spec=spec, towers=tuple(towers)), splits

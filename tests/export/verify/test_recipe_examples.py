@@ -1,4 +1,4 @@
-"""The examples of a recipe: those of its file, else made ones."""
+"""The examples of a recipe: those of its file, else synthetic ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_examples_of_a_file_are_its_first_with_labels_and_recorded_outputs(
     assert read_examples.recorded["first.result"].tolist() == [0, 0.5, 1]
 
 
-def test_made_examples_are_as_many_as_the_recipe_counts_and_of_its_vocabulary(
+def test_synthetic_examples_are_as_many_as_the_recipe_counts_and_of_its_vocabulary(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "names.txt").write_text("70\n50\n90\n")
@@ -65,7 +65,7 @@ def test_made_examples_are_as_many_as_the_recipe_counts_and_of_its_vocabulary(
     assert set(synthetic.columns["user"].values.tolist()) == {70, 50, 90, 91, 1090}
 
 
-def test_made_examples_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
+def test_synthetic_examples_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
     keys = np.array([70, 30, 90, 1 << 40], np.int64)
     sok_dump(tmp_path / "dump", "users", keys, np.zeros((4, 2), np.float32))
     synthetic = examples(
