@@ -1,4 +1,4 @@
-"""Writes checkpoints as Orbax lays them out, with tensorstore alone. Orbax' own:
+"""Writes checkpoints as Orbax lays them out, with tensorstore alone. Orbax's own tests:
 tests/golden/test_orbax.py.
 """
 
@@ -37,12 +37,12 @@ def write_item(
     directory.mkdir(parents=True)
     tree = {}
     for path, values in leaves.items():
-        told = {
+        metadata_json = {
             "value_type": "None" if values is None else "jax.Array",
             "skip_deserialize": values is None,
         }
         steps = [{"key": step, "key_type": 2} for step in path.split(".")]
-        tree[str(tuple(path.split(".")))] = {"key_metadata": steps, "value_metadata": told}
+        tree[str(tuple(path.split(".")))] = {"key_metadata": steps, "value_metadata": metadata_json}
         if values is not None:
             chunks = [min(chunk_rows, values.shape[0]), *values.shape[1:]] if values.shape else []
             metadata: dict[str, Any] = {"shape": values.shape}
@@ -70,12 +70,12 @@ def write_step(root: Path, step: str, leaves: Leaves, *, committed: bool = True)
     renaming has it.
     """
     write_item(root / step / "default", leaves)
-    told = {
+    metadata = {
         "item_handlers": {},
         "init_timestamp_nsecs": 1,
         "commit_timestamp_nsecs": 2 if committed else None,
     }
-    (root / step / "_CHECKPOINT_METADATA").write_text(json.dumps(told))
+    (root / step / "_CHECKPOINT_METADATA").write_text(json.dumps(metadata))
     if committed:
         for directory in (root / step, root / step / "default"):
             (directory / "commit_success.txt").write_text("Checkpoint commit was successful")

@@ -66,7 +66,9 @@ def block(pairs: Sequence[tuple[bytes, bytes]], *, interval: int = 16, kind: int
         )
         previous = key
     restarts = restarts or [0]
-    out += b"".join(struct.pack("<I", at) for at in restarts) + struct.pack("<I", len(restarts))
+    out += b"".join(struct.pack("<I", offset) for offset in restarts) + struct.pack(
+        "<I", len(restarts)
+    )
     return sealed(bytes(out), kind)
 
 
@@ -177,9 +179,9 @@ def write_bundle(
 
     Args:
       variables: value by key; bytes are string scalars.
-      boxes: of variables to be cut: their slices, in the order they are written.
-      files: data files, filled in turn.
-      lead: bytes before the first value of each file, so that nothing is aligned.
+      boxes: The slices of variables to be cut, in the order in which they are written.
+      files: The number of data files, filled in turn.
+      lead: The number of bytes before the first value of each file, so that nothing is aligned.
     """
     pairs = [(b"", header(files))]
     data = [bytearray(lead) for _ in range(files)]
@@ -233,9 +235,9 @@ def node(
     if key:
         out += field(2, field(1, "VARIABLE_VALUE") + field(2, full_name) + field(3, key))
     return out + b"".join(
-        field(3, field(1, of) + field(2, name) + field(3, state)) for of, name, state in slots
+        field(3, field(1, owner) + field(2, name) + field(3, state)) for owner, name, state in slots
     )
 
 
 def object_graph(*nodes: bytes) -> bytes:
-    return b"".join(field(1, each) for each in nodes)
+    return b"".join(field(1, node) for node in nodes)

@@ -18,7 +18,7 @@ TABLE = np.arange(222, dtype=np.float32).reshape(37, 6)
 
 
 @pytest.mark.parametrize(
-    ("boxes", "told"),
+    ("boxes", "message"),
     [
         ([[(0, 10), (0, -1)], [(11, 26), (0, -1)]], "row 10 its slices hold nothing"),
         ([[(0, -1), (0, 5)]], "row 0 its slices hold columns 0 to 5"),
@@ -33,11 +33,11 @@ TABLE = np.arange(222, dtype=np.float32).reshape(37, 6)
     ],
 )
 def test_table_whose_slices_overlap_or_leave_a_gap_is_rejected_with_the_place(
-    tmp_path: Path, boxes: Any, told: str
+    tmp_path: Path, boxes: Any, message: str
 ) -> None:
     write_bundle(tmp_path / "c", {"t/embeddings": TABLE}, boxes={"t/embeddings": boxes})
     checkpoint = open_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match=f"at {told}, where columns 0 to 6 are needed"):
+    with pytest.raises(CheckpointError, match=f"at {message}, where columns 0 to 6 are needed"):
         plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
 
 
@@ -82,7 +82,7 @@ def test_rows_behind_all_bands_are_in_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slices", "told"),
+    ("slices", "message"),
     [
         ([A, C, D], "row 10 its slices hold columns 3 to 4"),
         ([A, B, C], "row 20 its slices hold columns 0 to 3"),
@@ -99,10 +99,10 @@ def test_rows_behind_all_bands_are_in_none() -> None:
         ([part(0, 0, 30, 5)], "row 0 its slices hold columns 0 to 5"),
     ],
 )
-def test_rows_that_slices_do_not_hold_once_are_told(slices: list[Slice], told: str) -> None:
+def test_rows_that_slices_do_not_hold_once_are_told(slices: list[Slice], message: str) -> None:
     with pytest.raises(SlicesOverlap) as error:
         bands(slices, 4, 0, 30)
-    assert str(error.value) == f"at {told}, where columns 0 to 4 are needed"
+    assert str(error.value) == f"at {message}, where columns 0 to 4 are needed"
 
 
 def test_range_of_a_slice_is_counted_from_its_first_byte() -> None:

@@ -51,12 +51,12 @@ def read(files: DataFiles, file: RemotePath | Path, offset: int, count: int) -> 
 
 
 def test_read_from_a_store_requests_each_byte_once_in_bounded_requests(file: RemotePath) -> None:
-    places = [(5_000_000, 128), (17, 1), (0, BYTES)]
+    positions = [(5_000_000, 128), (17, 1), (0, BYTES)]
     with DataFiles({file.url: file.stamp()}) as files:
-        for place in places:
-            files.prefetch(file.url, *place)
-        for at, count in places:
-            assert read(files, file, at, count) == content()[at : at + count]
+        for position in positions:
+            files.prefetch(file.url, *position)
+        for offset, count in positions:
+            assert read(files, file, offset, count) == content()[offset : offset + count]
     requests = CountedStore.requests[file.parent.name]
     count = CountedStore.bytes_read[file.parent.name]
     assert (requests, count) == (2 + ceil_div(BYTES, REQUEST_BYTES), 129 + BYTES)
@@ -80,7 +80,7 @@ def test_file_in_a_store_that_is_missing_short_or_changed_is_an_error(
 
 
 class HeldStore(CountedStore):
-    """A store that answers no request before it is let go."""
+    """A store that responds to no request before it is released."""
 
     protocol = "held"
     let_go = threading.Event()
@@ -100,14 +100,14 @@ fsspec.register_implementation("held", HeldStore, clobber=True)
 
 
 def fetching() -> bool:
-    return any(each.name.startswith("rowcast-fetch") for each in threading.enumerate())
+    return any(thread.name.startswith("rowcast-fetch") for thread in threading.enumerate())
 
 
 def test_closed_files_make_no_further_requests(file: RemotePath) -> None:
-    held = file.url.replace("counted://", "held://")
+    contents = file.url.replace("counted://", "held://")
     files = DataFiles()
-    for place in range(4 * REQUESTS):
-        files.prefetch(held, place, 1)
+    for position in range(4 * REQUESTS):
+        files.prefetch(contents, position, 1)
 
     files.close()
     HeldStore.let_go.set()
@@ -116,13 +116,13 @@ def test_closed_files_make_no_further_requests(file: RemotePath) -> None:
     assert CountedStore.requests[file.parent.name] <= REQUESTS
     buffer = np.empty(1, np.uint8)
     with files:
-        files.read_into(held, 4 * REQUESTS - 1, buffer)
+        files.read_into(contents, 4 * REQUESTS - 1, buffer)
     assert buffer.tobytes() == content()[4 * REQUESTS - 1 :][:1]
 
 
 def open_files(directory: Path) -> list[str]:
     """Returns the names of the files of a directory that this process holds open."""
-    links = (os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    links = (os.readlink(child) for child in Path("/proc/self/fd").iterdir() if child.is_symlink())
     return sorted(Path(link).name for link in links if Path(link).parent == directory)
 
 
@@ -143,9 +143,9 @@ def test_files_are_opened_once_up_to_a_limit(
     for name in "abc":
         (tmp_path / name).write_text(f"file {name}")
     with DataFiles() as files:
-        for name, held in [("a", "a"), ("a", "a"), ("b", "ab"), ("c", "bc"), ("a", "ac")]:
+        for name, contents in [("a", "a"), ("a", "a"), ("b", "ab"), ("c", "bc"), ("a", "ac")]:
             assert read(files, tmp_path / name, 5, 1) == name.encode()
-            assert open_files(tmp_path) == list(held)
+            assert open_files(tmp_path) == list(contents)
     assert open_files(tmp_path) == []
 
 
@@ -161,7 +161,7 @@ def test_file_is_read_on_where_the_system_reads_less(
     local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda handle, to, at: whole(handle, [to[0][:3]], at))
+    monkeypatch.setattr(os, "preadv", lambda handle, to, offset: whole(handle, [to[0][:3]], offset))
     with DataFiles() as files:
         assert read(files, local, 2, 10) == LETTERS[2:12]
         assert read(files, local, 25, 1) == b"z"
@@ -173,7 +173,7 @@ def test_file_is_read_on_where_the_system_reads_less(
 
 
 @pytest.mark.parametrize(
-    ("problem", "told"),
+    ("problem", "message"),
     [
         (OSError(5, "Input/output error"), "Input/output error"),
         (OSError("the disk is gone"), "the disk is gone"),
@@ -181,15 +181,15 @@ def test_file_is_read_on_where_the_system_reads_less(
     ],
 )
 def test_file_that_cannot_be_read_is_an_error_with_its_byte(
-    local: Path, monkeypatch: pytest.MonkeyPatch, problem: OSError | None, told: str
+    local: Path, monkeypatch: pytest.MonkeyPatch, problem: OSError | None, message: str
 ) -> None:
     whole = os.preadv
     reads = []
 
-    def failing(handle: int, to: Any, at: int) -> int:
-        reads.append(at)
+    def failing(handle: int, to: Any, offset: int) -> int:
+        reads.append(offset)
         if len(reads) == 1:
-            return whole(handle, [to[0][:3]], at)
+            return whole(handle, [to[0][:3]], offset)
         if problem is not None:
             raise problem
         return 0
@@ -198,7 +198,7 @@ def test_file_that_cannot_be_read_is_an_error_with_its_byte(
     with DataFiles() as files, pytest.raises(CheckpointError) as error:
         read(files, local, 2, 24)
     assert str(error.value) == (
-        f"data file {local} cannot be read at byte 5: {told}; once it can, run again: it resumes"
+        f"data file {local} cannot be read at byte 5: {message}; once it can, run again: it resumes"
     )
 
 
@@ -208,18 +208,18 @@ def test_file_that_changed_is_not_read_or_kept_open(local: Path) -> None:
     with DataFiles(stamps) as files:
         assert read(files, local, 0, 3) == b"abc"
     local.write_bytes(LETTERS * 2)
-    told = (
+    message = (
         f"data file {local} changed while it was read; export a checkpoint that is complete and "
         "that nothing writes to"
     )
     with DataFiles(stamps) as files:
         with pytest.raises(CheckpointError) as error:
             read(files, local, 0, 3)
-        assert str(error.value) == told
+        assert str(error.value) == message
         assert open_files(local.parent) == []
     with pytest.raises(CheckpointError) as error:
         check_unchanged(stamps)
-    assert str(error.value) == told
+    assert str(error.value) == message
     local.unlink()
     with pytest.raises(CheckpointError) as error:
         check_unchanged(stamps)
@@ -246,7 +246,7 @@ def test_read_behind_the_end_of_a_file_is_an_error(local: Path) -> None:
 def test_stamps_are_those_of_the_slices_that_have_one(local: Path) -> None:
     stamp = local_stamp(local.stat())
     slices = [
-        Slice(file, 0, 4, None, (0,), (1,), given)
-        for file, given in (("a", stamp), ("b", None), ("a", stamp))
+        Slice(file, 0, 4, None, (0,), (1,), path)
+        for file, path in (("a", stamp), ("b", None), ("a", stamp))
     ]
     assert stamps_of(slices) == {"a": stamp}

@@ -1,4 +1,4 @@
-"""What ids of training tell of a layout, and what they cannot tell; the law for any stack is in
+"""What ids of training show of a layout, and what they cannot show; the law for any stack is in
 tests/properties/test_layout_proofs.py.
 """
 
@@ -26,8 +26,8 @@ Ids = dict[str, TrainedRows]
 
 
 def ids(rows: Any, counts: Any = None, *, all_trained: bool = True) -> TrainedRows:
-    known = None if counts is None else np.asarray(counts, np.float64)
-    return TrainedRows(np.asarray(rows, np.int64), known, all_trained, "ids.txt")
+    known_counts = None if counts is None else np.asarray(counts, np.float64)
+    return TrainedRows(np.asarray(rows, np.int64), known_counts, all_trained, "ids.txt")
 
 
 def trained_table(counts: Any, optimizer: str = "adagrad", seed: int = 1) -> TrainedTable:
@@ -98,7 +98,7 @@ def test_counts_tell_nothing_if_the_optimizer_keeps_no_accumulators(tmp_path: Pa
 def test_vocabulary_in_the_order_of_frequency_tells_the_layout(tmp_path: Path) -> None:
     counts = 2_000_000 // np.arange(1, 201)
     counts[150:] = 0  # words that the vocabulary has, and training never read
-    # Sums of the squares of so many gradients.
+    # Sums of the squares of as many gradients as the count of each id.
     sums = 2 * np.random.default_rng(5).gamma(np.repeat(counts[:, None] / 2, DIM, axis=1))
     slots = {"Adagrad": (0.1 + sums).astype(np.float32)}
     write_stack(tmp_path, TrainedTable(np.zeros((200, DIM), np.float32), slots, counts))
@@ -110,20 +110,20 @@ def test_vocabulary_in_the_order_of_frequency_tells_the_layout(tmp_path: Path) -
 def test_small_tables_of_a_stack_are_placed_among_the_large_ones(tmp_path: Path) -> None:
     tables = [trained_table(np.ones(3)), trained_table(some(300, 0.4)), trained_table(np.ones(2))]
     write_stack(tmp_path, *tables)
-    trained = {name: ids(each.trained) for name, each in zip("abc", tables, strict=True)}
-    found = derived(tmp_path, trained, a=3, b=300, c=2)
-    places = [(table.layout.offset, table.layout.rotation) for table in found.tables]  # type: ignore[union-attr]
-    assert places == [(0, 0), (8, 2), (48, 4)]
+    trained = {name: ids(entry.trained) for name, entry in zip("abc", tables, strict=True)}
+    inventory = derived(tmp_path, trained, a=3, b=300, c=2)
+    positions = [(table.layout.offset, table.layout.rotation) for table in inventory.tables]  # type: ignore[union-attr]
+    assert positions == [(0, 0), (8, 2), (48, 4)]
 
 
 def test_table_that_no_ids_tell_is_left_out_of_a_derived_stack(tmp_path: Path) -> None:
     tables = [trained_table(some(200, 0.4)), trained_table(some(300, 0.4))]
     write_stack(tmp_path, *tables)
-    found = derived(tmp_path, {"b": ids(tables[1].trained)}, a=200, b=300)
-    assert [table.name for table in found.tables] == ["b"]
-    assert found.tables[0].layout == SparseCore(8, 72, 32, 2)
+    inventory = derived(tmp_path, {"b": ids(tables[1].trained)}, a=200, b=300)
+    assert [table.name for table in inventory.tables] == ["b"]
+    assert inventory.tables[0].layout == SparseCore(8, 72, 32, 2)
     with pytest.raises(NotConvertible, match=r"'a'.* cannot be proved without ids that occur in"):
-        found.table("a")
+        inventory.table("a")
 
 
 def test_large_slot_variables_are_read_in_part(
@@ -142,10 +142,10 @@ def test_large_slot_variables_are_read_in_part(
         return marks
 
     monkeypatch.setattr(slot_marks.SlotReader, "read", counted)
-    (found,) = derived(tmp_path, {"t": ids(table.trained)}, t=39_990).tables
-    assert found.layout == SparseCore(8, 5000, 0, 0)
-    assert found.proof is not None
-    assert found.proof.ids == found.proof.agree == 64
+    (inventory,) = derived(tmp_path, {"t": ids(table.trained)}, t=39_990).tables
+    assert inventory.layout == SparseCore(8, 5000, 0, 0)
+    assert inventory.proof is not None
+    assert inventory.proof.ids == inventory.proof.agree == 64
     assert len(rows_read) == 1
     assert rows_read[0] < 20_000
 
@@ -216,8 +216,8 @@ def test_ids_that_read_the_row_after_their_own_contradict_a_table_in_order(tmp_p
     variables = {"t/embeddings": table.values, "t/embeddings/Adagrad": table.slots["Adagrad"]}
     write_bundle(tmp_path / "ckpt", variables)
     checkpoint = open_checkpoint(tmp_path)
-    (found,) = recognise(checkpoint, Statements(), {"t": ids(table.trained)}).tables
-    assert found.note.startswith("its layout was compared with trained ids: ")
+    (inventory,) = recognise(checkpoint, Statements(), {"t": ids(table.trained)}).tables
+    assert inventory.note.startswith("its layout was compared with trained ids: ")
     with pytest.raises(NotConvertible, match="no layout explains the ids of training"):
         recognise(checkpoint, Statements(), {"t": ids((table.trained + 1) % 200)})
 
@@ -291,8 +291,8 @@ def test_a_statement_that_ids_do_not_decide_is_neither_proved_nor_contradicted(
             key="stack", kind="sparse_core", rows=256, dim=DIM, cores=8, rotation=rotation
         )
         statements = Statements(layouts={"t": layout})
-        found = recognise(open_checkpoint(tmp_path), statements, {"t": ids(range(64))})
-        return found.table("t")
+        inventory = recognise(open_checkpoint(tmp_path), statements, {"t": ids(range(64))})
+        return inventory.table("t")
 
     for rotation in (0, 3):
         table = stated(rotation)

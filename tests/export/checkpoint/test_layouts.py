@@ -50,8 +50,8 @@ def test_ranges_of_lanes_hold_the_rows_of_a_part(
     for first in range(rows):
         for count in range(1, rows - first + 1):
             ranges = list(lane_ranges(layout, first, count))
-            held = sorted(row for start, end in ranges for row in range(start, end))
-            assert held == sorted(stored[first : first + count])
+            contents = sorted(row for start, end in ranges for row in range(start, end))
+            assert contents == sorted(stored[first : first + count])
             assert len(ranges) == min(layout.lanes, count)
 
 
@@ -67,7 +67,7 @@ def test_rows_come_in_the_order_in_which_they_are_stored(
 
 
 @pytest.mark.parametrize(
-    ("layout", "rows", "taken"),
+    ("layout", "rows", "occupied_rows"),
     [
         (Plain(), 5, [(0, 5)]),
         (Mod((0, 3, 5)), 7, [(0, 7)]),
@@ -75,8 +75,10 @@ def test_rows_come_in_the_order_in_which_they_are_stored(
         (SparseCore(cores=2, core_rows=4, offset=0, rotation=1), 8, [(0, 8)]),
     ],
 )
-def test_ranges_that_touch_are_one(layout: Layout, rows: int, taken: list[tuple[int, int]]) -> None:
-    assert occupied(layout, rows) == taken
+def test_ranges_that_touch_are_one(
+    layout: Layout, rows: int, occupied_rows: list[tuple[int, int]]
+) -> None:
+    assert occupied(layout, rows) == occupied_rows
 
 
 def test_lanes_that_overlap_are_no_layout() -> None:

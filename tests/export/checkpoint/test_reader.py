@@ -73,8 +73,8 @@ def test_rows_are_read_through_slices_that_are_cut_on_both_axes(tmp_path: Path) 
     for first in range(ROWS + 1):
         for count in (0, 1, 2, 11, ROWS - first):
             if first + count <= ROWS:
-                found = checkpoint.read("v", first, count)
-                np.testing.assert_array_equal(found, VALUES[first : first + count])
+                actual = checkpoint.read("v", first, count)
+                np.testing.assert_array_equal(actual, VALUES[first : first + count])
 
 
 def test_variable_of_three_axes_is_read(tmp_path: Path) -> None:
@@ -91,13 +91,13 @@ def test_variable_of_three_axes_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("remote", [False, True])
 def test_ranges_of_rows_are_read_in_their_order(tmp_path: Path, remote: bool) -> None:
     write_bundle(tmp_path / "made/c", {"v": VALUES}, boxes={"v": GRID})
-    made = tmp_path / "made"
+    marker = tmp_path / "made"
     store = RemotePath(f"memory://{tmp_path}/store")
-    checkpoint = open_checkpoint(uploaded(made, store) if remote else made)
+    checkpoint = open_checkpoint(uploaded(marker, store) if remote else marker)
     ranges = [(number % ROWS, 1 + number % 2 * (number % ROWS < ROWS - 1)) for number in range(150)]
-    found = list(checkpoint.read_each("v", ranges))
-    assert len(found) == 150
-    for rows, (first, count) in zip(found, ranges, strict=True):
+    actual = list(checkpoint.read_each("v", ranges))
+    assert len(actual) == 150
+    for rows, (first, count) in zip(actual, ranges, strict=True):
         np.testing.assert_array_equal(rows, VALUES[first : first + count])
 
 
@@ -111,9 +111,9 @@ def test_arrays_are_read_one_after_another(tmp_path: Path) -> None:
     for rows, (first, count) in zip(checkpoint.read_each("b", ranges), ranges, strict=True):
         np.testing.assert_array_equal(rows, VALUES[first : first + count] + 1)
     assert checkpoint.read_all("n") == 7
-    again = checkpoint.reopened()
-    assert (again.name, again.fingerprint) == (checkpoint.name, checkpoint.fingerprint)
-    np.testing.assert_array_equal(again.read_all("a"), VALUES)
+    reopened = checkpoint.reopened()
+    assert (reopened.name, reopened.fingerprint) == (checkpoint.name, checkpoint.fingerprint)
+    np.testing.assert_array_equal(reopened.read_all("a"), VALUES)
 
 
 def test_rows_are_read_from_files_that_stay_open_or_are_closed(tmp_path: Path) -> None:
@@ -121,7 +121,9 @@ def test_rows_are_read_from_files_that_stay_open_or_are_closed(tmp_path: Path) -
     checkpoint = open_checkpoint(tmp_path)
 
     def are_open() -> bool:
-        links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        links = [
+            os.readlink(child) for child in Path("/proc/self/fd").iterdir() if child.is_symlink()
+        ]
         return any(link.startswith(str(tmp_path)) for link in links)
 
     with DataFiles() as files:
@@ -188,8 +190,8 @@ def test_read_string_of_another_variable_is_rejected(tmp_path: Path) -> None:
     for key, what in (("number", "float32 []"), ("texts", "string [1]")):
         with pytest.raises(CheckpointError) as error:
             checkpoint.read_string(key)
-        told = f"{key!r} in checkpoint {tmp_path / 'c'} is {what}, no string scalar"
-        assert str(error.value) == told
+        message = f"{key!r} in checkpoint {tmp_path / 'c'} is {what}, no string scalar"
+        assert str(error.value) == message
     with pytest.raises(CheckpointError, match="has no variable 'absent'"):
         checkpoint.read_string("absent")
 
@@ -240,10 +242,10 @@ def test_read_string_any_flipped_byte_is_found(tmp_path: Path) -> None:
     data = tmp_path / "c.data-00000-of-00001"
     content = bytearray(data.read_bytes())
     checkpoint = open_checkpoint(tmp_path)
-    for at in range(len(content)):
-        content[at] ^= 4
+    for offset in range(len(content)):
+        content[offset] ^= 4
         data.write_bytes(content)
-        content[at] ^= 4
+        content[offset] ^= 4
         with pytest.raises(CheckpointError, match="checksum"):
             checkpoint.read_string("text")
 
@@ -300,8 +302,8 @@ def write_torch(directory: Path) -> None:
 
 
 WRITERS = {
-    each.__name__.removeprefix("write_"): each
-    for each in (
+    entry.__name__.removeprefix("write_"): entry
+    for entry in (
         write_tensorflow,
         write_state,
         write_orbax,
@@ -347,12 +349,12 @@ def kind_of(path: Path | RemotePath) -> str:
 def test_directory_of_several_checkpoints_is_opened_as_one_of_them(
     tmp_path: Path, writers: list[str], local: str, remote: str
 ) -> None:
-    made = tmp_path / "made"
-    made.mkdir()
+    marker = tmp_path / "made"
+    marker.mkdir()
     for name in writers:
-        WRITERS[name](made)
-    assert local in kind_of(made)
-    assert remote in kind_of(uploaded(made, RemotePath(f"memory://{tmp_path}/store")))
+        WRITERS[name](marker)
+    assert local in kind_of(marker)
+    assert remote in kind_of(uploaded(marker, RemotePath(f"memory://{tmp_path}/store")))
 
 
 @pytest.mark.parametrize(
@@ -403,8 +405,8 @@ def test_file_of_keras_or_safetensors_is_opened_by_its_path(tmp_path: Path) -> N
 def test_saved_model_beside_a_tree_of_orbax_is_no_checkpoint_of_orbax(tmp_path: Path) -> None:
     write_orbax(tmp_path)
     (tmp_path / "saved_model.pb").write_bytes(b"")
-    told = f"{tmp_path} is an Orbax checkpoint: it holds no tree of arrays"
-    assert kind_of(tmp_path).startswith(told)
+    message = f"{tmp_path} is an Orbax checkpoint: it holds no tree of arrays"
+    assert kind_of(tmp_path).startswith(message)
 
 
 def test_checkpoint_with_problems_is_opened_to_list_them(tmp_path: Path) -> None:
@@ -412,10 +414,10 @@ def test_checkpoint_with_problems_is_opened_to_list_them(tmp_path: Path) -> None
     files = sorted(tmp_path.glob("c.data-*"))
     for file in files:
         file.unlink()
-    found = open_checkpoint(tmp_path, complete=False)
-    assert len(found.problems) == 2
-    assert kind_of(tmp_path) == found.problems[0]
-    assert str(files[0]) in found.problems[0]
+    actual = open_checkpoint(tmp_path, complete=False)
+    assert len(actual.problems) == 2
+    assert kind_of(tmp_path) == actual.problems[0]
+    assert str(files[0]) in actual.problems[0]
 
 
 def test_open_checkpoint_of_a_pytorch_file_names_the_format(tmp_path: Path) -> None:
@@ -439,11 +441,11 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
     return uploaded(tmp_path / "made", RemotePath(f"{request.param}://{tmp_path}/store"))
 
 
-@pytest.mark.parametrize("given", ["", "ckpt-1", "ckpt-1.index"])
+@pytest.mark.parametrize("path", ["", "ckpt-1", "ckpt-1.index"])
 def test_open_checkpoint_directory_prefix_or_index_in_a_store_means_the_same(
-    directory: RemotePath, given: str
+    directory: RemotePath, path: str
 ) -> None:
-    checkpoint = open_checkpoint(directory / given if given else directory)
+    checkpoint = open_checkpoint(directory / path if path else directory)
     assert str(checkpoint.prefix) == f"{directory}/ckpt-1"
     assert checkpoint.name == "ckpt-1"
     np.testing.assert_array_equal(checkpoint.read("t", 7, 50), STORED[7:57])
@@ -462,17 +464,17 @@ def test_open_checkpoint_directory_in_a_store_without_a_state_file_takes_the_new
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("path", "what"),
     [
         ("ckpt-3", "does not exist; beside it: ckpt-1, ckpt-2"),
         ("ckpt-1.data-00000-of-00002", "is a data file of"),
     ],
 )
 def test_open_checkpoint_that_is_not_in_the_store_is_an_error(
-    directory: RemotePath, given: str, what: str
+    directory: RemotePath, path: str, what: str
 ) -> None:
     with pytest.raises(CheckpointError, match=re.escape(what)):
-        open_checkpoint(directory / given)
+        open_checkpoint(directory / path)
 
 
 def test_open_checkpoint_without_a_data_file_in_the_store_is_an_error(
@@ -496,7 +498,7 @@ def test_check_unchanged_of_a_checkpoint_that_was_saved_again_is_an_error(
 
 @pytest.mark.parametrize("remote", [False, True])
 @pytest.mark.parametrize(
-    ("leaf", "beside", "jax"),
+    ("leaf", "siblings", "jax"),
     [
         ("params.t", [], True),
         ("params.t", ["notes.txt"], True),
@@ -506,13 +508,13 @@ def test_check_unchanged_of_a_checkpoint_that_was_saved_again_is_an_error(
     ],
 )
 def test_is_jax_of_a_directory_of_orbax_without_an_index_of_tensorflow(
-    tmp_path: Path, leaf: str, beside: list[str], jax: bool, remote: bool
+    tmp_path: Path, leaf: str, siblings: list[str], jax: bool, remote: bool
 ) -> None:
-    made = tmp_path / "made"
+    marker = tmp_path / "made"
     if leaf:
-        write_item(made, {leaf: VALUES})
-    for name in beside:
-        made.mkdir(exist_ok=True)
-        (made / name).write_bytes(b"")
+        write_item(marker, {leaf: VALUES})
+    for name in siblings:
+        marker.mkdir(exist_ok=True)
+        (marker / name).write_bytes(b"")
     store = RemotePath(f"memory://{tmp_path}/store")
-    assert is_jax(uploaded(made, store) if remote and made.exists() else made) == jax
+    assert is_jax(uploaded(marker, store) if remote and marker.exists() else marker) == jax

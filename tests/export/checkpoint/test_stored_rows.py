@@ -46,8 +46,8 @@ def slices_in(
     for number, box in reversed(list(enumerate(boxes))):
         data = stored_values(box)
         crc = google_crc32c.value(data) ^ (number == damaged)
-        place = (box[0], box[1]), (box[2], box[3])
-        slices.append(Slice(str(file), len(content), len(data), crc, *place))
+        position = (box[0], box[1]), (box[2], box[3])
+        slices.append(Slice(str(file), len(content), len(data), crc, *position))
         content += data
     if isinstance(file, Path):
         file.write_bytes(content)
@@ -73,8 +73,8 @@ def test_rows_are_read_from_all_slices_that_hold_them(tmp_path: Path, cut: str) 
         assert rows.undivided is (cut != "grid")
         for first in range(ROWS):
             for count in range(ROWS - first + 1):
-                found = read(rows, first, count)
-                np.testing.assert_array_equal(found, VALUES[first : first + count])
+                actual = read(rows, first, count)
+                np.testing.assert_array_equal(actual, VALUES[first : first + count])
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -96,7 +96,7 @@ def test_ranges_of_rows_are_read_one_behind_the_other(
 
 
 class GatheringStore(CountedStore):
-    """A store that answers no request before it has three."""
+    """A store that responds to no request before it has three."""
 
     protocol = "gathering"
     requested = threading.Barrier(3, timeout=20)
@@ -130,7 +130,9 @@ def test_ranges_of_rows_are_fetched_from_a_store_at_the_same_time(tmp_path: Path
 
 def test_files_are_closed_at_the_end(tmp_path: Path) -> None:
     def are_open() -> bool:
-        links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        links = [
+            os.readlink(child) for child in Path("/proc/self/fd").iterdir() if child.is_symlink()
+        ]
         return str(tmp_path / "data") in links
 
     with opened(slices_in(tmp_path / "data", WHOLE)) as rows:
@@ -157,10 +159,10 @@ def test_sums_of_tasks_are_together_those_of_the_slices(tmp_path: Path, cut: str
             middle = (first + end) // 2
             read(rows, middle, end - middle)
             read(rows, first, middle - first)
-            for each in rows.sums():
-                assert each.file == "data"
-                count, crc = totals.get(each.slice_offset, (0, 0))
-                totals[each.slice_offset] = count + each.bytes, crc ^ each.crc32c
+            for source in rows.sums():
+                assert source.file == "data"
+                count, crc = totals.get(source.slice_offset, (0, 0))
+                totals[source.slice_offset] = count + source.bytes, crc ^ source.crc32c
             assert rows.damaged() is None
     assert totals == {part.offset: (part.bytes, part.crc32c) for part in slices}
 
@@ -201,7 +203,7 @@ def test_pieces_are_the_bytes_of_all_rows_with_their_checksums(
             content += piece.tobytes()
         assert content == VALUES[3:33].tobytes()
         assert max(sizes) == min(piece_bytes, 500 if remote else 300)
-        assert sum(each.bytes for each in rows.sums()) == 30 * ROW_BYTES
+        assert sum(source.bytes for source in rows.sums()) == 30 * ROW_BYTES
         sums = rows.sums()
     with opened(slices, 3, 30) as rows:
         read(rows, 3, 30)

@@ -28,7 +28,7 @@ from export.tables.plan import plan_tables
 from export.tables.segments import copy_rows, manifest_table
 from export.verify.table_rows import verify_tables
 
-def peak():  # of this program alone: getrusage would tell that of the parent, if larger
+def peak():  # of this program alone: getrusage would return the peak of the parent, if larger
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
@@ -75,9 +75,11 @@ def test_export_of_an_array_holds_at_most_400_mib_and_one_chunk(
 ) -> None:
     assert callable(write)
     command = [sys.executable, "-c", PROBE, str(write(tmp_path)), str(tmp_path / "out"), layout]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    metadata = json.loads(
+        subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+    )
     for file in tmp_path.rglob("*"):
         if file.is_file():
             file.unlink()
-    assert told["copied"] <= told["planned"]
-    assert told["all"] <= (400 << 20) + CHUNK_BYTES
+    assert metadata["copied"] <= metadata["planned"]
+    assert metadata["all"] <= (400 << 20) + CHUNK_BYTES

@@ -35,8 +35,10 @@ def converted(
     conversion = Conversion("t", source, target)
     rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
     pieces = list(conversion.pieces(rows, 0))
-    scales = None if pieces[0].scales is None else np.concatenate([each.scales for each in pieces])
-    return np.concatenate([each.stored for each in pieces]), scales, conversion.error
+    scales = (
+        None if pieces[0].scales is None else np.concatenate([piece.scales for piece in pieces])
+    )
+    return np.concatenate([piece.stored for piece in pieces]), scales, conversion.error
 
 
 def floats(rows: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
@@ -57,15 +59,15 @@ def test_converted_values_are_the_nearest_with_ties_to_even(source: str, target:
     stored, scales, error = converted(values, source, target)
     exact = values.astype(np.float64)
     kind = stored.view(READ[target])
-    found = kind.astype(np.float64)
+    actual = kind.astype(np.float64)
     even = stored.view(np.uint32 if target == "float32" else np.uint16) % 2 == 0
     assert scales is None
     for end in (-np.inf, np.inf):
-        apart = np.abs(found - exact)
+        apart = np.abs(actual - exact)
         further = np.abs(np.nextafter(kind, READ[target](end)).astype(np.float64) - exact)
         assert ((apart < further) | ((apart == further) & even)).all()
-    assert error.max_abs == pytest.approx(np.abs(found - exact).max(), rel=1e-6)
-    assert (np.signbit(found) == np.signbit(exact)).all()
+    assert error.max_abs == pytest.approx(np.abs(actual - exact).max(), rel=1e-6)
+    assert (np.signbit(actual) == np.signbit(exact)).all()
 
 
 @pytest.mark.parametrize("source", ["float32", "float64", "bfloat16"])
@@ -82,9 +84,9 @@ def test_int8_rows_are_nearest_to_their_scale(source: str, dim: int) -> None:
 
 
 def test_int8_row_too_small_for_a_scale_becomes_zeros() -> None:
-    least = 127 * 2.0**-126  # whose scale is the least that has full precision
+    smallest = 127 * 2.0**-126  # whose scale is the smallest that has full precision
     values = np.array(
-        [[1e-44, 0], [1e-36, -1e-37], [0, 0], [127, -9], [1, -2], [least, 0]], np.float32
+        [[1e-44, 0], [1e-36, -1e-37], [0, 0], [127, -9], [1, -2], [smallest, 0]], np.float32
     )
     stored, scales, error = converted(values, "float32", "int8")
     assert stored.tolist() == [[0, 0], [0, 0], [0, 0], [127, -9], [64, -127], [127, 0]]
@@ -115,7 +117,7 @@ def test_error_is_that_of_all_rows_as_they_are_read(source: str, target: str) ->
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "value", "told"),
+    ("source", "target", "value", "message"),
     [
         ("float32", "float16", math.nan, r"holds nan in column 1"),
         ("float32", "int8", -math.inf, r"holds -inf in column 1"),
@@ -127,11 +129,11 @@ def test_error_is_that_of_all_rows_as_they_are_read(source: str, target: str) ->
     ],
 )
 def test_value_that_the_target_cannot_hold_is_rejected_with_its_row(
-    source: str, target: str, value: Any, told: str
+    source: str, target: str, value: Any, message: str
 ) -> None:
     values = np.ones((30_000, 3), NUMPY_DTYPES[source])
     values[29_000, 1] = value
-    with pytest.raises(NotConvertible, match=f"table 't': row 29000 .*{told}"):
+    with pytest.raises(NotConvertible, match=f"table 't': row 29000 .*{message}"):
         converted(values, source, target)
 
 
@@ -156,7 +158,7 @@ def test_limits_reject_what_breaks_them(limits: ErrorLimits, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "of_all", "of_some"),
+    ("requested", "of_all", "of_some"),
     [
         ([], None, ()),
         (["int8"], "int8", ()),
@@ -170,15 +172,15 @@ def test_limits_reject_what_breaks_them(limits: ErrorLimits, what: str) -> None:
     ],
 )
 def test_read_dtypes_of_all_tables_and_of_some(
-    asked: list[str], of_all: str | None, of_some: tuple[tuple[str, str], ...]
+    requested: list[str], of_all: str | None, of_some: tuple[tuple[str, str], ...]
 ) -> None:
-    assert read_dtypes(asked) == (of_all, of_some)
+    assert read_dtypes(requested) == (of_all, of_some)
 
 
-@pytest.mark.parametrize("asked", ["int4", "users=int4", "users="])
-def test_read_dtypes_that_no_bundle_holds_are_named_with_those_it_does(asked: str) -> None:
-    with pytest.raises(UsageError, match=f"--dtype '{asked}' was given; .* one of .*int8"):
-        read_dtypes(["float32", asked])
+@pytest.mark.parametrize("requested", ["int4", "users=int4", "users="])
+def test_read_dtypes_that_no_bundle_holds_are_named_with_those_it_does(requested: str) -> None:
+    with pytest.raises(UsageError, match=f"--dtype '{requested}' was given; .* one of .*int8"):
+        read_dtypes(["float32", requested])
 
 
 def test_rows_that_lose_nothing_have_a_cosine_of_1_at_most() -> None:
@@ -193,7 +195,7 @@ def test_rows_that_lose_nothing_have_a_cosine_of_1_at_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "dtype"),
+    ("stored", "requested", "dtype"),
     [
         ("float32", None, "float32"),
         ("float16", None, "float16"),
@@ -205,13 +207,13 @@ def test_rows_that_lose_nothing_have_a_cosine_of_1_at_most() -> None:
     ],
 )
 def test_table_is_written_as_it_is_stored_or_as_it_was_asked_for(
-    stored: str, asked: str | None, dtype: str
+    stored: str, requested: str | None, dtype: str
 ) -> None:
-    assert written_dtype("t", stored, asked) == dtype
+    assert written_dtype("t", stored, requested) == dtype
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked", "problem"),
+    ("stored", "requested", "problem"),
     [
         (
             "int64",
@@ -234,10 +236,10 @@ def test_table_is_written_as_it_is_stored_or_as_it_was_asked_for(
     ],
 )
 def test_values_that_are_no_embedding_are_rejected(
-    stored: str, asked: str | None, problem: str
+    stored: str, requested: str | None, problem: str
 ) -> None:
     with pytest.raises(NotConvertible) as rejection:
-        written_dtype("t", stored, asked)
+        written_dtype("t", stored, requested)
     assert str(rejection.value) == problem
 
 

@@ -40,9 +40,9 @@ ROWS = RANDOM.standard_normal((IDS.size, 6)).astype(np.float32)
 
 def looked_up(bundle: Path, table: str, ids: list[int]) -> np.ndarray:
     features = open_features(bundle, catalog.read_manifest(bundle))
-    found = features.activation(table, {table: Column(np.array(ids, np.int64))}, len(ids)).values
+    actual = features.activation(table, {table: Column(np.array(ids, np.int64))}, len(ids)).values
     features.close()
-    return np.asarray(found)
+    return np.asarray(actual)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "uint32", "int32"])
@@ -78,13 +78,13 @@ def test_keys_of_several_blocks_lead_to_their_rows(command: Command, tmp_path: P
 
     bundle = tmp_path / "out/tables/1"
     wanted = [0, BLOCK_KEYS - 1, BLOCK_KEYS, count - 1]
-    found = looked_up(bundle, "t", [int(keys[row]) for row in wanted])
-    np.testing.assert_array_equal(found[:, 0], wanted)
+    actual = looked_up(bundle, "t", [int(keys[row]) for row in wanted])
+    np.testing.assert_array_equal(actual[:, 0], wanted)
     assert command("verify", bundle, "--checkpoint", dump, "--full").code == 0
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         (np.array([5, 9, 5], np.int64), "key 5 comes twice, as row 0 and row 2"),
         (np.array([5, -9, 6], np.int64), "the key of row 1 in 't-key' is -9"),
@@ -95,12 +95,12 @@ def test_dump_with_invalid_keys_exits_3_and_leaves_no_files(
     command: Command,
     tmp_path: Path,
     keys: np.ndarray,
-    told: str,
+    message: str,
 ) -> None:
     sok_dump(tmp_path / "dump", "t", keys, ROWS[:3])
     done = command("tables", tmp_path / "dump", tmp_path / "out")
     assert done.code == 3
-    assert told in done.message
+    assert message in done.message
     assert visible(tmp_path / "out") == []
 
 
@@ -163,8 +163,8 @@ def test_sample_of_keys_is_from_all_over_the_file(tmp_path: Path) -> None:
     blocks = list(file.sampled_blocks())
     assert len(blocks) == SAMPLED_BLOCKS
     assert (blocks[0][0], blocks[-1][0]) == (0, keys.size - SAMPLED_KEYS)
-    for first, held in blocks:
-        np.testing.assert_array_equal(held, keys[first : first + SAMPLED_KEYS])
+    for first, contents in blocks:
+        np.testing.assert_array_equal(contents, keys[first : first + SAMPLED_KEYS])
     assert file.sample().size == SAMPLED_KEYS * SAMPLED_BLOCKS
 
 
@@ -191,7 +191,7 @@ def write_dump(directory: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "part", "name"),
+    ("contents", "part", "name"),
     [
         (["users", "users_0", "other"], {}, "users"),
         (["users_0", "other"], {}, "users_0"),
@@ -200,11 +200,11 @@ def write_dump(directory: Path, *names: str) -> None:
     ],
 )
 def test_dumped_table_is_the_named_one_that_of_its_name_or_the_only_one(
-    tmp_path: Path, held: list[str], part: dict[str, str], name: str
+    tmp_path: Path, contents: list[str], part: dict[str, str], name: str
 ) -> None:
-    write_dump(tmp_path / "dump", *held)
-    found = dumps(tmp_path, users={"dump": "dump"} | part, plain={"segment_rows": 5})
-    assert {table: dumped.name for table, dumped in found.items()} == {"users": name}
+    write_dump(tmp_path / "dump", *contents)
+    actual = dumps(tmp_path, users={"dump": "dump"} | part, plain={"segment_rows": 5})
+    assert {table: dumped.name for table, dumped in actual.items()} == {"users": name}
 
 
 @pytest.mark.parametrize(
@@ -247,14 +247,14 @@ def test_checkpoint_with_dumps_holds_their_variables_under_keys_of_their_own(
     assert vectors_key(checkpoint, "users") is None
 
     joined = with_dumps(checkpoint, dumps(tmp_path, users={"dump": "dump"}))
-    own = set(joined.entries) - set(checkpoint.entries)
-    assert len(own) == 2
-    assert all(key.startswith("tables.users.dump/") for key in own)
+    new_keys = set(joined.entries) - set(checkpoint.entries)
+    assert len(new_keys) == 2
+    assert all(key.startswith("tables.users.dump/") for key in new_keys)
     key = vectors_key(joined, "users")
     assert key is not None
     assert joined.read_all(key).tolist() == [[1, 1, 1]] * 2
     assert joined.storage.dumped[key].name == "users"
-    assert joined.storage.dumped[key].keys.key in own
+    assert joined.storage.dumped[key].keys.key in new_keys
     assert vectors_key(joined, "user") is None
     assert joined.fingerprint.startswith(f"{checkpoint.fingerprint}+crc32c:")
     assert (joined.prefix, joined.name) == (checkpoint.prefix, checkpoint.name)

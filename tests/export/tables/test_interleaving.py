@@ -40,15 +40,15 @@ def stacked_task(directory: Path) -> tuple[TableTask, np.ndarray]:
 def test_task_plans_two_blocks_or_two_rows_that_are_longer(tmp_path: Path) -> None:
     task, _ = stacked_task(tmp_path)
     row_bytes = 4 * STORED_DIM
-    held = [
+    contents = [
         replace(task, block_bytes=size).memory_bytes for size in (1, row_bytes, 1 << 20, 3 << 20)
     ]
-    assert held[0] == held[1] == WORKER_BYTES + 2 * row_bytes
-    assert held[2] - held[1] == 2 * ((1 << 20) - row_bytes)
-    assert held[3] - held[2] == 2 * (2 << 20)
+    assert contents[0] == contents[1] == WORKER_BYTES + 2 * row_bytes
+    assert contents[2] - contents[1] == 2 * ((1 << 20) - row_bytes)
+    assert contents[3] - contents[2] == 2 * (2 << 20)
 
     rest = SumTask("rest", "t", STORED_DIM, 4, ((0, 9),), task.slices, 1)
-    assert rest.memory_bytes == held[0]
+    assert rest.memory_bytes == contents[0]
     assert rest.bytes == 9 * row_bytes
 
 
@@ -86,14 +86,14 @@ def test_stripes_of_any_lanes_hold_every_row_of_a_segment_once(
     (task,) = plan_tables(checkpoint, inventory, tmp_path / "out").tasks
     for block_bytes in (1, 12, 24, 36, 84, 150, 1 << 20):
         part = replace(task, first_row=first, rows=rows, block_bytes=block_bytes)
-        found: dict[int, list[float]] = {}
+        actual: dict[int, list[float]] = {}
         with open_rows(part) as stored:
             for start, stripe in stripes_of(stored, part):
                 values = stripe.view(np.float32)
                 assert len(values) * 12 <= max(12, block_bytes)
-                for place, value in enumerate(values.tolist()):
-                    assert start + place not in found
-                    found[start + place] = value
-        assert list(found) == sorted(found) or lanes > 1
+                for position, value in enumerate(values.tolist()):
+                    assert start + position not in actual
+                    actual[start + position] = value
+        assert list(actual) == sorted(actual) or lanes > 1
         expected = {row: table[row, :dim].tolist() for row in range(first, first + rows)}
-        assert found == expected
+        assert actual == expected

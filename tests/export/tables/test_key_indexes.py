@@ -72,10 +72,10 @@ def test_check_key_indexes_compares_keys_from_all_over_the_dump_or_all(tmp_path:
 
     moved = keys.copy()
     moved[SAMPLED_KEYS] += 1  # right behind those of the first sample
-    other = dumped(tmp_path, moved)
-    check_key_indexes(other, tmp_path / "bundle", tables, entries)
+    second = dumped(tmp_path, moved)
+    check_key_indexes(second, tmp_path / "bundle", tables, entries)
     with pytest.raises(VerificationFailed) as failure:
-        check_key_indexes(other, tmp_path / "bundle", tables, entries, full=True)
+        check_key_indexes(second, tmp_path / "bundle", tables, entries, full=True)
     assert str(failure.value).startswith(
         f"table 't': key {moved[SAMPLED_KEYS]} of the dump is row {SAMPLED_KEYS} there and row -1 "
         "by the bundle's index; nothing may be published"
@@ -84,9 +84,9 @@ def test_check_key_indexes_compares_keys_from_all_over_the_dump_or_all(tmp_path:
 
 def test_check_key_indexes_names_the_first_key_that_leads_to_another_row(tmp_path: Path) -> None:
     tables, entries = indexed(tmp_path, [7, 5, 9, 11])
-    other = dumped(tmp_path, [7, 9, 5, 11])
+    second = dumped(tmp_path, [7, 9, 5, 11])
     with pytest.raises(VerificationFailed, match="key 9 of the dump is row 1 there and row 2 by"):
-        check_key_indexes(other, tmp_path / "bundle", tables, entries)
+        check_key_indexes(second, tmp_path / "bundle", tables, entries)
 
 
 def test_check_key_indexes_needs_the_keys_of_the_same_dump(tmp_path: Path) -> None:

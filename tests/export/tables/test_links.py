@@ -117,7 +117,7 @@ def test_linked_slice_that_is_damaged_is_found_by_a_full_comparison(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("cut", "dtype", "why"),
+    ("cut", "dtype", "reason"),
     [
         ("columns", None, "cut by columns"),
         ("mod", None, "do not lie in order"),
@@ -125,11 +125,11 @@ def test_linked_slice_that_is_damaged_is_found_by_a_full_comparison(tmp_path: Pa
     ],
 )
 def test_plan_tables_table_that_cannot_be_linked_is_copied_with_the_reason(
-    tmp_path: Path, cut: str, dtype: str | None, why: str
+    tmp_path: Path, cut: str, dtype: str | None, reason: str
 ) -> None:
     plan = planned(tmp_path, cut, dtype=dtype)
     assert len(plan.tasks) == 1
-    assert why in plan.to_json()["tables"]["t"]["note"]
+    assert reason in plan.to_json()["tables"]["t"]["note"]
     assert plan.links == {}
 
 
@@ -181,12 +181,12 @@ def test_link_file_names_the_reason_and_the_remedy(
                 link_file(str(data), link, "copy it instead")
         return str(rejection.value)
 
-    told = f"data file {data} cannot be linked as {link}: "
-    assert rejected(errno.EXDEV) == (f"{told}they are on different filesystems; copy it instead")
+    message = f"data file {data} cannot be linked as {link}: "
+    assert rejected(errno.EXDEV) == (f"{message}they are on different filesystems; copy it instead")
     assert rejected(errno.EMLINK) == (
-        f"{told}it has as many links as the filesystem allows; copy it instead"
+        f"{message}it has as many links as the filesystem allows; copy it instead"
     )
-    assert rejected(errno.EIO) == f"{told}{os.strerror(errno.EIO)}; copy it instead"
+    assert rejected(errno.EIO) == f"{message}{os.strerror(errno.EIO)}; copy it instead"
     with pytest.raises(DestinationError) as rejection:
         link_file("s3://bucket/data", link, "copy it instead")
     assert str(rejection.value) == (

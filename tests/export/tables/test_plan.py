@@ -37,8 +37,8 @@ class Opened(NamedTuple):
     inventory: Inventory
 
 
-def opened(directory: Path, tables: dict[str, Any], **how: Any) -> Opened:
-    write_bundle(directory / "ckpt-1", tables, **how)
+def opened(directory: Path, tables: dict[str, Any], **options: Any) -> Opened:
+    write_bundle(directory / "ckpt-1", tables, **options)
     checkpoint = open_checkpoint(directory / "ckpt-1")
     return Opened(checkpoint, recognise(checkpoint, {name: name for name in tables}))
 
@@ -73,10 +73,10 @@ def test_plan_tables_of_streamed_segments_holds_those_of_workers_and_uploads(
     segments_held = 2 + 1 + UPLOADS  # one more waits for an upload
     assert plan.bytes == 103 * 16
     assert plan.local_bytes == segments_held * 5 * 16 + 3 * 16
-    few = plan_tables(
+    small_plan = plan_tables(
         *tables, tmp_path, write_options={"a": WriteOptions(50, streamed=True)}, workers=2
     )
-    assert few.local_bytes == few.bytes
+    assert small_plan.local_bytes == small_plan.bytes
 
 
 def test_plan_tables_of_a_selection_plans_only_these(tmp_path: Path) -> None:
@@ -89,9 +89,11 @@ def test_plan_tables_of_a_selection_plans_only_these(tmp_path: Path) -> None:
 
 
 def test_plan_tables_slices_with_a_gap_are_rejected(tmp_path: Path) -> None:
-    given = opened(tmp_path, {"a": values(10)}, boxes={"a": [[(0, 3), (0, -1)], [(4, 6), (0, -1)]]})
+    source = opened(
+        tmp_path, {"a": values(10)}, boxes={"a": [[(0, 3), (0, -1)], [(4, 6), (0, -1)]]}
+    )
     with pytest.raises(CheckpointError, match=r"table 'a'.*at row 3"):
-        plan_tables(*given, tmp_path)
+        plan_tables(*source, tmp_path)
 
 
 def claimed(directory: Path, terabytes: int) -> Opened:
@@ -230,14 +232,14 @@ CONVERTING = 14 * MIB
 
 def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
     cut = [[(0, 6), (0, -1)], [(6, 4), (0, -1)]]
-    given = opened(
+    source = opened(
         tmp_path,
         {"a": values(10), "b": values(3), "c": values(6).astype(np.float64)},
         boxes={"a": cut},
     )
     ways = {"a": WriteOptions(4), "b": WriteOptions(link=True)}
-    plan = plan_tables(*given, tmp_path / "out", write_options=ways, workers=2)
-    said = given.inventory.table("a").note
+    plan = plan_tables(*source, tmp_path / "out", write_options=ways, workers=2)
+    said = source.inventory.table("a").note
     assert said.startswith("saved by TF1 in slices")
     linked = (
         "its rows are linked and not read: NaN and infinities are found only in rows that are "
@@ -280,10 +282,10 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
 
 
 def test_plan_tables_says_of_each_how_it_is_written(tmp_path: Path) -> None:
-    given = opened(tmp_path, {"a": values(4), "b": values(3).astype(np.float64)})
+    source = opened(tmp_path, {"a": values(4), "b": values(3).astype(np.float64)})
     limits = ErrorLimits(max_abs=0.5)
     plan = plan_tables(
-        *given,
+        *source,
         tmp_path,
         write_options={
             "a": WriteOptions(dtype="int8", limits=limits),
@@ -294,7 +296,7 @@ def test_plan_tables_says_of_each_how_it_is_written(tmp_path: Path) -> None:
     assert (first.dtype, first.limits, first.streamed) == ("int8", limits, False)
     assert (first.bytes, first.segments, first.notes) == (4 * (4 + 4), 1, "")
     assert [task.scales for task in plan.tasks] == ["tables/a/scales-00000-of-00001.bin", None]
-    assert (second.dtype, second.notes) == ("float32", "")  # as it was asked for
+    assert (second.dtype, second.notes) == ("float32", "")  # as requested
 
 
 def table(name: str, rows: int = 3, dim: int = 2, dtype: str = "float32") -> TableSpec:
@@ -349,14 +351,14 @@ def test_plan_tables_that_metadata_names_but_cannot_be_exported_are_rejected_unl
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "reason"),
     [
         ({"crc32c": None}, "its storage keeps no checksums"),
         ({"file": "s3://bucket/data"}, "the checkpoint is not on this machine's disks"),
     ],
 )
 def test_plan_tables_that_cannot_be_linked_from_their_storage_are_copied(
-    tmp_path: Path, changed: dict[str, Any], why: str
+    tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
     checkpoint, inventory = opened(tmp_path, {"a": values(4)})
     entry = checkpoint.entries["a"]
@@ -365,7 +367,7 @@ def test_plan_tables_that_cannot_be_linked_from_their_storage_are_copied(
     plan = plan_tables(
         checkpoint, inventory, tmp_path, write_options={"a": WriteOptions(link=True)}
     )
-    assert plan.tables[0].notes == f"it is copied, not linked: {why}"
+    assert plan.tables[0].notes == f"it is copied, not linked: {reason}"
     assert (len(plan.tasks), plan.linked_bytes) == (1, 0)
 
 
@@ -391,37 +393,39 @@ def test_plan_tables_of_more_segments_than_are_written_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "SEGMENTS_MAX", 5)
-    given = opened(tmp_path, {"a": values(10)})
-    assert len(plan_tables(*given, tmp_path, write_options={"a": WriteOptions(2)}).tasks) == 5
+    source = opened(tmp_path, {"a": values(10)})
+    assert len(plan_tables(*source, tmp_path, write_options={"a": WriteOptions(2)}).tasks) == 5
     with pytest.raises(
         UsageError, match="'a' of 10 rows would become 10 files of 1 rows; at most 5 are written"
     ):
-        plan_tables(*given, tmp_path, write_options={"a": WriteOptions(1)})
+        plan_tables(*source, tmp_path, write_options={"a": WriteOptions(1)})
 
 
 def test_plan_tables_as_large_as_readers_of_a_manifest_take_are_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = opened(tmp_path, {"a": values(10)})
+    source = opened(tmp_path, {"a": values(10)})
     way = {"a": WriteOptions(4, dtype="int8")}  # three segments, with scales
     monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6))
-    assert len(plan_tables(*given, tmp_path, write_options=way).tasks) == 3
+    assert len(plan_tables(*source, tmp_path, write_options=way).tasks) == 3
     monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6) - 1)
     with pytest.raises(NotConvertible, match=r"6 checksums, .* of the 80 bytes .* and 6 segments"):
-        plan_tables(*given, tmp_path, write_options=way)
+        plan_tables(*source, tmp_path, write_options=way)
 
 
-def on_cores(directory: Path, rows: int, **how: Any) -> Any:
+def on_cores(directory: Path, rows: int, **options: Any) -> Any:
     """Plans a table on 4 cores, of 16 rows each."""
     write_bundle(directory / "ckpt-1", {"t": values(64)})
     checkpoint = open_checkpoint(directory / "ckpt-1")
     layout = StatedTable(key="t", kind="sparse_core", rows=rows, dim=4, cores=4)
     inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
-    return plan_tables(checkpoint, inventory, directory, write_options={"t": WriteOptions(**how)})
+    return plan_tables(
+        checkpoint, inventory, directory, write_options={"t": WriteOptions(**options)}
+    )
 
 
 @pytest.mark.parametrize(
-    ("how", "rows"),
+    ("options", "rows"),
     [
         ({"segment_bytes": 10 * 16}, [8] * 7 + [4]),  # whole rounds of the cores
         ({"segment_bytes": 4 * 16}, [4] * 15),
@@ -431,9 +435,9 @@ def on_cores(directory: Path, rows: int, **how: Any) -> Any:
     ],
 )
 def test_plan_tables_on_cores_are_cut_where_a_round_of_rows_ends(
-    tmp_path: Path, how: dict[str, int], rows: list[int]
+    tmp_path: Path, options: dict[str, int], rows: list[int]
 ) -> None:
-    assert [task.rows for task in on_cores(tmp_path, 60, **how).tasks] == rows
+    assert [task.rows for task in on_cores(tmp_path, 60, **options).tasks] == rows
 
 
 def test_plan_tables_reads_the_rows_of_a_variable_that_no_table_takes(tmp_path: Path) -> None:

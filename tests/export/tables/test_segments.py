@@ -51,7 +51,7 @@ def planned(
     cut: str = "whole",
     values: Any = VALUES,
     segment_rows: int | None = None,
-    **how: Any,
+    **options: Any,
 ) -> ExportPlan:
     boxes = {"t": CUTS[cut]} if CUTS[cut] else None
     write_bundle(
@@ -64,7 +64,7 @@ def planned(
         inventory,
         directory / "out",
         write_options={"t": WriteOptions(segment_rows)},
-        **how,
+        **options,
     )
 
 
@@ -97,11 +97,11 @@ def test_copy_rows_closes_what_it_opened(tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def damage(directory: Path, at: int, file: str = "ckpt.data-00001-of-00002") -> None:
+def damage(directory: Path, offset: int, file: str = "ckpt.data-00001-of-00002") -> None:
     """Changes a byte as a failing disk does: without a new time."""
     data = bytearray((directory / file).read_bytes())
     before = (directory / file).stat()
-    data[at] ^= 0x40
+    data[offset] ^= 0x40
     (directory / file).write_bytes(data)
     os.utime(directory / file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -150,7 +150,7 @@ from export.tables.plan import WriteOptions, plan_tables
 from export.tables.segments import check_sources, copy_rows, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
 
-def peak():  # of this program alone: getrusage would tell that of the parent, if larger
+def peak():  # of this program alone: getrusage would return the peak of the parent, if larger
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
@@ -171,11 +171,13 @@ print(json.dumps({"before": before, "grown": peak() - before, "planned": plan.pe
 def test_copy_rows_table_of_512_mib_needs_little_memory_and_no_tensorflow(tmp_path: Path) -> None:
     source = write_plain(tmp_path / "c", 512 << 20, hole=True).directory
     command = [sys.executable, "-c", MEMORY_PROBE, str(source), str(tmp_path / "out")]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
+    metadata = json.loads(
+        subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+    )
     for segment in (tmp_path / "out").rglob("*.bin"):
         segment.unlink()
-    assert told["grown"] < min(150 << 20, told["planned"])
-    assert told["before"] > 10 << 20
+    assert metadata["grown"] < min(150 << 20, metadata["planned"])
+    assert metadata["before"] > 10 << 20
 
 
 def test_receipt_lists_the_files_that_its_task_wrote_alone(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def padded(directory: Path) -> ExportPlan:
 
 def in_order(receipt: Receipt) -> tuple[SourceSum, ...]:
     """Returns the sums of a receipt in the order of files and offsets."""
-    return tuple(sorted(receipt.sources, key=lambda each: (each.file, each.slice_offset)))
+    return tuple(sorted(receipt.sources, key=lambda entry: (entry.file, entry.slice_offset)))
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7 * DIM * 4, 1 << 20])
@@ -291,20 +293,20 @@ def test_segment_of_a_file_that_several_tasks_fill_is_known_by_its_checksum(
     data = bytearray(shared.read_bytes())
     data[-1] ^= 1
     shared.write_bytes(data)
-    known = [
+    known_counts = [
         is_written(task, segment)
         for task, segment in zip(tasks, segments, strict=True)
         if segment is not None
     ]
-    assert known == [True, False]
+    assert known_counts == [True, False]
 
 
 def test_manifest_table_takes_the_receipts_of_its_own_tasks(tmp_path: Path) -> None:
     plan = planned(tmp_path, segment_rows=60)
     receipts = [copy_rows(task) for task in reversed(plan.tasks)]
-    others = [receipt.model_copy(update={"table": "other"}) for receipt in receipts]
+    other_receipts = [receipt.model_copy(update={"table": "other"}) for receipt in receipts]
     rest = receipts[0].model_copy(update={"segment": None})
-    page = manifest_table(plan.tables[0], [*others, rest, *receipts])
+    page = manifest_table(plan.tables[0], [*other_receipts, rest, *receipts])
     assert [segment.first_row for segment in page.segments] == [0, 60]
     assert (page.error, page.scales) == (None, ())
     assert (page.source.key, page.source.layout, page.source.stated) == ("t", "plain", False)

@@ -48,7 +48,7 @@ def test_task_of_a_checkpoint_that_was_moved_is_the_same(same: TableTask) -> Non
 
 
 @pytest.mark.parametrize(
-    "other",
+    "second",
     [
         replace(TASK, written_dtype="int8"),
         replace(TASK, first_row=11),
@@ -63,8 +63,8 @@ def test_task_of_a_checkpoint_that_was_moved_is_the_same(same: TableTask) -> Non
         with_part(shape=(19, 5)),
     ],
 )
-def test_task_that_writes_something_else_is_another(other: TableTask) -> None:
-    assert task_key(other).digest() != task_key(TASK).digest()
+def test_task_that_writes_something_else_is_another(second: TableTask) -> None:
+    assert task_key(second).digest() != task_key(TASK).digest()
 
 
 def test_task_of_an_array_depends_on_its_chunks_and_not_on_its_place() -> None:
@@ -77,9 +77,9 @@ def test_task_of_an_array_depends_on_its_chunks_and_not_on_its_place() -> None:
 VALUES = np.arange(80, dtype=np.float32).reshape(20, 4)
 
 
-def changed(path: Path, at: int) -> None:
+def changed(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[offset] ^= 1
     path.write_bytes(data)
 
 
@@ -105,9 +105,9 @@ def test_task_whose_storage_keeps_no_checksums_is_current_if_it_reads_the_same(
     receipts = [carry_out(task) for task in plan.tasks]
     (path,) = (tmp_path / "dump").glob("*-weight")
     changed(path, path.stat().st_size - 1)
-    again = open_checkpoint(tmp_path / "dump")
+    reopened = open_checkpoint(tmp_path / "dump")
     tasks = plan_tables(
-        again, inventory, tmp_path / "out", write_options={"t": WriteOptions(10)}
+        reopened, inventory, tmp_path / "out", write_options={"t": WriteOptions(10)}
     ).tasks
     current = [is_current(task, receipt) for task, receipt in zip(tasks, receipts, strict=True)]
     assert current == [True, False]

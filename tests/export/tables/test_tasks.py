@@ -93,7 +93,7 @@ def test_task_writes_rows_as_they_are_stored_or_changes_them(
 
 
 @pytest.mark.parametrize(
-    ("changed", "held"),
+    ("changed", "expected_bytes"),
     [
         ({}, 2 * 1000),
         ({"block_bytes": 1}, 2 * 20),
@@ -109,9 +109,9 @@ def test_task_writes_rows_as_they_are_stored_or_changes_them(
     ],
 )
 def test_task_holds_blocks_and_what_reads_and_converts_them(
-    changed: dict[str, Any], held: int
+    changed: dict[str, Any], expected_bytes: int
 ) -> None:
-    assert replace(TASK, **changed).memory_bytes == WORKER_BYTES + held
+    assert replace(TASK, **changed).memory_bytes == WORKER_BYTES + expected_bytes
 
 
 def test_sum_task_reads_its_ranges() -> None:

@@ -20,17 +20,17 @@ from export.tables.vocabularies import (
 def test_vocabulary_of_integers_gives_each_line_its_row(tmp_path: Path) -> None:
     (tmp_path / "keys.txt").write_text("31\n7\n-5\n")
     assert write_vocabulary(tmp_path / "keys.txt", "int64", tmp_path / "v" / "keys.arrow") == 3
-    found = Vocabulary.open(tmp_path / "v" / "keys.arrow").find("f", np.array([-5, 31, 8, 7]))
-    assert found.tolist() == [2, 0, -1, 1]
+    actual = Vocabulary.open(tmp_path / "v" / "keys.arrow").find("f", np.array([-5, 31, 8, 7]))
+    assert actual.tolist() == [2, 0, -1, 1]
 
 
 def test_vocabulary_of_strings_keeps_characters_that_look_like_a_line_end(tmp_path: Path) -> None:
     (tmp_path / "keys.txt").write_bytes("a b\r\nc\u2028d\r\n7".encode())
     assert write_vocabulary(tmp_path / "keys.txt", "string", tmp_path / "keys.arrow") == 3
-    found = Vocabulary.open(tmp_path / "keys.arrow").find(
+    actual = Vocabulary.open(tmp_path / "keys.arrow").find(
         "f", np.array(["c\u2028d", "7", "a b", "a"], object)
     )
-    assert found.tolist() == [1, 2, 0, -1]
+    assert actual.tolist() == [1, 2, 0, -1]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_vocabulary_of_the_model_gives_each_key_its_row(tmp_path: Path) -> None:
         path = tmp_path / str(keys[0]) / "keys.arrow"
         assert write_model_vocabulary("names", keys, path) == len(keys)
         kind = object if isinstance(keys[0], str) else np.int64
-        found = Vocabulary.open(path).find("f", np.array(wanted, kind))
-        assert found.tolist() == [len(keys) - 1, -1, 0]
+        actual = Vocabulary.open(path).find("f", np.array(wanted, kind))
+        assert actual.tolist() == [len(keys) - 1, -1, 0]
     with pytest.raises(UsageError) as rejection:
         write_model_vocabulary("names", [1, 2, 1], tmp_path / "twice.arrow")
     assert str(rejection.value).startswith("vocabulary 'names' of the model: id 1 comes twice")

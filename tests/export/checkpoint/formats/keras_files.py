@@ -20,9 +20,9 @@ def write_weights(path: Path, **options: Any) -> Path:
     """A file such as Keras 3 saves, with an Embedding named `user` and a dense kernel."""
     with h5py.File(path, "w") as file:
         for group, name in (("layers/embedding", "user"), ("layers/dense", "dense")):
-            held = file.create_group(f"{group}/vars")
-            held.attrs["name"] = name
-            held.create_dataset("0", data=TABLE, **options)
+            contents = file.create_group(f"{group}/vars")
+            contents.attrs["name"] = name
+            contents.create_dataset("0", data=TABLE, **options)
     return path
 
 
@@ -33,9 +33,9 @@ def write_ordered(
     and which has a dataset `kernel` and a group `inside` in each layer.
 
     Args:
-      path: of the file; of a whole model if its name begins so.
-      layers: weights of each layer.
-      numbered: whether lists are in several attributes, as Keras cuts those that are too long.
+      path: The path of the file; a whole model is written if its name begins so.
+      layers: The weights of each layer.
+      numbered: Whether lists are in several attributes, as Keras cuts those that are too long.
     """
     with h5py.File(path, "w") as file:
         weights = file.create_group("model_weights") if path.name.startswith("model") else file

@@ -26,20 +26,20 @@ def store_of(item: Path, **options: Any) -> Any:
 def repacked(item: Path, node_bytes: int) -> Path:
     """Writes the store of an item anew, with at most a number of bytes in a node of its tree."""
     config = {"max_decoded_node_bytes": node_bytes}
-    other = item.with_name("repacked")
-    other.mkdir()
-    new = store_of(other, config=config)
+    second = item.with_name("repacked")
+    second.mkdir()
+    new = store_of(second, config=config)
     old = store_of(item)
     for key in old.list().result():
         new[key] = old[key]
-    shutil.copy(item / "_METADATA", other / "_METADATA")
-    return other
+    shutil.copy(item / "_METADATA", second / "_METADATA")
+    return second
 
 
 def data_file_of(item: Path, key: str) -> tuple[Path, int]:
     """Returns the data file that holds a value of a store, and where the value ends in it."""
     value = store_of(item)[key]
-    (file,) = (each for each in (item / "d").iterdir() if value in each.read_bytes())
+    (file,) = (child for child in (item / "d").iterdir() if value in child.read_bytes())
     return file, file.read_bytes().index(value) + len(value)
 
 

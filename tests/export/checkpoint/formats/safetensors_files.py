@@ -39,8 +39,8 @@ def write_safetensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> Path:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, values in tensors.items():
-        place = [len(data), len(data) + values.nbytes]
+        position = [len(data), len(data) + values.nbytes]
         dtype = DTYPES[values.dtype.name]
-        header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": place}
+        header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": position}
         data += values.tobytes()
     return write_header(path, header, data)

@@ -54,20 +54,20 @@ def values_of(rows: int) -> np.ndarray[Any, Any]:
     return (np.arange(rows * DIM, dtype=np.uint32) % 9973).astype(np.float32).reshape(rows, DIM)
 
 
-def write(directory: Path, told: dict[str, Any], values: np.ndarray[Any, Any]) -> ArrayStore:
+def write(directory: Path, metadata: dict[str, Any], values: np.ndarray[Any, Any]) -> ArrayStore:
     where = {"driver": "file", "path": f"{directory}/"}
-    stored = {**told, "kvstore": where, "create": True, "store_data_equal_to_fill_value": True}
+    stored = {**metadata, "kvstore": where, "create": True, "store_data_equal_to_fill_value": True}
     array = tensorstore.open(stored).result()
     array[: len(values)].write(values).result()
-    spec = json.dumps({"driver": told["driver"], "kvstore": where})
-    told_by = directory / (".zarray" if told["driver"] == "zarr" else "zarr.json")
+    spec = json.dumps({"driver": metadata["driver"], "kvstore": where})
+    told_by = directory / (".zarray" if metadata["driver"] == "zarr" else "zarr.json")
     return ArrayStore(spec, (1, DIM), file=str(told_by), stamp=local_stamp(told_by.stat()))
 
 
 def read(rows: ArrayRows, first: int, count: int) -> np.ndarray[Any, Any]:
-    found = np.empty((count, 4 * DIM), np.uint8)
-    rows.read_into(first, found)
-    return found.view(np.float32)
+    actual = np.empty((count, 4 * DIM), np.uint8)
+    rows.read_into(first, actual)
+    return actual.view(np.float32)
 
 
 FORMS = {
@@ -97,9 +97,9 @@ def test_rows_of_several_windows_begin_with_the_one_that_is_decoded(
     with ArrayRows(store) as rows:
         read(rows, decoded * LARGE_ROWS, 1)
         before = bytes_read()
-        found = read(rows, LARGE_ROWS - 1, 2 if decoded < 2 else LARGE_ROWS + 2)
+        actual = read(rows, LARGE_ROWS - 1, 2 if decoded < 2 else LARGE_ROWS + 2)
         chunks = (bytes_read() - before) / chunk_bytes
-    np.testing.assert_array_equal(found, values[LARGE_ROWS - 1 :][: len(found)])
+    np.testing.assert_array_equal(actual, values[LARGE_ROWS - 1 :][: len(actual)])
     assert chunks == pytest.approx({0: 1, 1: 1, 2: 2}[decoded], abs=0.2)
 
 
@@ -141,24 +141,30 @@ def test_damaged_chunk_is_an_error_that_names_array_chunk_and_file(
     else:
         changed = {"overwritten": bytes(20) + data[20:], "emptied": b""}
         file.write_bytes(changed.get(damage, data[: len(data) // 2]))
-    told = rf"array 'params\.a' cannot be read.*{re.escape(str(file))}.*copy the checkpoint anew"
-    with pytest.raises(CheckpointError, match=told):
+    message = rf"array 'params\.a' cannot be read.*{re.escape(str(file))}.*copy the checkpoint anew"
+    with pytest.raises(CheckpointError, match=message):
         read(ArrayRows(store), 0, 2 * chunk)
 
 
 def test_chunk_of_another_codec_is_an_error(tmp_path: Path) -> None:
     store = write(tmp_path, FORMS["zarr2_zstd"](70, 70), values_of(70))
-    told = json.loads((tmp_path / ".zarray").read_text())
-    told["compressor"] = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
-    (tmp_path / ".zarray").write_text(json.dumps(told))
+    metadata = json.loads((tmp_path / ".zarray").read_text())
+    metadata["compressor"] = {
+        "id": "blosc",
+        "cname": "lz4",
+        "clevel": 5,
+        "shuffle": 1,
+        "blocksize": 0,
+    }
+    (tmp_path / ".zarray").write_text(json.dumps(metadata))
     store = store._replace(stamp=local_stamp((tmp_path / ".zarray").stat()))
     with pytest.raises(CheckpointError, match=r"0\.0.*Invalid blosc-compressed data"):
         read(ArrayRows(store), 0, 70)
 
 
 def test_missing_part_of_a_shard_is_never_zeros(tmp_path: Path) -> None:
-    told = FORMS["zarr3_sharded"](280, 70)
-    store = write(tmp_path, told, values_of(280))
+    metadata = FORMS["zarr3_sharded"](280, 70)
+    store = write(tmp_path, metadata, values_of(280))
     sparse = {**json.loads(store.spec), "store_data_equal_to_fill_value": False}
     tensorstore.open(sparse).result()[:70].write(np.zeros((70, DIM), "f4")).result()
     with pytest.raises(CheckpointError, match=r"chunk \{0, 0\} .*is missing"):
@@ -208,14 +214,14 @@ def test_stored_checksums_are_of_the_chunks_that_hold_rows(
     chunks = [(tmp_path / "a" / name.format(number)).read_bytes() for number in range(12)]
     assert {len(chunk) for chunk in chunks} == {7 * 4 * DIM}
     rows = ArrayRows(store)
-    for first, end, held in (
+    for first, end, contents in (
         (0, 80, chunks),
         (7, 14, chunks[1:2]),
         (6, 15, chunks[:3]),
         (70, 78, chunks[10:]),
         (7, 7, []),
     ):
-        assert rows.stored_sums(first, end) == sum_of("a", first, held)
+        assert rows.stored_sums(first, end) == sum_of("a", first, contents)
     read(rows, 30, 4)
     read(rows, 20, 5)
     assert rows.sums() == sum_of("a", 20, chunks[2:5])
@@ -246,7 +252,7 @@ def test_stored_checksums_of_a_dataset_are_of_its_chunks(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("shape", "chunk", "itemsize", "held"),
+    ("shape", "chunk", "itemsize", "expected_bytes"),
     [
         ((), (), 4, 8),
         ((3,), (2,), 8, 2 * 32),
@@ -258,9 +264,9 @@ def test_stored_checksums_of_a_dataset_are_of_its_chunks(tmp_path: Path) -> None
     ],
 )
 def test_rows_of_an_array_take_two_copies_of_a_window(
-    shape: tuple[int, ...], chunk: tuple[int, ...], itemsize: int, held: int
+    shape: tuple[int, ...], chunk: tuple[int, ...], itemsize: int, expected_bytes: int
 ) -> None:
-    assert memory_bytes(shape, chunk, itemsize) == held
+    assert memory_bytes(shape, chunk, itemsize) == expected_bytes
 
 
 def test_decoder_is_the_library_with_its_version() -> None:
@@ -341,8 +347,8 @@ def test_reason_why_an_array_cannot_be_read_is_shortened(tmp_path: Path) -> None
     (directory / "0.0").unlink()
     with pytest.raises(CheckpointError) as error:
         read(ArrayRows(store), 0, 7)
-    told = str(error.value).removeprefix("array 'a' cannot be read: ")
-    reason = told.removesuffix("; it is damaged or incomplete, copy the checkpoint anew")
+    message = str(error.value).removeprefix("array 'a' cannot be read: ")
+    reason = message.removesuffix("; it is damaged or incomplete, copy the checkpoint anew")
     assert len(reason) == 400
     assert "tensorstore_spec" not in reason
 
@@ -368,10 +374,10 @@ def test_stored_checksums_of_a_dataset_find_rows_that_were_overwritten(
 def test_damaged_dataset_is_an_error_that_names_array_rows_and_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("t", data=values_of(100), chunks=(32, DIM), compression="gzip")
-        place = file["t"].id.get_chunk_info(1)
+        position = file["t"].id.get_chunk_info(1)
     with (tmp_path / "a.h5").open("r+b") as raw:
-        raw.seek(place.byte_offset + 4)
-        raw.write(bytes(place.size - 4))
+        raw.seek(position.byte_offset + 4)
+        raw.write(bytes(position.size - 4))
     spec = {"driver": "hdf5", "path": str(tmp_path / "a.h5"), "member": None, "dataset": "t"}
     rows = ArrayRows(ArrayStore(json.dumps(spec), (32, DIM)))
     with pytest.raises(CheckpointError, match=r"array 't', chunks of rows 32 to 64 in .*a\.h5"):
@@ -417,8 +423,8 @@ def test_large_chunks_are_decoded_once_and_one_is_held_at_a_time(tmp_path: Path,
     else:
         spec = write(tmp_path, FORMS[form](2 * chunk, chunk), values).spec
     command = [sys.executable, "-c", _READ_ALL, spec, str(2 * chunk), str(4 * DIM)]
-    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    held = memory_bytes((2 * chunk, DIM), (chunk, DIM), 4)
-    assert found["grown"] < held + DECODER_BYTES
+    actual = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    expected_bytes = memory_bytes((2 * chunk, DIM), (chunk, DIM), 4)
+    assert actual["grown"] < expected_bytes + DECODER_BYTES
     stored = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
-    assert found["read"] < 1.6 * stored  # forwards both chunks, and backwards the first again
+    assert actual["read"] < 1.6 * stored  # forwards both chunks, and backwards the first again

@@ -33,7 +33,7 @@ def test_varint_holds_seven_bits_a_byte_from_the_lowest(value: int, stored: str)
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "message"),
     [
         ("", "the bytes end within a varint, or it is too long"),
         ("80", "the bytes end within a varint, or it is too long"),
@@ -43,10 +43,10 @@ def test_varint_holds_seven_bits_a_byte_from_the_lowest(value: int, stored: str)
         ("8080808080808080808000", "the bytes end within a varint, or it is too long"),
     ],
 )
-def test_varint_that_is_cut_short_or_too_large_is_malformed(stored: str, told: str) -> None:
+def test_varint_that_is_cut_short_or_too_large_is_malformed(stored: str, message: str) -> None:
     with pytest.raises(Malformed) as error:
         read_varint(bytes.fromhex(stored), 0)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(

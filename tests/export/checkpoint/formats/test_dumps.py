@@ -23,12 +23,12 @@ ROWS = np.arange(20, dtype=np.float32).reshape(4, 5)
 
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
-    "SOK": lambda place: dump_files.sok_dump(place, "t", IDS, ROWS, m=ROWS + 1),
-    "SOK 1": lambda place: dump_files.saver_dump(place, "t", IDS, ROWS),
-    "HugeCTR": lambda place: dump_files.hugectr_dump(
-        place / "t", IDS, ROWS, np.zeros(4, np.uint64)
+    "SOK": lambda directory: dump_files.sok_dump(directory, "t", IDS, ROWS, m=ROWS + 1),
+    "SOK 1": lambda directory: dump_files.saver_dump(directory, "t", IDS, ROWS),
+    "HugeCTR": lambda directory: dump_files.hugectr_dump(
+        directory / "t", IDS, ROWS, np.zeros(4, np.uint64)
     ),
-    "collection": lambda place: collection_dump(place, [(IDS, ROWS)]),
+    "collection": lambda directory: collection_dump(directory, [(IDS, ROWS)]),
 }
 """Dumps of one table by who writes them."""
 
@@ -36,8 +36,8 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("within", [False, True])
 def test_dump_is_read_with_its_keys(tmp_path: Path, writer: str, within: bool) -> None:
-    place = WRITERS[writer](tmp_path)
-    checkpoint = open_checkpoint(place if within else tmp_path)
+    directory = WRITERS[writer](tmp_path)
+    checkpoint = open_checkpoint(directory if within else tmp_path)
     inventory = recognise(checkpoint)
     (table,) = inventory.tables
     assert table.name == ("collection_0_table_0" if writer == "collection" else "t")
@@ -76,9 +76,9 @@ def test_directory_without_a_dumped_table_is_rejected(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("suffix", "other"), [("key", "weight"), ("weight", "key")])
+@pytest.mark.parametrize(("suffix", "second"), [("key", "weight"), ("weight", "key")])
 def test_lone_file_of_the_size_of_a_head_is_half_a_table(
-    tmp_path: Path, suffix: str, other: str
+    tmp_path: Path, suffix: str, second: str
 ) -> None:
     (tmp_path / f"t-{suffix}").write_bytes(head(0 if suffix == "key" else 1, 1)[:-1])
     assert not is_dump(tmp_path)
@@ -86,7 +86,7 @@ def test_lone_file_of_the_size_of_a_head_is_half_a_table(
     assert is_dump(tmp_path)
     with pytest.raises(CheckpointError) as error:
         list_dump(tmp_path)
-    missing = f"dump file {tmp_path / f't-{other}'} is missing, which SOK writes; copy it anew"
+    missing = f"dump file {tmp_path / f't-{second}'} is missing, which SOK writes; copy it anew"
     assert str(error.value) == missing
 
 
@@ -103,14 +103,14 @@ def test_dumps_of_several_writers_are_those_of_the_first(tmp_path: Path) -> None
     )
     dump_files.sok_dump(tmp_path, "t", IDS, ROWS)
     listing = list_dump(tmp_path)
-    assert sorted(each.name for each in listing.storage.dumped.values()) == ["s", "t"]
+    assert sorted(table.name for table in listing.storage.dumped.values()) == ["s", "t"]
 
 
 def test_name_of_a_dumped_table_may_begin_with_that_of_another(tmp_path: Path) -> None:
     dump_files.sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS + 1)
     dump_files.sok_dump(tmp_path, "t-2", IDS[:2], ROWS[:2], v=ROWS[:2] + 1)
-    found = list_dump(tmp_path).storage.dumped.values()
-    slots = {table.name: [entry.key for entry in table.slots.values()] for table in found}
+    actual = list_dump(tmp_path).storage.dumped.values()
+    slots = {table.name: [entry.key for entry in table.slots.values()] for table in actual}
     assert slots == {"t": ["t-Adam-m"], "t-2": ["t-2-Adam-v"]}
 
 
@@ -165,7 +165,7 @@ def _meta(
 
 
 @pytest.mark.parametrize(
-    ("writer", "file", "change", "told"),
+    ("writer", "file", "change", "message"),
     [
         ("SOK", "t-key", lambda data: data[:-3], "ends within a int64"),
         ("SOK", "t-key", lambda data: data[:-8], "cannot share evenly"),
@@ -263,7 +263,7 @@ def _meta(
     ],
 )
 def test_damaged_dump_is_rejected_by_name(
-    tmp_path: Path, writer: str, file: str, change: Callable[[bytes], bytes | None], told: str
+    tmp_path: Path, writer: str, file: str, change: Callable[[bytes], bytes | None], message: str
 ) -> None:
     path = WRITERS[writer](tmp_path) / file
     data = change(path.read_bytes())
@@ -272,7 +272,7 @@ def test_damaged_dump_is_rejected_by_name(
         path.write_bytes(data)
     with pytest.raises(CheckpointError, match="dump file") as rejected:
         open_checkpoint(tmp_path)
-    assert told in str(rejected.value)
+    assert message in str(rejected.value)
 
 
 @pytest.mark.parametrize("writer", WRITERS)

@@ -71,9 +71,9 @@ def test_layers_are_listed_in_the_order_of_attributes(
 def test_weights_of_a_model_itself_have_no_layer(tmp_path: Path) -> None:
     path = write_ordered(tmp_path / "weights.h5", {"dense": ["kernel"]})
     with h5py.File(path, "r+") as file:
-        own = file.create_group("top_level_model_weights")
-        own.attrs["weight_names"] = ["scale"]
-        own["scale"] = TABLE
+        new_keys = file.create_group("top_level_model_weights")
+        new_keys.attrs["weight_names"] = ["scale"]
+        new_keys["scale"] = TABLE
     assert open_checkpoint(path).storage.ordered_layers[1:] == (
         OrderedLayer("", {"scale": "top_level_model_weights/scale"}),
     )
@@ -193,8 +193,8 @@ def test_checksum_of_an_archive_of_the_largest_size_is_checked(
     damaged[len(damaged) // 2] = 1
     path.write_bytes(damaged)
     monkeypatch.setattr(keras, "CHECKED_BYTES_MAX", len(content))
-    told = "a.keras cannot be read: Bad CRC-32 for file 'model.weights.h5'; it is damaged"
-    with pytest.raises(CheckpointError, match=told):
+    message = "a.keras cannot be read: Bad CRC-32 for file 'model.weights.h5'; it is damaged"
+    with pytest.raises(CheckpointError, match=message):
         list_keras(path)
 
 

@@ -1,4 +1,4 @@
-"""What is told of files of Keras that are broken."""
+"""The errors of broken files of Keras."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def archive(change: Callable[[bytes], bytes]) -> Write:
     return write
 
 
-def with_header(at: int, value: bytes) -> Write:
+def with_header(offset: int, value: bytes) -> Write:
     """Returns what writes an archive with other bytes in the header before the weights."""
 
     def change(content: bytes) -> bytes:
-        start = content.rindex(b"PK\3\4") + at
+        start = content.rindex(b"PK\3\4") + offset
         return content[:start] + value + content[start + len(value) :]
 
     return archive(change)
@@ -59,13 +59,13 @@ def dataset(**options: Any) -> Write:
     return write
 
 
-def with_chunk_at(corner: tuple[int, int], other: tuple[int, int]) -> Write:
+def with_chunk_at(corner: tuple[int, int], second: tuple[int, int]) -> Write:
     """Returns what writes a file whose index has the chunk of one place in another."""
 
     def write(directory: Path) -> Path:
         path = dataset(data=TABLE, chunks=(2, 2))(directory)
         # An index holds the first row, the first column and the first byte of each chunk.
-        before, after = (struct.pack("<3Q", *place, 0) for place in (corner, other))
+        before, after = (struct.pack("<3Q", *position, 0) for position in (corner, second))
         content = path.read_bytes()
         assert content.count(before) == 1
         path.write_bytes(content.replace(before, after))
@@ -145,17 +145,17 @@ BROKEN: dict[str, tuple[Write, str]] = {
         "{path}: 'layers/embedding/vars/0': its values lie in other files, as Keras never puts",
     ),
 }
-"""What is broken, and what is told of the path that is opened."""
+"""What is broken, and the error of the path that is opened."""
 
 
-@pytest.mark.parametrize(("write", "told"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(("write", "message"), BROKEN.values(), ids=BROKEN)
 def test_broken_file_of_keras_is_rejected_with_the_reason(
-    tmp_path: Path, write: Write, told: str
+    tmp_path: Path, write: Write, message: str
 ) -> None:
     path = write(tmp_path)
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(path)
-    assert str(error.value).startswith(told.format(path=path))
+    assert str(error.value).startswith(message.format(path=path))
 
 
 @pytest.mark.parametrize("path", ["/", "layers/embedding", "layers/embedding/vars/0"])

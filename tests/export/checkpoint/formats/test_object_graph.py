@@ -73,9 +73,9 @@ def test_holders_are_the_nodes_with_children_or_slot_variables() -> None:
     ],
 )
 def test_key_of_a_node_is_that_of_its_variable(names: list[str], key: str) -> None:
-    (found,) = parsed(b"".join(attribute(name, f"key of {name}") for name in names)).nodes
+    (actual,) = parsed(b"".join(attribute(name, f"key of {name}") for name in names)).nodes
     expected = (f"key of {key}", f"name of key of {key}") if key else ("", "")
-    assert (found.key, found.full_name) == expected
+    assert (actual.key, actual.full_name) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_key_of_a_node_is_that_of_its_variable(names: list[str], key: str) -> No
 def test_graph_that_names_a_node_outside_it_is_malformed(graph: tuple[bytes, ...]) -> None:
     with pytest.raises(Malformed) as error:
         parsed(*graph)
-    told = f"an object graph of {len(graph)} nodes that names a node outside it"
-    assert str(error.value) == told
+    message = f"an object graph of {len(graph)} nodes that names a node outside it"
+    assert str(error.value) == message
 
 
 def test_graph_without_nodes_is_malformed() -> None:

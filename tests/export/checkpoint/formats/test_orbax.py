@@ -44,9 +44,9 @@ def item(tmp_path: Path) -> Path:
 
 def listed(path: Path) -> Listing:
     """Returns what is listed of the checkpoint that a directory holds."""
-    place = find_orbax(path)
-    assert place is not None
-    return list_orbax(place)
+    checkpoint = find_orbax(path)
+    assert checkpoint is not None
+    return list_orbax(checkpoint)
 
 
 def rejected(path: Path) -> str:
@@ -71,20 +71,24 @@ def test_root_of_steps_opens_the_newest_complete_step(tmp_path: Path) -> None:
 
 def test_item_of_a_step_is_named_by_its_step(tmp_path: Path) -> None:
     step = write_step(tmp_path / "run", "7", {"a": TABLE})
-    place = find_orbax(step / "default")
-    assert place is not None
-    assert (place.directory, place.step, place.name) == (step, 7, "run/7")
-    assert place.items == {"": step / "default"}
+    checkpoint = find_orbax(step / "default")
+    assert checkpoint is not None
+    assert (checkpoint.directory, checkpoint.step, checkpoint.name) == (step, 7, "run/7")
+    assert checkpoint.items == {"": step / "default"}
 
 
 def test_directory_of_one_item_is_named_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_item(tmp_path / "run" / "model", {"a": TABLE})
-    place = find_orbax(tmp_path / "run")
-    assert place is not None
-    assert (place.directory, place.step, place.name) == (tmp_path / "run", None, "run")
-    assert place.items == {"": tmp_path / "run" / "model"}
+    checkpoint = find_orbax(tmp_path / "run")
+    assert checkpoint is not None
+    assert (checkpoint.directory, checkpoint.step, checkpoint.name) == (
+        tmp_path / "run",
+        None,
+        "run",
+    )
+    assert checkpoint.items == {"": tmp_path / "run" / "model"}
     monkeypatch.chdir(tmp_path / "run" / "model")
     here = find_orbax(Path())
     assert here is not None
@@ -144,31 +148,31 @@ def test_checkpoint_of_a_keras_model_has_its_trees_alone(
     tmp_path: Path, trees: tuple[str, ...], expected: bool
 ) -> None:
     write_item(tmp_path / "ckpt", {f"{tree}.a": TABLE for tree in trees})
-    place = find_orbax(tmp_path / "ckpt")
-    assert place is not None
-    assert is_keras_state(place) is expected
+    checkpoint = find_orbax(tmp_path / "ckpt")
+    assert checkpoint is not None
+    assert is_keras_state(checkpoint) is expected
 
 
 def test_checkpoint_without_a_tree_is_none_of_a_keras_model(item: Path) -> None:
     (item / "_METADATA").unlink()
-    place = find_orbax(item)
-    assert place is not None
-    assert not is_keras_state(place)
+    checkpoint = find_orbax(item)
+    assert checkpoint is not None
+    assert not is_keras_state(checkpoint)
 
 
 def test_configuration_may_lie_beside_the_tree_of_a_keras_model(tmp_path: Path) -> None:
     write_item(tmp_path / "config", {"a": TABLE})
     write_item(tmp_path / "pytree", {"trainable_variables.a": TABLE})
-    place = find_orbax(tmp_path)
-    assert place is not None
-    assert is_keras_state(place)
+    checkpoint = find_orbax(tmp_path)
+    assert checkpoint is not None
+    assert is_keras_state(checkpoint)
 
 
 def test_item_without_a_step_says_itself_that_it_was_committed(tmp_path: Path) -> None:
     for name in ("model", "towers"):
         write_item(tmp_path / name, {"a": TABLE})
-    told = json.dumps({"commit_timestamp_nsecs": 2})
-    (tmp_path / "towers/_CHECKPOINT_METADATA").write_text(told)
+    metadata = json.dumps({"commit_timestamp_nsecs": 2})
+    (tmp_path / "towers/_CHECKPOINT_METADATA").write_text(metadata)
     assert sorted(open_checkpoint(tmp_path).entries) == ["model.a", "towers.a"]
 
 
@@ -285,10 +289,10 @@ def test_chunk_that_an_older_release_may_have_left_out_is_rejected_with_the_reas
     checkpoint = open_checkpoint(tmp_path / "ckpt")
     inventory = recognise(checkpoint)
     assert inventory.step is None
-    told = r"1 of its chunks are not stored .*lost, or held only zeros.*save it with Orbax 0\.10"
-    with pytest.raises(CheckpointError, match=rf"table 'm': {told}"):
+    message = r"1 of its chunks are not stored .*lost, or held only zeros.*save it with Orbax 0\.10"
+    with pytest.raises(CheckpointError, match=rf"table 'm': {message}"):
         plan_tables(checkpoint, inventory, tmp_path / "out")
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         checkpoint.read("m.embedding", 10, 2)
 
 

@@ -1,4 +1,4 @@
-"""What is told of checkpoints of Orbax that are broken."""
+"""The errors of broken checkpoints of Orbax."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def without_array(kind: str) -> Write:
     return write
 
 
-def uncommitted(name: str, committed: bool, given: str) -> Write:
-    """Returns what writes a step that is being saved; `given` is the path that is opened."""
+def uncommitted(name: str, committed: bool, path: str) -> Write:
+    """Returns what writes a step that is being saved; `path` is the path that is opened."""
 
     def write(directory: Path) -> Path:
         write_step(directory / "run", name, {"a": TABLE}, committed=committed)
-        return directory / given
+        return directory / path
 
     return write
 
@@ -87,8 +87,8 @@ def uncommitted(name: str, committed: bool, given: str) -> Write:
 def uncommitted_item(directory: Path) -> Path:
     for name in ("model", "towers"):
         write_item(directory / "run" / name, {"a": TABLE})
-    told = json.dumps({"commit_timestamp_nsecs": None})
-    (directory / "run/towers/_CHECKPOINT_METADATA").write_text(told)
+    metadata = json.dumps({"commit_timestamp_nsecs": None})
+    (directory / "run/towers/_CHECKPOINT_METADATA").write_text(metadata)
     return directory / "run"
 
 
@@ -133,19 +133,19 @@ COLUMN = np.ones((20, 1), np.float32)
 
 BROKEN: dict[str, tuple[Write, str]] = {
     "step that is not committed": (
-        uncommitted("3", committed=False, given="run"),
+        uncommitted("3", committed=False, path="run"),
         "Orbax checkpoint {path}/3" + INCOMPLETE,
     ),
     "path of a step that is not committed": (
-        uncommitted("3", committed=False, given="run/3"),
+        uncommitted("3", committed=False, path="run/3"),
         "Orbax checkpoint {path}" + INCOMPLETE,
     ),
     "step by its first name": (
-        uncommitted(TEMPORARY, committed=False, given="run"),
+        uncommitted(TEMPORARY, committed=False, path="run"),
         f"Orbax checkpoint {{path}}/{TEMPORARY}{INCOMPLETE}",
     ),
     "committed step by its first name": (
-        uncommitted(TEMPORARY, committed=True, given=f"run/{TEMPORARY}"),
+        uncommitted(TEMPORARY, committed=True, path=f"run/{TEMPORARY}"),
         "Orbax checkpoint {path}" + INCOMPLETE,
     ),
     "item that is not committed": (uncommitted_item, "Orbax checkpoint {path}" + INCOMPLETE),
@@ -215,27 +215,27 @@ BROKEN: dict[str, tuple[Write, str]] = {
         "array 'a': 2 of 20 chunks are missing in {path}; copy all files",
     ),
 }
-"""What is broken, and what is told of the path that is opened."""
+"""What is broken, and the error of the path that is opened."""
 
 
-@pytest.mark.parametrize(("write", "told"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(("write", "message"), BROKEN.values(), ids=BROKEN)
 def test_broken_checkpoint_of_orbax_is_rejected_with_the_reason(
-    tmp_path: Path, write: Write, told: str
+    tmp_path: Path, write: Write, message: str
 ) -> None:
     path = write(tmp_path)
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(path)
-    assert str(error.value).startswith(told.format(path=path))
+    assert str(error.value).startswith(message.format(path=path))
 
 
 def test_tree_that_cannot_be_that_of_a_keras_model_is_rejected(tmp_path: Path) -> None:
     item = with_file("_METADATA", b'{"tree_metadata": {"a": {}}}')(tmp_path)
-    place = find_orbax(item)
-    assert place is not None
+    checkpoint = find_orbax(item)
+    assert checkpoint is not None
     with pytest.raises(CheckpointError) as error:
-        is_keras_state(place)
-    told = f"Orbax checkpoint {item} cannot be read: 'value_metadata'; copy it anew"
-    assert str(error.value) == told
+        is_keras_state(checkpoint)
+    message = f"Orbax checkpoint {item} cannot be read: 'value_metadata'; copy it anew"
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("deep", [False, True])

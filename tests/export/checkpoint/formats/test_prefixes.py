@@ -1,4 +1,4 @@
-"""What a path means, and what is told of everything that is no V2 checkpoint."""
+"""What a path means, and the errors of everything that is no V2 checkpoint."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def state(directory: Path, text: str) -> None:
     (directory / "checkpoint").write_text(text)
 
 
-@pytest.mark.parametrize("given", ["", "model.ckpt-5", "model.ckpt-5.index"])
-def test_find_prefix_directory_prefix_or_index_means_the_same(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("path", ["", "model.ckpt-5", "model.ckpt-5.index"])
+def test_find_prefix_directory_prefix_or_index_means_the_same(tmp_path: Path, path: str) -> None:
     write(tmp_path / "model.ckpt-5")
-    assert find_prefix(tmp_path / given) == tmp_path / "model.ckpt-5"
+    assert find_prefix(tmp_path / path) == tmp_path / "model.ckpt-5"
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_find_prefix_directory_prefix_or_index_means_the_same(tmp_path: Path, gi
 def test_find_prefix_directory_with_state_file_takes_what_it_names(
     tmp_path: Path, text: str, name: str
 ) -> None:
-    for each in ("ckpt-1", "ckpt-2", "ckpt-3", 'nä"me-1'):
-        write(tmp_path / each)
+    for entry in ("ckpt-1", "ckpt-2", "ckpt-3", 'nä"me-1'):
+        write(tmp_path / entry)
     state(tmp_path, text)
     assert find_prefix(tmp_path) == tmp_path / name
 
@@ -100,14 +100,14 @@ BROKEN_STATES: list[tuple[list[str], str, str]] = [
         "read here; save it with a V2 Saver",
     ),
 ]
-"""What lies beside a state file, what it says, and what is told of it."""
+"""What lies beside a state file, its text, and the error."""
 
 
-@pytest.mark.parametrize(("beside", "text", "told"), BROKEN_STATES)
+@pytest.mark.parametrize(("siblings", "text", "message"), BROKEN_STATES)
 def test_find_prefix_state_file_without_its_checkpoint_is_rejected_with_the_remedy(
-    tmp_path: Path, beside: list[str], text: str, told: str
+    tmp_path: Path, siblings: list[str], text: str, message: str
 ) -> None:
-    for name in beside:
+    for name in siblings:
         if name.endswith("_temp"):
             (tmp_path / name).mkdir()
         elif name.endswith(".ckpt"):
@@ -117,7 +117,7 @@ def test_find_prefix_state_file_without_its_checkpoint_is_rejected_with_the_reme
     state(tmp_path, text)
     with pytest.raises(CheckpointError) as error:
         find_prefix(tmp_path)
-    expected = told.format(state=f"state file {tmp_path / 'checkpoint'}", directory=tmp_path)
+    expected = message.format(state=f"state file {tmp_path / 'checkpoint'}", directory=tmp_path)
     assert str(error.value).endswith(expected)
 
 
@@ -132,16 +132,16 @@ def test_find_prefix_of_a_directory_that_flax_wrote_names_it(tmp_path: Path, nam
 def test_find_prefix_of_a_part_of_orbax_says_what_to_give(tmp_path: Path, name: str) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / name).write_bytes(b"")
-    told = "it holds no tree of arrays; give the directory of a step, or of all steps"
+    message = "it holds no tree of arrays; give the directory of a step, or of all steps"
     with pytest.raises(CheckpointError) as error:
         find_prefix(tmp_path / "made")
-    assert str(error.value) == f"{tmp_path / 'made'} is an Orbax checkpoint: {told}"
+    assert str(error.value) == f"{tmp_path / 'made'} is an Orbax checkpoint: {message}"
 
     store = uploaded(tmp_path / "made", RemotePath(f"memory://{tmp_path}/store"))
-    told = "it is read from this machine's disks only; copy it there first"
+    message = "it is read from this machine's disks only; copy it there first"
     with pytest.raises(CheckpointError) as error:
         find_prefix(store)
-    assert str(error.value) == f"{store} is an Orbax checkpoint: {told}"
+    assert str(error.value) == f"{store} is an Orbax checkpoint: {message}"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_find_prefix_of_another_file_names_its_format(
 
 
 @pytest.mark.parametrize(
-    ("names", "given", "what"),
+    ("names", "path", "what"),
     [
         (["model.pth", "config.json"], "", "holds no checkpoint; .*a pickle of PyTorch"),
         (["ckpt-1.data-00000-of-00001"], "", "holds no checkpoint; .*give its prefix, ckpt-1"),
@@ -216,10 +216,10 @@ def test_find_prefix_of_another_file_names_its_format(
     ],
 )
 def test_find_prefix_without_a_checkpoint_lists_the_files_that_are_there(
-    tmp_path: Path, names: list[str], given: str, what: str
+    tmp_path: Path, names: list[str], path: str, what: str
 ) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"12345678")
     with pytest.raises(CheckpointError, match=what):
-        find_prefix(tmp_path / given)
+        find_prefix(tmp_path / path)

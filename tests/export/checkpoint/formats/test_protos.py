@@ -39,18 +39,18 @@ FILLED: dict[str, dict[str, Any]] = {
 
 def messages_in(parsed: Any) -> list[Any]:
     """Returns a message and all that are in it."""
-    found = [parsed]
+    actual = [parsed]
     for field, value in parsed.ListFields():
         if field.message_type is not None:
             inner = list(value) if field.is_repeated else [value]
-            found += [each for one in inner for each in messages_in(one)]
-    return found
+            actual += [entry for child in inner for entry in messages_in(child)]
+    return actual
 
 
 PLACES = [
-    (kind, place)
+    (kind, position)
     for kind, fields in FILLED.items()
-    for place in range(len(messages_in(message(kind, **fields))))
+    for position in range(len(messages_in(message(kind, **fields))))
 ]
 
 
@@ -60,10 +60,10 @@ def test_message_of_known_fields_is_decoded(kind: str) -> None:
     assert decode(kind, expected.SerializeToString()) == expected
 
 
-@pytest.mark.parametrize(("kind", "place"), PLACES)
-def test_field_that_is_not_known_is_rejected_wherever_it_is(kind: str, place: int) -> None:
+@pytest.mark.parametrize(("kind", "position"), PLACES)
+def test_field_that_is_not_known_is_rejected_wherever_it_is(kind: str, position: int) -> None:
     changed = message(kind, **FILLED[kind])
-    inner = messages_in(changed)[place]
+    inner = messages_in(changed)[position]
     inner.MergeFromString(UNKNOWN)
     assert len(UnknownFieldSet(inner)) == 1
     with pytest.raises(Malformed, match=f"a {kind} with fields that this release does not know"):

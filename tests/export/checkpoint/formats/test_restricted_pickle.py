@@ -40,9 +40,9 @@ def saved_as_record(module: str, name: str) -> Any:
 
 
 def test_object_of_an_allowed_class_is_its_attributes() -> None:
-    found = load_restricted(pickle.dumps({"a": Saved("x")}), saved_as_record)
-    assert type(found["a"]) is RECORD
-    assert vars(found["a"]) == {"name": "x"}
+    actual = load_restricted(pickle.dumps({"a": Saved("x")}), saved_as_record)
+    assert type(actual["a"]) is RECORD
+    assert vars(actual["a"]) == {"name": "x"}
 
 
 def test_object_with_an_attribute_that_is_not_known_is_malformed() -> None:
@@ -53,22 +53,22 @@ def test_object_with_an_attribute_that_is_not_known_is_malformed() -> None:
 
 
 def test_code_that_a_pickle_names_is_not_run(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    data = pickle.dumps(Touches(made))
+    marker = tmp_path / "made"
+    data = pickle.dumps(Touches(marker))
     with pytest.raises(Malformed, match="it names pathlib"):
         load_restricted(data, saved_as_record)
-    assert not made.exists()
+    assert not marker.exists()
     pickle.loads(data)
-    assert made.exists()  # the pickle itself works
+    assert marker.exists()  # the pickle itself works
 
 
 def test_metadata_that_names_code_is_rejected_and_not_run(tmp_path: Path) -> None:
-    made = tmp_path / "made"
+    marker = tmp_path / "made"
     (tmp_path / "c").mkdir()
-    (tmp_path / "c/.metadata").write_bytes(pickle.dumps(Touches(made)))
+    (tmp_path / "c/.metadata").write_bytes(pickle.dumps(Touches(marker)))
     with pytest.raises(CheckpointError, match=r"\.metadata cannot be read: it names"):
         open_checkpoint(tmp_path / "c")
-    assert not made.exists()
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\x80\x05.", b"\x80\x05]\x8c\xff.", b"PK\x03\x04"])

@@ -1,4 +1,4 @@
-"""Files of safetensors: which is meant, and what is told of those that are damaged."""
+"""Files of safetensors: which one a path means, and the errors of damaged ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_fingerprint_is_of_header_and_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "actual"),
     [
         (["a.safetensors"], "a.safetensors"),
         (
@@ -48,11 +48,11 @@ def test_fingerprint_is_of_header_and_file(tmp_path: Path) -> None:
     ],
 )
 def test_directory_is_its_only_file_or_its_index(
-    tmp_path: Path, names: list[str], found: str | None
+    tmp_path: Path, names: list[str], actual: str | None
 ) -> None:
     for name in names:
         (tmp_path / name).write_bytes(b"")
-    assert find_safetensors(tmp_path) == (None if found is None else tmp_path / found)
+    assert find_safetensors(tmp_path) == (None if actual is None else tmp_path / actual)
 
 
 def test_path_is_a_file_of_safetensors_by_its_name(tmp_path: Path) -> None:
@@ -152,15 +152,16 @@ BROKEN_TENSORS: list[tuple[Any, str]] = [
     (GOOD | {"dtype": "F64"}, "{file}: tensor 't' of shape [4, 3] and float64 has 48 bytes"),
 ]
 BROKEN_FILES += [
-    (sized(json.dumps({"t": tensor}).encode()) + bytes(48), told) for tensor, told in BROKEN_TENSORS
+    (sized(json.dumps({"t": tensor}).encode()) + bytes(48), metadata)
+    for tensor, metadata in BROKEN_TENSORS
 ]
 HALF = {"dtype": "F32", "shape": [2, 3]}
 FIRST = HALF | {"data_offsets": [0, 24]}
 SECOND = HALF | {"data_offsets": [24, 48]}
 NOT_FILLED = "{file}: its header is damaged: "
 BROKEN_FILES += [
-    (sized(header.encode()) + bytes(48), NOT_FILLED + told)
-    for header, told in (
+    (sized(header.encode()) + bytes(48), NOT_FILLED + message)
+    for header, message in (
         # One flipped bit made "a" of "c".
         (
             f'{{"a": {json.dumps(FIRST)}, "a": {json.dumps(SECOND)}}}',
@@ -188,20 +189,20 @@ BROKEN_INDEXES: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
-        *((NAME, content, told) for content, told in BROKEN_FILES),
-        *((INDEX, text.encode(), told) for text, told in BROKEN_INDEXES),
+        *((NAME, content, message) for content, message in BROKEN_FILES),
+        *((INDEX, text.encode(), message) for text, message in BROKEN_INDEXES),
     ],
 )
 def test_broken_file_or_index_is_rejected_with_the_reason(
-    tmp_path: Path, name: str, content: bytes, told: str
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / "sub").mkdir()
-    for beside in ("1.safetensors", "2.safetensors", "sub/a.safetensors"):
-        write_safetensors(tmp_path / beside, {"t": TABLE})
+    for sibling in ("1.safetensors", "2.safetensors", "sub/a.safetensors"):
+        write_safetensors(tmp_path / sibling, {"t": TABLE})
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(CheckpointError) as error:
         list_safetensors(file)
-    assert str(error.value).startswith(told.format(file=file))
+    assert str(error.value).startswith(message.format(file=file))

@@ -23,7 +23,7 @@ PAIRS = [(b"", b"header"), (b"a", b"1"), (b"ab", b""), (b"abc", b"33"), (b"b", b
 
 
 def restarts(*offsets: int) -> bytes:
-    return b"".join(struct.pack("<I", at) for at in (*offsets, len(offsets)))
+    return b"".join(struct.pack("<I", offset) for offset in (*offsets, len(offsets)))
 
 
 def table_of(*blocks: bytes, handles: Sequence[tuple[int, int]] | None = None) -> bytes:
@@ -31,7 +31,7 @@ def table_of(*blocks: bytes, handles: Sequence[tuple[int, int]] | None = None) -
     if handles is None:
         starts = [sum(map(len, blocks[:number])) for number in range(len(blocks))]
         handles = [
-            (start, len(each) - TRAILER_BYTES) for start, each in zip(starts, blocks, strict=True)
+            (start, len(entry) - TRAILER_BYTES) for start, entry in zip(starts, blocks, strict=True)
         ]
     pairs = [
         (b"%d" % number, varint(offset) + varint(size))
@@ -54,7 +54,7 @@ def test_block_of_restart_points_alone_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "told"),
+    ("blocks", "message"),
     [
         ([block([(b"b", b""), (b"a", b"")])], "keys do not rise"),
         ([block([(b"a", b""), (b"a", b"")])], "keys do not rise"),
@@ -72,9 +72,9 @@ def test_block_of_restart_points_alone_holds_nothing() -> None:
     ],
 )
 def test_table_with_a_block_that_no_writer_leaves_is_malformed(
-    blocks: list[bytes], told: str
+    blocks: list[bytes], message: str
 ) -> None:
-    with pytest.raises(Malformed, match=told):
+    with pytest.raises(Malformed, match=message):
         read_table(table_of(*blocks))
 
 
@@ -135,8 +135,8 @@ def test_keys_unfold_to_the_allowance_and_no_further() -> None:
         data = table_of(sharing_block(pairs, prefix))
         unfolded = sum(len(key) for key, _ in pairs)
         # The keys of the index block unfold as well: one byte.
-        left = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data) - 1 - unfolded
-        return data, pairs, left
+        remaining = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data) - 1 - unfolded
+        return data, pairs, remaining
 
 
 def test_footer_alone_is_malformed() -> None:

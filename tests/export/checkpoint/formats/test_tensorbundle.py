@@ -122,19 +122,19 @@ BROKEN: list[tuple[list[Pair], str]] = [
     ([(b"", header(0)), (b"v", entry(1, (4,), 0, 16, 0))], "a variable lies in data file 0 of 0"),
     ([(b"a", b"")], "{index} is a sorted string table without a header, so no checkpoint index;"),
 ]
-"""Pairs of an index over a data file of 1000 bytes, and what is told of it."""
+"""Pairs of an index over a data file of 1000 bytes, and the error."""
 
 
-@pytest.mark.parametrize(("pairs", "told"), BROKEN)
+@pytest.mark.parametrize(("pairs", "message"), BROKEN)
 def test_index_that_cannot_be_meant_is_rejected_with_the_reason(
-    tmp_path: Path, pairs: list[Pair], told: str
+    tmp_path: Path, pairs: list[Pair], message: str
 ) -> None:
     index = tmp_path / "c.index"
     index.write_bytes(table(pairs))
     (tmp_path / "c.data-00000-of-00001").write_bytes(bytes(1000))
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(tmp_path / "c")
-    assert told.format(index=index) in str(error.value)
+    assert message.format(index=index) in str(error.value)
 
 
 def test_read_index_missing_data_file_is_named(tmp_path: Path) -> None:
@@ -143,14 +143,14 @@ def test_read_index_missing_data_file_is_named(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(tmp_path / "c")
-    told = (
+    message = (
         f"data file {file} cannot be read: No such file or directory; copy all files of the "
         "checkpoint"
     )
-    assert str(error.value) == told
+    assert str(error.value) == message
     entries = tensorbundle.read_index(tmp_path / "c").entries
     file.write_bytes(bytes(25))  # it may come while the error is written
-    assert list(tensorbundle.file_problems(entries)) == [told]
+    assert list(tensorbundle.file_problems(entries)) == [message]
 
 
 def test_read_index_of_a_newer_writer_for_this_reader_is_read(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_read_index_without_data_files_holds_no_variables(tmp_path: Path) -> Non
 def test_read_index_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as error:
         tensorbundle.read_index(tmp_path / "c")
-    told = f"checkpoint index {tmp_path / 'c.index'} cannot be read: No such file or directory"
-    assert str(error.value) == told
+    message = f"checkpoint index {tmp_path / 'c.index'} cannot be read: No such file or directory"
+    assert str(error.value) == message
 
 
 def test_read_index_has_a_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_read_index_has_a_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("places", "size", "told"),
+    ("positions", "size", "metadata"),
     [
         ({"v": (0, 16), "w": (16, 8)}, 24, ""),
         ({"v": (0, 16), "w": (16, 8)}, 23, "'w' ends at byte 24"),
@@ -196,20 +196,20 @@ def test_read_index_has_a_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_data_file_must_hold_its_variables(
-    tmp_path: Path, places: dict[str, tuple[int, int]], size: int, told: str
+    tmp_path: Path, positions: dict[str, tuple[int, int]], size: int, metadata: str
 ) -> None:
     pairs = [
         (name.encode(), entry(1, (count // 4,), offset, count, 0))
-        for name, (offset, count) in places.items()
+        for name, (offset, count) in positions.items()
     ]
     prefix = write_index(tmp_path / "c", *pairs, data=bytes(size))
-    found = open_checkpoint(prefix, complete=False)
-    if not told:
-        assert found.problems == ()
+    actual = open_checkpoint(prefix, complete=False)
+    if not metadata:
+        assert actual.problems == ()
         return
-    (problem,) = found.problems
+    (problem,) = actual.problems
     assert problem.startswith(f"data file {prefix}.data-00000-of-00001 has {size} bytes, ")
-    assert told in problem
+    assert metadata in problem
 
 
 VARIABLES: dict[str, np.ndarray[Any, Any] | bytes] = {
@@ -223,11 +223,11 @@ BOXES = {"cut": [[(0, 70), (0, -1)], [(70, 30), (0, 1)], [(70, 30), (1, 1)]]}
 def test_index_is_written_as_it_was_read(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", VARIABLES, boxes=BOXES, files=2)
     read = tensorbundle.read_index(tmp_path / "c")
-    places = {
-        key: [(part.starts, part.shape) for part in each.slices]
-        for key, each in read.entries.items()
+    positions = {
+        key: [(part.starts, part.shape) for part in entry.slices]
+        for key, entry in read.entries.items()
     }
-    assert places == {
+    assert positions == {
         "whole": [((0, 0), (4, 3))],
         "cut": [((0, 0), (70, 2)), ((70, 0), (30, 1)), ((70, 1), (30, 1))],
         "text": [((), ())],
@@ -251,11 +251,11 @@ def test_index_of_what_it_cannot_say_is_not_written(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"v": np.zeros(3)})
     whole = tensorbundle.read_index(tmp_path / "c").entries["v"]
     (part,) = whole.slices
-    told = f"bytes 1 of {part.file} have no crc32c, or the file is none of the checkpoint's"
+    message = f"bytes 1 of {part.file} have no crc32c, or the file is none of the checkpoint's"
     for changed in (part._replace(crc32c=None), part._replace(file="elsewhere")):
         with pytest.raises(ValueError, match=r"have no crc32c, or the file is none") as error:
             tensorbundle.write_index(tmp_path / "d", {"v": whole._replace(slices=(changed,))}, 1)
-        assert str(error.value) == told.replace(part.file, changed.file)
+        assert str(error.value) == message.replace(part.file, changed.file)
     with pytest.raises(ValueError, match="float4 is no dtype of an index"):
         tensorbundle.write_index(tmp_path / "c", {"v": whole._replace(dtype="float4")}, 1)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of torch.distributed: which saved tensors are read, and what is told of those that
+"""Checkpoints of torch.distributed: which saved tensors are read, and the errors of those that
 cannot be followed.
 """
 
@@ -41,10 +41,10 @@ def part_of(saved: Any = ROWS, values: bytes = VALUES.tobytes(), **options: Any)
     return zipped(saved, values, **options)
 
 
-def with_header(at: int, value: bytes) -> bytes:
+def with_header(offset: int, value: bytes) -> bytes:
     """Returns a part with other bytes in the header before its values."""
     part = bytearray(part_of())
-    start = part.rindex(b"PK\3\4") + at
+    start = part.rindex(b"PK\3\4") + offset
     part[start : start + len(value)] = value
     return bytes(part)
 
@@ -197,8 +197,8 @@ PLANNER_DATA: list[tuple[Any, str]] = [
     ({"t": {"a" * 300: 1}}, f"['t'] (dict of {'a' * 200})"),
 ]
 BROKEN_METADATA += [
-    ({"planner_data": recorded}, ["{metadata}: ", f"planner_data{shown}", "order of the ids"])
-    for recorded, shown in PLANNER_DATA
+    ({"planner_data": recorded}, ["{metadata}: ", f"planner_data{expected}", "order of the ids"])
+    for recorded, expected in PLANNER_DATA
 ]
 
 VIEWS = {
@@ -248,9 +248,9 @@ def test_checkpoint_that_cannot_be_followed_is_rejected_with_the_reason(
     directory = write(**broken)
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(directory)
-    places = {"part": directory / "__0_0.distcp", "metadata": directory / ".metadata"}
+    positions = {"part": directory / "__0_0.distcp", "metadata": directory / ".metadata"}
     for expected in words:
-        assert expected.format(**places) in str(error.value)
+        assert expected.format(**positions) in str(error.value)
 
 
 def test_pickle_of_a_tensor_is_read_up_to_a_limit(

@@ -1,6 +1,6 @@
-"""Checkpoints of torch.distributed without torch: pickles of stand-ins for its classes.
+"""Checkpoints of torch.distributed without torch: pickles of substitutes for its classes.
 
-A pickle holds names of classes and functions. `torch_names` lets those of PyTorch mean stand-ins,
+A pickle holds names of classes and functions. `torch_names` lets those of PyTorch mean substitutes,
 so that they can be pickled.
 """
 
@@ -118,7 +118,7 @@ class Part(NamedTuple):
 
 @contextmanager
 def torch_names() -> Iterator[None]:
-    """Lets names of PyTorch mean the stand-ins until the end."""
+    """Lets names of PyTorch mean the substitutes until the end."""
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
             patch.setitem(sys.modules, module, ModuleType(module))
@@ -195,12 +195,12 @@ def write_torch(
                 size=Size(values.shape),
                 chunks=chunks,
             )
-        places = {}
+        positions = {}
         for part in parts:
             strides = np.array(np.empty(part.values.shape).strides, int) // np.dtype(float).itemsize
             content = zipped(Tensor(part.values.shape, strides.tolist()), part.values.tobytes())
             index = stand_in("MetadataIndex", fqn=part.tensor, offset=Size(part.starts), index=None)
-            places[index] = stand_in(
+            positions[index] = stand_in(
                 "_StorageInfo",
                 relative_path=part.file,
                 offset=len(contents[part.file]),
@@ -212,7 +212,7 @@ def write_torch(
             "Metadata",
             state_dict_metadata=described,
             planner_data={name: (name,) for name in tensors} | dict(planner_data),
-            storage_data=places,
+            storage_data=positions,
             storage_meta=None,
         )
         (directory / ".metadata").write_bytes(pickle.dumps(metadata))

@@ -21,16 +21,16 @@ def averages(
 ) -> dict[str, str]:
     """Returns the averages of a checkpoint whose optimizer has slot variables (of, name, key)."""
     names = [*variables, "gone"]
-    places = {name: number for number, name in enumerate(names, 2)}
+    positions = {name: number for number, name in enumerate(names, 2)}
     graph = object_graph(
-        node({"optimizer": 1, **places}),
-        node(slots=[(places[of], slot, places[key]) for of, slot, key in slots]),
+        node({"optimizer": 1, **positions}),
+        node(slots=[(positions[owner], slot, positions[key]) for owner, slot, key in slots]),
         *(node(key=name + SUFFIX) for name in names),
     )
-    held = {name + SUFFIX: values for name, values in variables.items()}
-    write_bundle(directory / "c", held | {GRAPH: graph})
-    found = find_averages(open_checkpoint(directory))
-    return {of.removesuffix(SUFFIX): key.removesuffix(SUFFIX) for of, key in found.items()}
+    contents = {name + SUFFIX: values for name, values in variables.items()}
+    write_bundle(directory / "c", contents | {GRAPH: graph})
+    actual = find_averages(open_checkpoint(directory))
+    return {owner.removesuffix(SUFFIX): key.removesuffix(SUFFIX) for owner, key in actual.items()}
 
 
 def test_averages_are_found_by_their_variables(tmp_path: Path) -> None:
@@ -44,11 +44,13 @@ def test_checkpoint_of_names_alone_has_no_averages(tmp_path: Path) -> None:
     assert find_averages(open_checkpoint(tmp_path)) == {}
 
 
-@pytest.mark.parametrize("of", [None, TABLE[:4], TABLE.astype(np.float64), TABLE[0]])
-def test_average_of_no_variable_of_its_shape_and_dtype_is_an_error(tmp_path: Path, of: Any) -> None:
-    variables = {"x": TABLE} if of is None else {"a": of, "x": TABLE}
+@pytest.mark.parametrize("owner", [None, TABLE[:4], TABLE.astype(np.float64), TABLE[0]])
+def test_average_of_no_variable_of_its_shape_and_dtype_is_an_error(
+    tmp_path: Path, owner: Any
+) -> None:
+    variables = {"x": TABLE} if owner is None else {"a": owner, "x": TABLE}
     with pytest.raises(CheckpointError) as error:
-        averages(tmp_path, [("gone" if of is None else "a", "average", "x")], variables)
+        averages(tmp_path, [("gone" if owner is None else "a", "average", "x")], variables)
     assert str(error.value) == (
         f"checkpoint c: the moving average 'x{SUFFIX}' is not tied to one variable of its shape "
         "and dtype; give every layer its own name, or call the optimizer's "

@@ -21,7 +21,7 @@ def tables_of(directory: Path, weights: Mapping[str, str], layers: list[Any]) ->
     Args:
       directory: where the file is written.
       weights: what the layer of each matrix is called, by the path of the matrix; "": not at all.
-      layers: of the model's configuration, which is left out if there are none.
+      layers: The layers in the model's configuration, which is left out if there are none.
     """
     with h5py.File(directory / "a.weights.h5", "w") as file:
         for path, name in weights.items():
@@ -104,10 +104,12 @@ def test_variable_of_an_optimizer_is_a_slot(tmp_path: Path, key: str, slot: str)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file[key] = TABLE
         file["layers/embedding/vars/0"] = TABLE
-    found = recognise(open_checkpoint(tmp_path / "a.h5"))
-    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [(slot, key, "")]
-    assert [table.name for table in found.tables] == ["embedding"]
-    assert found.dense == ()
+    inventory = recognise(open_checkpoint(tmp_path / "a.h5"))
+    assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
+        (slot, key, "")
+    ]
+    assert [table.name for table in inventory.tables] == ["embedding"]
+    assert inventory.dense == ()
 
 
 @pytest.mark.parametrize("values", [TABLE[0], TABLE[:0], TABLE.astype(np.int32), TABLE[None]])
@@ -149,6 +151,6 @@ def test_configuration_without_layers_names_no_class(tmp_path: Path, config: str
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["layers/embedding/vars/0"] = TABLE
         file.attrs["model_config"] = config
-    assert [each.name for each in recognise(open_checkpoint(tmp_path / "a.h5")).tables] == [
+    assert [table.name for table in recognise(open_checkpoint(tmp_path / "a.h5")).tables] == [
         "embedding"
     ]

@@ -77,21 +77,21 @@ def stated(
 
 
 def test_layout_file_of_the_docs_reads_as_documented(tmp_path: Path) -> None:
-    found = stated(tmp_path, TOML)
-    assert {table.name: (table.rows, table.dim, table.layout) for table in found.tables} == {
+    tables = stated(tmp_path, TOML)
+    assert {table.name: (table.rows, table.dim, table.layout) for table in tables.tables} == {
         "ages": (100, 16, Plain()),
         "genres": (10, 16, Mod((0, 3, 6, 8))),
         "items": (503, 16, SparseCore(8, 240, 128, 4)),
         "users": (1000, 16, SparseCore(8, 240, 0, 0)),
     }
-    assert {table.origin for table in found.tables} == {"layout file"}
+    assert {table.origin for table in tables.tables} == {"layout file"}
     # Without the statement, the rows of a plain variable come out in the same order.
-    assert [table.name for table in found.tables if table.stated] == ["genres", "items", "users"]
-    assert {table.note for table in found.tables} == {"", STATED_NOTE}
-    assert [slot.name for slot in found.table("ages").slots] == ["Adam"]
+    assert [table.name for table in tables.tables if table.stated] == ["genres", "items", "users"]
+    assert {table.note for table in tables.tables} == {"", STATED_NOTE}
+    assert [slot.name for slot in tables.table("ages").slots] == ["Adam"]
     with pytest.raises(NotConvertible, match=r"'words'.*proved without ids that occur in training"):
-        found.table("words")
-    assert found.candidates == ()
+        tables.table("words")
+    assert tables.candidates == ()
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_layout_file_of_the_docs_reads_as_documented(tmp_path: Path) -> None:
 def test_embedding_spec_gives_the_same_layout_to_the_variable_named_like_the_stack(
     tmp_path: Path, name: str, content: str | bytes, key: str
 ) -> None:
-    found = stated(tmp_path, content, name, key)
+    tables = stated(tmp_path, content, name, key)
     assert {
-        table.name: (table.key, table.rows, table.dim, table.layout) for table in found.tables
+        table.name: (table.key, table.rows, table.dim, table.layout) for table in tables.tables
     } == {
         "items": (key, 503, 16, SparseCore(8, 240, 128, 4)),
         "users": (key, 1000, 16, SparseCore(8, 240, 0, 0)),
     }
-    assert {(table.origin, table.stated, table.note) for table in found.tables} == {
+    assert {(table.origin, table.stated, table.note) for table in tables.tables} == {
         ("embedding spec", False, "")
     }
 
@@ -206,8 +206,8 @@ def test_layout_that_contradicts_the_checkpoint_is_rejected(
 def test_layout_file_may_state_that_a_stack_is_a_plain_table(tmp_path: Path) -> None:
     write_item(tmp_path / "item", {"sc_embedding_variables.users.table": STACK[:8]})
     plain = {"users": StatedTable(key="users", kind="plain", rows=5)}
-    found = recognise(open_checkpoint(tmp_path / "item"), Statements(layouts=plain))
-    assert [(table.name, table.stated) for table in found.tables] == [("users", True)]
+    inventory = recognise(open_checkpoint(tmp_path / "item"), Statements(layouts=plain))
+    assert [(table.name, table.stated) for table in inventory.tables] == [("users", True)]
 
 
 def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
@@ -215,11 +215,13 @@ def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
     layouts = {
         "users": StatedTable(key="layer/embeddings", kind="sparse_core", rows=1000, dim=16, cores=8)
     }
-    found = recognise(open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts))
-    assert [(table.name, table.layout.kind) for table in found.tables] == [
+    inventory = recognise(
+        open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts)
+    )
+    assert [(table.name, table.layout.kind) for table in inventory.tables] == [
         ("people", "sparse_core")
     ]
-    assert GRAPH not in [entry.key for entry in found.dense]
+    assert GRAPH not in [entry.key for entry in inventory.dense]
 
 
 def test_mod_that_contradicts_the_checkpoint_is_rejected(tmp_path: Path) -> None:
@@ -256,8 +258,8 @@ def test_table_of_slices_keeps_its_note_under_another_name(tmp_path: Path) -> No
 def test_layout_file_in_json_is_read(tmp_path: Path) -> None:
     text = '{"tables": {"a": {"key": "k", "kind": "mod", "partitions": 3}, "b": {"key": "k", '
     text += '"kind": "sparse_core", "rows": 1, "dim": 1, "cores": 1, "rotation": 2}}}'
-    found = read_layouts(written(tmp_path, "l.json", text))
-    assert dict(found) == {
+    tables = read_layouts(written(tmp_path, "l.json", text))
+    assert dict(tables) == {
         "a": StatedTable(key="k", kind="mod", partitions=3),
         "b": StatedTable(key="k", kind="sparse_core", rows=1, dim=1, cores=1, rotation=2),
     }
@@ -266,8 +268,8 @@ def test_layout_file_in_json_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["s.textproto", "s.pbtxt", "s.txtpb", "s.pb", "s.binpb"])
 def test_embedding_spec_is_read_by_its_suffix(tmp_path: Path, name: str) -> None:
     text = name in ("s.textproto", "s.pbtxt", "s.txtpb")
-    found = read_layouts(written(tmp_path, name, SPEC_TEXT if text else spec_bytes()))
-    assert {key: (table.key, table.rows, table.core_rows) for key, table in found.items()} == {
+    tables = read_layouts(written(tmp_path, name, SPEC_TEXT if text else spec_bytes()))
+    assert {key: (table.key, table.rows, table.core_rows) for key, table in tables.items()} == {
         "users": ("users_items", 1000, 240),
         "items": ("users_items", 503, 240),
     }
@@ -275,8 +277,8 @@ def test_embedding_spec_is_read_by_its_suffix(tmp_path: Path, name: str) -> None
 
 def test_stack_may_have_one_row_on_one_core(tmp_path: Path) -> None:
     text = SPEC_TEXT.replace("1920", "1").replace("num_sparsecores: 8", "num_sparsecores: 1")
-    found = read_layouts(written(tmp_path, "s.pbtxt", text))
-    assert (found["users"].cores, found["users"].core_rows) == (1, 1)
+    tables = read_layouts(written(tmp_path, "s.pbtxt", text))
+    assert (tables["users"].cores, tables["users"].core_rows) == (1, 1)
 
 
 def test_layout_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

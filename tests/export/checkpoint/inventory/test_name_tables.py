@@ -1,4 +1,4 @@
-"""Tables that a name of TF1 tells."""
+"""Tables that a name of TF1 shows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.export.checkpoint.tensor_bundles import write_bundle
 TABLE = np.zeros((8, 3), np.float32)
 
 
-def inventory(directory: Path, variables: dict[str, Any], **how: Any) -> Inventory:
-    write_bundle(directory / "c", variables, **how)
+def inventory(directory: Path, variables: dict[str, Any], **options: Any) -> Inventory:
+    write_bundle(directory / "c", variables, **options)
     return recognise(open_checkpoint(directory))
 
 
@@ -63,15 +63,15 @@ def test_table_may_have_one_row_or_one_column(tmp_path: Path) -> None:
 def test_slot_variable_is_no_table(tmp_path: Path) -> None:
     key = "training/Adam/user/embeddings"
     variables = {"user/embeddings": TABLE, f"{key}/m": TABLE, "x/embeddings/Adam": TABLE}
-    found = inventory(tmp_path, variables)
-    assert [table.name for table in found.tables] == ["user"]
-    assert [slot.key for slot in found.slots] == [f"{key}/m"]
+    checkpoint_inventory = inventory(tmp_path, variables)
+    assert [table.name for table in checkpoint_inventory.tables] == ["user"]
+    assert [slot.key for slot in checkpoint_inventory.slots] == [f"{key}/m"]
 
 
 def test_tables_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
     keys = ["a/x/user/embeddings", "b/user/embeddings", "item/embeddings"]
-    found = inventory(tmp_path, dict.fromkeys(keys, TABLE))
-    assert [table.name for table in found.tables] == ["a.x.user", "b.user", "item"]
+    checkpoint_inventory = inventory(tmp_path, dict.fromkeys(keys, TABLE))
+    assert [table.name for table in checkpoint_inventory.tables] == ["a.x.user", "b.user", "item"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tables that an object graph tells, on graphs built by hand."""
+"""Tables that an object graph shows, on graphs built by hand."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def inventory(directory: Path, nodes: list[bytes], variables: dict[str, Any]) ->
     return recognise(open_checkpoint(directory / "c"))
 
 
-def told_of(found: Inventory) -> list[tuple[str, str, str, str]]:
-    return [(table.name, table.key, table.origin, table.path) for table in found.tables]
+def told_of(inventory: Inventory) -> list[tuple[str, str, str, str]]:
+    return [(table.name, table.key, table.origin, table.path) for table in inventory.tables]
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,17 @@ def test_embedding_object_holds_parameters_and_slot_variables_by_table(
         node(key=B),
         node(key=C),
     ]
-    found = inventory(tmp_path, nodes, dict.fromkeys((A, B, C), TABLE))
+    checkpoint_inventory = inventory(tmp_path, nodes, dict.fromkeys((A, B, C), TABLE))
     path = f"model.{next(iter(layer))}._variables"
-    assert told_of(found) == [
+    assert told_of(checkpoint_inventory) == [
         ("items", B, origin, f"{path}.items.parameters"),
         ("users", A, origin, f"{path}.users.parameters"),
     ]
-    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [("m", C, A)]
-    assert {table.layout for table in found.tables} == {Plain()}
-    assert (found.rejected, found.dense) == ((), ())
+    assert [(slot.name, slot.key, slot.trained_key) for slot in checkpoint_inventory.slots] == [
+        ("m", C, A)
+    ]
+    assert {table.layout for table in checkpoint_inventory.tables} == {Plain()}
+    assert (checkpoint_inventory.rejected, checkpoint_inventory.dense) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -74,9 +76,9 @@ def test_object_whose_variables_have_no_parameters_is_none(
         node(key=A),
         node(key=B),
     ]
-    found = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
-    assert (found.tables, found.rejected) == ((), ())
-    assert [entry.key for entry in found.dense] == [A, B]
+    checkpoint_inventory = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
+    assert (checkpoint_inventory.tables, checkpoint_inventory.rejected) == ((), ())
+    assert [entry.key for entry in checkpoint_inventory.dense] == [A, B]
 
 
 def test_tables_of_one_name_are_called_by_their_objects(tmp_path: Path) -> None:
@@ -91,8 +93,8 @@ def test_tables_of_one_name_are_called_by_their_objects(tmp_path: Path) -> None:
         node(key=A),
         node(key=B),
     ]
-    found = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
-    assert {table.name: table.key for table in found.tables} == {
+    checkpoint_inventory = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
+    assert {table.name: table.key for table in checkpoint_inventory.tables} == {
         "query.ids": A,
         "candidate.ids": B,
     }
@@ -111,12 +113,13 @@ def test_variable_of_two_embedding_objects_is_that_of_the_first(tmp_path: Path) 
         node(key=B),
         node({"_variables": 3}),  # the list of the first
     ]
-    found = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
-    assert [table.name for table in found.tables] == ["users"]
-    assert [(each.name, each.key, each.reason) for each in found.rejected] == [
-        ("people", A, "another embedding object has the same variable; save the checkpoint anew")
-    ]
-    assert found.slots == ()
+    checkpoint_inventory = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
+    assert [table.name for table in checkpoint_inventory.tables] == ["users"]
+    assert [
+        (rejected_table.name, rejected_table.key, rejected_table.reason)
+        for rejected_table in checkpoint_inventory.rejected
+    ] == [("people", A, "another embedding object has the same variable; save the checkpoint anew")]
+    assert checkpoint_inventory.slots == ()
 
 
 def stacked(directory: Path, variables: dict[str, Any], *layouts: bytes) -> Inventory:
@@ -146,41 +149,44 @@ def test_stack_whose_variable_was_not_saved_is_rejected_and_the_others_are_read(
     tmp_path: Path,
 ) -> None:
     layouts = (users("a"), users("b", "items"))
-    found = stacked(tmp_path, {A: TABLE, B: TABLE}, *layouts)
-    assert [(table.name, table.key, table.rows) for table in found.tables] == [
+    inventory = stacked(tmp_path, {A: TABLE, B: TABLE}, *layouts)
+    assert [(table.name, table.key, table.rows) for table in inventory.tables] == [
         ("items", B, 7),
         ("users", A, 7),
     ]
-    assert {table.origin for table in found.tables} == {"TPUEmbedding"}
-    assert {table.path for table in found.tables} == {
+    assert {table.origin for table in inventory.tables} == {"TPUEmbedding"}
+    assert {table.path for table in inventory.tables} == {
         "e._variables.a.parameters",
         "e._variables.b.parameters",
     }
-    found = stacked(tmp_path, {A: TABLE}, *layouts)
-    assert [(table.name, table.key) for table in found.tables] == [("users", A)]
-    assert [(each.name, each.reason) for each in found.rejected] == [
-        ("b", "its variable was not saved; save the checkpoint anew")
-    ]
-    found = stacked(tmp_path, {A: TABLE, B: TABLE[0]}, *layouts)
-    assert [(each.name, each.reason) for each in found.rejected] == [
-        ("b", "it has the shape [3], not [rows, dim]")
-    ]
-    found = stacked(tmp_path, {}, *layouts)
-    assert (found.tables, [each.name for each in found.rejected]) == ((), ["a", "b"])
+    inventory = stacked(tmp_path, {A: TABLE}, *layouts)
+    assert [(table.name, table.key) for table in inventory.tables] == [("users", A)]
+    assert [
+        (rejected_table.name, rejected_table.reason) for rejected_table in inventory.rejected
+    ] == [("b", "its variable was not saved; save the checkpoint anew")]
+    inventory = stacked(tmp_path, {A: TABLE, B: TABLE[0]}, *layouts)
+    assert [
+        (rejected_table.name, rejected_table.reason) for rejected_table in inventory.rejected
+    ] == [("b", "it has the shape [3], not [rows, dim]")]
+    inventory = stacked(tmp_path, {}, *layouts)
+    assert (inventory.tables, [rejected_table.name for rejected_table in inventory.rejected]) == (
+        (),
+        ["a", "b"],
+    )
 
 
 def test_rows_of_a_stack_without_saved_layouts_are_plain(tmp_path: Path) -> None:
-    found = stacked(tmp_path, {A: TABLE, B: TABLE})
-    assert [(table.name, table.layout) for table in found.tables] == [
+    inventory = stacked(tmp_path, {A: TABLE, B: TABLE})
+    assert [(table.name, table.layout) for table in inventory.tables] == [
         ("a", Plain()),
         ("b", Plain()),
     ]
-    found = stacked(tmp_path, {A: TABLE, B: TABLE}, b"")
-    assert [table.name for table in found.tables] == ["a", "b"]
+    inventory = stacked(tmp_path, {A: TABLE, B: TABLE}, b"")
+    assert [table.name for table in inventory.tables] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("layout", "told"),
+    ("layout", "message"),
     [
         (
             b"\xff",
@@ -204,20 +210,20 @@ def test_rows_of_a_stack_without_saved_layouts_are_plain(tmp_path: Path) -> None
     ],
 )
 def test_saved_layouts_that_contradict_the_checkpoint_are_an_error(
-    tmp_path: Path, layout: bytes, told: str
+    tmp_path: Path, layout: bytes, message: str
 ) -> None:
     with pytest.raises(CheckpointError) as error:
         stacked(tmp_path, {A: TABLE, B: TABLE}, layout)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("attribute", ["embeddings", "_embeddings"])
 @pytest.mark.parametrize(
-    ("features", "others"),
+    ("features", "other_names"),
     [(["genre"], ""), (["genre", "kind", "tag"], " (also read by 'kind', 'tag')")],
 )
 def test_small_table_is_called_by_its_features(
-    tmp_path: Path, attribute: str, features: list[str], others: str
+    tmp_path: Path, attribute: str, features: list[str], other_names: str
 ) -> None:
     nodes = [
         node({"embedding": 1}),
@@ -228,8 +234,8 @@ def test_small_table_is_called_by_its_features(
     ]
     (table,) = inventory(tmp_path, nodes, {A: TABLE}).tables
     assert table.note == (
-        f"called by its feature 'genre'{others}, as the checkpoint does not hold the name of a "
-        "small table; --table NAME=genre gives it"
+        f"called by its feature 'genre'{other_names}, as the checkpoint does not hold the name of "
+        "a small table; --table NAME=genre gives it"
     )
     path = f"embedding._keras_embedding_layers.genre.{attribute}"
     assert (table.name, table.origin, table.path) == ("genre", "PartialTPUEmbedding", path)
@@ -240,10 +246,10 @@ def layers(
 ) -> Inventory:
     """A variable at a path of attributes; siblings are other variables of its layer, by key."""
     nodes = [node({name: number}) for number, name in enumerate(path[:-1], 1)]
-    held = {path[-1]: len(path)}
-    held |= {name: len(path) + number for number, name in enumerate(siblings, 1)}
-    nodes += [node(held), node(key=key, full_name=full_name)]
-    nodes += [node(key=other) for other in siblings.values()]
+    contents = {path[-1]: len(path)}
+    contents |= {name: len(path) + number for number, name in enumerate(siblings, 1)}
+    nodes += [node(contents), node(key=key, full_name=full_name)]
+    nodes += [node(key=second) for second in siblings.values()]
     return inventory(directory, nodes, dict.fromkeys((key, *siblings.values()), TABLE))
 
 
@@ -262,15 +268,18 @@ def layers(
 def test_keras_layer_names_its_variable(
     tmp_path: Path, key: str, full_name: str, origin: str, name: str
 ) -> None:
-    found = layers(tmp_path, ["model", "layer", "var"], key, full_name)
+    actual = layers(tmp_path, ["model", "layer", "var"], key, full_name)
     expected = [(name, key, origin, "model.layer.var")] if name else []
-    assert told_of(found) == expected
+    assert told_of(actual) == expected
 
 
 def test_keras_layer_with_lora_weights_is_rejected(tmp_path: Path) -> None:
     key = "x/_embeddings" + SUFFIX
-    found = layers(tmp_path, ["user", "_embeddings"], key, lora_embeddings_a=A)
-    assert [(each.name, each.key, each.reason) for each in found.rejected] == [
+    actual = layers(tmp_path, ["user", "_embeddings"], key, lora_embeddings_a=A)
+    assert [
+        (rejected_table.name, rejected_table.key, rejected_table.reason)
+        for rejected_table in actual.rejected
+    ] == [
         (
             "user",
             key,
@@ -278,16 +287,16 @@ def test_keras_layer_with_lora_weights_is_rejected(tmp_path: Path) -> None:
             "model by `save_weights`, which joins them",
         )
     ]
-    assert found.tables == ()
-    found = layers(tmp_path, ["user", "embeddings"], key, lora_embeddings_a=A)
-    assert [table.name for table in found.tables] == ["user"]
-    found = layers(tmp_path, ["user", "_embeddings"], key, lora_kernel_a=A)
-    assert [table.name for table in found.tables] == ["user"]
+    assert actual.tables == ()
+    actual = layers(tmp_path, ["user", "embeddings"], key, lora_embeddings_a=A)
+    assert [table.name for table in actual.tables] == ["user"]
+    actual = layers(tmp_path, ["user", "_embeddings"], key, lora_kernel_a=A)
+    assert [table.name for table in actual.tables] == ["user"]
 
 
 def test_variable_that_two_objects_hold_is_one_table(tmp_path: Path) -> None:
     key = f"layer/embeddings{SUFFIX}"
     nodes = [node({"layer": 1, "again": 2}), node({"embeddings": 3}), node({"embeddings": 4})]
     nodes += [node(key=key), node(key=key)]
-    found = inventory(tmp_path, nodes, {key: TABLE})
-    assert [table.key for table in found.tables] == [key]
+    checkpoint_inventory = inventory(tmp_path, nodes, {key: TABLE})
+    assert [table.key for table in checkpoint_inventory.tables] == [key]

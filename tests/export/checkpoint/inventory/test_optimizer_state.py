@@ -1,4 +1,4 @@
-"""Slot variables that a name tells, in checkpoints of names alone."""
+"""Slot variables that a name shows, in checkpoints of names alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, ke
 
 
 @pytest.mark.parametrize(
-    "other",
+    "second",
     [
         "scope/other/Adam",
         "Adam",
@@ -36,10 +36,10 @@ def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, ke
         "scope/emb/Adam",
     ],
 )
-def test_variable_that_only_looks_like_a_slot_is_not_taken(tmp_path: Path, other: str) -> None:
+def test_variable_that_only_looks_like_a_slot_is_not_taken(tmp_path: Path, second: str) -> None:
     write_bundle(
         tmp_path / "c",
-        {"scope/emb": TABLE, other: TABLE[:4] if other == "scope/emb/Adam" else TABLE},
+        {"scope/emb": TABLE, second: TABLE[:4] if second == "scope/emb/Adam" else TABLE},
     )
     assert recognise(open_checkpoint(tmp_path)).slots == ()
 
@@ -81,10 +81,10 @@ def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
         node(key=key, full_name=full_name),
     )
     write_bundle(tmp_path / "c", {key: TABLE, iterations: np.array(7), GRAPH: graph})
-    found = recognise(open_checkpoint(tmp_path)).slots
-    assert [(each.name, each.key, each.trained_key) for each in found if each.key == key] == [
-        (slot, key, "")
-    ]
+    inventory = recognise(open_checkpoint(tmp_path)).slots
+    assert [
+        (entry.name, entry.key, entry.trained_key) for entry in inventory if entry.key == key
+    ] == [(slot, key, "")]
 
 
 def test_state_of_an_optimizer_that_lists_none_is_found_by_its_slots(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_state_of_an_optimizer_that_lists_none_is_found_by_its_slots(tmp_path: P
     )
     variables: dict[str, Any] = {keys[0]: np.array(7), keys[1]: TABLE, keys[2]: TABLE}
     write_bundle(tmp_path / "c", variables | {GRAPH: graph})
-    found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [
+    inventory = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         ("m", keys[2], keys[1])
     ]
 
@@ -107,8 +107,8 @@ def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) ->
     names = ["beta1_power", "t/beta2_power_1", "global_step", "temperature"]
     variables = dict.fromkeys(names, np.array(1.0))
     write_bundle(tmp_path / "c", variables | {"x/beta1_power": TABLE})
-    found = recognise(open_checkpoint(tmp_path))
-    assert [(slot.name, slot.trained_key) for slot in found.slots] == [
+    inventory = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.trained_key) for slot in inventory.slots] == [
         ("beta1_power", ""),
         ("beta2_power_1", ""),
     ]
@@ -116,7 +116,7 @@ def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) ->
 
 def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) -> None:
     """As tf-keras names it: `<optimizer>/<slot>/<name of the variable>`; a name that two variables
-    have tells nothing.
+    have shows nothing.
     """
     names = ["user/embeddings", "dense/kernel", "dense/kernel"]
     states = ["Adam/m/user/embeddings", "Adam/m/dense/kernel"]
@@ -130,15 +130,15 @@ def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) 
     )
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
-    found = recognise(open_checkpoint(tmp_path))
-    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [
+    inventory = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         ("m", keys[3], keys[0]),
         ("Adam/m/dense/kernel", keys[4], ""),
     ]
 
 
 @pytest.mark.parametrize(
-    ("full_name", "values", "slot", "of"),
+    ("full_name", "values", "slot", "owner"),
     [
         ("adafactor/user_embeddings_v", TABLE, "v", 0),
         ("adafactor/user_embeddings_v_row", TABLE, "v_row", 0),
@@ -158,10 +158,10 @@ def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) 
     ],
 )
 def test_state_that_keras_3_names_after_a_variable_that_it_trains_is_of_it(
-    tmp_path: Path, full_name: str, values: np.ndarray[Any, Any], slot: str, of: int | None
+    tmp_path: Path, full_name: str, values: np.ndarray[Any, Any], slot: str, owner: int | None
 ) -> None:
     """As Adafactor names it, which keeps its states in no list: `<optimizer>/<variable>_<slot>`; a
-    name that two variables have tells nothing.
+    name that two variables have shows nothing.
     """
     names = ["user/embeddings", "dense/kernel", "dense/kernel", "item/embeddings"]
     keys = [f"v{number}{SUFFIX}" for number in range(5)]
@@ -179,18 +179,18 @@ def test_state_that_keras_3_names_after_a_variable_that_it_trains_is_of_it(
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     variables |= {keys[4]: values, "n" + SUFFIX: np.array(7), GRAPH: graph}
     write_bundle(tmp_path / "c", variables)
-    found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [
-        (slot, keys[4], "" if of is None else keys[of])
+    inventory = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
+        (slot, keys[4], "" if owner is None else keys[owner])
     ]
 
 
 @pytest.mark.parametrize(
-    ("scopes", "slot", "of"),
+    ("scopes", "slot", "owner"),
     [(0, "m", True), (31, "m", True), (32, "", False)],
 )
 def test_state_is_named_after_its_variable_behind_some_scopes(
-    tmp_path: Path, scopes: int, slot: str, of: bool
+    tmp_path: Path, scopes: int, slot: str, owner: bool
 ) -> None:
     name = "s/" * scopes + "m/user/embeddings"
     keys = [f"v{number}{SUFFIX}" for number in range(2)]
@@ -204,14 +204,14 @@ def test_state_is_named_after_its_variable_behind_some_scopes(
     )
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
-    found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.trained_key) for each in found.slots] == [
-        (slot or name, keys[0] if of else "")
+    inventory = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.trained_key) for slot in inventory.slots] == [
+        (slot or name, keys[0] if owner else "")
     ]
 
 
 @pytest.mark.parametrize(
-    ("key", "slot", "of"),
+    ("key", "slot", "owner"),
     [
         ("scope/emb/Adam", "Adam", "scope/emb"),
         ("scope/emb/Adagrad_2", "Adagrad_2", "scope/emb"),
@@ -227,11 +227,13 @@ def test_state_is_named_after_its_variable_behind_some_scopes(
     ],
 )
 def test_named_slot_is_of_the_variable_in_its_name(
-    tmp_path: Path, key: str, slot: str, of: str
+    tmp_path: Path, key: str, slot: str, owner: str
 ) -> None:
     write_bundle(tmp_path / "c", {"scope/emb": TABLE, key: TABLE})
-    found = recognise(open_checkpoint(tmp_path)).slots
-    assert [(each.name, each.trained_key) for each in found] == ([(slot, of)] if slot else [])
+    inventory = recognise(open_checkpoint(tmp_path)).slots
+    assert [(entry.name, entry.trained_key) for entry in inventory] == (
+        [(slot, owner)] if slot else []
+    )
 
 
 def test_list_of_states_belongs_to_the_first_optimizer_that_has_it(tmp_path: Path) -> None:
@@ -248,7 +250,7 @@ def test_list_of_states_belongs_to_the_first_optimizer_that_has_it(tmp_path: Pat
     )
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
-    found = recognise(open_checkpoint(tmp_path))
-    assert [(each.name, each.key, each.trained_key) for each in found.slots] == [
+    inventory = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         ("momentums", keys[1], keys[0])
     ]

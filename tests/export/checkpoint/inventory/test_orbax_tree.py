@@ -30,20 +30,20 @@ def found_in(directory: Path, *paths: str) -> Inventory:
 def test_leaf_that_layers_name_by_default_is_a_table(
     tmp_path: Path, path: str, name: str, origin: str
 ) -> None:
-    found = found_in(tmp_path, path, "params.dense.kernel")
-    assert [(table.name, table.key, table.origin) for table in found.tables] == [
+    inventory = found_in(tmp_path, path, "params.dense.kernel")
+    assert [(table.name, table.key, table.origin) for table in inventory.tables] == [
         (name, path, origin)
     ]
-    assert [entry.key for entry in found.candidates] == ["params.dense.kernel"]
+    assert [entry.key for entry in inventory.candidates] == ["params.dense.kernel"]
 
 
 def test_layers_of_one_name_are_distinguished_by_their_paths(tmp_path: Path) -> None:
-    found = found_in(tmp_path, "query.ids.embedding", "candidate.ids.embedding")
-    assert [table.name for table in found.tables] == ["candidate.ids", "query.ids"]
+    inventory = found_in(tmp_path, "query.ids.embedding", "candidate.ids.embedding")
+    assert [table.name for table in inventory.tables] == ["candidate.ids", "query.ids"]
 
 
 @pytest.mark.parametrize(
-    ("state", "name", "of"),
+    ("state", "name", "owner"),
     [
         ("opt_state.0.mu.user.embedding", "mu", "params.user.embedding"),
         ("opt_state.0.mu.params.user.embedding", "mu", "params.user.embedding"),
@@ -63,11 +63,13 @@ def test_layers_of_one_name_are_distinguished_by_their_paths(tmp_path: Path) -> 
     ],
 )
 def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
-    tmp_path: Path, state: str, name: str, of: str
+    tmp_path: Path, state: str, name: str, owner: str
 ) -> None:
-    found = found_in(tmp_path, "params.user.embedding", state)
-    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [(name, state, of)]
-    assert [table.key for table in found.tables] == ["params.user.embedding"]
+    inventory = found_in(tmp_path, "params.user.embedding", state)
+    assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
+        (name, state, owner)
+    ]
+    assert [table.key for table in inventory.tables] == ["params.user.embedding"]
 
 
 @pytest.mark.parametrize("slot", ["slot.0", "slot.accumulator"])
@@ -75,22 +77,22 @@ def test_stack_under_the_name_of_the_documentation_is_no_plain_table(
     tmp_path: Path, slot: str
 ) -> None:
     table = "embedding.genres_movies_users.table"
-    found = found_in(tmp_path, table, f"embedding.genres_movies_users.{slot}", "head.table")
-    assert [(rejected.name, rejected.key) for rejected in found.rejected] == [
+    inventory = found_in(tmp_path, table, f"embedding.genres_movies_users.{slot}", "head.table")
+    assert [(rejected.name, rejected.key) for rejected in inventory.rejected] == [
         ("genres_movies_users", table)
     ]
-    assert [each.trained_key for each in found.slots] == [table]
+    assert [slot.trained_key for slot in inventory.slots] == [table]
     # Without slot variables it may be any program's matrix.
-    assert [entry.key for entry in found.candidates] == ["head.table"]
+    assert [entry.key for entry in inventory.candidates] == ["head.table"]
 
 
 @pytest.mark.parametrize("table", ["embedding.users.table", "item.embedding.users.table"])
 def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
     tmp_path: Path, table: str
 ) -> None:
-    found = found_in(tmp_path, table, "users.table")
-    assert [(rejected.name, rejected.key) for rejected in found.rejected] == [("users", table)]
-    assert [entry.key for entry in found.candidates] == ["users.table"]
+    inventory = found_in(tmp_path, table, "users.table")
+    assert [(rejected.name, rejected.key) for rejected in inventory.rejected] == [("users", table)]
+    assert [entry.key for entry in inventory.candidates] == ["users.table"]
 
 
 @pytest.mark.parametrize(
@@ -102,20 +104,22 @@ def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
 )
 def test_slot_of_a_stack_is_called_as_its_path_says(tmp_path: Path, slot: str, name: str) -> None:
     table = slot.replace(".slot.0", ".table").removesuffix(":slot:accumulators")
-    found = found_in(tmp_path, table, slot)
-    assert [(each.name, each.trained_key) for each in found.slots] == [(name, table)]
-    assert [rejected.name for rejected in found.rejected] == ["users"]
+    inventory = found_in(tmp_path, table, slot)
+    assert [(slot.name, slot.trained_key) for slot in inventory.slots] == [(name, table)]
+    assert [rejected.name for rejected in inventory.rejected] == ["users"]
 
 
 def test_stack_under_any_name_is_told_by_its_slot_variables(tmp_path: Path) -> None:
-    found = found_in(tmp_path, "head.users.table", "head.users.slot.0", "head.items.table")
-    assert [(each.name, each.key) for each in found.rejected] == [("users", "head.users.table")]
-    assert [entry.key for entry in found.candidates] == ["head.items.table"]
+    inventory = found_in(tmp_path, "head.users.table", "head.users.slot.0", "head.items.table")
+    assert [(rejected_table.name, rejected_table.key) for rejected_table in inventory.rejected] == [
+        ("users", "head.users.table")
+    ]
+    assert [entry.key for entry in inventory.candidates] == ["head.items.table"]
 
 
 def test_slot_without_its_stack_is_any_matrix(tmp_path: Path) -> None:
-    found = found_in(tmp_path, "head.slot.0")
-    assert (found.slots, [entry.key for entry in found.candidates]) == ((), ["head.slot.0"])
+    inventory = found_in(tmp_path, "head.slot.0")
+    assert (inventory.slots, [entry.key for entry in inventory.candidates]) == ((), ["head.slot.0"])
 
 
 @pytest.mark.parametrize(
@@ -138,8 +142,8 @@ def test_step_is_the_programs_own_or_else_its_optimizers(
 def test_state_of_a_tail_that_several_weights_have_is_of_none(tmp_path: Path) -> None:
     weights = ["params.user.embedding", "params.item.embedding.value", "head.kernel"]
     states = ["opt_state.mu.embedding", "opt_state.mu.item.embedding", "opt_state.mu.head.kernel"]
-    found = found_in(tmp_path, *weights, *states)
-    assert [(slot.key, slot.name, slot.trained_key) for slot in found.slots] == [
+    inventory = found_in(tmp_path, *weights, *states)
+    assert [(slot.key, slot.name, slot.trained_key) for slot in inventory.slots] == [
         ("opt_state.mu.embedding", "embedding", ""),
         ("opt_state.mu.head.kernel", "mu", "head.kernel"),
         ("opt_state.mu.item.embedding", "mu", "params.item.embedding.value"),
@@ -164,8 +168,8 @@ def test_leaf_of_a_table_has_rows_and_columns(
     write_item(
         tmp_path / "ckpt", {path: np.zeros(shape, np.float32) for path, shape in leaves.items()}
     )
-    found = recognise(open_checkpoint(tmp_path / "ckpt"))
-    assert [table.name for table in found.tables] == tables
+    inventory = recognise(open_checkpoint(tmp_path / "ckpt"))
+    assert [table.name for table in inventory.tables] == tables
 
 
 @pytest.mark.parametrize(
@@ -183,16 +187,18 @@ def test_leaf_of_a_table_has_rows_and_columns(
     ],
 )
 def test_stack_is_rejected_by_its_path(tmp_path: Path, path: str, stack: str) -> None:
-    found = found_in(tmp_path, path)
-    assert [(each.name, each.key) for each in found.rejected] == ([(stack, path)] if stack else [])
-    assert [entry.key for entry in found.candidates] == ([] if stack else [path])
+    inventory = found_in(tmp_path, path)
+    assert [(rejected_table.name, rejected_table.key) for rejected_table in inventory.rejected] == (
+        [(stack, path)] if stack else []
+    )
+    assert [entry.key for entry in inventory.candidates] == ([] if stack else [path])
 
 
 def test_stack_that_is_no_matrix_is_no_table(tmp_path: Path) -> None:
     path = "sc_embedding_variables.users.table"
     write_item(tmp_path / "ckpt", {path: TABLE[0]})
-    found = recognise(open_checkpoint(tmp_path / "ckpt"))
-    assert (found.rejected, [entry.key for entry in found.dense]) == ((), [path])
+    inventory = recognise(open_checkpoint(tmp_path / "ckpt"))
+    assert (inventory.rejected, [entry.key for entry in inventory.dense]) == ((), [path])
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,12 @@ def test_recognise_table_that_is_called_like_a_slot_stays_a_table(tmp_path: Path
         node(key="e/a.Saccumulators" + SUFFIX),
     ]
     variables = {f"e/a{tail}{SUFFIX}": TABLE for tail in ("", ".Saccumulators", ".S2accumulators")}
-    found = inventory(tmp_path, nodes, variables)
-    assert {table.name: table.key for table in found.tables} == {
+    checkpoint_inventory = inventory(tmp_path, nodes, variables)
+    assert {table.name: table.key for table in checkpoint_inventory.tables} == {
         "a": "e/a" + SUFFIX,
         "a/accumulators": "e/a.Saccumulators" + SUFFIX,
     }
-    assert [slot.key for slot in found.slots] == ["e/a.S2accumulators" + SUFFIX]
+    assert [slot.key for slot in checkpoint_inventory.slots] == ["e/a.S2accumulators" + SUFFIX]
 
 
 def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> None:
@@ -79,8 +79,10 @@ def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> No
         node(key="a/emb/embeddings" + SUFFIX),
         node(key="b/emb/embeddings" + SUFFIX),
     ]
-    found = inventory(tmp_path, nodes, {f"{side}/emb/embeddings{SUFFIX}": TABLE for side in "ab"})
-    assert [table.name for table in found.tables] == ["a.emb", "b.emb"]
+    checkpoint_inventory = inventory(
+        tmp_path, nodes, {f"{side}/emb/embeddings{SUFFIX}": TABLE for side in "ab"}
+    )
+    assert [table.name for table in checkpoint_inventory.tables] == ["a.emb", "b.emb"]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +101,10 @@ def test_recognise_keras_layer_by_the_name_that_tells_it(
 ) -> None:
     key = "/".join(path) + SUFFIX
     nodes = [node({step: number}) for number, step in enumerate(path, 1)]
-    found = inventory(tmp_path, [*nodes, node(key=key, full_name=full_name)], {key: TABLE})
-    assert [table.name for table in found.tables] == [name]
+    checkpoint_inventory = inventory(
+        tmp_path, [*nodes, node(key=key, full_name=full_name)], {key: TABLE}
+    )
+    assert [table.name for table in checkpoint_inventory.tables] == [name]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +124,10 @@ def test_recognise_keras_layer_without_a_matrix_is_no_table(
 def test_recognise_step_is_a_single_integer(
     tmp_path: Path, value: np.ndarray[Any, Any], step: int | None
 ) -> None:
-    found = inventory(tmp_path, [node({"step": 1}), node(key="s" + SUFFIX)], {"s" + SUFFIX: value})
-    assert found.step == step
+    checkpoint_inventory = inventory(
+        tmp_path, [node({"step": 1}), node(key="s" + SUFFIX)], {"s" + SUFFIX: value}
+    )
+    assert checkpoint_inventory.step == step
 
 
 @pytest.mark.parametrize(
@@ -142,17 +148,17 @@ def test_recognise_step_of_the_program_or_else_the_largest_count_of_its_optimize
     tmp_path: Path, values: dict[str, Any], step: int | None
 ) -> None:
     names = ["step", "global_step", "count", "other", "older", "slotless", "state"]
-    places = {name: number for number, name in enumerate(names, 5)}
+    positions = {name: number for number, name in enumerate(names, 5)}
     nodes = [
         node({"step": 5, "global_step": 6, **{f"o{number}": number for number in range(1, 5)}}),
-        node({"_iterations": places["count"]}),
-        node({"_iterations": places["other"]}),
-        node({"iter": places["older"]}, slots=[(places["state"], "m", places["state"])]),
-        node({"iter": places["slotless"]}),
+        node({"_iterations": positions["count"]}),
+        node({"_iterations": positions["other"]}),
+        node({"iter": positions["older"]}, slots=[(positions["state"], "m", positions["state"])]),
+        node({"iter": positions["slotless"]}),
         *(node(key=name + SUFFIX) for name in names),
     ]
-    held = {name + SUFFIX: value for name, value in values.items()}
-    assert inventory(tmp_path, nodes, {**held, "state" + SUFFIX: TABLE}).step == step
+    contents = {name + SUFFIX: value for name, value in values.items()}
+    assert inventory(tmp_path, nodes, {**contents, "state" + SUFFIX: TABLE}).step == step
 
 
 def test_recognise_step_of_names_alone_is_the_global_step(tmp_path: Path) -> None:
@@ -192,13 +198,13 @@ def test_unknown_table_is_rejected_with_the_variables_that_may_be_meant(tmp_path
     )
 
     write_bundle(tmp_path / "two/c", {"movie/embeddings": TABLE, "user/embeddings": TABLE})
-    found = recognise(open_checkpoint(tmp_path / "two"))
+    inventory = recognise(open_checkpoint(tmp_path / "two"))
     for name, hint in (
         ("movies", "did you mean 'movie'?"),
         ("x", "no other variable has the shape of a table"),
     ):
         with pytest.raises(NotConvertible) as rejected:
-            found.table(name)
+            inventory.table(name)
         assert str(rejected.value) == (
             f"checkpoint c has no table {name!r} (recognized: movie, user); {hint}"
         )
@@ -209,27 +215,31 @@ def test_recognise_states_of_a_keras_3_optimizer_by_the_variables_that_it_trains
 ) -> None:
     """The list of all states begins with two that belong to no variable, and may come last."""
     keys = ["iterations", "rate", "a", "b", "c", "a_momentum", "b_momentum", "c_momentum"]
-    held = {name: number for number, name in enumerate(keys, 5)}
+    contents = {name: number for number, name in enumerate(keys, 5)}
     states = ["iterations", "rate", "a_momentum", "b_momentum", "c_momentum"]
     nodes = [
         node({"optimizer": 1}),
         node(
             {
-                "_iterations": held["iterations"],
+                "_iterations": contents["iterations"],
                 "_trainable_variables": 2,
                 "_momentums": 3,
                 "_variables": 4,
             }
         ),
-        node({str(number): held[name] for number, name in enumerate("abc")}),
-        node({str(number): held[f"{name}_momentum"] for number, name in enumerate("abc")}),
-        node({str(number): held[name] for number, name in enumerate(states)}),
+        node({str(number): contents[name] for number, name in enumerate("abc")}),
+        node({str(number): contents[f"{name}_momentum"] for number, name in enumerate("abc")}),
+        node({str(number): contents[name] for number, name in enumerate(states)}),
         *(node(key=name + SUFFIX) for name in keys),
     ]
     variables: dict[str, Any] = {name + SUFFIX: TABLE for name in keys[2:]}
     variables |= {name + SUFFIX: np.float32(0) for name in keys[:2]}
-    found = inventory(tmp_path, nodes, variables)
-    slots = [(slot.name, slot.key, slot.trained_key) for slot in found.slots if slot.trained_key]
+    checkpoint_inventory = inventory(tmp_path, nodes, variables)
+    slots = [
+        (slot.name, slot.key, slot.trained_key)
+        for slot in checkpoint_inventory.slots
+        if slot.trained_key
+    ]
     assert slots == [("momentums", f"{name}_momentum{SUFFIX}", name + SUFFIX) for name in "abc"]
 
 
@@ -271,12 +281,12 @@ def test_recognise_exported_model_that_holds_its_variables_twice(
         node({"0": 4}),
         *(node(key=key, full_name="movies/embeddings") for key in keys),
     ]
-    found = inventory(tmp_path, nodes, {keys[0]: TABLE, keys[1]: second})
-    assert sorted(table.name for table in found.tables) == sorted(names)
-    assert [(each.key, each.original_key) for each in found.duplicates] == (
-        [(keys[1], keys[0])] if len(names) == 1 else []
-    )
-    assert found.dense == ()
+    checkpoint_inventory = inventory(tmp_path, nodes, {keys[0]: TABLE, keys[1]: second})
+    assert sorted(table.name for table in checkpoint_inventory.tables) == sorted(names)
+    assert [
+        (duplicate.key, duplicate.original_key) for duplicate in checkpoint_inventory.duplicates
+    ] == ([(keys[1], keys[0])] if len(names) == 1 else [])
+    assert checkpoint_inventory.dense == ()
 
 
 def test_recognise_table_without_a_variable_of_two_axes_is_rejected(tmp_path: Path) -> None:
@@ -284,15 +294,19 @@ def test_recognise_table_without_a_variable_of_two_axes_is_rejected(tmp_path: Pa
     assert [
         rejected.name for rejected in inventory(tmp_path, embedding_object({"e": 1}), slot).rejected
     ] == ["items"]
-    found = inventory(tmp_path, embedding_object({"e": 1}), slot | {"e/t" + SUFFIX: TABLE.ravel()})
-    assert "[24]" in found.rejected[0].reason
+    checkpoint_inventory = inventory(
+        tmp_path, embedding_object({"e": 1}), slot | {"e/t" + SUFFIX: TABLE.ravel()}
+    )
+    assert "[24]" in checkpoint_inventory.rejected[0].reason
 
 
 @pytest.mark.parametrize("said", ["e/t" + SUFFIX, "e/t", "e.table"])
 def test_recognise_named_table_is_found_by_key_short_key_or_path(tmp_path: Path, said: str) -> None:
     nodes = [node({"e": 1}), node({"table": 2}), node(key="e/t" + SUFFIX)]
-    found = inventory(tmp_path, nodes, {"e/t" + SUFFIX: TABLE}, {"mine": said})
-    assert [(table.name, table.path) for table in found.tables] == [("mine", "e.table")]
+    checkpoint_inventory = inventory(tmp_path, nodes, {"e/t" + SUFFIX: TABLE}, {"mine": said})
+    assert [(table.name, table.path) for table in checkpoint_inventory.tables] == [
+        ("mine", "e.table")
+    ]
 
 
 def test_recognise_named_table_renames_or_replaces_a_recognised_one(tmp_path: Path) -> None:

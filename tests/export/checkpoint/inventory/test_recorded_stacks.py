@@ -41,22 +41,27 @@ def step(root: Path, spec: str, item: str = "embedding_spec", leaves: Leaves = L
 def test_stack_is_read_by_the_layout_that_its_checkpoint_holds(
     tmp_path: Path, path: str, item: str
 ) -> None:
-    found = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT, item) / path))
+    inventory = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT, item) / path))
     key = "model.embed.embedding_table.value.users_items.table"
     assert {
-        table.name: (table.key, table.rows, table.dim, table.layout) for table in found.tables
+        table.name: (table.key, table.rows, table.dim, table.layout) for table in inventory.tables
     } == {
         "items": (key, 503, 16, SparseCore(8, 240, 128, 4)),
         "users": (key, 1000, 16, SparseCore(8, 240, 0, 0)),
     }
-    assert {(table.origin, table.stated) for table in found.tables} == {("embedding spec", False)}
-    assert found.rejected == ()
+    assert {(table.origin, table.stated) for table in inventory.tables} == {
+        ("embedding spec", False)
+    }
+    assert inventory.rejected == ()
 
 
 @pytest.mark.parametrize("spec", ["", "some_field: 3", SPEC_TEXT.replace("users_items", "others")])
 def test_stack_without_a_recorded_layout_needs_a_layout_file(tmp_path: Path, spec: str) -> None:
-    found = recognise(open_checkpoint(step(tmp_path, spec)))
-    assert (found.tables, [rejected.name for rejected in found.rejected]) == ((), ["users_items"])
+    inventory = recognise(open_checkpoint(step(tmp_path, spec)))
+    assert (inventory.tables, [rejected.name for rejected in inventory.rejected]) == (
+        (),
+        ["users_items"],
+    )
 
 
 def test_layout_file_that_contradicts_the_layout_that_a_checkpoint_holds_is_rejected(
@@ -135,23 +140,26 @@ def test_damaged_layout_of_a_checkpoint_without_stacks_is_not_read(tmp_path: Pat
     write_item(tmp_path / "7" / "model", {"params.user.embedding": STACK})
     (tmp_path / "7" / "spec").mkdir()
     (tmp_path / "7" / "spec" / "proto.pbtxt").write_text(SPEC_TEXT[:-2])
-    found = recognise(open_checkpoint(tmp_path / "7"))
-    assert [table.name for table in found.tables] == ["user"]
+    inventory = recognise(open_checkpoint(tmp_path / "7"))
+    assert [table.name for table in inventory.tables] == ["user"]
 
 
 def test_stack_that_two_items_hold_needs_a_layout_file(tmp_path: Path) -> None:
     root = step(tmp_path, SPEC_TEXT)
     write_item(root / "7" / "copy", LEAVES)
-    found = recognise(open_checkpoint(root))
-    assert (found.tables, [each.name for each in found.rejected]) == ((), ["users_items"] * 2)
+    inventory = recognise(open_checkpoint(root))
+    assert (inventory.tables, [rejected_table.name for rejected_table in inventory.rejected]) == (
+        (),
+        ["users_items"] * 2,
+    )
 
 
 def test_recorded_layouts_of_several_items_are_taken_together(tmp_path: Path) -> None:
     root = step(tmp_path, SPEC_TEXT.replace("users_items", "others"))
     (root / "7/more").mkdir()
     (root / "7/more/proto.pbtxt").write_text(SPEC_TEXT)
-    found = recognise(open_checkpoint(root))
-    assert [table.name for table in found.tables] == ["items", "users"]
+    inventory = recognise(open_checkpoint(root))
+    assert [table.name for table in inventory.tables] == ["items", "users"]
 
 
 def test_recorded_layout_is_read_up_to_a_limit(

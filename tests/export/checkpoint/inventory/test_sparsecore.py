@@ -85,12 +85,12 @@ def write(
         b"",
         node(key="e/layouts"),
     ]
-    held = {}
+    contents = {}
     for stack in stacks:
-        held[stack] = len(nodes)
+        contents[stack] = len(nodes)
         nodes += [node({"parameters": len(nodes) + 1, "accumulators": len(nodes) + 2})]
         nodes += [node(key=key) for key in keys[stack]]
-    nodes[2] = node(held)
+    nodes[2] = node(contents)
     variables = {key: STACK for pair in keys.values() for key in pair}
     said = b"".join(table_layout(**table) for table in tables)
     write_bundle(
@@ -167,7 +167,7 @@ def table(
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         (table(), ""),
         (table(rows=32, dim=4), ""),
@@ -221,17 +221,17 @@ def table(
         (table(rows=33), "table 't' takes rows 0 to 9 of each core's shard, which has 8"),
     ],
 )
-def test_table_fits_its_variable(spec: TableSpec, told: str) -> None:
-    if not told:
+def test_table_fits_its_variable(spec: TableSpec, message: str) -> None:
+    if not message:
         check_stack([spec])
         return
     with pytest.raises(LayoutContradiction) as error:
         check_stack([spec])
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
-    ("second", "told"),
+    ("second", "message"),
     [
         (table("u", offset=2), ""),
         (table("u", offset=1), "tables 't' and 'u' overlap: both hold row 1 of each core's shard"),
@@ -244,13 +244,13 @@ def test_table_fits_its_variable(spec: TableSpec, told: str) -> None:
         (table("u", rows=99, layout=Plain()), ""),
     ],
 )
-def test_tables_of_a_stack_lie_side_by_side(second: TableSpec, told: str) -> None:
-    if not told:
+def test_tables_of_a_stack_lie_side_by_side(second: TableSpec, message: str) -> None:
+    if not message:
         check_stack([second, table()])
         return
     with pytest.raises(LayoutContradiction) as error:
         check_stack([second, table()])
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 def test_saved_layout_is_decoded() -> None:
@@ -260,7 +260,7 @@ def test_saved_layout_is_decoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "metadata"),
     [
         ({"name": ""}, "a layout of table '' in stack 'it_ems_users'; both need a name"),
         ({"stack": ""}, "a layout of table 'users' in stack ''; both need a name"),
@@ -272,11 +272,11 @@ def test_saved_layout_is_decoded() -> None:
     ],
 )
 def test_saved_layout_without_names_or_shape_is_malformed(
-    change: dict[str, Any], told: str
+    change: dict[str, Any], metadata: str
 ) -> None:
     with pytest.raises(Malformed) as error:
         parse_table_layouts(table_layout(**USERS | change))
-    assert str(error.value) == told
+    assert str(error.value) == metadata
 
 
 @pytest.mark.parametrize("change", [{"offset": 13}, {"offset": 24}, {"shape": (30, 8)}])

@@ -67,8 +67,8 @@ def test_variable_has_one_name(tmp_path: Path) -> None:
     assert rejected(tmp_path, {"v": TABLE}, {"a": "v", "b": "v"}) == (
         "tables 'a' and 'b' are both stated to be 'v'; a variable is exported once, under one name"
     )
-    found = inventory(tmp_path, {"v": TABLE, "w": TABLE}, {"a": "v", "b": "w"})
-    assert [(table.name, table.key, table.origin) for table in found.tables] == [
+    checkpoint_inventory = inventory(tmp_path, {"v": TABLE, "w": TABLE}, {"a": "v", "b": "w"})
+    assert [(table.name, table.key, table.origin) for table in checkpoint_inventory.tables] == [
         ("a", "v", "named"),
         ("b", "w", "named"),
     ]
@@ -76,13 +76,15 @@ def test_variable_has_one_name(tmp_path: Path) -> None:
 
 def test_name_means_the_variable_of_that_key_before_the_table_of_that_name(tmp_path: Path) -> None:
     variables = {"items": TABLE, "layer/items/embeddings": TABLE}
-    found = inventory(tmp_path, variables, {"mine": "items"})
-    assert {table.name: table.key for table in found.tables} == {
+    checkpoint_inventory = inventory(tmp_path, variables, {"mine": "items"})
+    assert {table.name: table.key for table in checkpoint_inventory.tables} == {
         "mine": "items",
         "items": "layer/items/embeddings",
     }
-    found = inventory(tmp_path, {"layer/items/embeddings": TABLE}, {"mine": "items"})
-    assert {table.name: table.key for table in found.tables} == {"mine": "layer/items/embeddings"}
+    checkpoint_inventory = inventory(tmp_path, {"layer/items/embeddings": TABLE}, {"mine": "items"})
+    assert {table.name: table.key for table in checkpoint_inventory.tables} == {
+        "mine": "layer/items/embeddings"
+    }
 
 
 def test_table_that_is_rejected_cannot_be_named(tmp_path: Path) -> None:
@@ -97,8 +99,8 @@ def test_table_that_is_rejected_cannot_be_named(tmp_path: Path) -> None:
 
 def test_average_may_be_named_and_another_slot_variable_not(tmp_path: Path) -> None:
     variables = {"v": TABLE, "v/Adam": TABLE, "v/ExponentialMovingAverage": TABLE}
-    found = inventory(tmp_path, variables, {"mine": "v/ExponentialMovingAverage"})
-    assert [(table.name, table.key) for table in found.tables] == [
+    checkpoint_inventory = inventory(tmp_path, variables, {"mine": "v/ExponentialMovingAverage"})
+    assert [(table.name, table.key) for table in checkpoint_inventory.tables] == [
         ("mine", "v/ExponentialMovingAverage")
     ]
     assert rejected(tmp_path, variables, {"mine": "v/Adam"}) == (
@@ -112,9 +114,9 @@ def test_variable_without_rows_and_columns_is_no_table(
     tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
     variables = {"v": np.zeros(shape, np.float32)}
-    told = f"table 'mine': 'v' has the shape {list(shape)}, not [rows, dim]"
-    assert rejected(tmp_path, variables, {"mine": "v"}) == told
-    assert rejected(tmp_path, variables, layout(mine=StatedTable(key="v", kind="plain"))) == told
+    message = f"table 'mine': 'v' has the shape {list(shape)}, not [rows, dim]"
+    assert rejected(tmp_path, variables, {"mine": "v"}) == message
+    assert rejected(tmp_path, variables, layout(mine=StatedTable(key="v", kind="plain"))) == message
 
 
 def test_variable_that_is_not_there_is_rejected_with_the_closest(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_slices_of_an_object_graph_are_no_partitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "told"),
+    ("cut", "message"),
     [
         ([9], "1 row range (9 rows)"),
         ([4, 5], "2 row ranges (4, 5 rows)"),
@@ -238,22 +240,22 @@ def test_slices_of_an_object_graph_are_no_partitions(tmp_path: Path) -> None:
     ],
 )
 def test_slices_that_mod_does_not_make_are_rejected(
-    tmp_path: Path, cut: list[int], told: str
+    tmp_path: Path, cut: list[int], message: str
 ) -> None:
     said = Statements({"mine": "v"}, mod=("mine",))
     assert rejected(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
-        f"table 'mine': 'v' lies in {told}; the `mod` strategy makes two or more, of which the "
+        f"table 'mine': 'v' lies in {message}; the `mod` strategy makes two or more, of which the "
         "first ones may have one row more than the others: it was not spread so"
     )
 
 
-@pytest.mark.parametrize(("count", "shown"), [(8, ""), (9, ", ...")])
-def test_error_of_slices_lists_eight_of_them(tmp_path: Path, count: int, shown: str) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(8, ""), (9, ", ...")])
+def test_error_of_slices_lists_eight_of_them(tmp_path: Path, count: int, expected: str) -> None:
     cut = [1] * (count - 1) + [3]
     variables = {"v": np.zeros((sum(cut), 4), np.float32)}
-    told = rejected(tmp_path, variables, Statements({"mine": "v"}, mod=("mine",)), {"v": cut})
+    message = rejected(tmp_path, variables, Statements({"mine": "v"}, mod=("mine",)), {"v": cut})
     rows = ", ".join(map(str, cut[:8]))
-    assert f"in {count} row ranges ({rows}{shown} rows);" in told
+    assert f"in {count} row ranges ({rows}{expected} rows);" in message
 
 
 def test_mod_of_a_table_that_is_cut_in_its_columns_is_rejected(tmp_path: Path) -> None:
@@ -272,8 +274,8 @@ def test_variable_holds_several_tables_only_as_a_stack(tmp_path: Path, kind: Any
         "share one"
     )
     said = layout(b=stack("v", rows=6), a=stack("v", rows=3, offset=2))
-    found = inventory(tmp_path, {"v": TABLE}, said)
-    assert [table.name for table in found.tables] == ["a", "b"]
+    checkpoint_inventory = inventory(tmp_path, {"v": TABLE}, said)
+    assert [table.name for table in checkpoint_inventory.tables] == ["a", "b"]
 
 
 def test_layout_that_a_variable_cannot_hold_is_rejected(tmp_path: Path) -> None:
@@ -317,13 +319,13 @@ def test_stack_is_no_slot_variable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [2, 9])
 def test_stack_of_several_variables_lists_eight_of_them(tmp_path: Path, count: int) -> None:
     keys = [f"a/users_items/{number}" for number in range(count)]
-    told = rejected(tmp_path, dict.fromkeys(keys, TABLE), layout(mine=stack("users_items")))
-    assert told == (
+    metadata = rejected(tmp_path, dict.fromkeys(keys, TABLE), layout(mine=stack("users_items")))
+    assert metadata == (
         f"table 'mine': several variables are called 'users_items': {', '.join(keys[:8])}; write "
         "the layout file by hand, with each table's key (docs/reference/checkpoints.md)"
     )
 
 
 def test_name_alone_means_no_stack(tmp_path: Path) -> None:
-    told = rejected(tmp_path, {"a/users_items/table": TABLE}, {"mine": "users_items"})
-    assert told.startswith("table 'mine': checkpoint c has no variable 'users_items'; ")
+    message = rejected(tmp_path, {"a/users_items/table": TABLE}, {"mine": "users_items"})
+    assert message.startswith("table 'mine': checkpoint c has no variable 'users_items'; ")

@@ -1,4 +1,4 @@
-"""What the names of a PyTorch state dict tell."""
+"""What the names of a PyTorch state dict show."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ def inventory(directory: Path, *names: str, shape: tuple[int, ...] = (4, 2)) -> 
     """Returns what is found in a file of float32 tensors of one shape."""
     size = 4 * shape[0] * shape[-1]
     tensors = {
-        name: {"dtype": "F32", "shape": shape, "data_offsets": [size * at, size * at + size]}
-        for at, name in enumerate(names)
+        name: {
+            "dtype": "F32",
+            "shape": shape,
+            "data_offsets": [size * offset, size * offset + size],
+        }
+        for offset, name in enumerate(names)
     }
     header = json.dumps(tensors).encode()
     content = struct.pack("<Q", len(header)) + header + bytes(size * len(names))
@@ -49,13 +53,16 @@ def test_table_of_torchrec_is_recognised_by_its_module(tmp_path: Path, key: str,
     ],
 )
 def test_weight_of_another_module_is_a_candidate(tmp_path: Path, key: str) -> None:
-    found = inventory(tmp_path, key)
-    assert (found.tables, [entry.key for entry in found.candidates]) == ((), [key])
+    checkpoint_inventory = inventory(tmp_path, key)
+    assert (
+        checkpoint_inventory.tables,
+        [entry.key for entry in checkpoint_inventory.candidates],
+    ) == ((), [key])
 
 
 def test_table_has_two_axes(tmp_path: Path) -> None:
-    found = inventory(tmp_path, "embedding_bags.users.weight", shape=(4, 1, 2))
-    assert found.tables == ()
+    checkpoint_inventory = inventory(tmp_path, "embedding_bags.users.weight", shape=(4, 1, 2))
+    assert checkpoint_inventory.tables == ()
 
 
 def test_tables_of_one_name_are_called_by_their_modules(tmp_path: Path) -> None:
@@ -70,7 +77,7 @@ USERS = "model.ebc.embedding_bags.users.weight"
 
 
 @pytest.mark.parametrize(
-    ("state", "name", "of"),
+    ("state", "name", "owner"),
     [
         (f"optim.state.{USERS}.exp_avg", "exp_avg", USERS),
         (f"optimizer.state.{USERS}.users.momentum1", "users.momentum1", USERS),
@@ -81,26 +88,30 @@ USERS = "model.ebc.embedding_bags.users.weight"
     ],
 )
 def test_state_of_an_optimizer_is_of_the_variable_that_it_repeats(
-    tmp_path: Path, state: str, name: str, of: str
+    tmp_path: Path, state: str, name: str, owner: str
 ) -> None:
-    found = inventory(tmp_path, USERS, state)
-    assert [(slot.name, slot.key, slot.trained_key) for slot in found.slots] == [(name, state, of)]
-    assert [table.key for table in found.tables] == [USERS]
+    checkpoint_inventory = inventory(tmp_path, USERS, state)
+    assert [(slot.name, slot.key, slot.trained_key) for slot in checkpoint_inventory.slots] == [
+        (name, state, owner)
+    ]
+    assert [table.key for table in checkpoint_inventory.tables] == [USERS]
 
 
 def test_state_that_is_called_like_a_table_is_none(tmp_path: Path) -> None:
     state = "optim.state.ebc.embedding_bags.users.weight"
-    found = inventory(tmp_path, USERS, state)
-    assert [table.key for table in found.tables] == [USERS]
-    assert [slot.key for slot in found.slots] == [state]
+    checkpoint_inventory = inventory(tmp_path, USERS, state)
+    assert [table.key for table in checkpoint_inventory.tables] == [USERS]
+    assert [slot.key for slot in checkpoint_inventory.slots] == [state]
 
 
 def test_quantized_table_is_named_as_such_and_its_scales_are_no_tables(tmp_path: Path) -> None:
     table = "ebc.embedding_bags.users.weight"
-    found = inventory(tmp_path, table, f"{table}_qscale", f"{table}_qbias", "over.weight")
-    assert found.tables == ()
-    assert [entry.key for entry in found.candidates] == ["over.weight"]
-    reasons = {rejected.name: rejected.reason for rejected in found.rejected}
+    checkpoint_inventory = inventory(
+        tmp_path, table, f"{table}_qscale", f"{table}_qbias", "over.weight"
+    )
+    assert checkpoint_inventory.tables == ()
+    assert [entry.key for entry in checkpoint_inventory.candidates] == ["over.weight"]
+    reasons = {rejected.name: rejected.reason for rejected in checkpoint_inventory.rejected}
     assert sorted(reasons) == ["users", "users_qbias", "users_qscale"]
     assert reasons["users"].startswith("its rows are quantized (float32, with a scale and a bias")
     assert reasons["users_qscale"] == "it scales 'users'"
