@@ -120,5 +120,6 @@ def _is_finite(data: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
     if exponents is None:
         result: NDArray[np.bool_] = np.isfinite(data.view(NUMPY_DTYPES[dtype]))
         return result
+    # All bits of the exponent are set in NaN and infinities, whatever the sign and the mantissa.
     is_finite: NDArray[np.bool_] = (data.view(np.uint16) & exponents) != exponents
     return is_finite

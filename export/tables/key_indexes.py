@@ -98,6 +98,7 @@ def _write(checkpoint: Checkpoint, table: TableSpec, path: Path, content: int) -
                 )
             read = extend(read, keys)
             index.append(keys.astype(np.int64))
+        # The index is keyed by the content that was read before: the file must still hold it.
         check_unchanged(stamps_of(entry.slices))
         if read != content:
             raise changed(entry.slices[0].file)

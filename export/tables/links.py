@@ -58,6 +58,7 @@ def link_file(source: str, link: Path, remedy: str) -> None:
         )
     link.parent.mkdir(parents=True, exist_ok=True)
     try:
+        # An earlier run may have linked a data file that was replaced since.
         if link.exists() and not link.samefile(source):
             link.unlink()
         if not link.exists():

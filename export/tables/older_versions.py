@@ -78,6 +78,7 @@ def compare_with_newest(plan: ExportPlan, model_directory: Path) -> ExportPlan:
         )
     if older is None:
         return plan
+    # Hard links cannot lead to another file system.
     if older.directory.stat().st_dev != model_directory.stat().st_dev:
         return replace(
             plan,
@@ -116,6 +117,7 @@ def _newest(model_directory: Path) -> OlderVersion | None:
 def _compared(table: TablePlan, older: OlderVersion) -> TablePlan:
     """Returns the plan of a table whose tasks know the segments of the older version."""
     entry = older.tables.get(table.spec.name)
+    # Equal bytes of another width or dtype are other rows.
     if entry is None or (entry.dim, entry.dtype) != (table.spec.dim, table.dtype):
         return table
     rows = _by_rows(entry.segments)

@@ -298,6 +298,7 @@ def plan_tables(
         if entry.array is not None:
             check_whole(spec.name, entry.array)
             if cuts_chunks(spec, entry.array, options):
+                # Tables of a stack share its array, which is decoded once for all of them.
                 if spec.key not in unpacked:
                     unpacked[spec.key] = unpack(entry, len(unpacked), directory, budget_bytes)
                 entry = unpacked[spec.key][0]
@@ -326,6 +327,7 @@ def plan_tables(
             note = f"it is copied, not linked: {hindrance}"
         elif options.dtype is None and tasks[0].converted:
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
+        # The checkpoint's own slices, whose checksums are checked, not those of unpacked files.
         slices = checkpoint.entries[spec.key].slices
         plans.append(
             TablePlan(
@@ -351,6 +353,7 @@ def plan_tables(
 
 
 def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec]:
+    # A name that is given twice is exported once.
     if names is not None:
         return sorted(
             (inventory.table(name) for name in dict.fromkeys(names)), key=lambda table: table.name
@@ -459,6 +462,7 @@ def _tasks(
         # Whole rounds of the lanes: only the last block of the table is cut within one.
         whole_rounds = rows_max - rows_max % spec.layout.lanes
         rows_max = whole_rounds or rows_max
+    # A chunk is decoded as a whole: no two tasks should share one (ADR 38).
     if entry.array is not None:
         rows_max = whole_chunks(rows_max, entry.array)
     count = ceil_div(spec.rows, rows_max)

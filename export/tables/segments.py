@@ -175,6 +175,7 @@ def sum_rows(task: SumTask) -> Receipt:
     """
     count = max(1, task.block_bytes // task.stored_row_bytes)
     buffer = np.empty((count, task.stored_row_bytes), np.uint8)
+    # Ranges ascend, so that the first and the last bound the slices that are opened.
     first = task.ranges[0][0]
     end = task.ranges[-1][1]
     with SliceRows(task.slices, task.columns, task.itemsize, first, end - first) as stored:
@@ -216,6 +217,7 @@ def read_sources(task: TableTask | SumTask) -> tuple[SourceSum, ...]:
     else:
         ranges = list(lane_ranges(task.layout, task.first_row, task.rows))
         opened = open_rows(task)
+        # Chunks are summed as they are stored, which decodes nothing.
         if isinstance(opened, ArrayRows):
             with opened:
                 return opened.stored_sums(*ranges[0])
@@ -271,6 +273,7 @@ def check_sources(sources: Iterable[Source], receipts: Sequence[Receipt]) -> Non
     for subject, key, slices in sources:
         for part in slices:
             count, crc = read[key, Path(part.file).name, part.offset]
+            # An incomplete sum is that of other bytes, so that it is not compared.
             if count != part.bytes:
                 raise CheckpointError(
                     f"{subject}: {count} of the {part.bytes} bytes from byte {part.offset} on of "

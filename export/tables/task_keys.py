@@ -58,6 +58,7 @@ def is_current(task: TableTask | SumTask, receipt: Receipt) -> bool:
             shared = receipt.segment
         if shared is not None and not is_written(task, shared):
             return False
+    # The key of the task holds these checksums, so that it would be another key otherwise.
     if array is None and all(part.crc32c is not None for part in task.slices):
         return True
     read = sorted(receipt.sources, key=lambda source: (source.file, source.slice_offset))

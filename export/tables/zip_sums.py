@@ -33,6 +33,7 @@ def check_zip_sums(table: str, slices: Sequence[Slice]) -> None:
       CheckpointError: A slice is damaged, or a data file is gone, cut short or cannot be read.
     """
     zipped = [part for part in slices if part.crc32 is not None]
+    # Slices are compared in their order, so that the error names the first damaged one.
     with ThreadPoolExecutor(_READERS, thread_name_prefix="rowcast-sums") as pool:
         for part, crc32 in zip(zipped, pool.map(_crc32, zipped), strict=True):
             if crc32 != part.crc32:
