@@ -83,7 +83,7 @@ def test_plan_tables_of_a_selection_plans_only_these(tmp_path: Path) -> None:
     every = opened(tmp_path, {"a": values(2), "b": values(2), "c": values(2)})
     plan = plan_tables(*every, tmp_path, tables=["c", "a", "c"])
     assert [table.spec.name for table in plan.tables] == ["a", "c"]
-    for wrong in ({"tables": ["d"]}, {"writing": {"d": WriteOptions(3)}}):
+    for wrong in ({"tables": ["d"]}, {"write_options": {"d": WriteOptions(3)}}):
         with pytest.raises(NotConvertible, match="no table 'd'"):
             plan_tables(*every, tmp_path, **wrong)
 
