@@ -446,13 +446,13 @@ def test_plan_tables_reads_the_rows_of_a_variable_that_no_table_takes(tmp_path: 
     assert rest.ranges == ((15, 16), (31, 32), (46, 48), (62, 64))
     assert (rest.step, rest.key, rest.columns, rest.itemsize) == ("rest of t 00000", "t", 4, 4)
     assert (rest.bytes, plan.read_bytes, plan.moved_bytes) == (6 * 16, 64 * 16, 64 * 16)
-    assert on_cores(tmp_path, 64).rest == ()
+    assert on_cores(tmp_path, 64).sum_tasks == ()
 
 
 def test_sum_tasks_are_cut_into_batches_and_know_the_slices_that_they_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "REST_BYTES", 5 * 16)
+    monkeypatch.setattr(planning, "SUM_TASK_BYTES", 5 * 16)
     parts = [[(0, 12), (0, -1)], [(12, 5), (0, -1)], [(17, 5), (0, -1)]]
     checkpoint, _ = opened(tmp_path, {"a": values(22)}, boxes={"a": parts})
     tasks = plan_sums(checkpoint.entries["a"], [(0, 3), (10, 22)], 64)
@@ -461,5 +461,5 @@ def test_sum_tasks_are_cut_into_batches_and_know_the_slices_that_they_read(
     assert [task.step for task in tasks] == [f"rest of a {number:05d}" for number in range(3)]
     assert {task.block_bytes for task in tasks} == {32}
 
-    monkeypatch.setattr(planning, "REST_BYTES", 1)
+    monkeypatch.setattr(planning, "SUM_TASK_BYTES", 1)
     assert len(plan_sums(checkpoint.entries["a"], [(0, 3)], 64)) == 3  # a row each
