@@ -67,6 +67,7 @@ class Findings:
     def add_tables(self, named_tables: Iterable[NamedTable]) -> None:
         """Adds the tables that one rule found. Tables with the same name get their longer names."""
         named_tables = list(named_tables)
+        # Names from earlier rules count, too, as they make a short name ambiguous.
         counts = Counter(table.name for table, _ in named_tables) + Counter(list(self.tables))
         for table, longer_name in named_tables:
             name = table.name
@@ -92,6 +93,7 @@ class Findings:
         """Returns the keys of all variables that a rule has found."""
         keys = {table.key for table in self.tables.values()}
         keys |= {rejected.key for rejected in self.rejected}
+        # The keys of a dumped table belong to it, as its rows do.
         keys |= {table.keys.key for table in self.checkpoint.storage.dumped.values()}
         keys |= {duplicate.key for duplicate in self.duplicates}
         return keys | set(self.slots)

@@ -51,6 +51,7 @@ def read_layouts(path: Path) -> Mapping[str, StatedTable]:
             return read_embedding_spec(data, text=path.suffix in _TEXT)
         if path.suffix == ".toml":
             return _LayoutFile.model_validate(tomllib.loads(data.decode())).tables
+        # tomllib itself rejects a repeated key, where json keeps the last value.
         if path.suffix == ".json":
             return _LayoutFile.model_validate(
                 json.loads(data, object_pairs_hook=_without_repeats)
@@ -89,6 +90,7 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
     for stack in spec.stacked_table_specs:
         cores = stack.num_sparsecores
         rows = stack.stack_vocab_size
+        # Every core holds the same number of rows of a stack, padding included.
         if not stack.stack_name or cores < 1 or rows < 1 or rows % cores:
             raise Malformed(f"stack {stack.stack_name!r} of {rows} rows on {cores} cores")
         for table in stack.table_specs:

@@ -226,6 +226,7 @@ def find_keras_layers(findings: Findings, graph: ObjectGraph) -> None:
         full_name = _EMBEDDINGS_NAME.match(node.full_name)
         if not (full_name or _EMBEDDINGS_KEY.search(node.key)):
             continue
+        # Several nodes may hold one variable.
         claimed_keys.add(node.key)
         original = first.setdefault(_identity(node.full_name, entry), node.key)
         # Keras 3's model.export saves each variable twice.

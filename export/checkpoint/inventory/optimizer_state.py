@@ -65,6 +65,7 @@ def find_slots(findings: Findings, graph: ObjectGraph) -> None:
                 state = graph.nodes[child]
                 if child == node.children["_iterations"]:
                     continue
+                # Lists of Keras 3 identify variables exactly; names serve where there is no list.
                 name, variable_key = owners.get(child) or _named_owner(
                     findings, state, keys_by_name
                 )
@@ -109,6 +110,7 @@ def _named_owner(
     """Returns the slot and the variable after which tf-keras names a state:
     `[<optimizer>/]<slot>/<name of the variable>`.
     """
+    # Names of variables have slashes, too, so each slash may be where the variable begins.
     remaining_name = state.full_name
     for _ in range(_SCOPES_MAX):
         slot, separator, remaining_name = remaining_name.partition("/")
@@ -174,6 +176,7 @@ def find_named_slots(findings: Findings) -> None:
     """
     unsure_slots: dict[str, list[tuple[str, str, str]]] = {}
     for key, entry in findings.checkpoint.entries.items():
+        # Adam keeps the powers of its betas once, and not for each variable.
         if entry.shape == () and _OPTIMIZER_SCALAR.fullmatch(key):
             findings.add_slot(key.rpartition("/")[2], key, "")
             continue

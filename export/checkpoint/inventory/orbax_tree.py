@@ -59,6 +59,7 @@ def find_in_tree(findings: Findings) -> None:
     for key in states:
         findings.add_slot(*_state(key, weights, flat_weights))
     with_slots: set[str] = set()
+    # Most keys are excluded by a search for a text, which costs less than the expression.
     for key in [key for key in entries if "slot" in key]:
         slot = _STACK_SLOT.fullmatch(key)
         if slot is None:

@@ -77,6 +77,7 @@ def compare_tables(
     by_key: dict[str, list[TableSpec]] = {}
     for table in inventory.tables:
         # Rows of a dump are found by their keys, so they have no layout.
+        # Derived layouts have already been proved by the same ids.
         if not table.derived and not table.keys:
             by_key.setdefault(table.key, []).append(table)
     # Tables of one variable are compared together: each rules out rows of the others.
@@ -139,6 +140,7 @@ def slot_reader(
         has_rows = 1 <= len(entry.shape) <= 2 and entry.shape[0] == rows and entry.itemsize > 0
         if has_rows and entry.bytes and not AVERAGES.search(slot.name):
             row_slots.append((slot.name, slot.key))
+    # Columns beyond the narrowest table are padding in the rows of that table.
     return SlotReader(checkpoint, row_slots, rows, min(table.dim for table in tables))
 
 
@@ -148,6 +150,7 @@ def _with_note(table: TableSpec) -> TableSpec:
     assert proof is not None  # noqa: S101 - it was compared
     if table.stated and not proof.decisive:
         return replace(table, note=f"{table.note}; {trained_ids_text(proof)}")
+    # The proof replaces the note that the statement may be wrong.
     if table.stated:
         return replace(table, note=f"its layout is stated, and proved: {trained_ids_text(proof)}")
     agreement = f"its layout was compared with trained ids: {trained_ids_text(proof)}"

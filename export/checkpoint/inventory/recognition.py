@@ -55,6 +55,7 @@ def recognise(
     if graph is not None:
         find_slots(findings, graph)
         find_embedding_objects(findings, graph)
+        # These tables are Keras layers, too, but have the names of their features.
         find_partial_layers(findings, graph)
         find_keras_layers(findings, graph)
     elif checkpoint.storage.kind == "Orbax":
@@ -68,6 +69,7 @@ def recognise(
         find_named_slots(findings)
         find_named_tables(findings)
     find_dumped(findings)
+    # In this order: a name may refer to a table of the layout file, and `mod` to a name.
     state_layouts(findings, statements.layouts, trained)
     name_tables(findings, statements.named)
     for name in statements.mod:

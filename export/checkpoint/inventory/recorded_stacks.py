@@ -32,6 +32,7 @@ def find_recorded_stacks(findings: Findings) -> None:
       CheckpointError: A layout in the checkpoint is damaged, or contradicts a stack.
     """
     directory = findings.checkpoint.prefix
+    # A stack is rejected until its layout is found. Items are only read from local disks.
     if not findings.rejected or not isinstance(directory, Path):
         return
     recorded: dict[str, StatedTable] = {}

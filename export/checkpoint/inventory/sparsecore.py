@@ -60,6 +60,7 @@ def check_stack(tables: Iterable[TableSpec]) -> None:
         table, the value and what was expected.
     """
     stacked = [(table, table.layout) for table in tables if isinstance(table.layout, SparseCore)]
+    # Each table is checked alone first: below, its rows are divided by its cores, which may be 0.
     for table, layout in stacked:
         _check_fits(table, layout)
     # Each core has the same rows of every table, so that neighbors by offset are compared.
@@ -90,6 +91,7 @@ def _check_fits(table: TableSpec, layout: SparseCore) -> None:
             f"table {name!r} lies on {layout.cores} cores of {layout.core_rows} rows each, which "
             f"makes {layout.cores * layout.core_rows} rows; its variable has {stored[0]}"
         )
+    # The columns of a stack may be padded: a table can be narrower, but not wider.
     if table.rows < 1 or not 1 <= table.dim <= stored[1]:
         raise LayoutContradiction(
             f"table {name!r} has the shape [{table.rows}, {table.dim}]; expected were 1 row or "

@@ -82,8 +82,10 @@ class StatedTable(BaseModel):
             "derive": (),
         }
         allowed = {"key", "kind", "rows", "dim", *kind_fields[self.kind]}
+        # Fields have defaults: only those that the file itself sets can belong to another kind.
         for name in sorted(self.model_fields_set - allowed):
             raise ValueError(f"{name!r} is no key of a table of kind {self.kind!r}")
+        # The variable of a stack shows neither the shapes of its tables nor the number of cores.
         if self.kind == "sparse_core" and None in (self.rows, self.dim, self.cores):
             raise ValueError("a table of kind 'sparse_core' needs 'rows', 'dim' and 'cores'")
         return self

@@ -79,6 +79,7 @@ def state_layouts(
         for name, stated_table in tables.items():
             spec = _stated_spec(findings, name, key, stated_table)
             is_recorded = isinstance(stated_table, RecordedTable)
+            # For a stack, or if another layout is recorded, a plain layout changes the order, too.
             changes_order = not isinstance(spec.layout, Plain) or key in in_another_order
             if changes_order and not is_recorded:
                 spec = replace(spec, stated=True, note=STATED_NOTE)
@@ -284,6 +285,7 @@ def _stated_layout(findings: Findings, name: str, stated: StatedTable, entry: En
             f"layout file: table {name!r} is stated to have {stated.partitions} partitions, and "
             f"TF1 saved {entry.key!r} in {saved}; leave `partitions` out"
         )
+    # Partitions beyond the number of rows are empty.
     sizes = _mod_sizes(entry.shape[0], min(stated.partitions, entry.shape[0]))
     return Mod((0, *accumulate(sizes[:-1])))
 

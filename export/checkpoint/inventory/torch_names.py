@@ -63,6 +63,7 @@ def find_in_modules(findings: Findings) -> None:
     for key, entry in entries.items():
         if key in states or key in rejected or not may_be_table(entry):
             continue
+        # Only TorchRec on TPU, which records a sharding, names slot variables so.
         if sharding is not None and _is_slot(findings, key):
             continue
         pattern = _TABLE if sharding is None else _SHARDED_TABLE
@@ -89,6 +90,7 @@ def _reject_quantized(findings: Findings) -> None:
         match = _TABLE.fullmatch(key)
         scales = [f"{key}{suffix}" for suffix in _SCALES if f"{key}{suffix}" in entries]
         integers = entry.dtype in ("uint8", "int8", "int32", "quint8", "quint4x2")
+        # Integers alone prove nothing: they need the name of a table, or scales beside them.
         if not scales and not (match is not None and integers):
             continue
         name = key.removesuffix(".weight")
@@ -162,6 +164,7 @@ def _by_path(keys: Iterable[str]) -> dict[str, str]:
     by_path: dict[str, str] = {}
     for key in keys:
         by_path.setdefault(key.partition(".")[2], key)
+    # A whole name takes precedence over another one without its first part.
     return by_path | {key: key for key in keys}
 
 
@@ -170,6 +173,7 @@ def _owner(path: str, variables: dict[str, str]) -> tuple[str, str]:
     known.
     """
     variable = path
+    # Slots and variables may both have dots in their names: the longest variable is right.
     while variable:
         variable, _, _ = variable.rpartition(".")
         if variable in variables:
