@@ -81,6 +81,7 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
     begun = 0
     for low, high in pairwise(sorted(cuts)):
         active = [(column, number, part) for column, number, part in active if _end(part) > low]
+        # The slices are sorted: each begins once, however many bands there are.
         while begun < len(overlapping) and overlapping[begun].starts[0] <= low:
             insort(active, (overlapping[begun].starts[1], begun, overlapping[begun]))
             begun += 1

@@ -67,6 +67,7 @@ class DataFiles:
             os.close(self._open.popitem()[1])
         self._fetched.clear()
         if self._pool is not None:
+            # Nobody reads what requests that have not begun would return.
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 

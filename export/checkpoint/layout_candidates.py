@@ -194,6 +194,7 @@ def _partitions(
     """Yields the layouts of `mod`. Partitions of equal size are as many cores, so that they are
     left out unless the variable is saved in such slices.
     """
+    # A single partition has the rows in order, as `plain` does.
     counts = {len(slices), *range(2, min(rows, PARTITIONS_MAX) + 1)} - {0, 1}
     for partitions in sorted(counts):
         if partitions in numbers_of_cores and partitions != len(slices):

@@ -251,6 +251,7 @@ class _Ranking:
         correlation = np.concatenate([family_correlation for _, family_correlation in scores])
         weight = weight_of_id(0, len(ids.rows), self._marks.touched_share)
         likelihood = likelihoods(agree, correlation, ids, weight)
+        # Stable: which of equally likely layouts survive does not depend on the machine.
         order = np.argsort(-likelihood, kind="stable")
         as_good = int((likelihood > likelihood[order[0]] - DECISIVE).sum())
         survivors_max = min(max(as_good, survivors.best), survivors.most)

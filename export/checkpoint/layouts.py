@@ -111,6 +111,7 @@ def lane_ranges(layout: Layout, first: int, rows: int) -> Iterator[tuple[int, in
     """
     lanes = layout.lanes
     bases = layout.bases().tolist()
+    # Where there are fewer rows than lanes, the other lanes hold none of them.
     for turn in range(min(lanes, rows)):
         row = first + turn
         start = bases[row % lanes] + row // lanes
@@ -179,6 +180,7 @@ class StoredOrder:
         # ceil((rows - lane) / lanes): the first lanes have one row more.
         lane_rows = (rows - self._lane_at + self._lanes - 1) // self._lanes
         self._starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lane_rows)])
+        # The argsort of a permutation is its inverse.
         self._number_of_lane = np.argsort(self._lane_at)
 
     def rows_at(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -172,6 +172,7 @@ class SlotReader:
         ranges = list(_ranges(rows, step))
         values_of = self.checkpoint.read_each(key, ranges)
         for (first, count), values in zip(ranges, values_of, strict=True):
+            # A range also holds rows between the requested ones, which are left out.
             low = np.searchsorted(rows, first)
             high = np.searchsorted(rows, first + count)
             yield values[rows[low:high] - first]
@@ -209,6 +210,7 @@ class _SlotState:
     @property
     def accumulates(self) -> bool:
         """Whether the slot variable may hold sums of squares: no value is negative."""
+        # Equal sums would rank no row above another.
         return self.lowest >= 0 and bool(np.ptp(self.sums) > 0)
 
 
@@ -233,6 +235,7 @@ def scores_of_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     Source: I. R. Savage, Contributions to the theory of rank order statistics, 1956.
     """
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # The middle rank of equal values is less than the number of values: no logarithm is infinite.
     middles = np.cumsum(counts) - counts / 2
     scores: NDArray[np.float64] = -np.log1p(-middles / len(values))[inverse]
     return scores

@@ -128,6 +128,7 @@ class Entry(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether the variable lies in one piece."""
+        # A single slice may cover only a part of the variable.
         return len(self.slices) == 1 and self.slices[0].shape == self.shape
 
     @property

@@ -202,6 +202,7 @@ def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterato
 
     opened.visititems(visit)
     for dataset in datasets:
+        # h5py states no shape for a null dataspace, which has no values.
         if dataset.shape is None:
             continue
         problem = _problem(dataset)

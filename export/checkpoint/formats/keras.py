@@ -129,6 +129,7 @@ def list_keras(path: Path) -> Listing:
             listing = list_hdf5(str(file), WEIGHTS)
         else:
             status = file.stat()
+            # HDF5 has no checksum: size and time distinguish one save from another.
             stamp = f"{status.st_size} {status.st_mtime_ns}"
             described = describe_directory(file)
             listing = list_hdf5(str(file), None)

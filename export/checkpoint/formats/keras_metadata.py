@@ -48,6 +48,7 @@ def read_saved_layers(prefix: Location) -> dict[str, dict[str, Any]]:
     try:
         layers = {}
         for node in decode("SavedMetadata", read_range(file, 0, size)).nodes:
+            # The nodes of metrics describe no layers.
             if node.identifier not in _LAYERS:
                 continue
             metadata = json.loads(node.metadata)

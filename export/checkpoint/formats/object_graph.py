@@ -91,6 +91,7 @@ class ObjectGraph:
         """The path of each variable by its key in the checkpoint; the first path if several nodes
         hold the variable.
         """
+        # Reversed, so that the first path of a key replaces the later ones.
         return {self.nodes[node].key: path for node, path in reversed(list(self.paths.items()))}
 
     def _walk(self, queue: list[int], paths: dict[int, str], optimizers: list[int]) -> None:
@@ -137,6 +138,7 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
         numbers = list(node.children.values())
         for slot in node.slots:
             numbers += [slot.trained_node, slot.node]
+        # Later look-ups rely on this check: a negative number would count nodes from the end.
         if not 0 <= min(numbers) <= max(numbers) < len(nodes):
             raise Malformed(f"an object graph of {len(nodes)} nodes that names a node outside it")
     return graph

@@ -373,6 +373,7 @@ def _children(directory: Location) -> list[Location]:
 def _steps(root: Location) -> Iterator[OrbaxCheckpoint]:
     """Yields the checkpoints in the step directories of a root, the newest first."""
     steps = [(step, child) for child in _children(root) if (step := _step(child)) is not None]
+    # Sorted by numbers: as texts, 999 would come after 1000.
     for _, child in sorted(steps, key=lambda numbered: numbered[0], reverse=True):
         if not child.is_dir():
             continue
@@ -497,6 +498,7 @@ def _list_item(
             entry = _entry(prefix + path, metadata, spec, description_file)
 
             absent = _absent_chunks(entry, metadata, keys, path)
+            # Arrays of zarr 2 have no fill value: their chunks of zeros are stored, too (ADR 38).
             if absent and (complete or metadata.get("fill_value") is None):
                 problems.append(
                     f"array {entry.key!r}: {absent} of {_chunk_count(entry, metadata)} chunks are "

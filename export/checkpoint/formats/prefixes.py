@@ -95,6 +95,7 @@ def find_prefix(path: Location) -> Location:
             return _in_directory(path)
         if path.suffix == ".index" and path.is_file():
             return path.with_name(path.stem)
+        # A prefix is the beginning of the names of several files, and no file itself.
         if _beside(path, ".index").is_file():
             return path
         if path.is_file():
@@ -129,6 +130,7 @@ def _in_directory(directory: Location) -> Location:
         return _from_state(state)
     indexes = [(_modified(file), file.name, file) for file in _indexes(directory)]
     if indexes:
+        # Among equal times, the name decides. Names differ, so that no two files are compared.
         newest = max(indexes)[2]
         return newest.with_name(newest.stem)
 
@@ -221,6 +223,7 @@ def _missing(path: Location) -> str:
     if _beside(path, "_temp").is_dir():
         return _unfinished(str(path))
     if path.parent.is_dir():
+        # TensorFlow writes the index last.
         if any(file.name.startswith(f"{path.name}.data-") for file in _within(path.parent)):
             return (
                 f"checkpoint {path} has data files but no {path.name}.index: the save or the "

@@ -32,6 +32,7 @@ _MESSAGES = {
     "TensorShapeProto": "repeated Dim dim = 2; bool unknown_rank = 3",
     "Dim": "int64 size = 1; string name = 2",
     "TensorSliceProto": "repeated Extent extent = 1",
+    # `length` is optional because an extent without one spans its whole axis.
     "Extent": "int64 start = 1; optional int64 length = 2",
     "TrackableObjectGraph": "repeated TrackableObject nodes = 1",
     "TrackableObject": "repeated ObjectReference children = 1; repeated SerializedTensor "

@@ -72,6 +72,7 @@ def load_restricted(
     """
     reader = _Unpickler(io.BytesIO(data), substitute, persistent)
     try:
+        # Before loading, which would already hash each part of a tuple that is a key.
         _check_tuples(data)
         return reader.load()
     except Malformed:

@@ -139,6 +139,7 @@ def _files_of(index: Location) -> list[Location]:
     try:
         content = orjson.loads(read_range(index, 0, _INDEX_BYTES_MAX))
         weight_map = content["weight_map"]
+        # Sorted, as the fingerprint depends on the order of the files.
         names = sorted({str(name) for name in weight_map.values()})
     except (ValueError, KeyError, AttributeError, TypeError) as problem:
         raise CheckpointError(f"{index} is no index of safetensors: {problem}") from problem
@@ -216,6 +217,7 @@ def _entry(file: Location, stamp: Stamp, name: str, tensor: Any, data_start: int
         ) from problem
     if data_start + end > stamp.bytes:
         raise CheckpointError(f"{file} is cut short: {name!r} lies behind its end; copy it anew")
+    # Values of other dtypes, such as 8-bit floats, are listed and never read.
     if dtype not in NUMPY_DTYPES:
         return Entry(name, dtype, shape, ())
     if end - begin != math.prod(shape) * NUMPY_DTYPES[dtype].itemsize:

@@ -117,6 +117,7 @@ def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> 
             )
             table[slice_key(key, extents)] = _stored(entry.dtype, part, numbers)
         table[key.encode()] = proto.SerializeToString()
+    # A sorted string table needs rising keys. The empty key of the header comes first.
     Path(f"{prefix}.index").write_bytes(write_table(sorted(table.items())))
 
 

@@ -183,6 +183,7 @@ def list_torch_distributed(directory: Location) -> Listing:
         name: Entry(name, dtype, shape, tuple(slices[name]))
         for name, (dtype, shape) in tensors.items()
     }
+    # The metadata describe no values: two checkpoints of a model may differ in these sums alone.
     sums = [piece.crc32 for pieces in slices.values() for piece in pieces]
     digest = google_crc32c.extend(google_crc32c.value(data), str(sums).encode())
     return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch", sharding=sharding))
@@ -255,9 +256,11 @@ def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) ->
                 f"{name!r} was saved with transforms ({info.transform_descriptors}), such as "
                 "compression; save it without _extensions"
             )
+        # A path could lead out of the directory.
         if "/" in info.relative_path:
             raise ValueError(f"{info.relative_path!r} is no name of a file")
         starts = _sizes(index.offset)
+        # Removed, so that a part that is listed twice is an error.
         shape = shapes.pop((name, starts))
         if math.prod(shape):
             parts.append(

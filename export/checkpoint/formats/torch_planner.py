@@ -73,6 +73,7 @@ def read_planner_data(planner_data: Any, tensors: Collection[str]) -> ModShardin
         )
         if name == _SPARSECORE and isinstance(recorded, dict):
             sharding = _sharding(recorded)
+        # The default planner records the path of each tensor, which moves no rows.
         elif not (is_path and name in tensors):
             shown_name = str(name)[:_SHOWN_MAX]
             raise NotUnderstood(f"planner_data[{shown_name!r}] ({_summary(recorded)})")
@@ -115,6 +116,7 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[ShardedTable]:
             key: _of_table(config, key, name, path)
             for key in ("padded_vocab_sizes", "row_offsets_in_shard", "shard_rotations")
         }
+        # Tables may repeat these numbers of their stack: nothing shows which of two is right.
         _check_same(table, "padded_vocab_size", position["padded_vocab_sizes"], path)
         _check_same(table, "row_offset_in_shard", position["row_offsets_in_shard"], path)
         _check_same(table, "shard_rotation", position["shard_rotations"], path)
@@ -173,6 +175,7 @@ def _check_distinct(names: list[str], path: str) -> None:
 
 def _count(recorded: Mapping[str, Any], key: str, path: str, minimum: int = 1) -> int:
     value = recorded[key]
+    # `True` is an instance of int, too.
     if type(value) is not int or value < minimum:
         description = value if isinstance(value, int | float) else type(value).__name__
         raise NotUnderstood(
