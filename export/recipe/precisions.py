@@ -52,6 +52,7 @@ def _check_labels(job: ExportJob) -> None:
 
     # A label is the truth about an output whatever the tower, so it needs no tower's name.
     _check_outputs(job, "labels", job.verify.labels, towers_by_output, ())
+    # A recorded value is that of one tower, which a shared name of an output does not identify.
     for output in job.verify.expected:
         towers = towers_by_output.get(output, [])
         if len(towers) > 1:

@@ -36,6 +36,7 @@ def check_references(job: ExportJob) -> None:
                 f"towers.{name}.result is {tower.result!r}{_suggestion(tower.result, outputs)}; it "
                 f"must be one of its outputs: {', '.join(outputs)}"
             )
+        # Called for its errors: the names are read again when the outputs are known.
         formula_names(name, tower, outputs)
     _check_stages(job)
 
@@ -49,6 +50,7 @@ def _check_stages(job: ExportJob) -> None:
     """
     ranking = [name for name, tower in job.towers.items() if tower.role == "ranking"]
     for name, stage in job.stages.items():
+        # A stage and the tower after it score the same candidates, so both must rank.
         for key, tower in ((f"stages.{name}", name), (f"stages.{name}.tower", stage.tower)):
             if tower not in ranking:
                 raise UsageError(

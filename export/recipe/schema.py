@@ -209,6 +209,7 @@ class VocabularyRule(Section):
 
     @model_validator(mode="after")
     def _placed(self) -> VocabularyRule:
+        # No default fits all: TensorFlow has these rows behind the keys, Keras before them.
         if self.oov_buckets and self.oov_first_row is None:
             raise ValueError("'oov_buckets' requires 'oov_first_row'")
         return self
@@ -286,6 +287,7 @@ class TowerSection(Section):
     the name of an input. Lists and tables inside are lists and dicts that the call takes; booleans
     and numbers are passed as they are.
     """
+    # Strict: pydantic would otherwise take `true` and 1.0 for the integer 1.
     outputs: dict[Name, str | Annotated[int, Field(ge=0, strict=True)]] = {}
     """Name of each output, and where it is in what the call returns: its key in a dict, its
     position in a list or tuple, from 0, or its name among the `output_names` of a functional model
@@ -406,6 +408,7 @@ class CorpusSection(Section):
     def stored(self) -> CorpusSection:
         """The section as its store depends on it: columns of filters are among the attributes."""
         attributes = tuple(dict.fromkeys((*self.attributes, *self.filters)))
+        # Which columns are filters changes no file of the store: it need not be written anew.
         return self.model_copy(update={"attributes": attributes, "filters": ()})
 
 
@@ -433,6 +436,7 @@ class ListSection(Section):
 
     @model_validator(mode="after")
     def _segments(self) -> ListSection:
+        # A context finds its rows only if both have a segment.
         if (self.segment is None) != (self.by is None):
             raise ValueError("'segment' and 'by' belong together; set both or neither")
         return self
@@ -535,6 +539,7 @@ class StageSection(Section):
                 f"'recall.k' is {self.recall.k}, more than 'keep', which is {self.keep}; the stage "
                 "cannot keep that many"
             )
+        # The recall would always be 1, so that its limit would verify nothing.
         if self.recall.pool_size is not None and self.recall.pool_size <= self.keep:
             raise ValueError(
                 f"'recall.pool_size' is {self.recall.pool_size}, at most 'keep', which is "
@@ -660,6 +665,7 @@ class WarmUpSection(Section):
             raise ValueError(
                 "'signature' belongs to format 'elwc'; a PredictionLog names its signature itself"
             )
+        # The requests of a SavedModel, which are the default, are PredictionLog records.
         if self.requests is None and self.format != "prediction-log":
             raise ValueError("'format' belongs to 'requests', which is missing")
         return self
@@ -751,6 +757,7 @@ def _suggestion(wrong: str, field_names: list[str]) -> str:
 
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
     """Returns the field names that a model allows beside the last part of `location`."""
+    # The last part is the unknown key itself.
     for part in location[:-1]:
         model = _type_of_part(model, part)
         if model is None:
@@ -765,6 +772,7 @@ def _type_of_part(model: Any, part: int | str) -> Any:
         return fields[part].annotation if part in fields else None
     # The arguments of dict[Name, Section].
     arguments: tuple[Any, ...] = getattr(model, "__args__", ())
+    # Other types, such as the union of id rules, have no single set of fields.
     return arguments[1] if len(arguments) == 2 else None
 
 
@@ -796,6 +804,7 @@ def read_recipe(path: Path) -> ExportJob:
     """
     try:
         parsed = tomllib.loads(path.read_text())
+    # Before OSError, of which it is a subclass: its usual cause is a wrong path.
     except FileNotFoundError as problem:
         raise UsageError(f"recipe {path} does not exist") from problem
     except OSError as problem:
