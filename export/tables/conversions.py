@@ -175,15 +175,18 @@ class Conversion:
         wide = values.dtype == np.float64 or values.dtype.kind == "i"
         # float64 holds the wide values exactly, and float32 the others.
         values = values.astype(np.float64 if wide else np.float32, copy=False)
+        # Values that overflow raise no warning: they are found below, with their rows.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             stored, scales = narrowed(values, self._target)
             read = widened(stored, self._target, scales)
             squares = np.einsum("ij,ij->i", values, values)
             odd = (squares < _SQUARES_LOW) | (squares > _SQUARES_HIGH)
+            # Rows of zeros are below the limit, too, but float32 holds their sums exactly.
             if wide or values[odd].any():
                 values = values.astype(np.float64)
                 read = read.astype(np.float64)
             error = _error(values, read)
+        # A lost float makes the sum infinite or NaN. An integer may lose digits without that.
         if not math.isfinite(error.squares) or self._source.kind == "i":
             self._reject_lost(values.astype(np.float64), read, first_row)
         self._errors.append(error)
@@ -204,6 +207,7 @@ class Conversion:
         ):
             if lost.any():
                 row = int(np.argmax(lost.any(axis=1)))
+                # argmax takes NaN for the largest value, so that it finds any kind of lost value.
                 column = int(np.argmax(np.abs(values[row])))
                 value = values[row, column]
                 raise NotConvertible(
@@ -231,6 +235,7 @@ def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
 
 
 def _joined(sums: Sequence[ErrorSums]) -> ErrorSums:
+    # fsum rounds only its result, so that the order of the parts changes no digit.
     return ErrorSums(
         rows=sum(error.rows for error in sums),
         max_abs=max(error.max_abs for error in sums),
@@ -285,6 +290,7 @@ def _error(values: Values, read: Values) -> ErrorSums:
     apart = _row_products(difference, difference)
     cosines = np.where(squares == 0, 1.0, 0.0)
     np.divide(products, np.sqrt(squares * lengths), out=cosines, where=squares * lengths > 0)
+    # The cosine of rows that are nearly equal may be rounded to more than 1.
     np.minimum(cosines, 1, out=cosines)
     return ErrorSums(
         rows=len(values),

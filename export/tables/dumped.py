@@ -98,6 +98,8 @@ def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Chec
         return checkpoint
     prefixed = {name: _prefixed(name, dumped) for name, dumped in dumps.items()}
     entries = {entry.key: entry for dumped in prefixed.values() for entry in dumped.entries}
+    # The fingerprint of the checkpoint covers its own files alone, and another dump beside it is
+    # another source.
     stamps = "".join(f"{entry.key} {entry.slices[0].stamp}\n" for entry in entries.values())
     dumped_by_key = {dumped.vectors.key: dumped for dumped in prefixed.values()}
     listing = Listing(
@@ -177,6 +179,7 @@ class KeyFile:
         """
         count = min(SAMPLED_KEYS, self.size)
         firsts = np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)
+        # In a short file, several blocks begin at the same row.
         for first in np.unique(firsts).tolist():
             yield first, self.read(first, count)
 
@@ -196,8 +199,10 @@ class KeyFile:
         distinct_keys = np.unique(keys)
         new = distinct_keys[~np.isin(distinct_keys, self._known_keys)]
         if new.size:
+            # Keys without a row are kept, too, so that the file is not searched for them again.
             rows = np.full(new.size, -1, np.int64)
             for first, block in self.blocks():
+                # A key above all requested ones has the position past their end.
                 positions = np.minimum(np.searchsorted(new, block), new.size - 1)
                 matches = np.flatnonzero(new[positions] == block)
                 rows[positions[matches]] = first + matches

@@ -60,6 +60,7 @@ def stripes_of(stored: StoredRows, task: TableTask) -> Iterator[tuple[int, Bytes
                 (lane_count, rounds), row_value, block, strides=(rounds * width, width)
             )
             stripes.view(row_value)[..., 0] = read_rows.T
+        # With all lanes side by side, one round follows the other in the table without a gap.
         if lane_count == lanes:
             yield first, stripes.reshape(-1, exact)
         else:

@@ -48,6 +48,7 @@ def write_key_indexes(
         if not table.keys:
             continue
         file = paths.key_index(table.name)
+        # The storage keeps no checksum of the keys, so that a first pass computes one.
         content = _content(checkpoint, table)
         inputs = {"rows": table.rows, "dtype": checkpoint.entries[table.keys].dtype}
         key = StepKey(file, inputs, content=[content])

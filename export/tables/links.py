@@ -73,6 +73,7 @@ def link_file(source: str, link: Path, remedy: str) -> None:
         raise DestinationError(
             f"data file {source} cannot be linked as {link}: {reason}; {remedy}"
         ) from problem
+    # Otherwise, a loss of power could undo the link.
     files.sync(link.parent)
 
 

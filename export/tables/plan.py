@@ -164,6 +164,7 @@ class ExportPlan:
     @property
     def links(self) -> dict[str, str]:
         """Data file of the checkpoint -> bundle path of the hard link into it."""
+        # A data file that holds rows of several tables is linked once.
         files = dict.fromkeys(part.file for table in self.tables for part in table.linked)
         return {file: paths.linked_file(number) for number, file in enumerate(files)}
 
@@ -287,6 +288,7 @@ def plan_tables(
       CheckpointError: The slices of a table overlap or leave a gap.
     """
     options_by_table = dict(write_options or {})
+    # A name that the checkpoint lacks raises an error: its options would be ignored otherwise.
     for name in options_by_table:
         inventory.table(name)
     plans = []
@@ -307,6 +309,7 @@ def plan_tables(
         if options.link:
             hindrance = _hindrance(spec, entry, bands, options)
         if options.link and not hindrance:
+            # Each band is one slice: `_hindrance` excludes variables that are cut by columns.
             linked = tuple(band.slices[0] for band in bands)
             plans.append(
                 TablePlan(
@@ -340,7 +343,9 @@ def plan_tables(
                 allow_non_finite=options.allow_non_finite,
             )
         )
+    # The plan decides the number of checksums, so it is checked before anything is copied.
     _check_manifest(plans)
+    # The slices of a linked table are not read, so that no sum of them has to be completed.
     sum_tasks = _sum_tasks(checkpoint, [plan.spec for plan in plans if plan.tasks], budget_bytes)
     return ExportPlan(
         inventory.checkpoint,
@@ -424,6 +429,7 @@ def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], options: Wr
             any(len(band.slices) > 1 for band in bands),
             "its rows are cut by columns in the checkpoint",
         ),
+        # Nothing is read of a linked table: the checksums of its segments are those of the slices.
         (any(part.crc32c is None for part in entry.slices), "its storage keeps no checksums"),
         (
             any("://" in part.file for part in entry.slices),
@@ -434,6 +440,7 @@ def _hindrance(spec: TableSpec, entry: Entry, bands: Sequence[Band], options: Wr
 
 
 def _bands(spec: TableSpec, entry: Entry, checkpoint: str) -> list[Band]:
+    # An array has no slices: `ArrayRows` finds its chunks itself.
     if entry.array is not None:
         return []
     first, end = stored_range(spec.layout, 0, spec.rows)
@@ -474,6 +481,7 @@ def _tasks(
     tasks = []
     for number, part in enumerate(segments.cut(spec.rows, rows_max)):
         first, end = stored_range(spec.layout, part.first, part.rows)
+        # A slice of a grid lies in several bands, and the task opens it once.
         pieces: list[Slice] = []
         for band in stored.within(bands, first, end - first):
             pieces += band.slices
@@ -517,6 +525,7 @@ def _sum_tasks(
         occupied_ranges: list[tuple[int, int]] = []
         for spec in tables:
             occupied_ranges += occupied(spec.layout, spec.rows)
+        # Gaps lie between neighbors, and the tables of a stack come in the order of their names.
         occupied_ranges.sort()
         tasks += plan_sums(entry, _gaps(occupied_ranges, entry.shape[0]), budget_bytes)
     return tuple(tasks)
@@ -572,6 +581,7 @@ def _batches(ranges: Sequence[tuple[int, int]], rows_max: int) -> list[list[tupl
             if room == 0:
                 batches.append([])
                 room = rows_max
+            # A range may exceed the rest of a batch: then it goes on in the next one.
             high = min(end, low + room)
             batches[-1].append((low, high))
             room -= high - low

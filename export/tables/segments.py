@@ -272,6 +272,7 @@ def check_sources(sources: Iterable[Source], receipts: Sequence[Receipt]) -> Non
             read[slice_name] = count + source.bytes, crc ^ source.crc32c
     for subject, key, slices in sources:
         for part in slices:
+            # Receipts have names of files without directories: the checkpoint may have moved since.
             count, crc = read[key, Path(part.file).name, part.offset]
             # An incomplete sum is that of other bytes, so that it is not compared.
             if count != part.bytes:
@@ -279,6 +280,7 @@ def check_sources(sources: Iterable[Source], receipts: Sequence[Receipt]) -> Non
                     f"{subject}: {count} of the {part.bytes} bytes from byte {part.offset} on of "
                     f"{part.file} were read; run the export again"
                 )
+            # Some storages, such as HDF5, keep no crc32c with which the sum could be compared.
             if part.bytes and part.crc32c not in (None, crc):
                 raise CheckpointError(_damaged(subject, part))
 
@@ -301,6 +303,7 @@ def manifest_table(
         for receipt in receipts
         if receipt.table == spec.name and receipt.segment is not None
     ]
+    # Workers finish in any order, and a manifest lists segments in the order of their rows.
     written.sort(key=lambda pair: pair[0].first_row)
     errors = [receipt.error for _, receipt in written if receipt.error is not None]
     error = None
@@ -361,6 +364,7 @@ def _reuse_of(writer: SegmentWriter, scales: SegmentWriter | None) -> dict[str, 
     problems = [closed.link_problem for closed in writers if closed.link_problem]
     return {
         "reused_segments": len(reused),
+        # A writer that is closed already returns its digest once more.
         "reused_bytes": sum(closed.close().bytes for closed in reused),
         "link_problem": next(iter(problems), ""),
     }

@@ -81,6 +81,7 @@ def unpack(
         file = f"unpacked/{number:05d}/rows-{segment_number:05d}.bin"
         shape = (part.rows, entry.shape[1])
         path = str(directory / file)
+        # The crc32c is known only once the file is written: `with_sums` adds it then.
         slices.append(Slice(path, 0, part.rows * row_bytes, None, (part.first, 0), shape))
         tasks.append(
             TableTask(

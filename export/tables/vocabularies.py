@@ -30,6 +30,7 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
         raise UsageError(f"vocabulary file {path} cannot be read: {problem}") from problem
     if lines == [""]:
         raise UsageError(f"vocabulary file {path} is empty; one key per line was expected")
+    # int() ignores a carriage return at the end of a line, but a text would contain it.
     if dtype == "string":
         return np.array([line.removesuffix("\r") for line in lines], object)
     keys = np.empty(len(lines), np.int64)
