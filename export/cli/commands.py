@@ -149,6 +149,7 @@ def plan(
         full=full,
     )
     job = options.read_job(recipe, checkpoint, root, table_mode)
+    # Rejected before the model is built, which may take minutes.
     if shards and job.output.tables in options.INLINE:
         raise UsageError(
             f"--shards was given, and tables are written {job.output.tables}; shards serve bundles"
@@ -156,6 +157,7 @@ def plan(
 
     with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
+        # Imported after `_prepare`, whose step covers the seconds that TensorFlow takes to load.
         from export.cli import plan_report, saved_model_report
         from export.cli.shard_sizes import shard_sizes
         from export.jobs.preparation import Prepared
@@ -204,6 +206,7 @@ def run(
         unproved=unproved,
     )
     job = options.read_job(recipe, checkpoint, root, table_mode)
+    # Rejected before the model is built, which may take minutes.
     if unproved and job.output.tables not in options.INLINE:
         raise UsageError(
             "--unproved is for a self-contained SavedModel; a bundle is always compared with the "
@@ -217,6 +220,7 @@ def run(
 
     with _showing_progress() as progress:
         prepared = _prepare(job, recipe, settings, version, progress)
+        # Imported after `_prepare`, whose step covers the seconds that TensorFlow takes to load.
         from export.cli import published_report, saved_model_report
         from export.jobs import bundle_job, saved_model_job
         from export.jobs.preparation import Prepared
@@ -305,6 +309,7 @@ def tables(
             accept_stated,
             options.read_trained_ids(trained_ids),
         )
+        # OUT is relative to the working directory, unlike the root that a recipe states.
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_job.prepare_tables(location_of(checkpoint), destination, job, settings)
         if plan_only:
@@ -378,6 +383,7 @@ def clean(root: cl.Root, older_than: cl.OlderThan = None, as_json: cl.AsJson = F
 
         if not location.is_dir():
             raise UsageError(f"{location} is not a directory")
+        # A run locks what it stages, so that no grace period is needed.
         removed, busy = retention.clean(location, (older_than or 0) * _SECONDS_PER_DAY)
         busy_reason = "a run is writing it"
         nothing_removed = "nothing is staged"
@@ -408,6 +414,7 @@ def explain(
     html_file = _output_file(html, "--html")
     svg_file = _output_file(svg, "--svg")
     with _showing_progress() as progress:
+        # A recipe is a file. A directory is that of a bundle, for which no model code runs.
         if recipe.is_dir():
             drawing = drawings.drawing_of_bundle(recipe)
         else:

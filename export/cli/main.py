@@ -21,6 +21,7 @@ def main() -> None:
     # In standalone mode, typer would print errors itself and exit.
     arguments = sys.argv[1:] or ["--help"]
     try:
+        # Commands return None. After --version or an interruption, typer returns an exit code.
         code = app(arguments, prog_name="rowcast-export", standalone_mode=False) or 0
     except ExportError as problem:
         _print_error(str(problem))

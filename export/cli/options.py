@@ -39,6 +39,7 @@ def read_settings(**options: Any) -> ExportSettings:
     from export.recipe.settings import PREFIX, ExportSettings
 
     setting_names = [f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields]
+    # pydantic would ignore a misspelled variable without an error.
     for variable, value in os.environ.items():
         # Kubernetes sets variables for a service called rowcast-export, too.
         if is_service_link(variable.upper(), value):

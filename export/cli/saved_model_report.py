@@ -53,6 +53,7 @@ def plan_report(prepared: PreparedInline, report: dict[str, Any]) -> RenderableT
     for name, signature in report["signatures"].items():
         # An input may be sent as several tensors.
         takes = ", ".join(tensor for tensors in signature["inputs"].values() for tensor in tensors)
+        # Names of tensors come from the model, and rich would take brackets in them for styles.
         signatures.add_row(name, escape(takes), escape(", ".join(signature["outputs"])))
     # Either all data files of the checkpoint are linked, or the variables are copied.
     links = prepared.variables.links

@@ -31,6 +31,7 @@ def shard_sizes(prepared: Prepared, total: int, min_bytes: int) -> list[dict[str
         shard = ShardNumber(number, total)
         table_bytes = 0
         for table in divided_tables:
+            # All rows take the same number of bytes; those of int8 include their scales.
             bytes_per_row = table.bytes // table.spec.rows
             table_bytes += row_range(table.spec.rows, shard).rows * bytes_per_row
         index_bytes = 0

@@ -85,6 +85,7 @@ def native_output_hidden() -> Iterator[None]:
     is shown with the bug.
     """
     with contextlib.ExitStack() as restored, tempfile.TemporaryFile() as hidden:
+        # Python streams write to this copy, because the descriptor itself leads to the hidden file.
         terminal = restored.enter_context(
             os.fdopen(os.dup(STDERR), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         )

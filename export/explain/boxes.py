@@ -93,6 +93,7 @@ def _grouped(drawing: Drawing, detail: int) -> list[Group]:
     for table in sorted(drawing.tables, key=lambda table: natural(table.name)):
         key: object = table.name
         if detail < 2:
+            # As a set, so that the number of similar readers does not separate tables.
             key = frozenset(_feature_key(feature, detail) for feature in readers[table.name])
         tables_by_key[key].append(table)
 

@@ -64,6 +64,7 @@ def curve_section(curve: RecallCurve) -> str:
     best = zip(costs, accumulate(recalls, max), strict=True)
     points = "L".join(f"{x(cost):.1f} {y(recall):.1f}" for cost, recall in best)
     elements.append(f'<path class="curve" d="M{points}"/>')
+    # Points come after the curve, which they cover.
     for (recall, _, setting), cost in zip(curve.points, costs, strict=True):
         look = "tried"
         radius = 4

@@ -197,6 +197,7 @@ class Drawing:
     @property
     def totals(self) -> list[tuple[str, str]]:
         """The totals of the model: pairs of a figure and what it counts."""
+        # Several features may read one input, which counts once.
         inputs = {name for feature in self.features for name in feature.inputs}
         counts = {
             "input": len(inputs),
@@ -325,6 +326,7 @@ def _served_bytes(tower: manifest.Tower, files: Sequence[manifest.File]) -> int:
     served = [form for form in tower.forms if form.precision == tower.serve]
     if not served:
         return 0
+    # The same choice as that of a service, which opens the compiled form if there is one.
     compiled = [form for form in served if form.kind == "litert"]
     path = (compiled or served)[0].path
     # The path of a compiled form is a file, that of a SavedModel a directory.
@@ -399,6 +401,7 @@ def _table(
 ) -> TableNode:
     readers = tuple(feature.label for feature in features if feature.table == name)
     bytes_per_row = row_bytes(dtype, table.dim)
+    # Each row of int8 values has a scale in a segment of its own.
     if dtype == "int8":
         bytes_per_row += SCALE_BYTES
     size = table.rows * bytes_per_row

@@ -129,6 +129,7 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
 
     # Towers stand in the middle of the height of their features and tables.
     towers = [PositionedBox(tower_box(tower), TOWERS) for tower in drawing.towers]
+    # Stacked from 0 on, they show their height, from which their position follows.
     towers_height = _stack(towers, 0)
     _stack(towers, max(HEAD, (HEAD + bottom - towers_height) / 2))
 
@@ -192,6 +193,7 @@ def _position_outputs(
             names = [name for name in tower.outputs if name in part.gives]
             part_outputs = [PositionedBox(output_box(tower, name), OUTPUTS) for name in names]
             height = _stack(part_outputs, 0)
+            # Beside their part, unless the outputs of an earlier part take that space.
             free_top = _stack(part_outputs, max(free_top, start + GAP / 2 - height / 2))
             for output in part_outputs:
                 lines[_line(box.right, start, output.left, output.middle(), "output")] = None

@@ -123,6 +123,7 @@ def _embedded(
     if not states_rule:
         rule = spec.entry.ids
     unknown = unknown_of(spec, section)
+    # To read the nearest row is a part of the rule: it limits ids, so that none is unknown.
     reads_nearest = spec.outside.outcome == "nearest" and spec.unknown is None
     if reads_nearest and not (states_rule or spec.has_rule):
         graph = rule if isinstance(rule, manifest.GraphIds) else None

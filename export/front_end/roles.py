@@ -26,6 +26,7 @@ def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     """
     uses: dict[str, dict[Role, str]] = {}
     for name, role, user in _uses(model, job):
+        # The first use of each role counts: it is the one that the error names.
         uses.setdefault(name, {}).setdefault(role, user)
 
     ranked: set[str] = set()

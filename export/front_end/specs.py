@@ -217,6 +217,7 @@ class ModelSpec:
 
     def read_by(self, tower: TowerSpec) -> tuple[str, ...]:
         """Returns the inputs that a tower reads."""
+        # A dictionary as an ordered set: inputs stay in the order in which the tower takes them.
         names: dict[str, None] = {}
         for tensor in tower.inputs:
             for source in tensor.sources:

@@ -31,6 +31,7 @@ class OpenSizes:
     def opened(self, shape: Sequence[int], axis: int) -> Shape:
         """Returns a shape of the fixed batch with the open size along the examples' axis."""
         sizes: list[Size] = list(shape)
+        # An axis may hold several entries of each example, one after the other.
         sizes[axis] = shape[axis] // self.batch * self.open_batch
         return tuple(sizes)
 
@@ -371,6 +372,7 @@ def _reshape(step: Step) -> list[BatchedValue]:
     (shape,) = step.shapes
     batch = step.sizes.batch
     target = _reshaped_axis(value.shape, axis, shape, batch)
+    # With `dimensions`, JAX transposes the operand first, which moves the axis of the examples.
     if target is None or step.params["dimensions"] is not None:
         raise step.rejected(
             f"it makes {list(shape)} of {list(value.shape)}, in which the {batch} examples of a "
@@ -386,6 +388,7 @@ def _broadcast_in_dim(step: Step) -> list[BatchedValue]:
 
 
 def _tile(step: Step) -> list[BatchedValue]:
+    # Repetitions along this axis would be further examples.
     if step.params["reps"][step.axis] != 1:
         raise step.rejected("it repeats the batch")
     return _example_by_example(step)
@@ -396,6 +399,7 @@ def _slice(step: Step) -> list[BatchedValue]:
     limits = step.params["limit_indices"]
     strides = step.params["strides"] or (1,) * len(value.shape)
     example_range = (step.params["start_indices"][axis], limits[axis], strides[axis])
+    # Only the range of all examples means the same in a batch of another size.
     if example_range != (0, value.shape[axis], 1):
         raise step.rejected("it takes some of the examples of a batch")
     return step.bind([value.array], limit_indices=step.sizes.opened(limits, axis))

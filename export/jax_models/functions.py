@@ -132,6 +132,7 @@ class _EvaluatedCall:
             if path in model.variables:
                 arguments.append(Parameter(model.variables[path]))
             else:
+                # A key of random numbers needs no value: only draws read it, which are rejected.
                 arguments.append(Value(leaf.shape))
         # JAX orders the values of a dictionary by their keys.
         tensors = [inputs[name] for name in sorted(inputs)]

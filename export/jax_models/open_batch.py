@@ -51,6 +51,7 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
         for index, (argument, aval) in enumerate(zip(arguments, avals, strict=True)):
             axis = 0 if index >= first_input else None
             values.append(BatchedValue(argument, aval.shape, axis))
+        # An unused operation without a rule does not matter.
         jaxpr = without_unused(traced.jaxpr.jaxpr)
         results = _evaluate(sizes, jaxpr, traced.jaxpr.consts, values, _Origin())
         return [_result(value, sizes) for value in results]
@@ -138,6 +139,7 @@ def _apply(
 
 def _result(value: BatchedValue, sizes: OpenSizes) -> Any:
     """Returns an output of the function: one row for each example, if it depends on them."""
+    # A constant output with equal rows can be extended to any number of examples.
     is_repeated = 0 in value.repeated_axes and value.shape[0] == sizes.batch
     if value.axis is None:
         open_sizes = {0: sizes.open_batch} if is_repeated else {}
