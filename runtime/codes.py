@@ -179,6 +179,7 @@ class VectorCodes:
         book = CodeBook.load(codebook, dim, distance)
         _check_size(codes, size * book.code_bytes)
         mapped = np.memmap(codes, np.uint8, "r", shape=(size, book.code_bytes))
+        # As a plain array, which is read faster than a memmap.
         return cls(book, np.asarray(mapped))
 
     def part(self, first: int, end: int) -> VectorCodes:

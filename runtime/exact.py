@@ -108,6 +108,8 @@ class ExactIndex:
             if np.isnan(highest).any():
                 # Infinities of both signs met. They are ranked first, so that the caller sees them.
                 scores[np.isnan(scores)] = np.inf
+            # Read without the lock: while other threads merge, the k-th score only rises, so
+            # that what is below it stays below it.
             is_hopeless = highest < best_scores[:, -1]
             for row in np.flatnonzero(~is_hopeless):
                 best = _largest(scores[row], positions, k)
@@ -282,6 +284,7 @@ class VectorBlock:
         ranked = []
         for number, k in enumerate(counts):
             contenders = _not_below(keys[number], k, float(key_floors[number]))
+            # Too much reaches the floor, or keys are not finite: the k best are found first.
             if contenders is None:
                 contenders = _contenders(keys[number], k, float(margins[number]))
             neighbors = rank_exactly(self.vectors, queries[number], contenders, k, self._distance)
@@ -402,6 +405,7 @@ def _reached(keys: Vectors, k: int) -> float:
     """Returns what k of more than k keys reach, and of many hardly more; NaN is below all."""
     rows = keys.size // (4 * k)
     if rows > 1:  # a column's largest stands for all of it
+        # At least k keys reach the k-th of these maxima, because each of them is a key.
         keys = np.fmax.reduce(keys[: 4 * k * rows].reshape(rows, -1))
     lowest_first = -keys
     lowest_first.partition(k - 1)

@@ -78,6 +78,7 @@ class CompiledTower:
             runner: _Runner = self._local.runner
         except AttributeError:
             try:
+                # Not tested for being empty: another thread may take the last one in between.
                 runner = self._spare_runners.pop()
             except IndexError:
                 runner = _Runner(self._name, self._content)

@@ -84,6 +84,7 @@ class SavedModelTower:
                 results = self._function(**tensors)
         except (ValueError, TypeError, tensorflow.errors.OpError) as problem:
             raise self._failure(values, problem) from problem
+        # Copied: the array of a tensor on the CPU may share its memory, and callers own results.
         return {name: np.array(result.numpy()) for name, result in results.items()}
 
     def _failure(self, values: Mapping[str, Array], problem: Exception) -> InvalidInput:

@@ -132,6 +132,7 @@ def _encode_all(vectors: VectorFile, distance: Distance, directory: Path, run: R
                 for task in tasks
             )
             _write_array(Path(temporary) / name, parts, len(vectors))
+        # Both are whole before the first one is replaced: an error leaves the sample index.
         for name in (CODES, TOKENS):
             (Path(temporary) / name).replace(directory / name)
 
