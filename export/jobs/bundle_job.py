@@ -185,6 +185,7 @@ class _BundleSteps:
             stages=stages,
             warm_up=provided.warm_up,
             changes_included=self._included_changes(),
+            # The checks add the tables that they compared: they read the bundle by this manifest.
             verification=manifest.Verification(
                 tables={},
                 examples=provided.examples.n,
@@ -220,6 +221,7 @@ class _BundleSteps:
             entries, reused = copy_tables(
                 plan, context.stage, context.settings, moved, context.staged.uploads
             )
+            # Rows of a dump are found by its keys, not by their numbers.
             specs = [table.spec for table in plan.tables]
             keys = write_key_indexes(self.prepared.checkpoint, specs, context.stage)
         return _Tables(entries, keys, reused)
@@ -367,6 +369,7 @@ class _BundleSteps:
                 layouts,
                 made_of_rows,
             )
+            # Stores hold the files of the recipe with these changes, so checks need both.
             subject = replace(subject, reference=reference, changes=self.context.changes)
             recorded = features_behind(self.job.verify.expected, self.spec.towers)
             return checked(subject, recorded)

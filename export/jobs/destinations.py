@@ -81,8 +81,10 @@ class Destination:
                 'copy them (tables = "copy")'
             )
         root = self.root.absolute()
+        # The root may not exist yet: the nearest directory above it shows its file system.
         existing = next(directory for directory in (root, *root.parents) if directory.exists())
         for source in plan.links:
+            # Hard links cannot lead to another file system.
             if Path(source).stat().st_dev != existing.stat().st_dev:
                 raise DestinationError(
                     f"data file {source} cannot be linked under {self.root}: they are on different "
@@ -125,6 +127,7 @@ class Destination:
             yield None
             return
         target = StoreVersion(self.store / model / str(version), reuse=reuse)
+        # From now on, `clean` removes no object that the newest version names.
         target.begin()
         with Uploads(target, stage) as uploads:
             yield uploads
@@ -151,6 +154,7 @@ class Destination:
             was sent.
         """
         if uploads is None:
+            # On a disk, one rename publishes the staged directory itself.
             return stage.commit(manifest)
         directory = uploads.publish(manifest, moved)
         stage.discard()

@@ -114,6 +114,8 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BaseException as problem:
         for worker in context.started:
+            # A task may take minutes, so none is waited for. The next run removes what it left
+            # unfinished.
             if worker.is_alive():
                 worker.terminate()
         if isinstance(problem, BrokenProcessPool):
@@ -138,4 +140,5 @@ def _begin_worker() -> None:
 
 def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
+    # `sys.exit` would end this thread alone, and the main thread may be in the middle of a task.
     os._exit(1)

@@ -142,6 +142,7 @@ class IndexSteps:
             paths.index_vectors(name),
             {"corpus": section.corpus, "features": features},
             content=[self._context.stage.files(path) for path in files],
+            # Another release of the library that runs the tower may compute other vectors.
             libraries=("numpy", library),
         )
         write = partial(
@@ -215,6 +216,7 @@ class IndexSteps:
             reference.converted_tables(tower_name)
             for tower_name in (section.query_tower, section.candidate_tower)
         )
+        # Where no table is converted, both are the same, and the towers need not run again.
         if are_converted:
             trained = query_vectors(reference, self._directory, tower, self._trained)
 

@@ -184,6 +184,7 @@ def trace_job(
         _check_constants(traced.towers, job)
 
     original = traced.original
+    # Rows that training read can prove layouts that the checkpoint does not record.
     inventory = original.find_tables(trained_rows(job, base, traced.spec, entries))
     # Towers may share variables, which have no hash; each is checked once.
     variables = {id(variable): variable for tower in traced.towers for variable in tower.variables}
@@ -276,6 +277,7 @@ def prepare(
     _check_files(job, base)
     opened = trace_job(job, base, settings, version)
     job = opened.job
+    # The checkpoint may be that of a SavedModel that has requests of its own.
     requests = locate_requests(job, base, opened.checkpoint)
     traced = opened.traced
     check_rankings(traced.spec, job)
@@ -296,8 +298,11 @@ def prepare(
         opened.staging,
         writing,
         settings,
+        # Rows that are read for each candidate would cost a request each in a store (ADR 39), so
+        # these tables stay on the local disk.
         _tables_of_candidates(opened),
     )
+    # The plan shows which tables are converted: towers that read them may have limits for float32.
     converted = [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype]
     check_limits(job, traced.spec, converted)
     traced, splits = arrange_towers(traced, job, opened.entries)
@@ -318,6 +323,7 @@ def _forecast(
 ) -> IndexForecast:
     files = locate_corpus(opened.base, part.corpus, opened.job.corpora[part.corpus])
     tower = opened.traced.spec.towers[part.candidate_tower]
+    # The graph may leave the size of a vector open: then the forecast is too low.
     dim = next(output.shape[-1] for output in tower.outputs if output.name == tower.result) or 1
     return forecast_index(name, part, files, dim, encoder_count(settings.workers))
 
@@ -349,6 +355,7 @@ def _check_files(job: ExportJob, base: Path) -> None:
     """Rejects files that the recipe names and that do not exist, before anything is written."""
     files = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
     if job.verify.examples is not None and job.verify.examples_format is not None:
+        # Records of a service or of training may lie in several files: a directory or a pattern.
         matching_files(base, job.verify.examples, "verify.examples")
     elif job.verify.examples is not None:
         files["verify.examples"] = job.verify.examples

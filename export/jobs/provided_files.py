@@ -144,10 +144,12 @@ class ProvidedFiles:
             content = []
             if logged is not None:
                 changes = logged.of(section, name)
+            # A store without changes in the log is not written again when the log grows.
             if logged is not None and changes:
                 content.append(logged.digest)
             key = StepKey(
                 _STORE_PATHS[section](name),
+                # How a column is read and checked depends on the features that read it.
                 {"corpus": part.stored, "features": features},
                 content=content,
                 files=[file.path for file in files],
@@ -239,6 +241,7 @@ class ProvidedFiles:
         file = paths.WARM_UP_REQUESTS
         features = self._prepared.entries
         unread_inputs = self._prepared.unread_inputs
+        # Requests were compared with all of these: if one of them changes, they are compared again.
         inputs = {
             "part": self._job.warm_up,
             "features": features,

@@ -155,6 +155,7 @@ def staged(
                 raise VerificationFailed(f"{problem}; nothing is published; {remedy}") from problem
     except (DestinationExists, VersionBusy) as problem:
         raise DestinationError(str(problem)) from problem
+    # Before BundleError, which a FeatureError is, too: the values are the user's own.
     except FeatureError as problem:
         raise UsageError(
             f"a value of verify.examples, or of a corpus, does not fit the model: {problem}; "

@@ -122,6 +122,7 @@ def _clean_model(
 
     for first in range(0, len(stale), _REMOVED_AT_A_TIME):
         now = _versions(model, before)
+        # A version that was removed meanwhile does no harm: what it named stays this time.
         if now.running or not set(now.committed) <= set(seen.committed):
             running += now.running
             return
@@ -193,6 +194,7 @@ def _read(directory: RemotePath) -> tuple[frozenset[str], Times]:
         ) from problem
     if objects is None:  # a bundle that was copied as it lies on a disk, or was removed just now
         return frozenset(), {}
+    # These are looked for in the pool, together with those of the other versions.
     if objects.format_version > 1:
         return pool_objects(objects), {}
     blocks = [block for file in objects.files.values() for block in file.blocks]
@@ -220,4 +222,5 @@ def _times(directory: RemotePath) -> Times:
 
 
 def _is_old(time: float | None, before: float) -> bool:
+    # What has no time is never old, so that it is not removed by mistake.
     return time is not None and time < before

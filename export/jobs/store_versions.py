@@ -93,10 +93,13 @@ class StoreVersion:
             return
         started_s = (self.directory / STARTED).modified_s()
         if started_s is not None:
+            # By the store's clock, as `clean` counts. What was written later stays for at least
+            # another half of the grace period, in which this run should end.
             self._young_from_s = started_s - GRACE_DAYS / 2 * _DAY_S
         # Only now: what the newest version names is not removed until this run ends.
         newest = _newest_objects(self.directory.parent)
         if newest is not None:
+            # The store may have lost objects that the version names: these are sent again.
             self._older = pool_objects(newest) - self.missing(newest.files.values())
 
     def mark(self) -> None:
@@ -158,6 +161,7 @@ class StoreVersion:
 
         # Blocks of the same content are one object, which is sent once.
         numbers = {sha256: number for number, sha256 in enumerate(stored.objects)}
+        # Up to four files are sent at a time (UPLOADS), and share the number of requests.
         with ThreadPoolExecutor(_REQUESTS // 4, thread_name_prefix="rowcast-send") as pool:
             tuple(pool.map(send_block, numbers.values()))
         return stored
@@ -213,6 +217,7 @@ class StoreVersion:
         with source.open("rb") as file:
             file.seek(block.offset)
             data = file.read(block.bytes)
+        # The object is named by the content that was digested, and must hold no other bytes.
         if len(data) != block.bytes or crc32c(data) != crc:
             raise DestinationError(
                 f"{source} changed while it was sent; run the export again: it writes the file anew"
@@ -253,6 +258,7 @@ def read_objects(directory: RemotePath) -> ObjectMap | None:
 
 def pool_objects(objects: ObjectMap) -> frozenset[str]:
     """Returns the objects in the pool of a model that a version names, by their SHA-256."""
+    # Versions of format 1 have a directory of objects of their own, and share none.
     if objects.format_version == 1:
         return frozenset()
     return frozenset(block.sha256 for file in objects.files.values() for block in file.blocks)
@@ -278,6 +284,7 @@ def _digested(source: Path, expected: File) -> tuple[StoredFile, list[int]]:
     """Returns the names of a file's blocks as objects and their crc32c, once its content is known
     to be what was written.
     """
+    # One pass computes both: the names of the objects, and the checksum of the whole file.
     names = []
     crcs = []
     crc = size = 0
@@ -287,6 +294,7 @@ def _digested(source: Path, expected: File) -> tuple[StoredFile, list[int]]:
             crcs.append(crc32c(data))
             crc = combine(crc, crcs[-1], len(data))
             size += len(data)
+    # The checksum was computed while the file was written, so it also finds damage by this disk.
     if (crc, size) != (expected.crc32c, expected.bytes):
         raise DestinationError(
             f"{source} has changed since it was written: {size} bytes with crc32c {crc}, "
@@ -298,6 +306,7 @@ def _digested(source: Path, expected: File) -> tuple[StoredFile, list[int]]:
 
 def _arrived(target: RemotePath, data: bytes, crc: int) -> bool:
     """Compares a new object with what was sent, where the store has not done so."""
+    # A store that compares a checksum of each request has rejected what arrived otherwise.
     if target.verifies_uploads:
         return True
     checksum = target.crc32c()

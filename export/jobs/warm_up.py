@@ -128,6 +128,7 @@ class WarmUpWriter:
                         "is the maximum of TensorFlow Serving, too"
                     )
                 log = record
+                # A bundle has requests in one format, whatever the recipe's file has (ADR 68).
                 if part.format == "elwc":
                     log = _as_log(record, where, part)
                 try:
@@ -143,6 +144,7 @@ class WarmUpWriter:
         return count
 
     def _check(self, record: bytes, where: str) -> None:
+        # The tower, and with it the inputs, is known only once the record was read.
         names = {model_input.tensor for model_input in self._every_input().values()}
         request = read_prediction_log(record, where, names)
         tower, is_retrieval = self._tower_of(request.signature, where)
@@ -151,6 +153,7 @@ class WarmUpWriter:
         # A retrieval takes its number of neighbors as one more tensor.
         if is_retrieval:
             ignored.append(NEIGHBORS)
+        # The table is made for its errors: it compares the record with the inputs of the tower.
         table = RecordTable("prediction-log", self._inputs_of(tower), ())
         table.append(record, where, ignored)
         table.columns()
@@ -187,11 +190,13 @@ class WarmUpWriter:
         """Returns the tower that a signature runs, and whether it searches an index."""
         towers = self._model.towers
         name = signature or SIGNATURE
+        # A tower of the model may have the name of the default signature: it wins, as in a service.
         if name == SIGNATURE and name not in towers:
             name = self._default_tower()
         if name in towers:
             return towers[name], False
         indexes = {f"{_RETRIEVE}:{index}": part for index, part in self._job.indexes.items()}
+        # A service has the short name for the only index, too.
         if len(indexes) == 1:
             indexes[_RETRIEVE] = next(iter(indexes.values()))
         if name in indexes:
@@ -211,6 +216,7 @@ class WarmUpWriter:
         return next(iter(towers))
 
     def _every_input(self) -> dict[str, SentInput]:
+        # No tower has an empty name, so this key is free.
         return self._as_served("", self._model.inputs)
 
     def _inputs_of(self, tower: TowerSpec) -> dict[str, SentInput]:
@@ -218,6 +224,7 @@ class WarmUpWriter:
 
     def _as_served(self, key: str, names: Collection[str]) -> dict[str, SentInput]:
         """Returns inputs with their weights under the name that a service takes."""
+        # All requests of a tower are compared with the same inputs, so they are described once.
         if key not in self._inputs:
             inputs = sent_inputs(self._model, self._entries, names)
             self._inputs[key] = {
