@@ -112,6 +112,7 @@ class Cells:
             self.reject(wrong, "is no finite number, which was expected")
         # Integers above 2^53 lose digits, which float32 could not hold anyway.
         wide = self.array.cast(pa.float64(), safe=False).to_numpy()
+        # What float32 cannot hold becomes infinite, and is rejected with its row below.
         with np.errstate(over="ignore"):
             values: NDArray[np.float32] = wide.astype(np.float32)
         self.reject(pa.array(~np.isfinite(values)), "is no finite float32, which was expected")
@@ -136,6 +137,7 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
       NotConvertible: An Example has several values, and no separator is given.
     """
     array = rows.columns[column]
+    # Columns of Parquet may be dictionaries, which the checks of values do not take.
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if rows.format == "csv":
@@ -153,6 +155,7 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
             problem += "; if records hold many candidates, set prebatched = true"
         has_several = pc.greater(pc.list_value_length(array), 1)
         Cells(array, rows, column).reject(has_several, problem)
+        # A list of fixed size gets a null for a missing value, so that every row keeps one.
         array = pc.list_slice(array, 0, 1, return_fixed_size_list=True).flatten()
     return Cells(array, rows, column)
 
@@ -188,11 +191,13 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
         flat_array = array.drop_null()
     lengths = counts.to_numpy().astype(np.int64)
     offsets = None
+    # Where each row has one value, no offsets are needed.
     if takes_lists or not lengths.all():
         offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = Cells(flat_array, rows, column, np.repeat(np.arange(len(rows)), lengths))
     if not isinstance(feature, DenseFeature):
         return Column(_ids(flat, feature.ids), offsets)
+    # Other lists are padded and cut by the reader of the corpus, which counts them.
     if takes_lists and feature.input_length is None:
         _check_lengths(rows, column, feature, lengths)
     if feature.dtype == "float32":

@@ -196,6 +196,7 @@ def fold(
             if untouched.num_rows:
                 writer.write_batch(untouched)
                 count += untouched.num_rows
+            # Drops the pages that were read, so that memory does not grow with the store.
             release()
         changed = _changed(pa.Table.from_batches(touched), corpus, changes, name, log)
         for batch in changed.to_batches():
@@ -204,6 +205,7 @@ def fold(
     if not count:
         changed_path.unlink()
         raise NotConvertible(f"{name}: {log} deletes every entry; at least one was expected")
+    # The store is replaced only by a whole file.
     changed_path.replace(path)
     return corpus.model_copy(update={"size": count})
 
@@ -233,6 +235,7 @@ def _changed(
                     "--with-changes, or change the recipe"
                 ) from problem
         store: ChangedStore = store_changes.store
+        # Entries end where a change deletes them, or replaces them by a later entry.
         positions = np.setdiff1d(np.arange(store.size), store.ended)
         columns = store.arrays(positions, touched.column_names)
         return pa.Table.from_pydict(columns, schema=touched.schema)
@@ -266,6 +269,7 @@ def _has_sent_vectors(change: Change) -> bool:
         for name in change.columns.schema.names
         if name.startswith(f"{VECTOR}:")
     }
+    # Vectors of `embedded` were computed by the candidate tower of the service, and not sent.
     return bool(indexes - set(change.head.embedded))
 
 
@@ -282,6 +286,7 @@ def _reason_left(change: Change, stores: Mapping[str, Collection[str]]) -> str:
     if _has_sent_vectors(change):
         return "vectors belong to the version for which they were sent"
     expires_s = change.numbers(EXPIRES)
+    # NaN stands for an entry that does not expire.
     if expires_s is not None and not np.isnan(expires_s).all():
         return "a bundle knows no expiry; the service reads them from the log"
     return ""

@@ -93,6 +93,7 @@ def measure(task: CostTask) -> SearchCosts:
     index = load_written(task.directories, task.distance, vectors, task.name)
     codes: VectorCodes | None = None
     if task.codes is not None:
+        # faiss takes time and memory to load, and most indexes have no codes.
         from runtime.codes import VectorCodes
 
         codes = VectorCodes.load(*task.codes, task.size, task.dim, task.distance)

@@ -124,6 +124,7 @@ def matching_files(folder: Path, named: str, key: str) -> list[Path]:
       UsageError: There is none.
     """
     path = folder / named
+    # Before patterns: the name of a file may have characters that a pattern has.
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -174,6 +175,7 @@ def read_batches(
     except FileNotFoundError as problem:
         raise UsageError(f"{where} does not exist") from problem
     except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
+        # pyarrow has no class of its own for this error.
         if "Empty CSV file" in str(problem):
             raise NotConvertible(f"{where} holds no candidates, not even a header") from problem
         raise UsageError(f"{where} is no readable {kind} file: {problem}") from problem
@@ -247,6 +249,7 @@ def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[
         return csv.open_csv(
             stream,
             csv.ReadOptions(block_size=_READ_BYTES),
+            # A text in quotes may have several lines.
             csv.ParseOptions(newlines_in_values=True),
             csv.ConvertOptions(**options),
         )

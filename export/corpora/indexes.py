@@ -197,6 +197,7 @@ def note_of_costs(name: str, written: Index, size: int) -> str:
       written: The index's entry in the manifest.
       size: The number of candidates.
     """
+    # Smaller trees always have typical costs, so this is nothing that the operator could change.
     if written.costs is None or written.costs.measured or size < BRUTE_FORCE_BELOW:
         return ""
     return (
@@ -256,7 +257,9 @@ def choose(part: IndexSection, name: str, size: int) -> tuple[Kind, dict[str, An
                 "by exact search; leave them out or set kind = 'tree_ah'"
             )
         return kind, {}
+    # All partitions have as many leaves, and none may have fewer vectors than leaves.
     leaves = part.parameters.get("num_leaves", min(max(1, round(math.sqrt(largest))), smallest))
+    # Parameters of searches stand in here until a setting is measured and chosen.
     chosen = {
         "num_leaves": leaves,
         "leaves_to_search": 1,
@@ -460,8 +463,10 @@ def _levels(part: IndexSection, parameters: dict[str, Any], size: int) -> list[l
     """Returns the settings to try, by rising cost: each level has one number of leaves, and the
     numbers of reordered candidates to try with it.
     """
+    # Exact search has no settings to choose from.
     if not parameters:
         return [[{}]]
+    # Sets, since several shares of a small tree are the same number of leaves.
     leaves = {math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES}
     if "leaves_to_search" in part.parameters:
         leaves = {part.parameters["leaves_to_search"]}

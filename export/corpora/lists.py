@@ -146,6 +146,7 @@ def _read(rows: CorpusReader, part: ListSection) -> tuple[Any, Any]:
     for _, batch_ids, _, attributes in rows.batches():
         batch = pa.array(batch_ids)
         if not pa.types.is_integer(batch.type):
+            # Files may hold strings of both widths, and only arrays of one type can be joined.
             batch = batch.cast(pa.large_string())
         ids.append(batch)
         if part.segment is None:

@@ -83,6 +83,7 @@ class CorpusReader:
         self.name = name
         self.part = part
         self._features = {key: input_entry(key, features[readers[key][0]]) for key in part.features}
+        # A column may feed several inputs and an attribute, and is read once.
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
         self._lists = {
             part.features[key] for key, feature in self._features.items() if holds_lists(feature)
@@ -147,8 +148,10 @@ class CorpusReader:
             separator = part.list_separator if column in self._lists else None
             values = attribute_array(rows, column, separator)
             attributes[column] = values
+            # Columns of other formats have types of their own.
             is_text = rows.format == "csv" and separator is None
             if is_text and values.null_count < len(rows):
+                # One batch of a wider type decides for the whole column.
                 self._texts[column] = max(self._texts.get(column, 0), _text_kind(values))
         columns = {key: self._column(rows, key) for key in part.features}
         return rows.where, ids, columns, attributes

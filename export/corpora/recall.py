@@ -124,6 +124,7 @@ class ExactNeighbors:
         nearest, _ = ExactIndex(vectors, distance).search(self.queries, deepest)
         # What a right neighbor reaches, for each k: the score of the k-th one.
         self._reached = [
+            # Exact search ranks by float32, so that scores of close neighbors may not descend here.
             np.minimum.accumulate(self._scores(row, query))
             for row, query in zip(nearest, self.queries, strict=True)
         ]
@@ -159,6 +160,7 @@ class ExactNeighbors:
             times.append(time.perf_counter() - began)
 
             worst = reached[k - 1]
+            # -1 stands for neighbors that were not found. One that is found twice counts once.
             positions = np.unique(neighbors[0][neighbors[0] >= 0])
             right = self._scores(positions, query) >= worst - _TIE * abs(worst)
             shares.append(np.count_nonzero(right) / k)
@@ -272,6 +274,7 @@ def recall_of_cold_users(
             f"indexes.{name}.recall.of_cold_users, or set kind = 'brute_force'"
         )
     target = wanted.target if limit is None else limit
+    # No setting was chosen on these queries (0).
     return recall_entry(measured, wanted.k, target, 0, wanted.representative)
 
 
@@ -315,6 +318,7 @@ def measure_again(
     """
     vectors = open_vectors(path, name, queries)
     before = written.recall
+    # Both numbers give the same sample as in the export, and the same halves of it.
     rows = sample_rows(len(queries), before.queries + before.chosen_on)
     split = QuerySplit.of(rows, has_choice=before.chosen_on > 0)
     exact = ExactNeighbors(vectors, written.distance, before.k, queries[split.judging])

@@ -184,12 +184,14 @@ class SearchParts:
             """Returns the seconds of each vector that the larger search covers in addition."""
             if not added:
                 return 0.0
+            # On a busy machine, the larger search may have taken less time.
             return max(0.0, timed[larger] - timed[smaller]) / added
 
         unit = per_vector("exact, few", "exact, some", some_added)
         reordered = per_vector("reorder few", "reorder many", pool_added)
         leaf_vector = per_vector("tree", "tree, more leaves", leaf_vectors)
         fetched = per_vector("tree, more leaves", "tree, larger pool", pool_added)
+        # What the vectors of leaves and the candidates do not explain is the start of the search.
         searched = leaf_vector * self._leaf_vectors * self._few_leaves
         parts = {
             "unit": unit,

@@ -70,7 +70,9 @@ def forecast_index(
     kind, parameters = choose(part, name, size)
     partitions = partition_rows(size, part.partitions)
     vectors = 4 * dim * size
+    # Partitions are built one after another, and none is larger than the first.
     rows = partitions[0].rows
+    # ScaNN searches a copy of its own of these vectors (ADR 23).
     if kind == "brute_force":
         return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors, len(partitions))
     codes = size * (4 + ceil_div(dim, parameters["dimensions_per_block"]))

@@ -238,11 +238,13 @@ def kept_share(scores: Scores, stage_scores: Scores, keep: int, k: int) -> float
     is_finite = np.isfinite(scores) & np.isfinite(stage_scores)
     scores = scores[is_finite]
     k = min(k, scores.size)
+    # A pool without finite scores has no best candidates that could be lost.
     if not k:
         return 1.0
     reached = np.sort(scores)[-k]
     order = np.argsort(-stage_scores[is_finite], kind="stable")
     hits = int(np.count_nonzero(scores[order[:keep]] >= reached))
+    # If scores are equal, more than k candidates may reach the k-th one.
     return min(hits, k) / k
 
 
@@ -289,6 +291,7 @@ class _Scorer:
           pool: [m] positions of the candidates.
         """
         counts = np.zeros(self._count, np.int64)
+        # The context of the example is repeated for each candidate, and all others are left out.
         counts[row] = pool.size
         columns = {name: repeated(name, column, counts) for name, column in self._context.items()}
         columns |= self._store.features(pool, self._stored)
@@ -299,6 +302,7 @@ class _Scorer:
         outputs = self._tower.run(tower_inputs(self._entry.inputs, values, pool.size))
         if self._entry.formula is None:
             return outputs[self._entry.result].reshape(-1).astype(np.float64)
+        # A formula takes one number for each candidate, which other outputs do not have.
         heads = {
             output: array.reshape(-1)
             for output, array in outputs.items()

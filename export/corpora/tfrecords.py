@@ -76,6 +76,7 @@ class Examples:
                     "equally many each were expected"
                 )
             lengths.extend([values_per_candidate] * count)
+            # An empty list has no kind that could differ from that of other records.
             if values_per_candidate:
                 self._extend(name, kind, values, f"{where}, column {name!r}")
 
@@ -101,6 +102,7 @@ class Examples:
         if not self._kinds[name]:
             self._kinds[name] = kind
             self._values[name] = []
+            # An `array` takes 4 or 8 bytes for a number, and a list of Python several times that.
             if LISTS[kind]:
                 self._values[name] = array(LISTS[kind])
         if self._kinds[name] != kind:

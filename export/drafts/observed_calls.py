@@ -88,6 +88,7 @@ def observe_calls(
 
 
 def _function_names(job: ExportJob, base: Path) -> list[str]:
+    # JAX is an optional dependency, so it is imported only for models that need it.
     from export.jax_models.functions import build_functions
 
     return list(build_functions(job, base).functions)
@@ -101,7 +102,9 @@ def _observed(
     parameters: tuple[str, ...] = ()
     if not is_jax:
         described, parameters = _described(job, base)
+    # What the model states of its inputs comes before what examples show.
     call.inputs = described or dict(columns)
+    # A call of one parameter may take a dict of inputs, so that is tried first.
     if not call.inputs and len(parameters) > 1:
         _take_arguments(call, parameters)
     for _ in range(ATTEMPTS_MAX):
@@ -209,6 +212,7 @@ def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> 
     if missing is not None:
         return _added(job, base, call, missing[1], is_jax)
     takes = _TAKES.search(call.problem)
+    # What examples or the model itself state is not changed.
     if takes is not None and takes[1] in call.assumed and takes[2] in _DTYPES:
         call.inputs[takes[1]] = InputSection(dtype=takes[2])
         call.assumed.discard(takes[1])
@@ -230,6 +234,7 @@ def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> 
 
 def _added(job: ExportJob, base: Path, call: ObservedCall, name: str, is_jax: bool) -> bool:
     """Adds an input that the call misses: at the level where it is no longer missed."""
+    # An error does not have the level of the key: nested dicts are tried before the outer one.
     nested = [input_name for input_name in call.inputs if "." in input_name]
     levels = dict.fromkeys(input_name.rpartition(".")[0] for input_name in nested)
     for candidate in [*(f"{level}.{name}" for level in levels), name]:
@@ -239,6 +244,7 @@ def _added(job: ExportJob, base: Path, call: ObservedCall, name: str, is_jax: bo
             _traced(job, base, call, is_jax)
         except ExportError as problem:
             missing = _MISSING.search(str(problem))
+            # Any other error shows that the key was found.
             if missing is not None and missing[1] == name:
                 del call.inputs[candidate]
                 call.assumed.discard(candidate)
@@ -264,6 +270,7 @@ def _with_numbers(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) 
         try:
             _traced(job, base, call, is_jax)
         except ExportError as problem:
+            # The same error, or one that names an input of another dtype: this one is no number.
             if str(problem) == call.problem or _TAKES.search(str(problem)):
                 call.inputs[name] = InputSection(dtype="int64")
                 continue

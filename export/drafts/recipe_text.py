@@ -14,6 +14,7 @@ from export.recipe.schema import InputSection
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TABLES_LISTED_MAX = 20
 """The maximum number of tables that a comment lists."""
+# The narrowest first: Python's bools are integers, and integers may stand among floats.
 _KINDS: dict[Any, Any] = {"bool": bool, "string": str, "int64": int, "float32": (int, float)}
 """Python's types of the values of a dtype."""
 _COMPUTED_ROLE = (
@@ -113,6 +114,7 @@ def _tower(call: ObservedCall) -> Iterator[str]:
         yield f"call = {_text(call.path)}"
     if call.arguments is not None:
         yield f"arguments = {json.dumps(list(call.arguments))}"
+    # A single tensor needs no name, nor do the vectors that a retrieval layer compares.
     if not call.queries and None not in call.outputs and call.outputs:
         names = {_output_name(key): key for key in call.outputs}
         fields = ", ".join(f"{_key(name)} = {json.dumps(key)}" for name, key in names.items())
@@ -175,6 +177,7 @@ def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, InputSecti
         if len(lengths) > 1:
             inputs[name] = InputSection(dtype=dtype, kind="ragged")
         else:
+            # Lists of one length have that shape; values that are no lists have none.
             inputs[name] = InputSection(dtype=dtype, shape=tuple(lengths))
     return inputs
 
