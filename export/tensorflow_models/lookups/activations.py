@@ -123,6 +123,7 @@ class Activations:
             # A single id may have a dimension of its own, of length 1.
             length = None if ids.shape.rank == 1 else bag.positions
             return TracedLookup(name, facts, variable, (ids,), kind=kind, length=length)
+        # The towers of a recipe may take different inputs, so each call is checked.
         if bag.weights is not None and bag.weights not in inputs:
             raise UsageError(
                 f"a tower takes input {name!r} and not its weights, {bag.weights!r}: add them to "

@@ -66,6 +66,7 @@ def intercept_layers(
         for config in configs:
             variable = make_table(table_facts(config))
             remember_line(variable)
+            # TensorFlow's layers read `parameters`, beside which the slot variables would be.
             tables[config.name] = {"parameters": variable}
         if not tracked:
             return untracked(tables)
@@ -158,6 +159,7 @@ def _describe(path: str, ids: Any, weights: Any, variable: Any, config: Any) -> 
         kind = "single"
     elif length is not None:
         kind = "sequence"
+    # Every table has a combiner, which single ids and sequences do not use.
     combiner = config.table.combiner if kind == "bag" else None
     return TracedLookup(
         path,

@@ -31,6 +31,7 @@ class MissingRule(NamedTuple):
     cure: str = "give its lookup an unchanged input"
 
 
+# Without `==`: that of tensors and variables is an operation on their values.
 @dataclass(frozen=True, eq=False)
 class TracedLookup:
     """One lookup in one table, with one combiner: what a model reads in a traced call.

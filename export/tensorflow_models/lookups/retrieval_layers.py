@@ -31,6 +31,7 @@ def queries_recorded() -> Iterator[list[Any]]:
     def search_index(
         call: Callable[..., Any], layer: Any, inputs: Any, *options: Any, **by_name: Any
     ) -> Any:
+        # The layer applies its query model itself: what it compares is not what it was given.
         query = inputs
         if layer.query_model is not None:
             query = layer.query_model(inputs)

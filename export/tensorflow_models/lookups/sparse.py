@@ -62,6 +62,7 @@ def _bag(
     is_bag = isinstance(ids, tf.SparseTensor | tf.RaggedTensor) and ids.shape.rank == 2
     if variable is None or not is_bag:
         return None
+    # The strategy decides which row of which partition in the checkpoint an id reads.
     variable.mod |= arguments["partition_strategy"] == "mod"
     max_norm = None
     if arguments["max_norm"] is not None:
@@ -72,6 +73,7 @@ def _bag(
         kind="bag",
         weights=weights,
         encoding=encoding,
+        # TensorFlow takes the mean where the argument is None.
         combiner=arguments["combiner"] or "mean",
         max_norm=max_norm,
         empty_row=arguments.get("default_id"),

@@ -13,6 +13,7 @@ from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup
 class _Specified:
     """Holds what replaces such lookups inside a `lookups_intercepted` block."""
 
+    # In a class, since `Hooks` replaces attributes, and restores them.
     activation_of: ActivationOf | None = None
 
 

@@ -201,6 +201,7 @@ def trace_call(
             f"{_cure(problem, call, parts)}{_python_code_cure(recorder.graph)}"
         ) from problem
     finally:
+        # The setting is that of the whole process.
         tf.config.run_functions_eagerly(eagerly)
 
     _check_casts(function.graph, tensors)
@@ -318,6 +319,7 @@ class _Recorder:
                 f"a sequence column reads ids that the model computes{at_line(current_line())}; "
                 "give it an unchanged input"
             )
+        # Columns that read one input share the placeholder of its lengths.
         if source.name not in self._lengths:
             self._lengths[source.name] = _lengths_placeholder(source.name)
         # Longer sequences are truncated.

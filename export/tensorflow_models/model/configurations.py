@@ -244,6 +244,7 @@ class _Walk:
             call_path = _ValuePath(label, "what it is called on")
             yield from self.values(*pair, call_path, saved_scope, built_scope)
 
+        # Behind the layers: the first one that differs shows more than the numbers do.
         if len(saved_layers) != len(built_layers):
             count_path = path.step("number of layers")
             yield count_path.difference(len(saved_layers), len(built_layers))

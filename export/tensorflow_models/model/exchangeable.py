@@ -95,6 +95,7 @@ def _twins(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, tup
 
     twins = {}
     for first, *following in alike.values():
+        # An error names one pair of variables, so one twin of each is enough.
         for variable in following:
             twins[resource(variable.value.handle)] = (variable, first)
         if following:

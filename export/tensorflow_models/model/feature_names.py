@@ -41,6 +41,7 @@ def traced_name(feature: FeatureSpec, names: dict[FeatureSpec, str]) -> str:
     if entry.place is not None:
         read = f"{read}[{entry.place}]"
     plain = f"{read}@{entry.table or 'indicator'}"
+    # A table may be read twice by one input, as with two combiners.
     choices = chain(
         [plain, f"{plain}.{entry.combiner or entry.kind}"],
         (f"{plain}.{n}" for n in count(2)),

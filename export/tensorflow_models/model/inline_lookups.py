@@ -26,6 +26,7 @@ def can_be_inlined(lookup: TracedLookup) -> bool:
     """Returns whether a lookup can run inside a tower: in a plain variable, by ids that its graph
     computes.
     """
+    # A tower would read partitions of the `mod` strategy as one table, whose rows are others.
     plain = isinstance(lookup.variable, placeholder_class()) and not lookup.variable.mod
     return plain and len(lookup.ids) == 1 and not lookup.keys
 
@@ -127,6 +128,7 @@ def _combined(lookup: TracedLookup, ids: Any, examples: Any, n: Any) -> Any:
         # TensorFlow prunes nothing of ragged ids.
         is_used = tf.ones_like(rows, tf.bool)
     else:
+        # TensorFlow prunes ids whose weights are not positive, but not those of a sum.
         if lookup.weights is not None and lookup.combiner != "sum":
             is_used &= weights > 0
         # Pruned ids have weight zero, whatever row they read.
@@ -145,6 +147,7 @@ def _combined(lookup: TracedLookup, ids: Any, examples: Any, n: Any) -> Any:
         combined = tf.math.divide_no_nan(combined, tf.sqrt(divisor))
     elif lookup.combiner != "sum":
         divisor = added(weights[:, tf.newaxis])
+        # Empty bags have a divisor of 0, and become zeros.
         combined = tf.math.divide_no_nan(combined, divisor)
     if lookup.empty_row is None:
         return combined

@@ -89,6 +89,7 @@ def find_keras_variables(
             f"checkpoint {checkpoint.prefix} was saved by Keras; the factory returned a "
             f"{type(root).__name__}: return the keras.Model that was saved"
         )
+    # Before paths: lists are in Orbax, too, and their keys are numbers without names.
     if holds_lists(checkpoint):
         return find_listed_variables(root, checkpoint, object_path.replace("/", "."))
     if checkpoint.storage.kind == "Orbax":

@@ -85,6 +85,7 @@ def _lists(checkpoint: Checkpoint, object_path: str) -> tuple[str, str]:
                 f"(checkpoint.object_path): {remedy}"
             )
         return pair
+    # Lists have no names of variables, so nothing shows which pair is that of this model.
     if len(pairs) > 1:
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} has lists of variables in several places: write "

@@ -32,6 +32,7 @@ def by_example(lookup: TracedLookup, size: int) -> TracedLookup:
     """
     dim = lookup.table.dim
     with lookup.activation.graph.as_default():
+        # The tower gets rows by example, and what follows the lookup takes them one after another.
         activation = _placeholder(lookup, [None, size, dim])
         join(lookup.activation, tf.reshape(activation, [-1, dim]))
     return replace(lookup, kind="sequence", length=size, activation=activation)
@@ -46,6 +47,7 @@ def columns_of(lookup: TracedLookup, size: int) -> list[TracedLookup]:
     _, *sizes = lookup.activation.shape.as_list()
     with lookup.activation.graph.as_default():
         activations = [_placeholder(lookup, [None, lookup.table.dim]) for _ in range(size)]
+        # The rows of an example lie one after another, as in the result of the lookup of all ids.
         rows = tf.concat(activations, 1)
         join(lookup.activation, tf.reshape(rows, [-1, *sizes]))
     return [

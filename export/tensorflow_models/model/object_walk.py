@@ -78,6 +78,7 @@ def walk(
             )
         )
         for name, child in children.items():
+            # An object that is held several times is walked once, by its shortest path.
             if id(child) in seen:
                 continue
             seen.add(id(child))

@@ -47,6 +47,7 @@ class _LookedUpRows:
         (tensor,) = run_flat(self._function, values).values()
         ids = tensor.numpy().astype(np.int64)
         if self.position is not None:
+            # The lookup as the model made it reads all ids of an example.
             ids = ids.reshape(n, -1)[:, self.position]
         return self._rows(ids.reshape(-1))
 
@@ -67,6 +68,7 @@ class _LookedUpRows:
             unknown_row = unknown.row
 
         outside = self.lookup.outside
+        # Ids below 0 are counted from the end first: those beyond an end read the nearest row.
         if outside.from_end:
             is_counted = (ids < 0) & (ids >= -row_count)
             ids = np.where(is_counted, ids + row_count, ids)
@@ -86,6 +88,7 @@ class _LookedUpRows:
         captured = {inner.name for _, inner in self.call.function.graph.captures}
         sources = {}
         for placeholder in needed([self._ids], []).placeholders:
+            # A captured tensor has its value already: it is no input.
             if placeholder.name in captured:
                 continue
             # Such as the placeholder of lengths.

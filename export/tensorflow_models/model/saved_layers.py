@@ -47,6 +47,7 @@ def check_saved_layers(root: Any, checkpoint: Checkpoint, object_path: str) -> t
     """
     described = checkpoint.storage.layers
     if described and checkpoint.storage.ordered_layers:
+        # The factory may return an object that has the saved model among its attributes.
         root = find_ordered_variables(root, checkpoint).model
     if not described or not hasattr(root, "_trackable_children"):
         return ()

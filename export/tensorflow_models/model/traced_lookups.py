@@ -199,6 +199,7 @@ def _columns(
     for position in range(size):
         column = find_rule(Values(ids, position, size), call, lookup.table.rows)
         if isinstance(column, Values):
+            # A message names one operation: the one of the first id without a rule.
             first_computed = first_computed or column
         elif _ids_per_example(column, parts) == 1:
             columns.append(column)

@@ -114,6 +114,7 @@ def trace_towers(
 
     described = lookups.describe(ordered)
     spec = with_bundle_names(described, job.vocabularies)
+    # Features keep their order when they are renamed.
     rows_by_feature = {
         name: lookups.own_rows[traced]
         for name, traced in zip(spec.features, described.features, strict=True)

@@ -137,6 +137,7 @@ class TrainedModel:
             locations = [self.locations.get(resource(variable.handle)) for variable in variables]
             keys = [location.key for location in locations if location is not None and location.key]
             shapes = [tuple(self.checkpoint.entries[key].shape) for key in keys]
+            # Both are restored, or none: a missing one makes the lists unequal, too.
             if shapes == [tuple(variable.shape) for variable in variables]:
                 give_normalization(layer, *map(self.checkpoint.read_all, keys))
 
