@@ -152,7 +152,7 @@ class ChangeLog:
           OSError: The file cannot be read.
         """
         with self._lock:
-            # Without a lock: services call this many times per second, and mostly in vain.
+            # Without the lock of the file: services call this often, and mostly in vain.
             if not self.has_news:
                 return []
             descriptor = _lock_to_read(self.path)
@@ -510,7 +510,7 @@ def _next_sound(content: bytes, position: int, sequence: int) -> int:
       sequence: The sequence of the record that was expected there; one of the next thousand follows
         it.
     """
-    # A search for the bytes of a sequence is fast; a frame at every offset would be checksummed.
+    # To search for the bytes of a sequence is faster than to checksum a frame at every offset.
     nearest = len(content)
     for candidate in range(sequence, sequence + 1000):
         pattern = _SEQUENCE.pack(candidate)

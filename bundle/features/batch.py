@@ -335,7 +335,7 @@ class _Ids:
         """Reads and combines features of a table that are alike at once; returns [n, dim] or [n,
         length, dim] for each feature.
         """
-        # TensorFlow drops such weights of sparse bags before it combines them; see the top.
+        # TensorFlow drops ids of weights up to 0 from sparse bags before it combines them.
         for index, weights in self._weights.items():
             entry = self._batch.features[index].entry
             if entry.encoding == "sparse" and entry.combiner != "sum":

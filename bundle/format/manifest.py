@@ -438,8 +438,8 @@ class Manifest(StrictModel):
                         )
         return self
 
-    # Each of the following checks that names in one part of the manifest exist in another, so that
-    # no reader meets one that does not.
+    # These three check that names in one part of the manifest exist in another, so that no reader
+    # meets one that does not.
     @model_validator(mode="after")
     def _towers_closed(self) -> Manifest:
         for name, tower in self.towers.items():

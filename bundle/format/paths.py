@@ -133,7 +133,7 @@ def checked(path: str) -> str:
     Raises:
       UnsafePath: The path is absolute, not normalised or outside, or holds a backslash or a NUL.
     """
-    # Backslashes and NULs are no separators here, but are to programs of other systems.
+    # A backslash separates names on other systems, and no file of any system has a NUL in its name.
     is_unsafe = (
         not path
         or path.startswith("/")

@@ -326,7 +326,7 @@ class AppliedLog:
     def _parts_again(self) -> Iterator[list[Record]]:
         """Yields the records that were read of the log so far, in parts."""
         last = self._log.sequence
-        # By a reader of its own, in parts: a log is not compacted, and may be large. Records behind
+        # By a reader of its own, in parts: a log is not compacted, and may be large. Records after
         # `last` were appended by others since, and are applied when this process reads them.
         for records in ChangeLog(self.path, self.model).parts():
             part = [record for record in records if record.sequence <= last]

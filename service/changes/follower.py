@@ -396,8 +396,8 @@ class Changes:
         """Stops applying the log to versions that are not served any more."""
         with self._lock:
             attached = list(self._attached)
-        # Read afterwards: an attached version had been added before, and is missing only if it
-        # went.
+        # Read after the attached versions: each was added to the manager before it was attached, so
+        # that one that is missing here was retired.
         loaded = set(self._manager.loaded())
         retired = [version for version in attached if version not in loaded]
         with self._lock:

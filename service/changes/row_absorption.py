@@ -83,7 +83,7 @@ class RowAbsorption:
         # is not changed here, or not yet, would serve a state that the log does not have.
         if not changed.contains(file.rows).all():
             return False
-        # Compared with the memory without the lock, and exchanged under it, which takes little.
+        # The comparison takes long, and needs no lock; the exchange under the lock is short.
         exchange = changed.exchange(file)
         with self._log.lock:
             if version not in self._log.versions or not version.exchange_file(table, exchange):

@@ -11,7 +11,7 @@ from service.resources import limit_blas
 
 def main() -> None:
     """Runs the command line and exits the process."""
-    # Before numpy is imported.
+    # Before numpy is imported: BLAS reads its number of threads when it is loaded.
     limit_blas()
     try:
         from service.cli.serve import command

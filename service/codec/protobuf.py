@@ -54,7 +54,8 @@ def parse(message_class: type[Any], body: bytes) -> Any:
     try:
         return message_class.FromString(body)
     except DecodeError as problem:
-        # "Error parsing message with type 'rowcast...': Wire format was corrupt": the end helps.
+        # Only the end of protobuf's message is of use to a client: "Error parsing message with type
+        # 'rowcast...': Wire format was corrupt".
         name = message_class.__name__
         reason = str(problem).rpartition(": ")[2]
         message = f"the body is not a {name}: its bytes do not decode as protobuf ({reason})"

@@ -372,7 +372,7 @@ class LiveRecall:
             best=_best(np.concatenate(known_scores), k),
         )
         with self._lock:
-            # At most 64 of them, so that the sum need not be kept.
+            # At most QUEUE_MAX queries wait, so that the sum of their sizes need not be kept.
             queued_bytes = sum(waiting.bytes for waiting in self._queue)
             is_full = len(self._queue) >= QUEUE_MAX or queued_bytes >= _QUEUE_BYTES_MAX
             if is_full or self._closing.is_set():

@@ -115,7 +115,7 @@ def count_examples(manifest: Manifest, columns: Columns) -> int:
         elif feature.one_each:
             return int(column.values.size)
     for name, column in columns.items():
-        # No column shows the number of examples by its own: an input of a fixed length may.
+        # Offsets and single values show no number of examples; an input of a fixed length may.
         length = manifest.length_of(name)
         if length is None or length.pad is not None or length.keep is not None:
             continue
@@ -467,7 +467,7 @@ async def _vectors(
     if shards is None or name in model_version.tables:
         return model_version.reader.take(name, rows), np.zeros(rows.size, bool)
     remote = shards.tables[name]
-    # Tables of one layout lie behind each other on the shards; -1 stays -1.
+    # Rows of one layout are numbered across its tables on the shards; -1 stays -1.
     rows = np.where(rows < 0, rows, rows + remote.first)
     layout = remote.among.name
     wanted = {layout: distinct(rows[rows >= 0])}

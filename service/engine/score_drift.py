@@ -59,7 +59,7 @@ class ScoreDrift:
           scores: [m] of all contexts.
           contexts: How many contexts there are.
         """
-        # Every request pays for this: 8 scores of a context take a fraction of all.
+        # Every request waits for this, so that only some scores of each context are counted.
         step = max(1, scores.size // (_SCORES_PER_CONTEXT * max(1, contexts)))
         bins = np.searchsorted(tower.score_edges, scores[::step], side="right")
         counts = np.bincount(bins, minlength=SCORE_BINS_MAX)

@@ -68,7 +68,6 @@ def run(
     """
     execution = Execution("warm_up")
     for table in model_version.tables.values():
-        # The first page and the last one: a file that is too short fails here.
         table.gather(np.array([0, table.rows - 1], np.int64))
         throttle()
     for tower in model_version.towers.values():

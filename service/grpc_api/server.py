@@ -117,7 +117,7 @@ class GrpcServer:
         """Stops accepting calls, waits for those in progress at most `grace_s` seconds, then
         cancels them.
         """
-        # Watches learn first that the service stops, and end then: they would never do otherwise.
+        # Watches receive the new status before they end; without this they would never end.
         await self._health.enter_graceful_shutdown()
         self._probes.end_streams()
         if self._server is not None:

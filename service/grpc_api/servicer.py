@@ -76,6 +76,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         super().__init__(dataplane)
         self._changes = changes
 
+    # The generated servicer prescribes the names of methods.
     async def Change(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Changes rows, candidates or contexts."""
         changes_from = self._dataplane.settings.changes_from
@@ -104,7 +105,6 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         context.model = applied.model
         return bytes(applied_message(applied).SerializeToString())
 
-    # The generated servicer prescribes the names.
     async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Lists models, versions and states."""
         protobuf.parse_small(pb.ListModelsRequest, request)

@@ -84,7 +84,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses what has arrived, or discards it after the last response of the connection."""
-        # The last response was sent, and the rest of the request is discarded.
         if self.transport.is_closing():
             self._lingering.discard(len(data))
             return

@@ -370,7 +370,7 @@ class Metrics:
 
     def __init__(self) -> None:
         """Creates all metrics at 0."""
-        # A further series for each, with the time at which it was created, that nobody reads.
+        # By default, counters and histograms have further series with their times of creation.
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
         registry = CollectorRegistry()

@@ -214,7 +214,7 @@ def _options(settings: ServiceSettings) -> list[tuple[str, int]]:
         "grpc.max_receive_message_length": settings.max_response_bytes + _FRAMING_BYTES,
         # Unlimited, since shards bound what they accept.
         "grpc.max_send_message_length": -1,
-        # A restarted shard is reached soon: gRPC's defaults of 1 s and more failed requests longer.
+        # With gRPC's default of 1 s and more, requests failed longer after a shard had restarted.
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 200,
         # Otherwise a new channel would share the connection of the channel before.

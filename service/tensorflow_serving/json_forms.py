@@ -91,7 +91,7 @@ class PredictBody:
             return json.dump({key: values})
         if not self._has_rows:
             return json.dump({key: arrays})
-        # One object per row, as the request had.
+        # In the row format, each row is an object of all outputs.
         value_rows = zip(*arrays.values(), strict=True)
         rows = [dict(zip(arrays, row, strict=True)) for row in value_rows]
         return json.dump({key: rows})

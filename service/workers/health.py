@@ -169,7 +169,7 @@ class HealthApp:
             return _json(200, {"live": True})
         if path == "/readyz":
             problem = self._health.problem
-            # The problem is updated by the next look at the workers, a signal sets this at once.
+            # The problem changes with the next look at the workers; a signal sets this at once.
             if self._health.stopping:
                 problem = _STOPPING
             if problem:

@@ -164,8 +164,8 @@ def reserve(what: str, host: str, port: int) -> SharedPort:
         return _reserve_any(what, host)
     claim = _claim(what, host, port)
     try:
-        # Sharing would succeed beside a program that shares its port, too. Listening without it
-        # fails if any program without a claim listens.
+        # To share the port would succeed beside another program that shares it, too. To listen
+        # without sharing fails if any program without a claim listens.
         listen(what, host, port).close()
         bound = _bind(what, host, port)
     except OSError:

@@ -308,7 +308,8 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
     if filtered and target >= 1:
         return Plan(None, None)
     if costs is None:
-        # The index itself searches exactly, what does not match included: a filter gains nothing.
+        # Only brute force has no costs. It would also score what does not match, so that with a
+        # filter, only what matches is scored.
         if filtered:
             return Plan(None, None)
         return Plan(SearchDepth(index, _EXPORTED, k, count, 0.0), None)
