@@ -98,7 +98,6 @@ class Dense:
         values = self._numbers(column.values).reshape(-1, *self.shape)
         if not is_absent.any():
             return Activation(values)
-        # Examples without numbers have the default.
         filled = np.repeat(self._needed_default(), n, axis=0)
         filled[~is_absent] = values
         return Activation(filled)

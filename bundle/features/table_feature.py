@@ -173,7 +173,6 @@ class TableFeature:
         if default is None:
             raise not_sent(name)
 
-        # The default once for each example.
         values = default.values
         weights = default.weights
         offsets = None

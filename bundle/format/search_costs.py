@@ -122,7 +122,7 @@ class SearchCosts(StrictModel):
           coded: Whether the index has codes.
         """
         dim = max(dim, _DIM_MIN)
-        # In units of an exact score, which takes as long as its dims.
+        # In units of an exact score, whose time grows with the dims.
         ranges = dict(_VECTOR_COSTS)
         for name, (lowest, highest) in _VALUE_COSTS.items():
             ranges[name] = lowest / dim, highest / dim

@@ -302,7 +302,7 @@ class _Selection:
         import pyarrow as pa
 
         positions = [pa.array(selection.positions) for selection in self._selections]
-        # Arrow arrays are gathered only, so the order is inverted: it scatters.
+        # `order` scatters, and Arrow can only gather: the inverse of the order gathers.
         inverse = None
         if self._order is not None:
             inverse = pa.array(np.argsort(self._order))

@@ -135,7 +135,7 @@ class DeadlineStream(httpcore.NetworkStream):
 
 
 def _can_read(connection: socket.socket) -> bool:
-    # Unlike select.select, a poll takes descriptors above 1023, which a large program has.
+    # Unlike select.select, a poll takes descriptors above 1023, which a large program may have.
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))

@@ -152,7 +152,7 @@ def code_notes(job: ExportJob, base: Path) -> tuple[str, ...]:
       base: The recipe's folder.
     """
     source = job.code.factory.rpartition(":")[0]
-    # The front end needs no model code.
+    # The model was built without the file: its front end needs no model code.
     if source.endswith((".py", NOTEBOOK)) and not (base / source).is_file():
         return ()
     return factory_of(job, base).notes

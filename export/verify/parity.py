@@ -199,7 +199,7 @@ def _measured(
     form = opened.form
     outputs = [output.name for output in opened.entry.outputs]
     effect = {}
-    # Forms in f32 meet the parity rule, which bounds their differences closely enough.
+    # Forms in f32 must meet the parity rule instead, which bounds every value.
     if form.precision != "f32":
         original = {name: expected[name] for name in outputs if name in expected}
         effect = order_effects(results, original, reference.examples.labels)

@@ -85,7 +85,7 @@ class CandidateReaders:
         return [name for name in names if _reads(loaded.manifest, name, table)]
 
     def _of(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
-        # Made for the first change of a row of the table: it finds the rows of all candidates.
+        # Made only at the first change of a row of the table, since it looks up all candidates.
         key = (corpus, table)
         if key not in self._readers:
             loaded = self._loaded

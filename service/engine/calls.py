@@ -345,7 +345,8 @@ class RetrievalResult(Result):
     query i owns offsets[i]:offsets[i + 1].
 
     Attributes:
-      scores: [m] float32, the scores of the ranking tower, if the candidates were ranked.
+      scores: [m] float32, the scores of the ranking tower if the candidates were ranked, else those
+        of the search.
       attributes: [m] values by attribute: int, float, str, list[str] or None.
       explanations: Explanations by query, if requested.
       searched: The number of candidates that were searched: those in the corpus, less those of

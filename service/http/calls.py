@@ -287,7 +287,6 @@ class BodyReader:
             size = size + len(step)
             compressed = gzip.unconsumed_tail
             self._check(size, " decompressed")
-            # Nothing was left to read, and the member has not ended.
             if not step and not compressed and not gzip.eof:
                 raise InvalidArgument.of_field("body", "truncated", "a whole body of gzip")
             steps.append(step)

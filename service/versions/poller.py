@@ -500,7 +500,7 @@ class Poller:
 
     def _scan_when_due(self) -> None:
         self._wake.wait(self._settings.poll_interval_s)
-        # Cleared before the scan: what wakes it meanwhile has another one follow.
+        # Cleared before the scan, so that a wake-up during the scan causes another scan.
         self._wake.clear()
         if not self._stopping.is_set():
             self.scan()

@@ -214,7 +214,7 @@ _KEYS: Mapping[type, Callable[[Any, ModelVersion], Hashable]] = {
 
 def _columns_key(columns: Mapping[str, Column], n: int) -> Hashable:
     """Returns what is equal for columns of the same names, types and values per example."""
-    # This runs for every request: one pass over the columns, with as few calls as it takes.
+    # This runs for every request, so it makes one pass over the columns, with few calls.
     forms: dict[str, Hashable] = {}
     for name, (values, offsets, weights) in columns.items():
         size = values.size

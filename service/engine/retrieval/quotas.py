@@ -73,7 +73,7 @@ class Minima:
 
     def permits(self, candidate: int, free: int) -> bool:
         """Returns whether a candidate may be picked for a free place; if so, counts it."""
-        # A candidate that no minimum needs must leave the last free positions to those that do.
+        # Candidates that no minimum needs must leave the last free positions to the others.
         if not self._needed[self._numbers[candidate]] and free <= sum(self._needed):
             return False
         self.count(candidate)

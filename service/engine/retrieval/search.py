@@ -344,7 +344,7 @@ class _Search:
                     rows[number] = self._reordered(number, fetched)
 
             self._execution.parallel(count, search)
-            # To fetch or to scan more did not pay for these: they are searched in the next way.
+            # For these, to fetch more would cost too much: a scan or exact scores follow.
             short = [vector for vector, row in enumerate(rows) if row is None]
         if short and scan is not None and self._matches is not None:
             self._scan_codes(short, rows, scan, self._matches)
@@ -505,7 +505,8 @@ class _Search:
             if removed:
                 reordered = reordered[~is_excluded[: reordered.size]]
 
-            # Fewer matches than that lie far from the query, and others before them were missed.
+            # Where fewer matches than expected were fetched, they lie far from the query, and nearer
+            # ones were missed.
             expected = max(pool * share / _FEW, first * share / _FEW + ahead)
             if reordered.size >= self._k and matching.size >= expected:
                 return reordered
@@ -580,7 +581,7 @@ class _Search:
                 allowed = ~self._is_excluded(vector, candidates)
                 allowed_candidates = candidates[allowed]
                 kept_scores = scores[allowed]
-            # See above: a few excluded candidates do not decide how deep the search goes.
+            # As the docstring states, a few excluded candidates do not decide the depth.
             many_excluded = allowed_candidates.size < pool - pool // _SPARE
             judged = scores
             if many_excluded:

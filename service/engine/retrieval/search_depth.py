@@ -220,7 +220,6 @@ class ScanDepth:
 
     def pays(self, pool: int) -> bool:
         """Returns whether to reorder a pool costs enough less than to score all that match."""
-        # A pool of more than half of the matches has no later half that says how many lie behind.
         return 2 * pool < self._matching and self.cost(pool) < self._otherwise
 
     def suffices(self, scores: NDArray[np.float32]) -> bool:
