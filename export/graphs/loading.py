@@ -46,7 +46,7 @@ def load_tensorflow() -> Any:
       NotConvertible: TensorFlow is not installed.
     """
     prefer_keras(None)
-    # Level 3 silences the log of errors, too: they are raised anyway.
+    # Level 3 silences the log of errors, too, since errors are raised anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]

@@ -238,7 +238,7 @@ def _columns(
     column = section.column
     if column is None:
         candidates = [candidate for candidate in (name, _ID_COLUMN) if candidate in names]
-        # The name of a single column says nothing.
+        # A file of one column holds the ids, whatever the name of the column is.
         if len(names) == 1:
             candidates += names
         column = next(iter(candidates), None)

@@ -56,7 +56,8 @@ def _lookup(
     """Returns the lookup of an encoding; None if no rule describes its ids, or if a tower can
     compute it.
     """
-    # No indicator of a bundle is sparse or weighted. Keras passes False or None without them.
+    # Sparse results and weighted counts are left to the model. Keras passes False or None if
+    # neither is requested.
     sparse = options.get("sparse")
     count_weights = options.get("count_weights")
     if sparse not in (None, False) or count_weights is not None or depth > WIDTH_MAX:

@@ -505,8 +505,8 @@ class _Search:
             if removed:
                 reordered = reordered[~is_excluded[: reordered.size]]
 
-            # Where fewer matches than expected were fetched, they lie far from the query, and nearer
-            # ones were missed.
+            # Where fewer matches than expected were fetched, they lie far from the query, and
+            # nearer ones were missed.
             expected = max(pool * share / _FEW, first * share / _FEW + ahead)
             if reordered.size >= self._k and matching.size >= expected:
                 return reordered
