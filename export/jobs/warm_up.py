@@ -207,13 +207,18 @@ class WarmUpWriter:
         )
 
     def _default_tower(self) -> str:
-        """Returns the tower of `serving_default`, as the service chooses it."""
-        towers = self._model.towers
+        """Returns the tower of `serving_default`, as the service chooses it: the only ranking tower
+        that is no stage before another, else the only query tower, else the first.
+        """
+        stage_towers = {stage.tower for stage in self._job.stages.values()}
+        towers = {
+            name: tower for name, tower in self._model.towers.items() if name not in stage_towers
+        }
         for role in ("ranking", "query"):
             names = [name for name, tower in towers.items() if tower.role == role]
             if len(names) == 1:
                 return names[0]
-        return next(iter(towers))
+        return next(iter(self._model.towers))
 
     def _every_input(self) -> dict[str, SentInput]:
         # No tower has an empty name, so this key is free.

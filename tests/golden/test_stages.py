@@ -25,14 +25,17 @@ from export.graphs.loading import load_tensorflow
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.staged import Published
+from export.jobs.warm_up import WarmUpWriter
 from export.model_code.factories import load_factory
-from export.recipe.schema import read_recipe
+from export.recipe.schema import WarmUpSection, read_recipe
 from export.recipe.settings import ExportSettings
 from tests.export.movies_job import changed, export, toml
 from tests.export.traced_models import IDS, MODELS, recipe, save_checkpoint
 from tests.service.running import RunningService
 
 tf = load_tensorflow()
+from tensorflow_serving.apis import prediction_log_pb2  # noqa: E402 - TensorFlow is loaded first
+
 FILMS = 60
 FILM_IDS = np.arange(FILMS)
 POPULARITY = ((7 * FILM_IDS) % 13 / 13).astype(np.float32)
@@ -211,6 +214,23 @@ def test_manifest_and_reports_have_the_recall_of_the_stage(
     assert (details.before, details.tower, details.keep) == ("deep", "quick", KEEP)
     assert details.recall_k == 5
     assert details.recall == pytest.approx(recall.value)
+
+
+def test_warm_up_request_without_a_signature_is_for_the_tower_that_no_stage_runs(
+    project: Project, tmp_path: Path
+) -> None:
+    prepared = bundle_job.prepare(
+        read_recipe(project.recipe), project.recipe.parent, ExportSettings(), 4
+    )
+    log = prediction_log_pb2.PredictionLog()
+    for name in ("user", "hour", "film"):
+        log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto([3], tf.int64))
+    requests = tmp_path / "requests"
+    with tf.io.TFRecordWriter(str(requests)) as file:
+        file.write(log.SerializeToString())
+    job = prepared.job.model_copy(update={"warm_up": WarmUpSection(requests=requests.name)})
+    writer = WarmUpWriter(job, prepared.traced.spec, prepared.entries, ())
+    assert writer.write(requests, tmp_path / "written") == 1
 
 
 def test_stage_that_drops_too_much_is_not_published(project: Project) -> None:
