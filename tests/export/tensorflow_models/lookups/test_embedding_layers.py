@@ -90,7 +90,7 @@ def test_distributed_embedding_of_keras_rs_equals_the_original(tmp_path: Path) -
     def tables(model: Any) -> dict[str, Any]:
         return {layer.name: layer.embeddings.value for layer in model.embedding._layers}
 
-    checkpoint = save_and_trace(job, tmp_path, features, beside=tables)
+    checkpoint = save_and_trace(job, tmp_path, features, attributes=tables)
     assert kinds(checkpoint) == {
         "item": ("embedding.items", "single", None, None),
         "recent": ("embedding.items", "sequence", 3, None),
