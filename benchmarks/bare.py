@@ -1,7 +1,7 @@
 """Bare calls, in a process of their own: a tower or an index with nothing around it.
 
-`python -m benchmarks.bare KIND BUNDLE THREADS` reads lines with a number of seconds and answers
-each with a line of JSON. `f32` and `int8` run the compiled ranking tower on 200 candidates;
+`python -m benchmarks.bare KIND BUNDLE THREADS` reads lines with a number of seconds and responds
+to each with a line of JSON. `f32` and `int8` run the compiled ranking tower on 200 candidates;
 `search` searches the index for one query vector at a time. Inputs are ready in memory.
 """
 
@@ -105,7 +105,7 @@ def _run(step: Step, threads: int, seconds: float) -> tuple[float, float]:
 
 
 def answer(step: Step, threads: int = 1) -> None:
-    """Answers lines from stdin, each with a number of seconds, until it closes."""
+    """Responds to lines from stdin, each with a number of seconds, until it closes."""
     step(0)
     for line in sys.stdin:
         print(json.dumps(_run(step, threads, float(line))), flush=True)  # noqa: T201 - its response

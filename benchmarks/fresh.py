@@ -4,8 +4,8 @@
   it, over connections of their own, which reach every worker;
 - beside load: latency of queries that come at random instants, at half of the throughput, with and
   without a stream of changes, minute by minute;
-- many changes: throughput of unfiltered queries with and without so many changed candidates, at
-  once and when they are absorbed into segments;
+- many changes: throughput of unfiltered queries with and without many changed candidates, at once
+  and when they are absorbed into segments;
 - restart: from the start of a service to the first response, with and without the log;
 - replay: the same with a log of 100,000 records that no segment contains;
 - live recall: CPU time of the service for a query, with and without 1 % of queries being searched

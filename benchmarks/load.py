@@ -1,5 +1,5 @@
-"""Load on a running service over loopback: closed loop (each caller waits for its answer) and open
-loop (Poisson).
+"""Load on a running service over loopback: closed loop (each caller waits for its response) and
+open loop (Poisson).
 
 The generator is `load.c`, compiled on demand, in a process of its own. It may share the cores with
 the service, so requests are encoded before the clock starts, and what they cost the generator is
@@ -28,7 +28,8 @@ SOURCE = Path(__file__).with_name("load.c")
 PROGRAM = Path("build/bench/load")
 ANSWERED = 200
 CONNECTIONS_MAX = 512
-"""Of an open loop, unless told otherwise; requests beyond them wait in the generator, on the clock.
+"""The number of connections of an open loop, unless a caller passes another number; requests beyond
+them wait in the generator, on the clock.
 """
 FRAME_BYTES_MAX = 16_384
 _HEADERS = 1
@@ -91,12 +92,12 @@ class Answers:
     """What one block of load saw.
 
     Attributes:
-      begun_s: [requests] float64, when each was sent (open loop: due), from the start.
-      latency_s: [requests] float64 until its whole answer.
-      status: [requests] float64: HTTP's; of gRPC 200, or the number of its
-        failure; -1: connection lost, -2: no answer, or not sent.
-      elapsed_s: from the start to the last answer.
-      generator_s: CPU of the generator.
+      begun_s: Times, [requests] float64, at which each was sent (open loop: due), from the start.
+      latency_s: Times, [requests] float64, until its whole response.
+      status: Statuses, [requests] float64: HTTP's; of gRPC 200, or the number of its
+        failure; -1: connection lost, -2: no response, or not sent.
+      elapsed_s: Time from the start to the last response.
+      generator_s: CPU time of the generator.
     """
 
     begun_s: Floats
@@ -118,7 +119,7 @@ class Answers:
         return self.answered / self.elapsed_s
 
     def percentile_ms(self, percent: float) -> float:
-        """Returns a percentile of the latency of answered requests, ms; nan without any."""
+        """Returns a percentile of the latency of successful requests, ms; nan without any."""
         latencies_s = self.latency_s[self.status == ANSWERED]
         return (
             float(np.percentile(latencies_s, percent)) * 1e3 if len(latencies_s) else float("nan")
@@ -153,12 +154,12 @@ class Load:
         connections: int = CONNECTIONS_MAX,
         patience_s: float = math.inf,
     ) -> Answers:
-        """Sends requests at Poisson instants, whether or not earlier ones were answered.
+        """Sends requests at Poisson instants, whether or not earlier ones have a response.
 
         Args:
           rate_per_s: Requests per second on average.
           duration_s: The time in which they are due.
-          seed: Of the instants.
+          seed: The seed of the instants.
           connections: The maximum number of connections, each with one request at a time.
           patience_s: The time that a request waits for a connection, on the clock; then it is not
             sent.

@@ -1,4 +1,4 @@
-"""More requests than a service can answer: an open loop whose callers have a deadline and do not
+"""More requests than a service can compute: an open loop whose callers have a deadline and do not
 wait for each other.
 
 Where the generator shares the service's cores, an overload costs it a part of them too; how much is
@@ -32,7 +32,7 @@ UNSENT = -2
 PATIENCE_S = DEADLINE_S / 10
 """Time that a request waits for a connection, which its deadline includes."""
 LATE = (504, 4)
-"""Admitted and not answered in time: a few are, since durations are estimates."""
+"""Admitted, without a response in time: a few are, since durations are estimates."""
 RECOVERY_MAX_S = 2.0
 RECOVERY_OF_CORE_MAX_S = 10.0
 """The same once gRPC's core was full: what waits there is rejected first."""
@@ -45,7 +45,7 @@ METRICS_AGE_S = 1.5
 PEAK_S = 3.0
 """Longest measurement of a peak."""
 WARM_UP_S = 0.5
-"""Longest time before a measurement in which a service answers unmeasured."""
+"""Longest time before a measurement in which a service responds unmeasured."""
 USUAL_S = 0.3
 """Longest measurement of the usual latency."""
 
@@ -63,10 +63,10 @@ class Overload:
     """What became of an overload.
 
     Attributes:
-      peak_per_s: answers a second in a closed loop, before and after.
-      offered_per_s: requests a second that were due.
-      computed: requests that the service computed meanwhile; nan: it does not count them.
-      recovery_s: from the last request until requests were answered as before.
+      peak_per_s: Responses per second in a closed loop, before and after.
+      offered_per_s: Requests per second that were due.
+      computed: Requests that the service computed meanwhile; nan: it does not count them.
+      recovery_s: Time from the last request until responses came as fast as before.
     """
 
     peak_per_s: float
@@ -79,7 +79,7 @@ class Overload:
 
     @property
     def goodput(self) -> float:
-        """Answers within the deadline, as a share of the peak."""
+        """Responses within the deadline, as a share of the peak."""
         in_time = (self.latency_s(ANSWERED) <= DEADLINE_S).sum()
         return float(in_time) / self.answers.elapsed_s / self.peak_per_s
 
@@ -100,7 +100,7 @@ class Overload:
 
     @property
     def rejected_share(self) -> float:
-        """Rejections, as a share of the requests that the service did not answer with a result."""
+        """Rejections, as a share of the requests that were sent and returned no result."""
         failures = self.answers.status[~np.isin(self.answers.status, (ANSWERED, UNSENT))]
         if not len(failures):
             return float("nan")
@@ -145,12 +145,12 @@ def overload(
     connections: int = CONNECTIONS_MAX,
     peak_of: tuple[Service, Kind] | None = None,
 ) -> Overload:
-    """Measures how many requests a service can answer, then sends so many times as many.
+    """Measures how many requests a service can compute, then sends a multiple of them.
 
     Args:
-      service: It is paused when this returns.
+      service: The service, which is paused when this returns.
       kind: The requests.
-      times: Requests, by the peak.
+      times: The multiple of the peak that is sent.
       seconds: The time of the overload.
       transport: One of REJECTED.
       connections: The maximum number of connections.
@@ -209,7 +209,7 @@ def endpoint_of(
 
 
 def _peak_per_s(service: Service, kind: Kind, transport: str, seconds: float) -> float:
-    """Returns how many requests a service answers in a second, and pauses it."""
+    """Returns how many requests a service computes in a second, and pauses it."""
     service.resume()
     with closing(Load(endpoint_of(service, kind, transport), kind.bodies)) as load:
         load.closed(CALLERS, min(seconds, WARM_UP_S))
@@ -227,8 +227,8 @@ def _computed(port: int, call: str) -> float:
 
 
 def _probe(port: int, probes: Probes, done: threading.Event) -> None:
-    """Calls the health checks, each over a new connection as Kubernetes does, until told to
-    stop.
+    """Calls the health checks, each over a new connection as Kubernetes does, until `done`
+    is set.
     """
     while not done.wait(PROBE_INTERVAL_S):
         for path in ("/livez", "/readyz"):
@@ -244,7 +244,7 @@ def _probe(port: int, probes: Probes, done: threading.Event) -> None:
 
 
 def _recovery_s(load: Load, usual_s: float) -> float:
-    """Sends requests over one connection until they are answered as fast as usual; returns how long
+    """Sends requests over one connection until responses come as fast as usual; returns how long
     that took.
     """
     began = time.perf_counter()

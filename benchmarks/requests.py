@@ -77,7 +77,7 @@ def retrieve_json(work: RetrievalWorkload) -> list[bytes]:
 
 
 def retrieve_messages(work: RetrievalWorkload, queries: int = 1) -> list[bytes]:
-    """The same queries as encoded RetrieveRequest messages, so many in each."""
+    """The same queries as encoded RetrieveRequest messages, `queries` in each."""
     bodies = []
     for first in range(0, len(work.users) - queries + 1, queries):
         users = work.users[first : first + queries]

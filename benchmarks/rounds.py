@@ -19,7 +19,8 @@ from benchmarks.services import Program
 
 CALLERS = (1, 8, 32)
 SETTLE_S = 0.2
-"""Before its block each answers for so long unmeasured: it was stopped, and its timers are due."""
+"""Time before its block in which each responds unmeasured: it was stopped, and its timers are due.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Contestant(Protocol):
         """Returns its name, which no other contestant has."""
 
     def measure(self, callers: int, seconds: float) -> Block:
-        """Measures one block of so many callers."""
+        """Measures one block with this number of callers."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Called:
     load: Load
 
     def measure(self, callers: int, seconds: float) -> Block:
-        """Measures one block of so many callers."""
+        """Measures one block with this number of callers."""
         self.program.resume()
         self.load.closed(callers, min(SETTLE_S, seconds))
         before = self.program.cpu_s()

@@ -1,4 +1,4 @@
-"""Running services to be measured: start, time to the first answer, memory, CPU; stopped while
+"""Running services to be measured: start, time to the first response, memory, CPU; stopped while
 others are measured.
 """
 
@@ -30,7 +30,7 @@ BYTECODE = Path("build/bench/bytecode")
 
 
 class NotStarted(Exception):
-    """A program ended, or did not answer in time; the message names its log."""
+    """A program ended, or did not respond in time; the message names its log."""
 
 
 class Program:

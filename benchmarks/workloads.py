@@ -63,10 +63,10 @@ class RankingWorkload:
     """R: its bundle and 64 requests.
 
     Attributes:
-      directory: of the committed bundle.
-      context: [64] int64 ids by context feature.
-      numbers: [64, 13] float32.
-      candidates: [64, 200] int64 ids by candidate feature.
+      directory: The directory of the committed bundle.
+      context: Ids, [64] int64, by context feature.
+      numbers: Numeric features, [64, 13] float32.
+      candidates: Ids, [64, 200] int64, by candidate feature.
     """
 
     directory: Path
@@ -81,10 +81,10 @@ class RetrievalWorkload:
     """Q: its bundle and 500 queries for the 100 nearest.
 
     Attributes:
-      directory: of the committed bundle.
-      users: [500] int64.
-      histories: [500, 50] int64.
-      vectors: [500, 64] float32: what the query tower gives for them.
+      directory: The directory of the committed bundle.
+      users: User ids, [500] int64.
+      histories: Ids of watched items, [500, 50] int64.
+      vectors: Vectors that the query tower gives for them, [500, 64] float32.
     """
 
     directory: Path

@@ -34,8 +34,8 @@ class BigTable:
     """A checkpoint in a directory, and how its table lies there.
 
     Attributes:
-      rows: of the table.
-      options: of `rowcast-export tables`, which make it known.
+      rows: The number of rows of the table.
+      options: The options of `rowcast-export tables` that state the table.
     """
 
     directory: Path

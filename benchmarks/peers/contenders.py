@@ -47,7 +47,7 @@ class OtherResults(Exception):
 
 @dataclass(frozen=True)
 class Way:
-    """How a program is called: its endpoint, its requests, and how its answers are read."""
+    """How a program is called: its endpoint, its requests, and how its responses are read."""
 
     endpoint: Endpoint
     bodies: list[bytes]
@@ -105,12 +105,12 @@ def recall_of(way: Way, exact: NDArray[np.int64]) -> float:
 
 
 def read_score(body: bytes) -> Scores:
-    """Reads an answer `{"score": [...]}`."""
+    """Reads a response `{"score": [...]}`."""
     return np.array(orjson.loads(body)["score"], np.float32)
 
 
 def read_rowcast(body: bytes) -> Scores:
-    """Reads an answer of rowcast."""
+    """Reads a response of rowcast."""
     return np.array(orjson.loads(body)["scores"], np.float32)
 
 
@@ -125,12 +125,12 @@ def read_ids(body: bytes) -> NDArray[np.int64]:
 
 
 def read_list(body: bytes) -> Scores:
-    """Reads an answer that is a list."""
+    """Reads a response that is a list."""
     return np.array(orjson.loads(body), np.float32)
 
 
 def read_v2(body: bytes) -> Scores:
-    """Reads the one output of an answer of the V2 protocol (KServe)."""
+    """Reads the one output of a response of the V2 protocol (KServe)."""
     return np.array(orjson.loads(body)["outputs"][0]["data"], np.float32)
 
 

@@ -65,7 +65,7 @@ class Contestant:
         self.filters: list[int] = self._answer()["filters"]
 
     def ask(self, **command: Any) -> dict[str, Any]:
-        """Sends a command and returns its answer."""
+        """Sends a command and returns its response."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()

@@ -1,9 +1,9 @@
-"""An engine of the retrieval benchmark as a process of one thread: builds its index, then answers
-commands on stdin.
+"""An engine of the retrieval benchmark as a process of one thread: builds its index, then executes
+commands from stdin.
 
-`python engines.py NAME DIRECTORY`; a command is a line of JSON, and so is its answer. It runs in an
-environment without rowcast, each engine set up as its makers advise: HNSW with M 16, IVF with about
-sqrt(n) lists, an index on the attribute.
+`python engines.py NAME DIRECTORY`; a command is a line of JSON, and so is its response. It runs in
+an environment without rowcast, each engine set up as its makers advise: HNSW with M 16, IVF with
+about sqrt(n) lists, an index on the attribute.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ ENGINES = {
 
 
 def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path) -> None:
-    """Answers `{"tune": below}` and `{"run": below, "first": query, "seconds": s}`, a line each,
+    """Executes `{"tune": below}` and `{"run": below, "first": query, "seconds": s}`, a line each,
     until stdin ends.
     """
     queries = np.load(directory / "queries.npy")

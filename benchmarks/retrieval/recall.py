@@ -1,4 +1,4 @@
-"""`python -m benchmarks.retrieval.recall`: the recall of searches, beside what was asked for.
+"""`python -m benchmarks.retrieval.recall`: the recall of searches, beside the requested recall.
 
 For each distance, the exporter builds an index that is to reach a recall of 0.95 at one k. Then the
 service's search is compared with exact search on other queries: at several k, without a filter, and
@@ -63,7 +63,7 @@ class _Measured(NamedTuple):
 
     @property
     def is_below(self) -> bool:
-        """Whether it is less than was asked for, and not by chance."""
+        """Whether it is less than was requested, and not by chance."""
         return self.mean + self.margin < RECALL
 
     def __str__(self) -> str:

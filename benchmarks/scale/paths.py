@@ -69,16 +69,16 @@ RECOMMENDED = {
 
 
 class Shard(Replica):
-    """A shard that answers handles with the code that answers its gRPC endpoint."""
+    """A shard that responds to handles with the code of its gRPC endpoint."""
 
     async def rows(self, message: bytes) -> bytes:
-        """Answers a RowsRequest."""
+        """Responds to a RowsRequest."""
         context = RequestContext("rows", "", time.monotonic() + TIMEOUT_S)
         return await ShardServicer(self._worker.dataplane).Rows(message, context)
 
 
 class Handles:
-    """Asks shards by Serve's handles."""
+    """Calls shards by Serve's handles."""
 
     def __init__(self, total: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -167,8 +167,8 @@ async def connect(
 
 
 class Proxy(ShardServiceServicer):
-    """Divides the rows of a call among the shards, asks them, and merges; to its callers it is the
-    only shard.
+    """Divides the rows of a call among the shards, calls them, and merges; to its callers it is
+    the only shard.
     """
 
     async def start(self, directory: Path, addresses: Sequence[str]) -> str:
@@ -193,7 +193,7 @@ class Proxy(ShardServiceServicer):
         return shard_pb.DescribeResponse(number=1, total=1, min_bytes=1, bundles=[bundle], **limits)
 
     async def Rows(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Answers rows of all shards."""
+        """Returns rows of all shards."""
         return await asyncio.to_thread(self._merged, request, context.time_remaining())
 
     def _merged(self, request: Any, left_s: float) -> Any:

@@ -1,8 +1,8 @@
 """A router with its shards beside one process that has everything, on workloads R and Q.
 
-Both are saturated by a closed loop, then loaded with half of what they answered, in turns. All
+Both are saturated by a closed loop, then loaded with half of that throughput, in turns. All
 share the cores of this machine, where the shards take from the router what other machines would
-give: the CPU of the router alone says what one machine of a cluster answers.
+give: the CPU of the router alone shows what one machine of a cluster serves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.workloads import RankingWorkload, RetrievalWorkload
 PROTOBUF = "application/x-protobuf"
 CALLERS = 16
 OPEN = 0
-"""In place of the number of callers: the open loop at half of what was answered."""
+"""In place of the number of callers: the open loop at half of the throughput."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Cluster:
         return self.router.cpu_s(), sum(shard.cpu_s() for shard in self.shards)
 
     def shard_bytes(self) -> float:
-        """Returns the bytes that shards have answered so far."""
+        """Returns the bytes that shards have returned so far."""
         lines = httpx.get(
             f"http://127.0.0.1:{self.router.http}/metrics", timeout=30
         ).text.splitlines()

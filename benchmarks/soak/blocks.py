@@ -30,8 +30,8 @@ class Block:
     """What one block of load saw.
 
     Attributes:
-      latency_s: [answered] float64, of each request that was answered.
-      cpu_s: of the service.
+      latency_s: The latency of each successful request, [successful] float64.
+      cpu_s: The CPU time of the service.
     """
 
     latency_s: Floats
@@ -56,11 +56,11 @@ class Pressure:
     """A load on a service, in rounds.
 
     Attributes:
-      service: its first process.
-      block_s: of the block in which something happens; the others are half as long.
-      interval_s: from one thing that is done to the next, at least.
-      beside: what is done in the other blocks, of no effect on the service.
-      share: of what the service answers at most.
+      service: The id of its first process.
+      block_s: The length of the block in which something happens; the others are half as long.
+      interval_s: The minimum time from one thing that is done to the next.
+      beside: What is done in the other blocks, of no effect on the service.
+      share: The load, as a share of the maximum throughput of the service.
     """
 
     load: Load
@@ -130,7 +130,7 @@ def cpu_s(service: int) -> float:
 
 
 def sent_and_failed(rounds: Sequence[Round]) -> tuple[int, int]:
-    """Counts the requests of some rounds, and those that were not answered."""
+    """Counts the requests of some rounds, and those that did not succeed."""
     blocks = [
         block for measured in rounds for block in (measured.before, measured.during, measured.after)
     ]

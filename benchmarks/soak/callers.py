@@ -1,4 +1,4 @@
-"""Callers of routers of shards: every answer is compared with that of one process which has
+"""Callers of routers of shards: every response is compared with that of one process which has
 everything.
 """
 
@@ -62,7 +62,7 @@ class Seen:
     recovery_s: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, call: str, where: str, body: bytes) -> None:
-        """Compares an answer with that of one process."""
+        """Compares a response with that of one process."""
         self.counts["answers"] += 1
         if deterministic(call, body) != self.answers[call]:
             self.wrong.append(f"{where} {call}: another answer than that of one process")
@@ -107,7 +107,7 @@ def lasting_port() -> int:
 
 
 def deterministic(call: str, body: bytes) -> bytes:
-    """Returns an answer as bytes that can be compared."""
+    """Returns a response as bytes that can be compared."""
     return bytes(RESPONSES[call].FromString(body).SerializeToString(deterministic=True))
 
 
@@ -120,7 +120,7 @@ def post(client: httpx.Client, call: str) -> bytes:
 
 
 def seen_of_one(root: Path) -> Seen:
-    """Returns what is compared with the answers of one process which has everything."""
+    """Returns what is compared with the responses of one process which has everything."""
     alone = Process(root)
     try:
         with alone.client() as client:

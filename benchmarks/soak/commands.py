@@ -38,7 +38,7 @@ def press(
     pace: Pace,
     towers: Path,
 ) -> list[str]:
-    """Does each in turn, under load, to a service of so many versions; returns what is wrong."""
+    """Does each in turn, under load, to a service of `latest` versions; returns what is wrong."""
     seen = Seen()
     rounds_by_action = {what: list[Round]() for what in actions}
     command_s: dict[str, list[float]] = {}
@@ -72,7 +72,7 @@ def press(
 
 
 def run(rounds: int, workers: int, pace: Pace, towers: Path) -> list[str]:
-    """Does each in so many blocks; returns what is wrong."""
+    """Does each in `rounds` blocks; returns what is wrong."""
     options = (rounds, workers, pace, towers)
     return press(ACTIONS, 1, *options) + press(THREE, 3, *options)
 

@@ -1,7 +1,8 @@
 """`python -m benchmarks.soak.damaged_checkpoints [SECONDS]`: damages checkpoints of every layout
-for as long as it is told.
+for as many seconds.
 
-Each trial runs in a child, so that a crash of a native library is told with the seed that made it.
+Each trial runs in a child, so that a crash of a native library is reported with the seed that
+made it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Clients that a proxy must keep from the service: slow headers, floods of connections, answers
-that nobody reads.
+"""Clients that a proxy must keep from the service: slow headers, floods of connections,
+responses that nobody reads.
 
 They come from an address of their own, as limits are per client; another client calls the service
 meanwhile.
@@ -85,7 +85,7 @@ def connection_flood(port: int, service: list[psutil.Process], call_port: int) -
 
 
 def no_reading(port: int, service: list[psutil.Process], call_port: int) -> Report:
-    """Sends requests with large answers and reads nothing."""
+    """Sends requests with large responses and reads nothing."""
     return _attack(
         port,
         service,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.soak.overload`: more requests than a service can answer, rankings and
+"""`python -m benchmarks.soak.overload`: more requests than a service can compute, rankings and
 retrievals over both transports, from few connections to many; benchmarks/overload.py judges.
 
 `--against DIR` takes the peak of another checkout, whose service is measured before and after each

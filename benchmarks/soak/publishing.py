@@ -19,7 +19,7 @@ from tests.e2e.process import WAIT_S, Process
 
 MODEL = "movies"
 ROLLBACK_EVERY = 5
-"""After so many versions, one is rolled back and served again."""
+"""Number of versions after which one is rolled back and served again."""
 LABEL = "stable"
 TOO_MANY_BYTES = 1 << 50
 
@@ -30,9 +30,9 @@ class Publisher:
     """Publishes version after version, and commands rollbacks and labels.
 
     Attributes:
-      version: the last one published.
-      switches: how often the current version has changed.
-      command_s: of each command, until it returned and was in effect.
+      version: The last version that was published.
+      switches: The number of changes of the current version.
+      command_s: The time of each command until it returned and was in effect.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Publisher:
         """Begins after version 1.
 
         Args:
-          workers: processes of the service.
-          originals: what versions are copies of, in turns.
-          kept: versions that stay in the root.
+          workers: The number of processes of the service.
+          originals: The bundles that versions are copies of, in turns.
+          kept_versions: The number of versions that stay in the root.
         """
         self._service = service
         self._workers = workers

@@ -39,7 +39,7 @@ SHOW = Console(highlight=False, soft_wrap=True, markup=False)
 
 @dataclass(frozen=True)
 class Result:
-    """How the trial of a seed ended: published, rejected, known or failed, and what was said."""
+    """How the trial of a seed ended: published, rejected, known or failed, and the message."""
 
     seed: int
     library: str
@@ -141,7 +141,7 @@ def _reason(text: str) -> str:
 
 
 def main() -> int:
-    """Returns the exit status: 1 if an answer differs, or too few models are published."""
+    """Returns the exit status: 1 if a response differs, or too few models are published."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", nargs="?", type=int, default=COUNT, help="models; default 2000")
     parser.add_argument("--first", type=int, help="seed of the first; default: a random one")

@@ -2,7 +2,7 @@
 at random moments.
 
 Processes are killed, stopped, slowed, or serve an older version for a while: one alone, one of each
-shard, or both replicas of a shard. Exit code 1: an answer differs from that of one process which
+shard, or both replicas of a shard. Exit code 1: a response differs from that of one process which
 has everything, or a request failed although its router was there, and a replica of each shard.
 Nodes that are lost: benchmarks/soak/scale_on_ray.py; a full disk: tests/e2e/test_pulled_shards.py.
 """
@@ -162,7 +162,7 @@ def disturb(routers: list[Member], shards: list[Member], seen: Seen, seed: int) 
 
 
 def run(moments: int, seed: int, towers: Path) -> list[str]:
-    """Disturbs a cluster so many times; returns what is wrong."""
+    """Disturbs a cluster `moments` times; returns what is wrong."""
     with tempfile.TemporaryDirectory() as scratch:
         root, older = (Path(scratch) / name / "bundles" for name in ("now", "older"))
         for directory, version in ((root, VERSION), (older, OLDER)):

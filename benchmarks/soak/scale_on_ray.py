@@ -2,7 +2,7 @@
 which are lost under load.
 
 Replicas, routers, node agents (raylets, and with each all of its node) and the Serve controller are
-killed at random moments, at last the head node. Exit code 1: an answer differs from that of one
+killed at random moments, at last the head node. Exit code 1: a response differs from that of one
 process which has everything, or a request failed although its router was there, and a replica of
 each shard.
 
@@ -281,7 +281,7 @@ def opened(root: Path) -> Iterator[Site]:
 
 
 def run(moments: int, seed: int, towers: Path) -> list[str]:
-    """Kills so many things, then the head node; returns what is wrong."""
+    """Kills `moments` things, then the head node; returns what is wrong."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "bundles"
         root.mkdir()

@@ -1,7 +1,7 @@
 """`python -m benchmarks.soak.switches`: versions published and rolled back at 70 % of the load that
 a service bears.
 
-No request fails, no answer mixes two versions, and the memory of the service stays what it was.
+No request fails, no response mixes two versions, and the memory of the service stays what it was.
 Latencies are compared with those of blocks without a switch around them, in which the same files
 are written outside the root. Nothing is rejected for lack of capacity: a busy host shows in the
 latencies alone.
@@ -51,7 +51,7 @@ LOOKS = 3
 """Of which the median counts, first and last: the interpreter allocates 1 MiB at a time."""
 GROWTH_MAX = 0.02
 DISTINCT = 8
-"""Versions that answer differently; later ones are one of them under another number."""
+"""Versions whose responses differ; later ones are one of them under another number."""
 INTERVAL_S = 0.5
 """From one switch to the next, at least."""
 SHOW = Console(highlight=False, soft_wrap=True)
@@ -88,9 +88,9 @@ class Pace:
     """How much a service is loaded.
 
     Attributes:
-      block_s: of each block of load.
-      share: of what the service answers at most.
-      pause_s: between two requests of each caller beside the load.
+      block_s: The length of each block of load.
+      share: The load, as a share of the maximum throughput of the service.
+      pause_s: The pause between two requests of each caller beside the load.
     """
 
     block_s: float = 2.0
@@ -103,8 +103,8 @@ Soak = Callable[[int, int, Pace, Path], list[str]]
 
 @dataclass
 class Seen:
-    """What callers received: two different answers of one version to one request were mixed of two
-    versions.
+    """What callers received: of two different responses of one version to one request, one mixes
+    two versions.
     """
 
     answers: dict[tuple[str, int], bytes] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Seen:
     failures: list[str] = field(default_factory=list)
 
     def add(self, transport: str, call: str, body: bytes) -> None:
-        """Compares an answer with all others of its call and version."""
+        """Compares a response with all others of its call and version."""
         message = RESPONSES[call].FromString(body)
         answer = message.SerializeToString(deterministic=True)
         if self.answers.setdefault((call, message.model.version), answer) != answer:
@@ -230,7 +230,7 @@ def pressure_on(
     pace: Pace,
     interval_s: float = INTERVAL_S,
 ) -> Iterator[Pressure]:
-    """Puts a service that serves version 1 under load; answers to callers beside the load are
+    """Puts a service that serves version 1 under load; responses to callers beside the load are
     compared.
     """
     body = REQUESTS["recommend"].SerializeToString()
@@ -307,7 +307,7 @@ def kept_towers() -> Path:
 
 
 def originals_of(towers: Path, directory: Path) -> list[Path]:
-    """Writes versions that answer differently."""
+    """Writes versions whose responses differ."""
     return [
         write_small_bundle(directory, towers, MODEL, version).directory
         for version in range(1, DISTINCT + 1)
@@ -347,10 +347,11 @@ def command(name: str, description: str | None, number: tuple[str, int, str], so
     """Reads the arguments of a soak, runs it and exits.
 
     Args:
-      name: of the soak.
-      description: what it does.
-      number: option, default and help of what determines how long it takes.
-      soak: given that number, the service's processes, the load, and towers; returns what is wrong.
+      name: The name of the soak.
+      description: What it does.
+      number: Option, default and help of what determines how long it takes.
+      soak: Function of that number, the number of the service's processes, the load, and towers;
+        returns what is wrong.
     """
     flag, default, meaning = number
     arguments = argparse.ArgumentParser(description=description)

@@ -46,7 +46,7 @@ ALL_S_MAX = 600
 BEGIN_NO_MORE_S = 510
 KILLS_MIN = 200
 LONG_SHARE = 6
-"""Of so many kills one is of a job that takes seconds: a whole run, worker processes, Ray."""
+"""One kill of this number is of a job that takes seconds: a whole run, worker processes, Ray."""
 ROWS = 15_000
 LAYOUTS = ("mid_level_hosts", "tfrs_adagrad", "partial", "stacks_2x4", "stacks_4x2_adam")
 RAY_NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
@@ -134,7 +134,7 @@ class Soak:
         return sum(seen.killed for seen in list(self.seen.values()))
 
     def lane(self, forked: ForkedRuns, plan: Sequence[tuple[Job, Kill]], kills: int) -> None:
-        """Takes jobs in turn until so many were killed, or the time is up."""
+        """Takes jobs in turn until `kills` of them were killed, or the time is up."""
         lot = random.Random(f"{self.seed} {plan[0][0].name}")
         expected: dict[Job, Expected] = {}
         pairs = {(job.name, kill.__name__) for job, kill in plan}

@@ -307,7 +307,7 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
     if filtered and target >= 1:
         return Plan(None, None)
     if costs is None:
-        # Only brute force has no costs. It would also score what does not match, so that with a
+        # Only exact search has no costs. It would also score what does not match, so that with a
         # filter, only what matches is scored.
         if filtered:
             return Plan(None, None)
