@@ -188,7 +188,7 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
     answer as any other; the run decides where it exceeds the limit by more than noise.
 
     Args:
-      marks: by node id of each test that was collected, whether it is marked.
+      marks: Whether each test that was collected is marked, by its node id.
       measured: the costs of this run.
       table: the committed costs.
     """

@@ -28,8 +28,8 @@ class ServeCluster:
     """One node with Serve's ingress on it.
 
     Attributes:
-      address: of the cluster.
-      ports: of the replicas, `http` and `grpc`, and of the `ingress`.
+      address: The address of the cluster.
+      ports: The ports of the replicas, `http` and `grpc`, and of the `ingress`.
     """
 
     def __init__(self, cores: int = 2) -> None:

@@ -14,7 +14,7 @@ def write_notebook(path: Path, cells: Sequence[str], **metadata: Any) -> Path:
     Args:
       path: the file.
       cells: the text of each cell of code. A cell of text precedes each.
-      metadata: of the notebook.
+      metadata: The metadata of the notebook.
     """
     heading = {"cell_type": "markdown", "metadata": {}, "source": ["## Next step"]}
     written: list[dict[str, Any]] = []

@@ -46,8 +46,8 @@ class Ids:
     """What is sent to one input.
 
     Attributes:
-      kind: of values: rows, integers, keys of the vocabulary or numbers.
-      width: as many for each example; None: a bag of any size.
+      kind: The kind of values: rows, integers, keys of the vocabulary or numbers.
+      width: The number of values of each example; None: a bag of any size.
       text: whether integers are sent as strings.
       negative: whether some are.
       empty: whether some examples are, or are padding where there is a width.
@@ -68,7 +68,7 @@ class Case:
 
     Attributes:
       call: what of TensorFlow answers.
-      entry: of the manifest.
+      entry: The feature of the manifest.
       ids: what is sent to each input.
       options: what else the call takes.
     """

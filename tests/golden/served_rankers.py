@@ -45,8 +45,8 @@ def write_recipe(
     """Writes the recipe of a factory, whose checkpoint lies beside it.
 
     Args:
-      directory: of the recipe.
-      factory: as the recipe names it.
+      directory: The directory of the recipe.
+      factory: The factory as the recipe names it.
       inputs: the recipe's entry of each.
       heads: outputs of the model, of which the first counts; none: it returns a tensor.
       contexts: inputs that are of the context, not of each candidate.

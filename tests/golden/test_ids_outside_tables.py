@@ -65,7 +65,7 @@ class Project:
     """A model that was saved with its recipe.
 
     Attributes:
-      folder: of both.
+      folder: The folder of both.
       call: the trained model: ids by input -> [n, width] float32.
     """
 

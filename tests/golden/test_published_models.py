@@ -84,8 +84,8 @@ def published(factory: str, model: Any, directory: Path, rest: str = USER) -> Pu
     Args:
       factory: the name of the function or class that makes it.
       model: was called, so that it has its variables.
-      directory: of the recipe and the checkpoint.
-      rest: of the recipe.
+      directory: The directory of the recipe and the checkpoint.
+      rest: The other sections of the recipe.
     """
     if isinstance(model, keras.Model):
         checkpoint = f"{factory}.weights.h5"

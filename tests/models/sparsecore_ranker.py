@@ -180,7 +180,7 @@ def write(
 
     Args:
       folder: where they are written.
-      prepared, more: as of `model_file`.
+      prepared, more: See `model_file`.
       chunk_rows: rows of each array that the checkpoint stores together.
       stacks_at: where the stacks are in the checkpoint.
       others: further parameters, by name.

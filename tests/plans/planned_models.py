@@ -31,7 +31,7 @@ class PlannedModel:
     """A model, or a variant of one, whose plan is recorded.
 
     Attributes:
-      name: of the plan and of its snapshot.
+      name: The name of the plan and of its snapshot.
       source: the file in tests/models or the folder in examples that has the model.
       write: writes what the exporter reads into an empty folder.
       requires: modules that an environment may lack.
@@ -52,7 +52,7 @@ class Variant:
       trained: function that returns the model in the checkpoint; "": the factory.
       write: writes the checkpoint.
       requires: modules that an environment may lack.
-      sections: of the recipe, instead of the module's.
+      sections: Sections of the recipe, instead of the module's.
     """
 
     factory: str = ""
@@ -80,9 +80,9 @@ class Module:
     that are called `build` or `build_*`.
 
     Attributes:
-      name: of the module.
-      sections: of the recipes.
-      variants: by the plan: the factory's name without `build_`, or a name of its own.
+      name: The name of the module.
+      sections: Sections of the recipes.
+      variants: The variants by plan: the factory's name without `build_`, or a name of its own.
       write: writes the checkpoint of a factory that has no variant.
       others: factories with other names.
     """

@@ -41,7 +41,7 @@ def update(
     """Records the plans that changed, and deletes those of models that are gone.
 
     Args:
-      directory: of the recorded plans.
+      directory: The directory of the recorded plans.
       models: all models by the names of their plans.
       patterns: names of the plans that are compared, as a shell matches them; none: all.
 

@@ -130,9 +130,9 @@ class Stack:
     """Tables in one variable.
 
     Attributes:
-      optimizer: that trained them.
-      tables: in the order of the stack.
-      places: of the tables.
+      optimizer: The optimizer that trained the tables.
+      tables: The tables in the order of the stack.
+      places: The places of the tables.
     """
 
     optimizer: str

@@ -23,9 +23,9 @@ class Category:
     """A categorical column.
 
     Attributes:
-      code: that makes it.
+      code: The code that makes the column.
       size: the number of its categories.
-      dtype: of its input.
+      dtype: The dtype of its input.
       pool: values that are sent.
       has_default_row: whether ids that are no category read a row.
     """

@@ -11,14 +11,14 @@ class Dialect:
     """How the code of models of a library is written.
 
     Attributes:
-      name: of the library.
-      module: of `minimum`, `maximum`, `where`, `abs`, `sqrt` and of their like.
+      name: The name of the library.
+      module: The module of `minimum`, `maximum`, `where`, `abs`, `sqrt` and of their like.
       clip: limits values to a range.
       cast: a value to a dtype.
       pools: [n, length, dim] to [n, dim].
       flat: [n, length, dim] to [n, length * dim].
       join: several [n, width] to one.
-      array: of constants.
+      array: The function that makes an array of constants.
       layer: makes a table that is a layer; "": there are no layers.
       layer_matrix: the variable of such a table.
       variable: makes a table that is a variable; "": it is a parameter.

@@ -28,12 +28,12 @@ class Input:
     """An input of a model, and what requests hold of it.
 
     Attributes:
-      dtype: of the tensor that the model takes.
+      dtype: The dtype of the tensor that the model takes.
       pool: values that requests hold, each equally often.
       encoding: single, fixed, ragged or sparse.
       length: number of values of an example; the largest one if it is ragged or sparse.
       padding: follows the values of an example that has fewer than `length`; None: none has.
-      weights: those that accompany the ids of a ragged or sparse input; (): none do.
+      weights: The weights of the ids of a ragged or sparse input; (): there are none.
       can_be_empty: whether a ragged or sparse example may have no values.
       feature: what the recipe says of the feature, as inline TOML.
       rows: what the model takes for each value, where the recipe translates what clients send.
@@ -86,15 +86,15 @@ class Draft:
     """A model while it is drawn.
 
     Attributes:
-      dialect: that its code is written in.
+      dialect: The dialect that its code is written in.
       all_tables_are_read: whether the service reads all tables; otherwise small ones stay in
         towers.
       states_examples: whether the recipe names examples; otherwise the exporter makes them.
-      inputs: by name.
+      inputs: The inputs by name.
       constructor: lines that make tables and layers.
       call: lines that compute what the model returns.
       parameters: code of the shapes of those that no layer has, by name.
-      vocabularies: those that the recipe states, by name.
+      vocabularies: The vocabularies that the recipe states, by name.
       known: how the export is known to differ from what it should be; "": no such thing.
     """
 
@@ -141,7 +141,7 @@ class Draft:
         """Draws a table, and adds what makes it.
 
         Args:
-          rows: that it has; 0: any number.
+          rows: The number of rows; 0: any number.
           dtypes: one of which it has.
           can_be_shared: whether other features may read it.
         """

@@ -31,15 +31,15 @@ class RandomModel:
     """A model, and how it is exported and asked.
 
     Attributes:
-      seed: that it was drawn from.
+      seed: The seed that it was drawn from.
       library: tensorflow, keras, flax or jax.
       code: the file of the model.
       recipe: the file of the recipe.
-      inputs: by name.
+      inputs: The inputs by name.
       heads: outputs of a ranking tower; (): the tower returns one vector for each example.
       contexts: inputs that are features of contexts.
       is_exact: whether answers must have the bits that the model gives.
-      vocabularies: those that the recipe states, by name.
+      vocabularies: The vocabularies that the recipe states, by name.
       known: how the export is known to differ from what it should be; "": no such thing.
     """
 

@@ -14,11 +14,11 @@ class Rule:
     """A computation of ids.
 
     Attributes:
-      dtype: of the input.
+      dtype: The dtype of the input.
       pool: values for which the computation gives a row of the table, those at its limits among
         them.
       template: the computation of `{ids}`.
-      feature, rows: as of an `Input`.
+      feature, rows: See `Input`.
       is_partial: whether it fails for other ids.
       drops_unknown: whether ids that it does not know are row -1, which the lookup leaves out.
     """
@@ -53,8 +53,8 @@ class Wanted:
     """What a rule is drawn for.
 
     Attributes:
-      name: of the input.
-      rows: of the table.
+      name: The name of the input.
+      rows: The number of rows of the table.
       below_zero: what the lookup does with rows below 0: "fails"; "dropped": it leaves them out;
         "last": it counts them from the end.
       is_single: whether there is one id for each example.

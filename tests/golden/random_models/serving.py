@@ -29,9 +29,9 @@ def answer_to(root: Path, call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Loads version 1 of the model `random` of a root, and answers a request.
 
     Args:
-      root: of the bundles.
+      root: The root of the bundles.
       call: embed or rank.
-      body: as clients send it in JSON.
+      body: The body as clients send it in JSON.
     """
     answer: dict[str, Any] = asyncio.run(_answer(root, call, json.dumps(body).encode()))
     return answer
