@@ -27,7 +27,7 @@ from export.jobs.preparation import TracedJob, trace_job
 from export.jobs.progress import Progress
 from export.jobs.space import check_space
 from export.jobs.staged import provenance, staged
-from export.jobs.table_steps import Work
+from export.jobs.table_steps import TaskRun
 from export.jobs.warm_up import locate_requests
 from export.locations import location_of
 from export.recipe.schema import ExportJob
@@ -348,4 +348,4 @@ def _move(
     with plan.written_file.open("ab") as file:
         file.truncate(plan.end)
     files = [part.file for source in plan.sources for part in source.slices]
-    return Work(stage, settings, files, moved).run_checked(plan.tasks, plan.sources)
+    return TaskRun(stage, settings, files, moved).run_checked(plan.tasks, plan.sources)

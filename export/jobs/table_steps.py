@@ -146,14 +146,14 @@ def copy_tables(
         _check_sums(table, stage)
     sources = [part.file for table in plan.tables for part in table.slices]
     # Decoded arrays are only read by the tasks of tables, so they are never sent.
-    unpacking = Work(stage, settings, sources, moved)
+    unpacking = TaskRun(stage, settings, sources, moved)
     crcs = {
         str(stage.directory / receipt.segment.file): receipt.segment.crc32c
         for receipt in unpacking.run(plan.unpacked)
         if receipt.segment is not None
     }
     streamed = {table.spec.name for table in plan.tables if table.streamed}
-    copying = Work(stage, settings, sources, moved, uploads, streamed)
+    copying = TaskRun(stage, settings, sources, moved, uploads, streamed)
     receipts = copying.run_checked(with_sums(plan.all_tasks, crcs), sources_of(plan))
     # A checkpoint that was written to meanwhile may have given rows of two trainings.
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
@@ -185,7 +185,7 @@ def _check_sums(table: TablePlan, stage: Staging) -> None:
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskRun:
     """Table tasks of one run.
 
     Attributes:

@@ -12,7 +12,7 @@ from bundle.storage.staging import Staging
 from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, DestinationError, NotConvertible
-from export.jobs.table_steps import Work
+from export.jobs.table_steps import TaskRun
 from export.recipe.settings import ExportSettings
 from export.saved_model import files as inline_files
 from export.saved_model.files import (
@@ -188,7 +188,7 @@ class Run:
             self.plan.written_file.parent.mkdir(exist_ok=True)
             with self.plan.written_file.open("ab") as file:
                 file.truncate(self.plan.end)
-            work = Work(stage, ExportSettings(workers=1), [], lambda _: None)
+            work = TaskRun(stage, ExportSettings(workers=1), [], lambda _: None)
             work.run_checked(self.plan.tasks, self.plan.sources)
         self.values = self.plan.written_file.read_bytes()
 
