@@ -32,7 +32,7 @@ DERIVED = "right, derived"
 
 
 def main() -> None:
-    """Draws stacks until `--wrong` statements are wrong, and prints what became of all of them."""
+    """Draws stacks until `--wrong` wrong statements are drawn; prints what became of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exporter.layout_proofs")
     parser.add_argument(
         "--wrong", type=int, default=10_000, help="number of wrong statements (default 10,000)"
