@@ -152,7 +152,7 @@ def copy_tables(
         for receipt in unpacking.run(plan.unpacked)
         if receipt.segment is not None
     }
-    streamed = {table.spec.name for table in plan.tables if table.streamed}
+    streamed = {table.spec.name for table in plan.tables if table.options.streamed}
     copying = TaskRun(stage, settings, sources, moved, uploads, streamed)
     receipts = copying.run_checked(with_sums(plan.all_tasks, crcs), sources_of(plan))
     # A checkpoint that was written to meanwhile may have given rows of two trainings.
@@ -161,13 +161,13 @@ def copy_tables(
     tables = {table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables}
     for table in plan.tables:
         entry = tables[table.spec.name]
-        table.limits.check(table.spec.name, entry.error)
+        table.options.limits.check(table.spec.name, entry.error)
         # Linked rows were not read; a note of the plan says so.
         if not table.linked:
             check_finite(
                 table.spec.name,
                 entry.non_finite,
-                allowed=table.allow_non_finite,
+                allowed=table.options.allow_non_finite,
                 converted=entry.error is not None,
             )
     return CopiedTables(tables, reused_segments(receipts))

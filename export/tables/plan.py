@@ -74,23 +74,19 @@ class TablePlan:
 
     Attributes:
       spec: The table.
+      options: How it is written.
       slices: The slices of its variable.
       tasks: The tasks that write the table; () if it is linked.
       linked: The slices in the order of their rows, each a segment; () if the table is copied.
       note: What the user should know of how the table is written, or "".
-      limits: The limits of the error of converted rows.
-      streamed: Whether a segment is removed from the local disk once a store holds it.
-      allow_non_finite: Whether rows may hold NaN or infinities.
     """
 
     spec: TableSpec
+    options: WriteOptions
     slices: tuple[Slice, ...]
     tasks: tuple[TableTask, ...]
     linked: tuple[Slice, ...] = ()
     note: str = ""
-    limits: ErrorLimits = NO_LIMITS
-    streamed: bool = False
-    allow_non_finite: bool = False
 
     @property
     def dtype(self) -> str:
@@ -211,7 +207,7 @@ class ExportPlan:
         streamed_sizes: list[int] = []
         staying_bytes = 0
         for table in self.tables:
-            if table.streamed:
+            if table.options.streamed:
                 streamed_sizes += [task.bytes for task in table.tasks]
             else:
                 staying_bytes += sum(task.bytes for task in table.tasks)
@@ -311,16 +307,7 @@ def plan_tables(
         if options.link and not hindrance:
             # Each band is one slice: `_hindrance` excludes variables that are cut by columns.
             linked = tuple(band.slices[0] for band in bands)
-            plans.append(
-                TablePlan(
-                    spec,
-                    entry.slices,
-                    (),
-                    linked,
-                    note=_LINKED,
-                    allow_non_finite=options.allow_non_finite,
-                )
-            )
+            plans.append(TablePlan(spec, options, entry.slices, (), linked, _LINKED))
             continue
         remote = any(is_url(part.file) for part in entry.slices)
         block_size = block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
@@ -332,17 +319,7 @@ def plan_tables(
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
         # The checkpoint's own slices, whose checksums are checked, not those of unpacked files.
         slices = checkpoint.entries[spec.key].slices
-        plans.append(
-            TablePlan(
-                spec,
-                slices,
-                tasks,
-                note=note,
-                limits=options.limits,
-                streamed=options.streamed,
-                allow_non_finite=options.allow_non_finite,
-            )
-        )
+        plans.append(TablePlan(spec, options, slices, tasks, note=note))
     # The plan decides the number of checksums, so it is checked before anything is copied.
     _check_manifest(plans)
     # The slices of a linked table are not read, so that no sum of them has to be completed.

@@ -311,7 +311,7 @@ def manifest_table(
         error = table_error(spec.dtype, spec.dim, errors)
     non_finite = joined(receipt.non_finite for _, receipt in written)
     # Nobody looked at the rows of a linked table, which may hold such values then.
-    if table.linked and table.allow_non_finite:
+    if table.linked and table.options.allow_non_finite:
         non_finite = manifest.NonFiniteRows()
     segments = tuple(segment for segment, _ in written)
     scales = tuple(receipt.scales for _, receipt in written if receipt.scales is not None)

@@ -260,9 +260,15 @@ def test_plan_copy_streams_to_a_store_what_no_later_step_reads(
 ) -> None:
     monkeypatch.setattr(table_steps, "STREAMED_SEGMENT_BYTES", 10 * 32)
     plan = planned(tmp_path, RemotePath("memory://bundles"), ("b",))
-    assert [(table.streamed, table.segments) for table in plan.tables] == [(True, 4), (False, 4)]
+    assert [(table.options.streamed, table.segments) for table in plan.tables] == [
+        (True, 4),
+        (False, 4),
+    ]
     plan = planned(tmp_path, None, ("b",))
-    assert [(table.streamed, table.segments) for table in plan.tables] == [(False, 1), (False, 1)]
+    assert [(table.options.streamed, table.segments) for table in plan.tables] == [
+        (False, 1),
+        (False, 1),
+    ]
     assert plan.workers == 3
 
 

@@ -293,7 +293,7 @@ def test_plan_tables_says_of_each_how_it_is_written(tmp_path: Path) -> None:
         },
     )
     first, second = plan.tables
-    assert (first.dtype, first.limits, first.streamed) == ("int8", limits, False)
+    assert (first.dtype, first.options.limits, first.options.streamed) == ("int8", limits, False)
     assert (first.bytes, first.segments, first.notes) == (4 * (4 + 4), 1, "")
     assert [task.scales for task in plan.tasks] == ["tables/a/scales-00000-of-00001.bin", None]
     assert (second.dtype, second.notes) == ("float32", "")  # as requested
