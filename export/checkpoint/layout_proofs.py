@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bundle.format.manifest import TrainedIdsCheck
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layout_candidates import are_one, core_range, layout_text
 from export.checkpoint.layout_scores import (
     DECISIVE,
+    LayoutScores,
     ScoredLayout,
-    TableInVariable,
-    TableScores,
     Variable,
     count_evidence,
     likelihoods,
@@ -66,7 +66,7 @@ def prove_layouts(
     reader: SlotReader,
     key: str,
     slices: Sequence[int],
-    tables: Sequence[TableInVariable],
+    tables: Sequence[TableSpec],
     trained: Mapping[str, TrainedRows],
 ) -> dict[str, ProvedLayout]:
     """Derives the layouts of the tables of one variable, or compares stated ones with the data.
@@ -105,7 +105,7 @@ def prove_layouts(
     return _Decision(variable, tables_with_ids, scores, marks).proved()
 
 
-def _check_rows(table: TableInVariable, trained: TrainedRows) -> None:
+def _check_rows(table: TableSpec, trained: TrainedRows) -> None:
     beyond = trained.rows[trained.rows >= table.rows]
     if len(beyond):
         raise NotConvertible(
@@ -176,8 +176,8 @@ class _Decision:
     def __init__(
         self,
         variable: Variable,
-        tables: Sequence[TableInVariable],
-        scores: Mapping[str, TableScores],
+        tables: Sequence[TableSpec],
+        scores: Mapping[str, LayoutScores],
         marks: SlotMarks,
     ) -> None:
         self._variable = variable
@@ -465,7 +465,7 @@ class _Decision:
                 )
 
     def _remedy(self, name: str) -> str:
-        if self._tables[name].recorded:
+        if not self._tables[name].stated:
             return (
                 "check that these are ids of this table, that occurred in this training, and the "
                 "rule that makes rows of them"

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layout_candidates import Family, families, family_of, joined
 from export.checkpoint.layouts import Layout, stored_rows
 from export.checkpoint.slot_marks import SlotMarks, SlotReader, scores_of_ranks
@@ -75,22 +76,6 @@ each.
 """
 
 
-class TableInVariable(NamedTuple):
-    """A table of a variable.
-
-    Attributes:
-      name: The name of the table.
-      rows: The number of rows of the table.
-      stated: Its layout according to the user or the training program; None if it is to be derived.
-      recorded: Whether the training program recorded it.
-    """
-
-    name: str
-    rows: int
-    stated: Layout | None = None
-    recorded: bool = False
-
-
 class ScoredLayout(NamedTuple):
     """A layout of a table, and how it explains the trained ids.
 
@@ -108,8 +93,8 @@ class ScoredLayout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TableScores:
-    """The best layouts of one table for each number of cores.
+class LayoutScores:
+    """The best layouts of a table for each number of cores.
 
     Attributes:
       trained: The trained rows that were compared.
@@ -141,10 +126,10 @@ class Variable:
     reader: SlotReader
     key: str
     slices: Sequence[int]
-    tables: Sequence[TableInVariable]
+    tables: Sequence[TableSpec]
     trained: dict[str, TrainedRows]
 
-    def families(self, table: TableInVariable) -> Iterator[Family]:
+    def families(self, table: TableSpec) -> Iterator[Family]:
         """Yields the layouts that a table can have."""
         number = self.tables.index(table)
         table_rows = [table.rows for table in self.tables]
@@ -188,12 +173,12 @@ class Variable:
                 continue
             ids = self.trained[table.name].rows
             candidates = list(self.families(table))
-            if table.stated is not None:
-                candidates.append(family_of(table.stated))
+            if table.stated_layout is not None:
+                candidates.append(family_of(table.stated_layout))
             row_groups += [family.stored_rows(ids).ravel() for family in candidates]
         return self.reader.read(np.concatenate(row_groups))
 
-    def scores(self, table: TableInVariable, marks: SlotMarks) -> TableScores:
+    def scores(self, table: TableSpec, marks: SlotMarks) -> LayoutScores:
         """Scores every layout that a table can have."""
         ranking = _Ranking(self.trained[table.name], marks)
         by_cores: dict[int, list[Family]] = {}
@@ -201,11 +186,11 @@ class Variable:
             by_cores.setdefault(family.cores, []).append(family)
         best = {cores: ranking.best_of(members) for cores, members in by_cores.items()}
         stated = None
-        if table.stated is not None:
-            stated = ranking.score(table.stated)
+        if table.stated_layout is not None:
+            stated = ranking.score(table.stated_layout)
             # A statement need not be one that a program would choose.
             best.setdefault(stated.cores, []).append(stated)
-        return TableScores(ranking.trained, ranking.counted, best, ranking.left_out, stated)
+        return LayoutScores(ranking.trained, ranking.counted, best, ranking.left_out, stated)
 
 
 class _Ranking:

@@ -13,7 +13,6 @@ from export.checkpoint.inventory.findings import Findings
 from export.checkpoint.inventory.specs import Inventory, SlotSpec, TableSpec
 from export.checkpoint.layout_candidates import layout_text
 from export.checkpoint.layout_proofs import cannot_be_proved, prove_layouts
-from export.checkpoint.layout_scores import TableInVariable
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.slot_marks import SlotReader
 from export.checkpoint.trained_rows import TrainedRows
@@ -49,10 +48,9 @@ def derive_tables(
         for name in tables:
             findings.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
         return
-    candidates = [TableInVariable(name, table.rows) for name, table in tables.items()]
     reader = slot_reader(findings.checkpoint, tables.values(), slots)
     starts = _slice_starts(findings.checkpoint.entries[key])
-    proved = prove_layouts(reader, key, starts, candidates, trained)
+    proved = prove_layouts(reader, key, starts, list(tables.values()), trained)
     for name, table in tables.items():
         if name not in proved:
             findings.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
@@ -116,13 +114,9 @@ def _proofs(
     if not any(table.name in trained for table in tables):
         return {}
     key = tables[0].key
-    candidates = [
-        TableInVariable(table.name, table.rows, table.layout, recorded=not table.stated)
-        for table in tables
-    ]
     reader = slot_reader(checkpoint, tables, slots)
     starts = _slice_starts(checkpoint.entries[key])
-    proved = prove_layouts(reader, key, starts, candidates, trained)
+    proved = prove_layouts(reader, key, starts, tables, trained)
     return {name: layout.proof for name, layout in proved.items()}
 
 

@@ -174,6 +174,15 @@ class TableSpec:
         """Whether only trained ids determine the layout."""
         return self.origin == "trained ids"
 
+    @property
+    def stated_layout(self) -> Layout | None:
+        """The layout that the training program recorded or the user states; None if trained ids
+        alone determine it.
+        """
+        if self.derived:
+            return None
+        return self.layout
+
 
 def may_be_table(entry: Entry) -> bool:
     """Returns whether a variable has the shape and the dtype of a table."""
