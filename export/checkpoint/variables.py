@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from bundle.arithmetic import ceil_div
+from export.checkpoint.layouts import SparseCore
 from object_store.stamps import Stamp
 
 RANK_MAX = 32
@@ -183,25 +184,24 @@ StorageKind = Literal["TensorFlow", "Orbax", "Keras", "SOK", "HugeCTR", "PyTorch
 
 
 @dataclass(frozen=True, slots=True)
-class ShardedTable:
-    """A table whose rows are sharded over SparseCores, in a variable that several tables may share.
+class StackedTable:
+    """A table in a stack, as the training program recorded it: a variable whose rows are sharded
+    over SparseCores, and which several tables may share.
 
     Attributes:
       name: The name of the table.
-      stack: The stack of its variable.
+      stack: The name of the stack.
       rows, dim: The shape of the table.
-      stored: Rows and columns of the variable.
-      offset: Its first row on each core.
-      rotation: The core of its first row.
+      layout: Which row of the stack holds row r.
+      stored: Rows and columns of the stack; () if the record does not state its columns.
     """
 
     name: str
     stack: str
     rows: int
     dim: int
-    stored: tuple[int, int]
-    offset: int
-    rotation: int
+    layout: SparseCore
+    stored: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class ModSharding:
     """
 
     cores: int
-    tables: tuple[ShardedTable, ...] = ()
+    tables: tuple[StackedTable, ...] = ()
 
 
 class Asset(NamedTuple):

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from export.checkpoint.variables import ModSharding, ShardedTable
+from export.checkpoint.layouts import SparseCore
+from export.checkpoint.variables import ModSharding, StackedTable
 
 _SPARSECORE = "sparsecore"
 _OF_ALL = {"world_size", "num_sc_per_device"}
@@ -90,14 +91,14 @@ def _sharding(recorded: Mapping[Any, Any]) -> ModSharding:
         configs = list(configs.values())
     if not isinstance(configs, list):
         raise NotUnderstood(f"{path}['stacked_configs'] ({_summary(configs)})")
-    tables: list[ShardedTable] = []
+    tables: list[StackedTable] = []
     for config in configs:
         tables += _stack(config, cores, f"{path}['stacked_configs']")
     _check_distinct([table.name for table in tables], path)
     return ModSharding(cores, tuple(tables))
 
 
-def _stack(config: Any, cores: int, path: str) -> Iterator[ShardedTable]:
+def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
     _check_keys(config, _OF_A_STACK, _ABOUT_STACKS, path)
     stack = config.get("stack_table_name") or config.get("stack_name")
     if not isinstance(stack, str):
@@ -128,14 +129,16 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[ShardedTable]:
                 f"for each of {cores} SparseCores"
             )
         # A planner may count on past the number of cores; only the remainder turns rows.
-        yield ShardedTable(
+        rotation = position["shard_rotations"] % cores
+        # A stack whose rows do not divide among the cores is rejected when its variable is read.
+        core_rows = stored[0] // cores
+        yield StackedTable(
             name=name,
             stack=stack,
             rows=rows,
             dim=_count(table, "embedding_dim", path),
+            layout=SparseCore(cores, core_rows, position["row_offsets_in_shard"], rotation),
             stored=stored,
-            offset=position["row_offsets_in_shard"],
-            rotation=position["shard_rotations"] % cores,
         )
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from export.checkpoint.inventory.specs import (
     Duplicate,
@@ -18,16 +17,7 @@ from export.checkpoint.inventory.specs import (
 )
 from export.checkpoint.layouts import Layout, Plain
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.variables import Entry
-
-
-class NamedTable(NamedTuple):
-    """A table under its short name, and a longer name for where several tables have the same short
-    name.
-    """
-
-    table: TableSpec
-    longer_name: str
+from export.checkpoint.variables import Entry, StackedTable
 
 
 @dataclass
@@ -64,12 +54,17 @@ class Findings:
             path: key for key, path in self.paths_by_key.items() if key in self.checkpoint.entries
         }
 
-    def add_tables(self, named_tables: Iterable[NamedTable]) -> None:
-        """Adds the tables that one rule found. Tables with the same name get their longer names."""
-        named_tables = list(named_tables)
+    def add_tables(self, tables: Iterable[tuple[TableSpec, str]]) -> None:
+        """Adds the tables that one rule found.
+
+        Args:
+          tables: Each table under its short name, and the longer name that it gets where several
+            tables have the same short name.
+        """
+        tables = list(tables)
         # Names from earlier rules count, too, as they make a short name ambiguous.
-        counts = Counter(table.name for table, _ in named_tables) + Counter(list(self.tables))
-        for table, longer_name in named_tables:
+        counts = Counter(table.name for table, _ in tables) + Counter(list(self.tables))
+        for table, longer_name in tables:
             name = table.name
             if counts[name] > 1:
                 name = longer_name
@@ -135,7 +130,7 @@ def find_dumped(findings: Findings) -> None:
     tables = []
     for dumped in findings.checkpoint.storage.dumped.values():
         spec = table_spec(dumped.name, dumped.vectors, "dump", "")
-        tables.append(NamedTable(replace(spec, keys=dumped.keys.key), dumped.vectors.key))
+        tables.append((replace(spec, keys=dumped.keys.key), dumped.vectors.key))
         for slot, entry in dumped.slots.items():
             findings.add_slot(slot, entry.key, dumped.vectors.key)
     findings.add_tables(tables)
@@ -172,4 +167,11 @@ def table_spec(
         files=entry.files,
         bytes=rows * dim * entry.itemsize,
         note=note,
+    )
+
+
+def stacked_spec(table: StackedTable, entry: Entry, origin: Origin, path: str) -> TableSpec:
+    """Returns a table in a variable that is its stack."""
+    return table_spec(
+        table.name, entry, origin, path, rows=table.rows, dim=table.dim, layout=table.layout
     )

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
+from export.checkpoint.inventory.findings import Findings, table_spec
 from export.checkpoint.inventory.specs import may_be_table
 
 _STATE = re.compile(r"(?:.*/)?optimizer(?:_weights)?/(?:vars/)?(.+)")
@@ -64,7 +64,7 @@ def find_in_layers(findings: Findings) -> None:
             short_name = name or _name_by_position(path, embeddings, findings)
             short_name = short_name or path.rpartition("/")[2]
             spec = table_spec(short_name, entry, "Keras Embedding", path)
-            tables.append(NamedTable(spec, path.replace("/", ".")))
+            tables.append((spec, path.replace("/", ".")))
     findings.add_tables(tables)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
+from export.checkpoint.inventory.findings import Findings, table_spec
 from export.checkpoint.inventory.specs import Origin, may_be_table
 from export.checkpoint.variables import Entry
 
@@ -42,7 +42,7 @@ def find_named_tables(findings: Findings) -> None:
         if match[3] == "embedding_weights":
             origin = "feature column"
         spec = table_spec(match[2], entry, origin, "", note=partition_note(entry))
-        tables.append(NamedTable(spec, key.rpartition("/")[0].replace("/", ".")))
+        tables.append((spec, key.rpartition("/")[0].replace("/", ".")))
     findings.add_tables(tables)
 
 

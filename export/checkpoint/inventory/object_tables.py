@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping
 
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
-from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
+from export.checkpoint.inventory.findings import Findings, stacked_spec, table_spec
 from export.checkpoint.inventory.sparsecore import (
     LayoutContradiction,
-    SavedLayout,
     check_stack,
     parse_table_layouts,
 )
 from export.checkpoint.inventory.specs import Duplicate, Origin, TableSpec, may_be_table
-from export.checkpoint.variables import Entry
+from export.checkpoint.variables import Entry, StackedTable
 from export.errors import CheckpointError
 
 _EMBEDDINGS_KEY = re.compile(rf"(^|/)_?embeddings{re.escape(VARIABLE_SUFFIX)}$")
@@ -42,7 +41,7 @@ def find_embedding_objects(findings: Findings, graph: ObjectGraph) -> None:
         for _, node in graph.holders
         if "_tpu_embedding" in node.children
     }
-    tables: list[NamedTable] = []
+    tables: list[tuple[TableSpec, str]] = []
     claimed: set[str] = set()
     for index, variables_by_name in _embedding_objects(graph):
         origin: Origin = "TPUEmbedding"
@@ -78,7 +77,7 @@ def find_embedding_objects(findings: Findings, graph: ObjectGraph) -> None:
         saved = _saved_layouts(findings, graph, index)
         absent = {rejected_table.name for rejected_table in findings.rejected[rejected:]}
         unstacked = _unstacked(specs, saved, findings, absent)
-        tables += (NamedTable(table, f"{object_path}.{table.name}") for table in unstacked)
+        tables += ((table, f"{object_path}.{table.name}") for table in unstacked)
     findings.add_tables(tables)
 
 
@@ -103,8 +102,8 @@ def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapp
             yield index, variables
 
 
-def _saved_layouts(findings: Findings, graph: ObjectGraph, index: int) -> tuple[SavedLayout, ...]:
-    """Returns the SparseCore layouts of an embedding object; () where its rows are in order."""
+def _saved_layouts(findings: Findings, graph: ObjectGraph, index: int) -> tuple[StackedTable, ...]:
+    """Returns the stacked tables of an embedding object; () where its rows are in order."""
     node = graph.child(index, "_sparse_core_table_layouts")
     if node is None or node.key not in findings.checkpoint.entries:
         return ()
@@ -119,7 +118,7 @@ def _saved_layouts(findings: Findings, graph: ObjectGraph, index: int) -> tuple[
 
 def _unstacked(
     stacks: Mapping[str, TableSpec],
-    saved: tuple[SavedLayout, ...],
+    saved: tuple[StackedTable, ...],
     findings: Findings,
     absent: set[str],
 ) -> Iterator[TableSpec]:
@@ -129,14 +128,14 @@ def _unstacked(
     if not saved:
         yield from stacks.values()
         return
-    members: dict[str, list[SavedLayout]] = {name: [] for name in stacks}
-    for saved_layout in saved:
-        if saved_layout.stack in members:
-            members[saved_layout.stack].append(saved_layout)
-        elif saved_layout.stack not in absent:
+    members: dict[str, list[StackedTable]] = {name: [] for name in stacks}
+    for table in saved:
+        if table.stack in members:
+            members[table.stack].append(table)
+        elif table.stack not in absent:
             raise CheckpointError(
                 f"the SparseCore layouts in checkpoint {findings.checkpoint.name} put table "
-                f"{saved_layout.name!r} into stack {saved_layout.stack!r}, which it does not hold "
+                f"{table.name!r} into stack {table.stack!r}, which it does not hold "
                 f"(stacks: {', '.join(sorted(stacks))}): {_ANEW}"
             )
     for name, stack in stacks.items():
@@ -145,18 +144,7 @@ def _unstacked(
                 name, stack.key, "the SparseCore layouts do not say which tables this stack holds"
             )
         entry = findings.checkpoint.entries[stack.key]
-        tables = [
-            table_spec(
-                member.name,
-                entry,
-                stack.origin,
-                stack.path,
-                rows=member.rows,
-                dim=member.dim,
-                layout=member.layout,
-            )
-            for member in members[name]
-        ]
+        tables = [stacked_spec(table, entry, stack.origin, stack.path) for table in members[name]]
         try:
             check_stack(tables)
         except LayoutContradiction as problem:
@@ -171,7 +159,7 @@ def find_partial_layers(findings: Findings, graph: ObjectGraph) -> None:
     """Finds the small tables of PartialTPUEmbedding. They are Keras layers, named after the feature
     that reads them.
     """
-    tables: list[NamedTable] = []
+    tables: list[tuple[TableSpec, str]] = []
     # Several objects may hold one dict of layers; a dict of numbers keeps their order.
     dicts_of_layers = dict.fromkeys(
         node.children["_keras_embedding_layers"]
@@ -200,7 +188,7 @@ def find_partial_layers(findings: Findings, graph: ObjectGraph) -> None:
             )
             path = graph.paths.get(variable, "")
             spec = table_spec(names[0], entry, "PartialTPUEmbedding", path, note=note)
-            tables.append(NamedTable(spec, path))
+            tables.append((spec, path))
     findings.add_tables(tables)
 
 
@@ -214,7 +202,7 @@ def find_keras_layers(findings: Findings, graph: ObjectGraph) -> None:
         for _, node in graph.holders
         if "lora_embeddings_a" in node.children and "_embeddings" in node.children
     }
-    tables: list[NamedTable] = []
+    tables: list[tuple[TableSpec, str]] = []
     first: dict[tuple[object, ...], str] = {}
     for index, node in enumerate(graph.nodes):
         # Most of 10^5 variables are excluded here, before the expressions below.
@@ -249,7 +237,7 @@ def find_keras_layers(findings: Findings, graph: ObjectGraph) -> None:
         origin: Origin = "Keras Embedding"
         if full_name is not None and full_name[2] == "embedding_weights":
             origin = "feature column"
-        tables.append(NamedTable(table_spec(short, entry, origin, path), layer or short))
+        tables.append((table_spec(short, entry, origin, path), layer or short))
     findings.add_tables(tables)
 
 

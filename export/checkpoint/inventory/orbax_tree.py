@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
+from export.checkpoint.inventory.findings import Findings, table_spec
 from export.checkpoint.inventory.specs import Origin, may_be_table
 
 _STATES = frozenset(
@@ -80,7 +80,7 @@ def find_in_tree(findings: Findings) -> None:
             *path, leaf = _parts(key)
             name = path[-1] if path else leaf
             spec = table_spec(name, entry, origin, "")
-            tables.append(NamedTable(spec, ".".join(path) or key))
+            tables.append((spec, ".".join(path) or key))
     findings.add_tables(tables)
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from bundle.arithmetic import ceil_div
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import SparseCore
+from export.checkpoint.variables import StackedTable
 
 CORES_MAX = 1 << 20
 """The maximum number of cores of a layout, far above that of any machine: more are a damaged file.
@@ -29,26 +30,16 @@ class LayoutContradiction(Exception):
     """A layout that no table of the variable can have."""
 
 
-class SavedLayout(NamedTuple):
-    """A SparseCoreTableLayout: a table, and the name of its stack."""
-
-    name: str
-    stack: str
-    rows: int
-    dim: int
-    layout: SparseCore
-
-
-def parse_table_layouts(data: bytes) -> tuple[SavedLayout, ...]:
-    """Decodes SparseCoreTableLayouts.
+def parse_table_layouts(data: bytes) -> tuple[StackedTable, ...]:
+    """Decodes SparseCoreTableLayouts: the tables of all stacks.
 
     Raises:
       Malformed: The bytes are not such a message, or they name a table twice.
     """
-    tables: dict[str, SavedLayout] = {}
-    for saved_layout in map(_saved_layout, decode("SparseCoreTableLayouts", data).tables):
-        if tables.setdefault(saved_layout.name, saved_layout) is not saved_layout:
-            raise Malformed(f"they name table {saved_layout.name!r} twice")
+    tables: dict[str, StackedTable] = {}
+    for table in map(_stacked_table, decode("SparseCoreTableLayouts", data).tables):
+        if tables.setdefault(table.name, table) is not table:
+            raise Malformed(f"they name table {table.name!r} twice")
     return tuple(tables.values())
 
 
@@ -115,7 +106,7 @@ def _core_rows(table: TableSpec, layout: SparseCore) -> int:
     return ceil_div(table.rows, layout.cores)
 
 
-def _saved_layout(proto: Any) -> SavedLayout:
+def _stacked_table(proto: Any) -> StackedTable:
     name = proto.table_name
     stack = proto.stacked_table_name
     shape = tuple(proto.unsharded_shape)
@@ -129,4 +120,4 @@ def _saved_layout(proto: Any) -> SavedLayout:
         offset=proto.sparse_core_shard_row_offset,
         rotation=proto.sparse_core_shard_rotation,
     )
-    return SavedLayout(name, stack, *shape, layout)
+    return StackedTable(name, stack, *shape, layout)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
+from export.checkpoint.inventory.findings import Findings, stacked_spec, table_spec
 from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import TableSpec, may_be_table
 from export.checkpoint.layouts import SparseCore
@@ -79,7 +79,7 @@ def find_in_modules(findings: Findings) -> None:
                     f"variable {key} {list(entry.shape)} of checkpoint {findings.checkpoint.name}: "
                     f"{problem}, by planner_data['sparsecore']; copy the checkpoint again"
                 ) from problem
-        tables += [NamedTable(spec, key.removesuffix(".weight")) for spec in specs]
+        tables += [(spec, key.removesuffix(".weight")) for spec in specs]
     findings.add_tables(tables)
 
 
@@ -137,18 +137,7 @@ def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[Tabl
             raise LayoutContradiction(
                 f"the stack of table {table.name!r} is recorded as {list(table.stored)}"
             )
-    specs = [
-        table_spec(
-            table.name,
-            entry,
-            "TorchRec",
-            "",
-            rows=table.rows,
-            dim=table.dim,
-            layout=SparseCore(sharding.cores, core_rows, table.offset, table.rotation),
-        )
-        for table in members
-    ]
+    specs = [stacked_spec(table, entry, "TorchRec", "") for table in members]
     # Nothing was recorded of a table that is alone in its variable, but the number of cores.
     if not members:
         layout = SparseCore(sharding.cores, core_rows, offset=0, rotation=0)

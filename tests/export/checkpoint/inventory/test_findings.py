@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.findings import Findings, NamedTable, table_spec
+from export.checkpoint.inventory.findings import Findings, table_spec
+from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Mod, Plain
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible
@@ -23,9 +24,9 @@ def findings(directory: Path, **more: Any) -> Findings:
     return Findings(open_checkpoint(directory))
 
 
-def found(findings: Findings, name: str, key: str, longer: str) -> NamedTable:
+def found(findings: Findings, name: str, key: str, longer: str) -> tuple[TableSpec, str]:
     spec = table_spec(name, findings.checkpoint.entries[key], "Keras Embedding", "")
-    return NamedTable(spec, longer)
+    return spec, longer
 
 
 def names(findings: Findings) -> dict[str, str]:

@@ -14,14 +14,13 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.sparsecore import (
     CORES_MAX,
     LayoutContradiction,
-    SavedLayout,
     check_stack,
     parse_table_layouts,
 )
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Plain, SparseCore
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.variables import Entry
+from export.checkpoint.variables import Entry, StackedTable
 from export.errors import CheckpointError, NotConvertible
 from tests.export.checkpoint.tensor_bundles import (
     GRAPH,
@@ -253,10 +252,10 @@ def test_tables_of_a_stack_lie_side_by_side(second: TableSpec, message: str) -> 
     assert str(error.value) == message
 
 
-def test_saved_layout_is_decoded() -> None:
+def test_stacked_tables_are_decoded() -> None:
     users, items = parse_table_layouts(table_layout(**USERS) + table_layout(**ITEMS))
-    assert users == SavedLayout("users", "it_ems_users", 50, 5, SparseCore(4, 32, 0, 0))
-    assert items == SavedLayout("it_ems", "it_ems_users", 30, 7, SparseCore(4, 32, 16, 2))
+    assert users == StackedTable("users", "it_ems_users", 50, 5, SparseCore(4, 32, 0, 0))
+    assert items == StackedTable("it_ems", "it_ems_users", 30, 7, SparseCore(4, 32, 16, 2))
 
 
 @pytest.mark.parametrize(
