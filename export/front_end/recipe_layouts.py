@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from export.checkpoint.inventory.layout_file import read_layouts
-from export.checkpoint.inventory.specs import Inventory, StatedTable
+from export.checkpoint.inventory.specs import FileTable, Inventory, StatedTable
 from export.checkpoint.trained_rows import TrainedRows
 from export.front_end.specs import TableFacts
 from export.recipe.schema import DERIVE, ExportJob
@@ -17,7 +17,7 @@ def is_derived(job: ExportJob) -> bool:
     return job.checkpoint.layout == DERIVE
 
 
-def recipe_layouts(job: ExportJob, base: Path) -> dict[str, StatedTable]:
+def recipe_layouts(job: ExportJob, base: Path) -> dict[str, FileTable]:
     """Returns the tables of a recipe's layout file; {} if it has none.
 
     Raises:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.inventory.specs import FileTable, Inventory, Statements, is_to_be_derived
 from export.checkpoint.left_out import reject_left_out
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
@@ -24,7 +24,7 @@ from export.jax_models.functions import Calls, JaxFunctions, build_functions
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
 from export.jax_models.specified_tables import SpecifiedTables
-from export.recipe.schema import DERIVE, ExportJob
+from export.recipe.schema import ExportJob
 from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
@@ -101,7 +101,7 @@ class JaxModel:
         return inventory
 
     def _keys_of_tables(
-        self, layouts: dict[str, StatedTable], specified: SpecifiedTables | None
+        self, layouts: dict[str, FileTable], specified: SpecifiedTables | None
     ) -> dict[str, str]:
         """Returns the keys of tables whose layout is not stated.
 
@@ -109,7 +109,7 @@ class JaxModel:
           layouts: The stated layouts. Layouts by feature specifications alone are added.
           specified: The tables of feature specifications, if there are any.
         """
-        derived_names = {name for name, table in layouts.items() if table.kind == DERIVE}
+        derived_names = {name for name, table in layouts.items() if is_to_be_derived(table)}
         # A table is found by the first of these that says where it is: the recipe's key, a layout
         # to be derived, the feature specifications, a layout file, the path of its parameter.
         keys = {}
@@ -188,7 +188,7 @@ class JaxModel:
         section = self.job.tables.get(name)
         return None if section is None else section.key
 
-    def _specified(self, layouts: Mapping[str, StatedTable]) -> SpecifiedTables | None:
+    def _specified(self, layouts: Mapping[str, FileTable]) -> SpecifiedTables | None:
         specs = self.functions.specs
         if specs is None:
             return None

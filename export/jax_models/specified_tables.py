@@ -13,7 +13,13 @@ from itertools import pairwise
 
 from bundle.arithmetic import ceil_div
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements, TableSpec
+from export.checkpoint.inventory.specs import (
+    FileTable,
+    Inventory,
+    StatedTable,
+    Statements,
+    TableSpec,
+)
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import Checkpoint
 from export.errors import NotConvertible
@@ -44,7 +50,7 @@ class SpecifiedTables:
 
     specs: FeatureSpecs
     checkpoint: Checkpoint
-    layouts: Mapping[str, StatedTable]
+    layouts: Mapping[str, FileTable]
 
     def is_found(self, name: str) -> bool:
         """Returns whether the checkpoint or the layout file has the layout of a table.

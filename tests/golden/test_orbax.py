@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.layout_file import read_embedding_spec, read_layouts
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
@@ -118,10 +118,17 @@ def test_stack_contradicts_a_layout_that_is_not_its_trainers(
 
     def check(change: dict[str, int]) -> None:
         layouts = {}
-        for table, recorded in read_layouts(written / name / "layout.pb").items():
-            stated = recorded.model_dump(exclude_none=True, exclude={"core_rows"}) | change
-            stated["offset"] = stated["offset"] * (recorded.cores or 1) // stated["cores"]
-            layouts[table] = StatedTable(**stated)
+        record = (written / name / "layout.pb").read_bytes()
+        for table, recorded in read_embedding_spec(record, text=False).items():
+            layout = recorded.layout
+            stated: dict[str, int] = {
+                "rows": recorded.rows,
+                "dim": recorded.dim,
+                "cores": layout.cores,
+                "rotation": layout.rotation,
+            } | change
+            stated["offset"] = layout.offset * layout.cores // stated["cores"]
+            layouts[table] = StatedTable(key=recorded.stack, kind="sparse_core", **stated)
         actual = recognise(checkpoint, Statements(layouts=layouts))
         check_padding(checkpoint, actual.tables, [table.name for table in actual.tables])
 

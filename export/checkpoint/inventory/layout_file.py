@@ -18,7 +18,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode, parse_text
-from export.checkpoint.inventory.specs import RecordedTable, StatedTable
+from export.checkpoint.inventory.specs import FileTable, StatedTable
+from export.checkpoint.layouts import SparseCore
+from export.checkpoint.variables import StackedTable
 from export.errors import UsageError
 from export.recipe.schema import explain
 
@@ -34,11 +36,12 @@ class _LayoutFile(BaseModel):
     tables: dict[str, StatedTable]
 
 
-def read_layouts(path: Path) -> Mapping[str, StatedTable]:
+def read_layouts(path: Path) -> Mapping[str, FileTable]:
     """Reads a layout file, by its suffix: .toml, .json, or an EmbeddingSpecProto (.textproto, .pb).
 
     Returns:
-      The tables by their names; the tables of an EmbeddingSpecProto are RecordedTables.
+      The tables by their names: those of an EmbeddingSpecProto as its trainer recorded them, all
+      others as the user states them.
     Raises:
       UsageError: The file does not exist, is too large, or is not what its suffix says; the error
         names the key and the value.
@@ -72,21 +75,21 @@ def read_layouts(path: Path) -> Mapping[str, StatedTable]:
     )
 
 
-def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
-    """Returns the tables of an EmbeddingSpecProto; the key of each is the name of its stack.
+def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, StackedTable]:
+    """Returns the tables of an EmbeddingSpecProto by their names.
 
     Args:
       data: The message.
       text: Whether it is in protobuf's text format.
     Raises:
-      Malformed: The bytes are not such a message, or contradict themselves.
-      ValueError: A number is one that no table can have (the error is pydantic's).
+      Malformed: The bytes are not such a message, contradict themselves, or have a number that no
+        table can have.
     """
     if text:
         spec = parse_text("EmbeddingSpecProto", data)
     else:
         spec = decode("EmbeddingSpecProto", data)
-    tables: dict[str, RecordedTable] = {}
+    tables: dict[str, StackedTable] = {}
     for stack in spec.stacked_table_specs:
         cores = stack.num_sparsecores
         rows = stack.stack_vocab_size
@@ -98,17 +101,31 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
                 raise Malformed(f"a table without table_name in stack {stack.stack_name!r}")
             if table.table_name in tables:
                 raise Malformed(f"it lists table {table.table_name!r} twice")
-            tables[table.table_name] = RecordedTable(
-                key=stack.stack_name,
-                kind="sparse_core",
+            _check_numbers(table)
+            tables[table.table_name] = StackedTable(
+                name=table.table_name,
+                stack=stack.stack_name,
                 rows=table.vocab_size,
                 dim=table.embedding_dim,
-                cores=cores,
-                core_rows=rows // cores,
-                offset=table.row_offset_in_shard,
-                rotation=table.shard_rotation,
+                layout=SparseCore(
+                    cores, rows // cores, table.row_offset_in_shard, table.shard_rotation
+                ),
             )
     return tables
+
+
+def _check_numbers(table: Any) -> None:
+    """Checks a TableSpecProto alone; with its stack, it is checked once the variable is known."""
+    if table.vocab_size < 1 or table.embedding_dim < 1:
+        raise Malformed(
+            f"table {table.table_name!r} has the shape [{table.vocab_size}, "
+            f"{table.embedding_dim}]; 1 row or more and 1 column or more were expected"
+        )
+    if table.row_offset_in_shard < 0 or table.shard_rotation < 0:
+        raise Malformed(
+            f"table {table.table_name!r} has row_offset_in_shard {table.row_offset_in_shard} and "
+            f"shard_rotation {table.shard_rotation}; 0 or more were expected"
+        )
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

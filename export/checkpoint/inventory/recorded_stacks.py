@@ -12,13 +12,15 @@ Source: jax-tpu-embedding, sparsecore/lib/flax/nnx/checkpoint_utils.py, save_che
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.inventory.findings import Findings
 from export.checkpoint.inventory.layout_file import FILE_BYTES_MAX, read_embedding_spec
-from export.checkpoint.inventory.specs import RecordedTable, RejectedTable, StatedTable
+from export.checkpoint.inventory.specs import RejectedTable
 from export.checkpoint.inventory.stated_tables import state_layouts
+from export.checkpoint.variables import StackedTable
 from export.errors import CheckpointError
 
 _FILE = "proto.pbtxt"
@@ -35,15 +37,15 @@ def find_recorded_stacks(findings: Findings) -> None:
     # A stack is rejected until its layout is found. Items are only read from local disks.
     if not findings.rejected or not isinstance(directory, Path):
         return
-    recorded: dict[str, StatedTable] = {}
+    recorded: dict[str, StackedTable] = {}
     for path in sorted(directory.glob(f"*/{_FILE}")):
         recorded |= _tables_of(path, findings.rejected)
     state_layouts(findings, recorded, {})
 
 
-def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, RecordedTable]:
-    """Returns the tables of the stacks that one file describes; their keys are the variables of
-    their stacks.
+def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, StackedTable]:
+    """Returns the tables of the stacks that one file describes, with the key of its variable as
+    the name of each stack.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -55,7 +57,7 @@ def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, RecordedTab
         tables = read_embedding_spec(data, text=True)
     except OSError as problem:
         raise CheckpointError(f"{path} cannot be read: {problem.strerror}") from problem
-    except (ValueError, Malformed) as problem:
+    except Malformed as problem:
         raise CheckpointError(
             f"{path} is no layout of the stacks beside it: {problem}; copy the checkpoint again"
         ) from problem
@@ -63,8 +65,8 @@ def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, RecordedTab
     for stack in stacks:
         keys.setdefault(stack.name, []).append(stack.key)
     return {
-        name: table.model_copy(update={"key": keys[table.key][0]})
+        name: replace(table, stack=keys[table.stack][0])
         for name, table in tables.items()
         # If two items hold a stack, only the user can say which of them is meant.
-        if len(keys.get(table.key, [])) == 1
+        if len(keys.get(table.stack, [])) == 1
     }

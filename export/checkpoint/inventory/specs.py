@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_v
 
 from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.layouts import Layout
-from export.checkpoint.variables import Entry, StorageKind
+from export.checkpoint.variables import Entry, StackedTable, StorageKind
 from export.errors import NotConvertible
 
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -91,8 +91,13 @@ class StatedTable(BaseModel):
         return self
 
 
-class RecordedTable(StatedTable):
-    """A table as the training program recorded it, in an EmbeddingSpecProto."""
+FileTable = StatedTable | StackedTable
+"""A table of a layout file: what the user states, or what the training program recorded."""
+
+
+def is_to_be_derived(table: FileTable) -> bool:
+    """Returns whether trained ids are to prove the layout of a table."""
+    return isinstance(table, StatedTable) and table.kind == "derive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Statements:
 
     named: Mapping[str, str] = field(default_factory=dict)
     mod: tuple[str, ...] = ()
-    layouts: Mapping[str, StatedTable] = field(default_factory=dict)
+    layouts: Mapping[str, FileTable] = field(default_factory=dict)
 
 
 class SlotSpec(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
-from export.checkpoint.inventory.findings import Findings, table_spec
+from export.checkpoint.inventory.findings import Findings, stacked_spec, table_spec
 from export.checkpoint.inventory.name_tables import partition_note
 from export.checkpoint.inventory.optimizer_state import AVERAGE, AVERAGE_SLOTS
 from export.checkpoint.inventory.proved_tables import derive_tables, proofs_of
@@ -19,16 +19,16 @@ from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_st
 from export.checkpoint.inventory.specs import (
     NAMES_COMPARED,
     STATED_NOTE,
+    FileTable,
     Inventory,
-    Origin,
-    RecordedTable,
     StatedTable,
     TableSpec,
+    is_to_be_derived,
 )
 from export.checkpoint.layout_candidates import are_one, layout_text
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, fits
 from export.checkpoint.trained_rows import TrainedRows
-from export.checkpoint.variables import Entry
+from export.checkpoint.variables import Entry, StackedTable
 from export.errors import NotConvertible
 
 _SHOWN_MAX = 8
@@ -36,7 +36,7 @@ _SHOWN_MAX = 8
 
 
 def state_layouts(
-    findings: Findings, stated: Mapping[str, StatedTable], trained: Mapping[str, TrainedRows]
+    findings: Findings, layouts: Mapping[str, FileTable], trained: Mapping[str, TrainedRows]
 ) -> None:
     """Takes the tables of a layout file; they replace what was recognised in the same variables or
     by the same names.
@@ -46,7 +46,7 @@ def state_layouts(
 
     Args:
       findings: The findings of the rules.
-      stated: The tables by their names.
+      layouts: The tables by their names.
       trained: Rows that training read, by the name of a table; the layouts of tables of kind
         "derive" are derived from them.
 
@@ -61,10 +61,10 @@ def state_layouts(
             in_another_order.add(table.key)
         if isinstance(table.layout, SparseCore):
             recorded.setdefault(table.key, []).append(table)
-    by_key: dict[str, dict[str, StatedTable]] = {}
-    for name, stated_table in stated.items():
-        key = _key(findings, name, stated_table.key, of_stack=True)
-        by_key.setdefault(key, {})[name] = stated_table
+    by_key: dict[str, dict[str, FileTable]] = {}
+    for name, file_table in layouts.items():
+        key = _key(findings, name, _reference(file_table), of_stack=True)
+        by_key.setdefault(key, {})[name] = file_table
 
     # The file describes a variable as a whole: none of its recognized tables stays.
     findings.tables = {
@@ -72,13 +72,13 @@ def state_layouts(
     }
     findings.rejected = [rejected for rejected in findings.rejected if rejected.key not in by_key]
     for key, tables in by_key.items():
-        if any(table.kind == "derive" for table in tables.values()):
+        if any(is_to_be_derived(table) for table in tables.values()):
             derive_tables(findings, key, _derivable(findings, key, tables), trained)
             continue
         specs = []
-        for name, stated_table in tables.items():
-            spec = _stated_spec(findings, name, key, stated_table)
-            is_recorded = isinstance(stated_table, RecordedTable)
+        for name, file_table in tables.items():
+            spec = _spec(findings, name, key, file_table)
+            is_recorded = isinstance(file_table, StackedTable)
             # For a stack, or if another layout is recorded, a plain layout changes the order, too.
             changes_order = not isinstance(spec.layout, Plain) or key in in_another_order
             if changes_order and not is_recorded:
@@ -90,20 +90,27 @@ def state_layouts(
         findings.tables |= {spec.name: spec for spec in specs}
 
 
-def _stated_spec(findings: Findings, name: str, key: str, stated: StatedTable) -> TableSpec:
+def _reference(table: FileTable) -> str:
+    """Returns what a table of a layout file calls its variable."""
+    if isinstance(table, StackedTable):
+        return table.stack
+    return table.key
+
+
+def _spec(findings: Findings, name: str, key: str, table: FileTable) -> TableSpec:
     """Returns a table of a layout file in the variable `key`."""
     entry = _matrix(findings, name, key)
-    origin: Origin = "layout file"
-    if isinstance(stated, RecordedTable):
-        origin = "embedding spec"
+    path = findings.paths_by_key.get(key, "")
+    if isinstance(table, StackedTable):
+        return stacked_spec(table, entry, "embedding spec", path)
     return table_spec(
         name,
         entry,
-        origin,
-        findings.paths_by_key.get(key, ""),
-        rows=stated.rows,
-        dim=stated.dim,
-        layout=_stated_layout(findings, name, stated, entry),
+        "layout file",
+        path,
+        rows=table.rows,
+        dim=table.dim,
+        layout=_stated_layout(findings, name, table, entry),
     )
 
 
@@ -335,7 +342,7 @@ def _contradiction(table: TableSpec, recorded: list[TableSpec]) -> NotConvertibl
 
 
 def _derivable(
-    findings: Findings, key: str, tables: Mapping[str, StatedTable]
+    findings: Findings, key: str, tables: Mapping[str, FileTable]
 ) -> dict[str, TableSpec]:
     """Returns the tables of one variable whose layouts are to be derived, as if their rows were in
     order.
@@ -343,7 +350,7 @@ def _derivable(
     Raises:
       NotConvertible: The layouts of others are stated, or the variable cannot hold the tables.
     """
-    stated = sorted(name for name, table in tables.items() if table.kind != "derive")
+    stated = sorted(name for name, table in tables.items() if not is_to_be_derived(table))
     if stated:
         raise NotConvertible(
             f"layout file: of the tables of {key!r}, some are to be derived and {stated[0]!r} is "

@@ -11,7 +11,7 @@ from typing import Any
 
 from export.checkpoint.inventory.name_tables import DIV_OR_MOD, is_partitioned
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.inventory.specs import FileTable, Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError, NotConvertible
@@ -101,12 +101,12 @@ def recognise_tables(
 
 def _to_derive(
     checkpoint: Checkpoint, traced: TracedModel, recognised: Inventory, keys: Mapping[str, str]
-) -> dict[str, StatedTable]:
+) -> dict[str, FileTable]:
     """Returns the tables whose layouts nothing records: those in stacks, and variables that TF1
     saved in slices, unless the model's own lookups have the strategy.
     """
     recognised_keys = {table.name: table.key for table in recognised.tables}
-    layouts = {}
+    layouts: dict[str, FileTable] = {}
     for name, facts in traced.spec.tables.items():
         key = keys.get(name) or recognised_keys.get(facts.config_name)
         if key is None:

@@ -14,6 +14,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import STATED_NOTE, Inventory, StatedTable, Statements
 from export.checkpoint.layouts import Mod, Plain, SparseCore
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.variables import StackedTable
 from export.errors import NotConvertible, UsageError
 from tests.export.checkpoint.orbax_trees import write_item
 from tests.export.checkpoint.tensor_bundles import GRAPH, field, write_bundle
@@ -172,6 +173,14 @@ def test_embedding_spec_whose_stack_is_not_one_variable_is_rejected(tmp_path: Pa
         ),
         ("l.textproto", SPEC_TEXT.replace('"items"', '"users"'), "'users' twice"),
         ("l.textproto", SPEC_TEXT.replace('table_name: "items";', ""), "without table_name"),
+        ("l.textproto", SPEC_TEXT.replace("503", "0"), r"'items' has the shape \[0, 16\]"),
+        (
+            "l.textproto",
+            SPEC_TEXT.replace("embedding_dim: 16\n    f", "embedding_dim: -1\n    f"),
+            r"'users' has the shape \[1000, -1\]",
+        ),
+        ("l.textproto", SPEC_TEXT.replace("shard: 128", "shard: -8"), "row_offset_in_shard -8"),
+        ("l.textproto", SPEC_TEXT.replace("rotation: 4", "rotation: -1"), "shard_rotation -1; 0"),
     ],
 )
 def test_invalid_layout_file_is_rejected(
@@ -269,16 +278,16 @@ def test_layout_file_in_json_is_read(tmp_path: Path) -> None:
 def test_embedding_spec_is_read_by_its_suffix(tmp_path: Path, name: str) -> None:
     text = name in ("s.textproto", "s.pbtxt", "s.txtpb")
     tables = read_layouts(written(tmp_path, name, SPEC_TEXT if text else spec_bytes()))
-    assert {key: (table.key, table.rows, table.core_rows) for key, table in tables.items()} == {
-        "users": ("users_items", 1000, 240),
-        "items": ("users_items", 503, 240),
+    assert tables == {
+        "users": StackedTable("users", "users_items", 1000, 16, SparseCore(8, 240, 0, 0)),
+        "items": StackedTable("items", "users_items", 503, 16, SparseCore(8, 240, 128, 4)),
     }
 
 
 def test_stack_may_have_one_row_on_one_core(tmp_path: Path) -> None:
     text = SPEC_TEXT.replace("1920", "1").replace("num_sparsecores: 8", "num_sparsecores: 1")
     tables = read_layouts(written(tmp_path, "s.pbtxt", text))
-    assert (tables["users"].cores, tables["users"].core_rows) == (1, 1)
+    assert tables["users"] == StackedTable("users", "users_items", 1000, 16, SparseCore(1, 1, 0, 0))
 
 
 def test_layout_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

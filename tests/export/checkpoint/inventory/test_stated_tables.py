@@ -13,12 +13,12 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import (
     STATED_NOTE,
     Inventory,
-    RecordedTable,
     StatedTable,
     Statements,
 )
 from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.variables import StackedTable
 from export.errors import NotConvertible
 from tests.export.checkpoint.inventory import test_sparsecore
 from tests.export.checkpoint.inventory.test_sparsecore import ITEMS, USERS
@@ -162,7 +162,7 @@ def test_layout_is_a_statement_where_rows_come_in_another_order(
 
 
 def test_recorded_layout_is_no_statement(tmp_path: Path) -> None:
-    recorded = RecordedTable(key="v", kind="sparse_core", rows=4, dim=4, cores=3)
+    recorded = StackedTable("mine", "v", rows=4, dim=4, layout=SparseCore(3, 3, 0, 0))
     (table,) = inventory(tmp_path, {"v": TABLE}, Statements(layouts={"mine": recorded})).tables
     assert (table.origin, table.stated, table.note) == ("embedding spec", False, "")
 
