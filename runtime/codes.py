@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable
-from runtime.exact import normalised
+from runtime.exact import normalized
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -70,7 +70,7 @@ class CodeBook:
         dim = sample.shape[1]
         pairs = _pairs(dim)
         if distance == "cosine":
-            sample = normalised(sample)
+            sample = normalized(sample)
         # faiss finds no more centroids than vectors, so that a small sample is repeated.
         sample = np.resize(sample, (max(_CENTROIDS, len(sample)), dim))
         quantizer = faiss.ProductQuantizer(pairs * _DIMS_PER_CODE, pairs, _CODE_BITS)
@@ -106,7 +106,7 @@ class CodeBook:
         """
         faiss.omp_set_num_threads(1)
         if self.distance == "cosine":
-            vectors = normalised(vectors)
+            vectors = normalized(vectors)
         codes: Codes = self._quantizer.compute_codes(_padded(vectors, self._padding))
         return codes
 

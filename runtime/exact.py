@@ -136,7 +136,7 @@ class ExactIndex:
         """Returns the queries as they are scored."""
         queries = np.ascontiguousarray(queries, np.float32)
         if self._distance == "cosine":
-            return normalised(queries)
+            return normalized(queries)
         return queries
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -418,7 +418,7 @@ def _in_turn(count: int, call: Callable[[int], None]) -> None:
         call(number)
 
 
-def normalised(vectors: Vectors) -> Vectors:
+def normalized(vectors: Vectors) -> Vectors:
     """Returns [n, dim] float32 scaled to length 1; zeros stay zeros."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     lengths[lengths == 0] = 1

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable, InvalidIndex
-from runtime.exact import check_queries, normalised, rank_exactly
+from runtime.exact import check_queries, normalized, rank_exactly
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -113,7 +113,7 @@ class ScannIndex:
         Args:
           vectors: [size, dim] float32, finite.
           distance: The distance; cosine is built as the dot product of vectors of length 1.
-          kind: brute_force scores every vector; tree_ah scores quantised vectors in the nearest
+          kind: brute_force scores every vector; tree_ah scores quantized vectors in the nearest
             leaves of a tree, then reorders the best by their exact scores.
           parameters: All of TREE_PARAMETERS for tree_ah; none for brute_force.
           threads: The number of threads that train; 0: ScaNN's choice.
@@ -127,7 +127,7 @@ class ScannIndex:
         measure = "dot_product"
         threshold = _ANISOTROPIC_THRESHOLD
         if distance == "cosine":
-            vectors = normalised(vectors)
+            vectors = normalized(vectors)
         elif distance == "squared_l2":
             measure = "squared_l2"
             threshold = math.nan  # anisotropic quantization is for products
@@ -261,7 +261,7 @@ class ScannIndex:
         check_queries(queries, self.dim, k)
         queries = np.ascontiguousarray(queries, np.float32)
         if self.distance == "cosine":
-            queries = normalised(queries)
+            queries = normalized(queries)
         count = min(k, self.size)
         pool = min(max(reorder or self.reorder, count), self.size)
         reordered = -1
@@ -293,7 +293,7 @@ class ScannIndex:
           leaves_to_search: The leaves that this search visits; None: as written.
 
         Returns:
-          [m] uint32 positions, best first by quantised vectors.
+          [m] uint32 positions, best first by quantized vectors.
         """
         return self.scored_candidates(query, pool, leaves_to_search)[0]
 
@@ -301,7 +301,7 @@ class ScannIndex:
         self, query: Vectors, pool: int, leaves_to_search: int | None = None
     ) -> tuple[NDArray[np.uint32], Vectors]:
         """Finds the `candidates`; returns them with [m] float32, their scores by
-        quantised vectors.
+        quantized vectors.
         """
         return self._search(query, pool, -1, leaves_to_search)
 

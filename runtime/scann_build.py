@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable
-from runtime.exact import normalised
+from runtime.exact import normalized
 from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
 from runtime.vectors import VectorFile
 
@@ -230,7 +230,7 @@ def _blocks(vectors: VectorFile, joined: int = 1) -> Iterator[tuple[int, int]]:
 def _prepared(block: Vectors, distance: Distance) -> Vectors:
     """Returns vectors as ScaNN gets them, of length 1 for cosine."""
     if distance == "cosine":
-        return normalised(block)
+        return normalized(block)
     return block
 
 

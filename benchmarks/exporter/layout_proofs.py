@@ -17,7 +17,7 @@ from benchmarks.report import Sheet
 from export.checkpoint.layouts import stored_rows
 from export.errors import NotConvertible
 from tests.export.checkpoint.tensor_bundles import write_bundle
-from tests.properties.stated_stacks import recognised
+from tests.properties.stated_stacks import recognized
 from tests.properties.trained_stacks import (
     OPTIMIZERS,
     WRONG,
@@ -73,7 +73,7 @@ def main() -> None:
 def _is_rejected(checkpoint: Path, stack: Stack, statement: Statement | None) -> bool:
     """Returns whether the data contradicts a statement; a derived layout must be the right one."""
     try:
-        tables = recognised(checkpoint, stack, statement).tables
+        tables = recognized(checkpoint, stack, statement).tables
     except NotConvertible:
         return True
     for table, trained, table_place in zip(tables, stack.tables, stack.places, strict=True):

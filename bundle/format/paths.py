@@ -128,10 +128,10 @@ def candidate_list(name: str) -> str:
 
 
 def checked(path: str) -> str:
-    """Returns `path` if it is relative, normalised and inside the bundle.
+    """Returns `path` if it is relative, normalized and inside the bundle.
 
     Raises:
-      UnsafePath: The path is absolute, not normalised or outside, or holds a backslash or a NUL.
+      UnsafePath: The path is absolute, not normalized or outside, or holds a backslash or a NUL.
     """
     # A backslash separates names on other systems, and no file of any system has a NUL in its name.
     is_unsafe = (

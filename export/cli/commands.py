@@ -71,14 +71,14 @@ def inspect(
     """List what is in a checkpoint: tables, slot variables, dense variables and the step. Read no
     table.
     """
-    from export.checkpoint.inventory.recognition import recognise
+    from export.checkpoint.inventory.recognition import recognize
     from export.checkpoint.reader import open_checkpoint
     from export.cli.inspect import inventory_json, inventory_table
 
     opened = open_checkpoint(location_of(checkpoint), complete=False)
     problems = opened.problems
     try:
-        inventory = recognise(opened, options.read_statements(named, mod, layout))
+        inventory = recognize(opened, options.read_statements(named, mod, layout))
     except CheckpointError as problem:
         # A missing data file is likely the cause of what is not recognized.
         if problems:

@@ -31,7 +31,7 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
     """Returns the inventory as JSON values; every variable of the checkpoint is in it once.
 
     Args:
-      inventory: The inventory that `recognise` returned.
+      inventory: The inventory that `recognize` returned.
       problems: The problems of the checkpoint's data files; none if it is complete.
     """
     return {
@@ -70,7 +70,7 @@ def inventory_table(
     """Returns the inventory for a terminal: tables, notes, and the largest of the other variables.
 
     Args:
-      inventory: The inventory that `recognise` returned.
+      inventory: The inventory that `recognize` returned.
       problems: The problems of the checkpoint's data files; none if it is complete.
       graph: The object graph, by which variables have the names of their layers; None: there is
         none.

@@ -17,7 +17,7 @@ from bundle.format.manifest import Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, VerificationFailed
 from export.recipe.schema import IndexSection
 from runtime.errors import IndexUnreadable, InvalidInput
-from runtime.exact import ExactIndex, normalised
+from runtime.exact import ExactIndex, normalized
 from runtime.partitions import load_index
 from runtime.scann import ScannIndex
 from runtime.vectors import VectorFile
@@ -185,8 +185,8 @@ class ExactNeighbors:
         # In float64, row by row: equal vectors get equal scores whatever stands beside them.
         rows = self._vectors[positions]
         if self._distance == "cosine":
-            rows = normalised(rows)
-            query = normalised(query[np.newaxis])[0]
+            rows = normalized(rows)
+            query = normalized(query[np.newaxis])[0]
         wide = rows.astype(np.float64)
         true_query = query.astype(np.float64)
         scores: NDArray[np.float64] = np.einsum("ij,j->i", wide, true_query)

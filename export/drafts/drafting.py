@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
 from export.drafts.observed_calls import observe_calls
@@ -49,6 +49,6 @@ def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Pat
         examples_file = str(examples)
     columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)
-    inventory = recognise(opened, Statements())
+    inventory = recognize(opened, Statements())
     unread_columns = [name for name in table if name not in columns]
     return recipe_text(factory, checkpoint, examples_file, calls, inventory, unread_columns)

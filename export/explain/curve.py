@@ -1,5 +1,5 @@
 """A section of the page that shows the recall and the cost of the settings of an index. The style
-sheet of the page has its colours and fonts.
+sheet of the page has its colors and fonts.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ LEGEND = {
     "candidate": ("tables", "looked up once per candidate"),
     "share": ("towers", "share of the bytes of all tables"),
 }
-"""The column above which the meaning of a colour is written, and the meaning, by style."""
+"""The column above which the meaning of a color is written, and the meaning, by style."""
 
 
 def explain_image(drawing: Drawing) -> str:

@@ -2,7 +2,7 @@
 lines between them.
 
 Features stand beside the tables that they read, so that no line crosses another before the towers;
-numbers stand below all tables. Colours and fonts are in `picture.css`, which the page and the image
+numbers stand below all tables. Colors and fonts are in `picture.css`, which the page and the image
 include.
 """
 
@@ -221,7 +221,7 @@ def _add_feature_lines(
 
 
 def picture_style() -> str:
-    """Returns the style sheet of the picture: colours in light and dark, fonts, strokes."""
+    """Returns the style sheet of the picture: colors in light and dark, fonts, strokes."""
     return Path(__file__).with_name("picture.css").read_text(encoding="utf-8")
 
 

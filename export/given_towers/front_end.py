@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
@@ -84,7 +84,7 @@ class GivenModel:
             # A table without a key is found by its own name.
             if key:
                 keys[name] = key
-        inventory = recognise(self.checkpoint, Statements(keys, (), layouts), trained)
+        inventory = recognize(self.checkpoint, Statements(keys, (), layouts), trained)
         for name, facts in self.traced.spec.tables.items():
             check_shape(inventory, name, facts, "")
         return inventory

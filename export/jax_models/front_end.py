@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import FileTable, Inventory, Statements, is_to_be_derived
 from export.checkpoint.left_out import reject_left_out
 from export.checkpoint.reader import Checkpoint
@@ -95,7 +95,7 @@ class JaxModel:
         keys = self._keys_of_tables(layouts, specified)
         mod = tuple(sorted(name for name, section in self.job.tables.items() if section.mod))
         trained_rows = with_config_names(trained, self.traced.spec.tables)
-        inventory = recognise(self.checkpoint, Statements(keys, mod, layouts), trained_rows)
+        inventory = recognize(self.checkpoint, Statements(keys, mod, layouts), trained_rows)
         for name, facts in self.traced.spec.tables.items():
             check_shape(inventory, name, facts, "")
         return inventory
@@ -200,18 +200,18 @@ class JaxModel:
         Raises:
           CheckpointError: A parameter is a stack.
         """
-        for stack in recognise(self.checkpoint, Statements()).rejected:
+        for stack in recognize(self.checkpoint, Statements()).rejected:
             if stack.key in keys:
                 raise CheckpointError(
                     f"parameter {stack.key!r} cannot be read as it is: {stack.reason}"
                 )
 
     def _stored_table(self, name: str, path: str) -> str:
-        """Returns the key of a table, or the name by which it is recognised in a stack."""
+        """Returns the key of a table, or the name by which it is recognized in a stack."""
         key = self._stored.key(path)
         if key:
             return key
-        inventory = recognise(self.checkpoint, Statements())
+        inventory = recognize(self.checkpoint, Statements())
         if name in {table.name for table in inventory.tables}:
             return name
         # Raises the error that names the missing parameter.

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from bundle.arithmetic import ceil_div
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import (
     FileTable,
     Inventory,
@@ -106,7 +106,7 @@ class SpecifiedTables:
 
     @cached_property
     def _inventory(self) -> Inventory:
-        return recognise(self.checkpoint, Statements(layouts=self.layouts))
+        return recognize(self.checkpoint, Statements(layouts=self.layouts))
 
     def _missing(self, table: SpecifiedTable) -> NotConvertible:
         stacks = ", ".join(rejected.key for rejected in self._inventory.rejected)

@@ -70,7 +70,7 @@ def plan_copy(
 
     Args:
       checkpoint: The open checkpoint.
-      inventory: The tables that `recognise` found in it.
+      inventory: The tables that `recognize` found in it.
       destination: Where the bundle goes.
       staging: Where it is staged.
       writing: How each table is written, by its name.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bundle.format import manifest, paths
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import NotConvertible, UsageError
@@ -103,13 +103,13 @@ def prepare_tables(
             "letter or digit"
         )
     checkpoint = open_checkpoint(checkpoint_path)
-    inventory = recognise(checkpoint, job.statements)
+    inventory = recognize(checkpoint, job.statements)
     if job.trained_ids:
         # The first inventory has the names of the tables, by which the rows are read; the second
         # one proves layouts by these rows.
         table_names = [*(table.name for table in inventory.tables), *job.statements.layouts]
         trained = trained_rows_of_tables(job.trained_ids, table_names)
-        inventory = recognise(checkpoint, job.statements, trained)
+        inventory = recognize(checkpoint, job.statements, trained)
     # A table that the user named must be exported; others may be left out with a note.
     left_out = _left_out(inventory, job)
     names = _exported_names(inventory, left_out, job.names)

@@ -271,7 +271,7 @@ def plan_tables(
 
     Args:
       checkpoint: The open checkpoint.
-      inventory: The checkpoint's inventory, as `recognise` returns it.
+      inventory: The checkpoint's inventory, as `recognize` returns it.
       directory: The directory where bundle paths will begin; it need not exist yet.
       tables: The names of the tables to export; None: all.
       write_options: The options of tables by name. Other tables are written as they are stored.

@@ -25,7 +25,7 @@ from export.tensorflow_models.model.dense_copy import local_prefix
 from export.tensorflow_models.model.exchangeable import check_exchangeable
 from export.tensorflow_models.model.roots import build_root, find_variables
 from export.tensorflow_models.model.saved_layers import check_saved_layers
-from export.tensorflow_models.model.tables import recognise_tables
+from export.tensorflow_models.model.tables import recognize_tables
 from export.tensorflow_models.model.tracing import TracedModel, table_maker, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
 from export.tensorflow_models.reference.model import TensorFlowReference
@@ -96,7 +96,7 @@ class TensorFlowModel:
 
     def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
         """See OriginalModel.find_tables."""
-        return recognise_tables(self.checkpoint, self.traced, self.job, self.base, trained)
+        return recognize_tables(self.checkpoint, self.traced, self.job, self.base, trained)
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """See OriginalModel.find_weights."""

@@ -43,7 +43,7 @@ def compile_tower(
 
     Args:
       saved_model: The directory of the tower's SavedModel.
-      precision: The precision: f32, or int8 (weights in int8, activations quantised by their range
+      precision: The precision: f32, or int8 (weights in int8, activations quantized by their range
         at run time).
       path: The file to write; it is not written if LiteRT cannot run the tower.
       lines: The user's line of each type of operation, for the reason.

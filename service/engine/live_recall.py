@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.exact import exact_scores, normalised
+from runtime.exact import exact_scores, normalized
 from service.engine.retrieval.filters import is_among
 from service.errors import ServiceError
 from service.observability.derived_metrics import RECALL_SUMS
@@ -360,7 +360,7 @@ class LiveRecall:
         model, name = keys[0]
         if index.entry.distance == "cosine":
             # As the index searched it, so that exact scores are comparable.
-            vector = normalised(vector[np.newaxis])[0]
+            vector = normalized(vector[np.newaxis])[0]
         query = _Query(
             model=model,
             name=name,

@@ -485,9 +485,9 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
         code, message = rejected(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
         assert code == invalid
         assert "a list of one row layout was expected" in message
-        code, message = rejected(tables=["colours"], counts=[1], positions=[1])
+        code, message = rejected(tables=["shades"], counts=[1], positions=[1])
         assert code == grpc.StatusCode.NOT_FOUND
-        assert "no part of table 'colours' is held here" in message
+        assert "no part of table 'shades' is held here" in message
 
         def search_rejected(k: int, vector: list[float]) -> tuple[grpc.StatusCode, str]:
             request = shard_pb.SearchRequest(

@@ -14,7 +14,7 @@ from bundle.format.manifest import EmbeddedFeature
 from examples.movielens import data, generated
 from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode, split_newest
 from examples.movielens.settings import Settings
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.recipe.schema import read_recipe
 from tests.export.movies_job import export
@@ -72,7 +72,7 @@ def test_checkpoint_holds_four_tables_with_slots_and_sizes(
 ) -> None:
     out, _ = trained
     checkpoint = open_checkpoint(out / "checkpoint")
-    inventory = recognise(checkpoint)
+    inventory = recognize(checkpoint)
     sizes = json.loads((out / "sizes.json").read_text())
     assert {table.name: (table.rows, table.dim) for table in inventory.tables} == {
         "users": (241, 32),

@@ -18,7 +18,7 @@ from bundle.features.columns import Column
 from bundle.features.reader import open_features
 from bundle.format.manifest import Manifest
 from bundle.format.paths import compiled_tower
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from export.front_end_choice import open_job
@@ -92,11 +92,11 @@ def test_average_is_a_slot_variable_of_its_variable_which_a_table_may_be_named_a
 ) -> None:
     averaged.train("slots", tmp_path / "model")
     checkpoint = open_checkpoint(tmp_path)
-    (table,) = recognise(checkpoint).tables
+    (table,) = recognize(checkpoint).tables
     (average,) = (slot for slot in table.slots if slot.name == "average")
     (named,) = (
         table
-        for table in recognise(checkpoint, {"averaged": average.key}).tables
+        for table in recognize(checkpoint, {"averaged": average.key}).tables
         if table.name == "averaged"
     )
     last, kept = (checkpoint.read(each.key, 0, each.rows) for each in (table, named))

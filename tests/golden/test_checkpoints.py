@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
 from export.cli.main import main
@@ -117,13 +117,13 @@ def read_case(directory: Path) -> Case:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
+def test_checkpoint_of_tensorflow_is_recognized_and_copied_bit_for_bit(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     case = read_case(written / name)
     checkpoint = open_checkpoint(case.directory)
     facts = case.facts
-    actual = recognise(checkpoint, Statements(facts.get("named", {}), tuple(facts.get("mod", ()))))
+    actual = recognize(checkpoint, Statements(facts.get("named", {}), tuple(facts.get("mod", ()))))
     assert {table.name: (table.rows, table.dim) for table in actual.tables} == {
         name: bit.shape for name, bit in case.bits.items()
     }
@@ -148,13 +148,13 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
         named = {table.name.replace("/", "_"): table.name for table in actual.tables} | facts.get(
             "named", {}
         )
-        inventory = recognise(checkpoint, Statements(named, tuple(facts.get("mod", ()))))
+        inventory = recognize(checkpoint, Statements(named, tuple(facts.get("mod", ()))))
         copies = copied(checkpoint, inventory, tmp_path, list(named))
     assert copies == {name.replace("/", "_"): bits.tobytes() for name, bits in case.bits.items()}
 
 
 def test_table_with_lora_weights_beside_it_is_rejected_with_the_cure(written: Path) -> None:
-    (rejected,) = recognise(open_checkpoint(written / "keras_3_attributes")).rejected
+    (rejected,) = recognize(open_checkpoint(written / "keras_3_attributes")).rejected
     assert rejected.name == "movies"
     assert "LoRA" in rejected.reason
     assert "save_weights" in rejected.reason

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory.layout_file import read_embedding_spec, read_layouts
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible
@@ -53,7 +53,7 @@ def as_bytes(values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, bytes]:
 
 def test_steps_of_a_manager_are_read_at_the_newest(written: Path, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(written / "flax_steps")
-    actual = recognise(checkpoint)
+    actual = recognize(checkpoint)
     assert (actual.checkpoint, actual.step, actual.storage) == ("flax_steps/10", 10, "Orbax")
     (table,) = actual.tables
     assert (table.name, table.origin, table.slices) == ("movies", "Flax Embed", 4)
@@ -65,7 +65,7 @@ def test_steps_of_a_manager_are_read_at_the_newest(written: Path, tmp_path: Path
 def test_step_or_item_of_a_manager_is_read_by_its_path(written: Path) -> None:
     for path in ("flax_steps/9", "flax_steps/9/default"):
         checkpoint = open_checkpoint(written / path)
-        assert (checkpoint.name, recognise(checkpoint).step) == ("flax_steps/9", 9)
+        assert (checkpoint.name, recognize(checkpoint).step) == ("flax_steps/9", 9)
     fingerprints = {
         open_checkpoint(written / "flax_steps" / step).fingerprint
         for step in ("9", "10", "10/default")
@@ -78,11 +78,11 @@ def test_tree_of_a_checkpointer_is_copied_by_named_keys(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / name)
-    assert recognise(checkpoint).step == 3
+    assert recognize(checkpoint).step == 3
     values = values_of(written / name)
     named = Statements({"a": "params.a", "half": "params.half"})
     expected = as_bytes({"a": values["a"], "half": values["half"].astype(ml_dtypes.bfloat16)})
-    assert copied(checkpoint, recognise(checkpoint, named), tmp_path) == expected
+    assert copied(checkpoint, recognize(checkpoint, named), tmp_path) == expected
 
 
 @pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
@@ -90,14 +90,14 @@ def test_stack_with_a_recorded_layout_is_copied_and_without_one_is_rejected(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / name)
-    actual = recognise(checkpoint)
+    actual = recognize(checkpoint)
     (rejected,) = actual.rejected
     assert "--layout" in rejected.reason
     assert rejected.name.startswith("movies_users")
     assert [slot.trained_key for slot in actual.slots if "slot" in slot.key] == [rejected.key]
     with pytest.raises(NotConvertible, match="--layout"):
         actual.table(rejected.name)
-    stated = recognise(checkpoint, Statements(layouts=read_layouts(written / name / "layout.pb")))
+    stated = recognize(checkpoint, Statements(layouts=read_layouts(written / name / "layout.pb")))
     assert copied(checkpoint, stated, tmp_path) == as_bytes(values_of(written / name))
 
 
@@ -129,7 +129,7 @@ def test_stack_contradicts_a_layout_that_is_not_its_trainers(
             } | change
             stated["offset"] = layout.offset * layout.cores // stated["cores"]
             layouts[table] = StatedTable(key=recorded.stack, kind="sparse_core", **stated)
-        actual = recognise(checkpoint, Statements(layouts=layouts))
+        actual = recognize(checkpoint, Statements(layouts=layouts))
         check_padding(checkpoint, actual.tables, [table.name for table in actual.tables])
 
     check({})

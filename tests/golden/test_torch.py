@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
@@ -48,11 +48,11 @@ def values(written: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_tables_of_torchrec_are_recognised_by_name_and_copied(
+def test_tables_of_torchrec_are_recognized_by_name_and_copied(
     case: str, written: Path, values: dict[str, bytes], tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / case)
-    actual = recognise(checkpoint)
+    actual = recognize(checkpoint)
     assert (actual.storage, actual.step) == ("PyTorch", None)
     tables = {table.name: (table.key, table.dtype, table.origin) for table in actual.tables}
     assert tables == {
@@ -72,8 +72,8 @@ def test_matrix_of_any_module_is_copied_by_its_name(
     case: str, written: Path, values: dict[str, bytes], tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / case)
-    assert "model.words.weight" in [entry.key for entry in recognise(checkpoint).candidates]
-    actual = recognise(checkpoint, Statements({"words": "model.words.weight"}))
+    assert "model.words.weight" in [entry.key for entry in recognize(checkpoint).candidates]
+    actual = recognize(checkpoint, Statements({"words": "model.words.weight"}))
     tables = copied(checkpoint, actual, tmp_path)
     assert tables["words"] == values["model.words.weight"]
 
@@ -110,7 +110,7 @@ def test_rows_that_torchrec_sharded_over_sparsecores_are_copied_in_the_order_of_
     written: Path, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(written / "torch_sparsecore")
-    actual = recognise(checkpoint)
+    actual = recognize(checkpoint)
     (table,) = actual.tables
     assert (table.name, table.rows, table.layout.kind) == ("users", 64, "sparse_core")
     assert "may be padding" in table.note

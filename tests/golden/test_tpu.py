@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements, TableSpec
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import open_checkpoint
@@ -106,7 +106,7 @@ def test_tables_of_both_topologies_have_equal_rows(
     rows = []
     for case, cores in CASES.items():
         checkpoint = open_checkpoint(checkpoints[case])
-        actual = recognise(checkpoint)
+        actual = recognize(checkpoint)
         (table,) = actual.tables
         assert (table.name, table.rows, table.dim) == (TABLE, 2048, 8)
         assert isinstance(table.layout, SparseCore)
@@ -122,11 +122,11 @@ def without_layout(checkpoint: Path, directory: Path) -> Path:
     return copy
 
 
-def recognised(checkpoint: Path, layout: StatedTable) -> TableSpec:
-    """Recognises the table by a layout, with the trained words."""
+def recognized(checkpoint: Path, layout: StatedTable) -> TableSpec:
+    """Recognizes the table by a layout, with the trained words."""
     trained = {TABLE: TrainedRows(TRAINED, None, True, "words")}
     statements = Statements(layouts={TABLE: layout})
-    return recognise(open_checkpoint(checkpoint), statements, trained).table(TABLE)
+    return recognize(open_checkpoint(checkpoint), statements, trained).table(TABLE)
 
 
 def stated(cores: int) -> StatedTable:
@@ -138,9 +138,9 @@ def test_layout_that_is_not_recorded_is_derived_from_the_words_of_the_training_t
     case: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
     checkpoint = without_layout(checkpoints[case], tmp_path)
-    (recorded,) = recognise(open_checkpoint(checkpoints[case])).tables
+    (recorded,) = recognize(open_checkpoint(checkpoints[case])).tables
 
-    table = recognised(checkpoint, StatedTable(key=TABLE, kind="derive", rows=2048, dim=8))
+    table = recognized(checkpoint, StatedTable(key=TABLE, kind="derive", rows=2048, dim=8))
 
     assert table.layout == recorded.layout
     assert table.proof is not None
@@ -156,11 +156,11 @@ def test_layout_that_the_words_of_the_training_text_contradict_is_rejected(
     cores: int, agree: int | None, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
     checkpoint = without_layout(checkpoints["checkpoint-2x2x2"], tmp_path)
-    proved = recognised(checkpoint, stated(32))
+    proved = recognized(checkpoint, stated(32))
     assert proved.proof is not None
     assert proved.proof.decisive
     with pytest.raises(NotConvertible) as failure:
-        recognised(checkpoint, stated(cores))
+        recognized(checkpoint, stated(cores))
     if agree is not None:
         assert f"{agree} of 187 read rows that training changed, and 187 of 187" in str(
             failure.value

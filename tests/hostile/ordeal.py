@@ -16,7 +16,7 @@ from types import FrameType
 import orjson
 from rich.console import Console
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.cli.inspect import inventory_json, inventory_table
@@ -73,7 +73,7 @@ def endure(prefix: Path) -> str:
     """
     try:
         checkpoint = open_checkpoint(prefix)
-        inventory = recognise(checkpoint)
+        inventory = recognize(checkpoint)
         page = orjson.loads(orjson.dumps(inventory_json(inventory)))
         assert set(page["tables"]) == {table.name for table in inventory.tables}
         assert len(page["tables"]) == len(inventory.tables)

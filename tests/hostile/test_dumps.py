@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.cli.inspect import inventory_json, inventory_table
 from export.errors import CheckpointError, DestinationError
@@ -47,9 +47,9 @@ def test_dump_of_a_terabyte_is_planned_without_being_read(tmp_path: Path) -> Non
         os.truncate(tmp_path / name, 296 + size)
     with deadline():
         checkpoint = open_checkpoint(tmp_path)
-        (table,) = recognise(checkpoint).tables
+        (table,) = recognize(checkpoint).tables
         assert (table.rows, table.dim) == (1 << 34, 16)
-        plan = plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
+        plan = plan_tables(checkpoint, recognize(checkpoint), tmp_path / "out")
     with pytest.raises(
         DestinationError, match=r"the tables need 1\.\d TiB"
     ):  # vectors, keys aside, and their index
@@ -59,7 +59,7 @@ def test_dump_of_a_terabyte_is_planned_without_being_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["a[b]*?", "\x1b[2J", "line\nbreak", "-key", "x" * 200])
 def test_names_of_files_in_a_dump_are_only_names(tmp_path: Path, name: str) -> None:
     sok_dump(tmp_path, name, IDS, ROWS, m=ROWS)
-    inventory = recognise(open_checkpoint(tmp_path))
+    inventory = recognize(open_checkpoint(tmp_path))
     (table,) = inventory.tables
     assert table.name == name
     assert inventory_json(inventory)["tables"][name]["rows"] == 40

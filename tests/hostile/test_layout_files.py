@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from export.checkpoint.inventory.layout_file import read_layouts
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import ExportError
@@ -65,7 +65,7 @@ def endure(checkpoint: Checkpoint, path: Path, data: bytes) -> str:
     path.write_bytes(data)
     try:
         with deadline():
-            inventory = recognise(checkpoint, Statements(layouts=read_layouts(path)))
+            inventory = recognize(checkpoint, Statements(layouts=read_layouts(path)))
             plan_tables(checkpoint, inventory, path.parent / "out")
     except ExportError as problem:
         return str(problem)

@@ -240,8 +240,8 @@ def build_places():
         "searched_ages": lambda features: tf.searchsorted(
             tf.constant([18, 60], tf.int64), features["a"]
         ),
-        "normalised": lambda features: buckets((features["n"] - mean) / deviation),
-        "normalised_layer": lambda features: buckets(standard(features["n"][:, :3])),
+        "normalized": lambda features: buckets((features["n"] - mean) / deviation),
+        "normalized_layer": lambda features: buckets(standard(features["n"][:, :3])),
         "logarithms": lambda features: (
             tf.cast(tf.math.log1p(tf.maximum(features["n"], 0.0)) * 10.0, tf.int32) + each * 900
         ),

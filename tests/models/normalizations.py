@@ -11,7 +11,7 @@ def numbers(seed):
     return np.random.default_rng(seed).normal(5 + seed, 3, (64, 2)).astype(np.float32)
 
 
-class Normalised(tf.keras.Model):
+class Normalized(tf.keras.Model):
     def __init__(self, layers, seed=None):
         super().__init__()
         self.norm = layers.Normalization(axis=-1)
@@ -24,16 +24,16 @@ class Normalised(tf.keras.Model):
 
 
 def build_plain_2():
-    return Normalised(tf.keras.layers)
+    return Normalized(tf.keras.layers)
 
 
 def build_plain_3():
-    return Normalised(keras.layers)
+    return Normalized(keras.layers)
 
 
 def build_adapted_2():
-    return Normalised(tf.keras.layers, 1)
+    return Normalized(tf.keras.layers, 1)
 
 
 def build_adapted_3():
-    return Normalised(keras.layers, 1)
+    return Normalized(keras.layers, 1)

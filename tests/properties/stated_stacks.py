@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.trained_rows import TrainedRows
@@ -33,8 +33,8 @@ def stated(rows: int, place: Place | None) -> StatedTable:
     )
 
 
-def recognised(checkpoint: Path, stack: Stack, statement: Statement | None) -> Inventory:
-    """Recognises the tables of a stack by a statement; None: derives their layouts."""
+def recognized(checkpoint: Path, stack: Stack, statement: Statement | None) -> Inventory:
+    """Recognizes the tables of a stack by a statement; None: derives their layouts."""
     places: list[Place | None] = [None] * len(stack.tables)
     if statement is not None:
         places = list(statement)
@@ -42,4 +42,4 @@ def recognised(checkpoint: Path, stack: Stack, statement: Statement | None) -> I
         f"t{number}": stated(len(table.values), place)
         for number, (table, place) in enumerate(zip(stack.tables, places, strict=True))
     }
-    return recognise(open_checkpoint(checkpoint), Statements(layouts=layouts), trained_ids(stack))
+    return recognize(open_checkpoint(checkpoint), Statements(layouts=layouts), trained_ids(stack))

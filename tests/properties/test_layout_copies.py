@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bundle.arithmetic import ceil_div
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.layouts import Layout, Mod, SparseCore, StoredOrder, stored_rows
 from export.checkpoint.reader import Checkpoint, open_checkpoint
@@ -70,7 +70,7 @@ def opened(
         if spoiled and (place := data.find(spoiled)) >= 0:
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     checkpoint = open_checkpoint(directory)
-    actual = recognise(checkpoint, {"stack": "stack"})
+    actual = recognize(checkpoint, {"stack": "stack"})
     specs = [
         replace(actual.tables[0], name=name, rows=len(values), dim=values.shape[1], layout=layout)
         for (name, values), layout in zip(held.items(), layouts, strict=True)
@@ -138,7 +138,7 @@ def test_plain_variable_with_padding_rows_and_columns_gives_the_table_and_every_
     with tempfile.TemporaryDirectory() as directory:
         write_bundle(Path(directory, "ckpt"), {"t": values}, boxes={"t": boxes}, files=2)
         checkpoint = open_checkpoint(Path(directory))
-        inventory = recognise(checkpoint, Statements(layouts={"t": said}))
+        inventory = recognize(checkpoint, Statements(layouts={"t": said}))
         out = Path(directory, "out")
         written = copied(checkpoint, inventory, out, writing=writing, budget_bytes=budget)
     if writing.dtype is None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from export.checkpoint.layouts import stored_rows
 from export.errors import NotConvertible
 from tests.export.checkpoint.tensor_bundles import write_bundle
-from tests.properties.stated_stacks import recognised
+from tests.properties.stated_stacks import recognized
 from tests.properties.trained_stacks import (
     OPTIMIZERS,
     WRONG,
@@ -32,7 +32,7 @@ def check_stack(directory: Path, stack: Stack, random: np.random.Generator) -> N
     write_bundle(directory / "ckpt", stack.variables())
     for statement in (None, list(stack.places)):
         for table, trained, place in zip(
-            recognised(directory, stack, statement).tables, stack.tables, stack.places, strict=True
+            recognized(directory, stack, statement).tables, stack.tables, stack.places, strict=True
         ):
             rows = np.arange(len(trained.values))
             np.testing.assert_array_equal(
@@ -45,7 +45,7 @@ def check_stack(directory: Path, stack: Stack, random: np.random.Generator) -> N
         if is_right(stack, statement):
             continue
         with pytest.raises(NotConvertible, match="contradicts the ids of training"):
-            recognised(directory, stack, statement)
+            recognized(directory, stack, statement)
 
 
 @settings(max_examples=settings().max_examples // 3)

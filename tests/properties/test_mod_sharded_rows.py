@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.export.checkpoint.formats.torch_files import Part, write_torch
@@ -120,7 +120,7 @@ def test_rows_sharded_over_cores_are_copied_in_the_order_of_ids(seed: int, tmp_p
     recorded["stacked_configs"] = {"s": config} if seed % 2 else [config]
     checkpoint = open_checkpoint(save(tmp_path / "c", variables, devices, recorded))
 
-    actual = recognise(checkpoint)
+    actual = recognize(checkpoint)
 
     assert {spec.name: (spec.rows, spec.dim) for spec in actual.tables} == {
         **{name: values.shape for name, values in tables.items()},
@@ -192,7 +192,7 @@ def test_record_that_contradicts_itself_or_the_variable_is_rejected(
     recorded = {"world_size": 2, "num_sc_per_device": 1, "stacked_configs": [change(config)]}
     directory = save(tmp_path / "c", {f"{BAGS}.s.weight": stack}, 2, recorded)
     with pytest.raises(CheckpointError, match=message):
-        recognise(open_checkpoint(directory))
+        recognize(open_checkpoint(directory))
 
 
 @pytest.mark.parametrize(
@@ -211,4 +211,4 @@ def test_record_of_the_cores_that_is_not_understood_is_rejected(
     values = {f"{BAGS}.s.weight": np.ones((32, 8), np.float32)}
     directory = save(tmp_path / "c", values, 2, recorded)
     with pytest.raises(CheckpointError, match=message):
-        recognise(open_checkpoint(directory))
+        recognize(open_checkpoint(directory))

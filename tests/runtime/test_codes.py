@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bundle.format.manifest import Distance
 from runtime.codes import CodeBook, VectorCodes
 from runtime.errors import IndexUnreadable
-from runtime.exact import exact_scores, normalised
+from runtime.exact import exact_scores, normalized
 
 DISTANCES: list[Distance] = ["dot_product", "squared_l2", "cosine"]
 
@@ -45,7 +45,7 @@ def test_codes_find_what_exact_scores_do(tmp_path: Path, distance: Distance, dim
 
     hits = 0
     for vector in vectors[:20] + np.float32(0.1):
-        query = normalised(vector[np.newaxis])[0] if distance == "cosine" else vector
+        query = normalized(vector[np.newaxis])[0] if distance == "cosine" else vector
         scores = exact_scores(vectors, query, positions, distance)
         best = np.sort(scores)[-10]
         row_positions = packed.nearest(query, 300)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import InvalidInput
-from runtime.exact import ExactIndex, VectorBlock, normalised, rank_exactly
+from runtime.exact import ExactIndex, VectorBlock, normalized, rank_exactly
 
 
 def _vectors(size: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
@@ -182,8 +182,8 @@ def test_exact_scores_are_those_of_the_search() -> None:
     np.testing.assert_allclose(index.scores(queries[0], positions[0]), scores[0], rtol=1e-6)
 
 
-def test_normalised_zeros_stay_zeros() -> None:
-    result = normalised(np.array([[3, 4], [0, 0]], np.float32))
+def test_normalized_zeros_stay_zeros() -> None:
+    result = normalized(np.array([[3, 4], [0, 0]], np.float32))
 
     np.testing.assert_allclose(result, np.array([[0.6, 0.8], [0, 0]]), rtol=1e-6)
 
@@ -229,7 +229,7 @@ def test_exact_search_scores_beyond_float32_are_infinities_and_none_is_lost(
 @pytest.mark.parametrize("k", [0, 1, 7, 40, 60])
 def test_rank_exactly_finds_what_exact_search_finds(distance: Distance, k: int) -> None:
     vectors = _vectors(50, 19)
-    query = normalised(vectors[3:4])[0]
+    query = normalized(vectors[3:4])[0]
     chosen = np.random.default_rng(2).permutation(50)[:40]
 
     positions, scores = rank_exactly(vectors, query, chosen.astype(np.uint32), k, distance)
@@ -296,7 +296,7 @@ def _block_case(
     vectors[::9] = 0
     queries = _vectors(query_count, 8, seed=1).round() + np.float32(offset)
     if distance == "cosine":
-        queries = normalised(queries)
+        queries = normalized(queries)
     return vectors, queries
 
 

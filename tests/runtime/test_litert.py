@@ -92,10 +92,10 @@ def test_compiled_tower_int8_is_near_f32_but_not_equal(towers: Path) -> None:
     inputs = _query_inputs(200)
     exact = CompiledTower(towers / "query" / F32).run(inputs)["vector"]
 
-    quantised = CompiledTower(towers / "query" / INT8).run(inputs)["vector"]
+    quantized = CompiledTower(towers / "query" / INT8).run(inputs)["vector"]
 
-    assert np.corrcoef(exact.ravel(), quantised.ravel())[0, 1] > 0.999
-    assert not np.array_equal(exact, quantised)
+    assert np.corrcoef(exact.ravel(), quantized.ravel())[0, 1] > 0.999
+    assert not np.array_equal(exact, quantized)
 
 
 def test_compiled_tower_outputs_are_owned_by_the_caller(towers: Path) -> None:

@@ -14,7 +14,7 @@ from bundle.format import paths
 from bundle.format.manifest import Distance
 from bundle.tables.segments import RowRange
 from runtime.errors import IndexUnreadable, InvalidInput
-from runtime.exact import normalised
+from runtime.exact import normalized
 from runtime.partitions import PartitionedIndex, load_index, partition_rows
 from runtime.scann import Kind, ScannIndex, write_index
 from runtime.scann_build import build_files
@@ -55,7 +55,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 def _queries(distance: Distance, count: int = 5) -> Vectors:
     queries = _vectors(count, seed=1)
-    return normalised(queries) if distance == "cosine" else queries
+    return normalized(queries) if distance == "cosine" else queries
 
 
 @given(size=st.integers(1, 3000), count=st.integers(1, 3000))

@@ -11,7 +11,7 @@ from bundle.format.manifest import Distance
 from bundle.tables.segments import RowRange
 from runtime import scann_build, vectors
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
-from runtime.exact import ExactIndex, normalised
+from runtime.exact import ExactIndex, normalized
 from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
 from runtime.scann_build import build_files, match_stored
 from runtime.vectors import VectorFile
@@ -56,7 +56,7 @@ def test_build_files_block_by_block_gives_the_codes_of_one_build(
     build_files(file, distance, "tree_ah", TREE, built)
 
     whole.mkdir()
-    np.save(whole / DATASET, normalised(file[:]) if distance == "cosine" else file[:])
+    np.save(whole / DATASET, normalized(file[:]) if distance == "cosine" else file[:])
     encode(built, whole)
     for name in (CODES, TOKENS):
         np.testing.assert_array_equal(np.load(built / name), np.load(whole / name))

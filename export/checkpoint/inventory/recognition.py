@@ -27,7 +27,7 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 
 
-def recognise(
+def recognize(
     checkpoint: Checkpoint,
     statements: Statements | Mapping[str, str] | None = None,
     trained: Mapping[str, TrainedRows] = NO_ROWS,

@@ -38,7 +38,7 @@ _SHOWN_MAX = 8
 def state_layouts(
     findings: Findings, layouts: Mapping[str, FileTable], trained: Mapping[str, TrainedRows]
 ) -> None:
-    """Takes the tables of a layout file; they replace what was recognised in the same variables or
+    """Takes the tables of a layout file; they replace what was recognized in the same variables or
     by the same names.
 
     The layout of a table is a statement where its rows would come out in another order without it.
@@ -115,7 +115,7 @@ def _spec(findings: Findings, name: str, key: str, table: FileTable) -> TableSpe
 
 
 def name_tables(findings: Findings, references: Mapping[str, str]) -> None:
-    """Takes the user's names for variables or for recognised tables.
+    """Takes the user's names for variables or for recognized tables.
 
     Args:
       findings: The findings of the rules.
@@ -172,7 +172,7 @@ def state_mod(findings: Findings, name: str) -> None:
 def _referenced_table(
     findings: Findings, by_key: Mapping[str, list[TableSpec]], name: str, reference: str
 ) -> TableSpec:
-    """Returns the table that a reference means: a recognised one, by its variable or by its name,
+    """Returns the table that a reference means: a recognized one, by its variable or by its name,
     else a variable.
     """
     key = _resolved(findings, reference)

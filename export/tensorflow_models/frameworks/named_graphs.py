@@ -78,7 +78,7 @@ class NamedGraph:
         """Builds the graph inside the one that is being traced."""
         build = tf.autograph.experimental.do_not_convert(self._build)
         positional, by_name = self._call.bind(inputs)
-        with _named(self.variables), _behaviour(self._reference), _quiet():
+        with _named(self.variables), _behavior(self._reference), _quiet():
             return build(*positional, **by_name)
 
     def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
@@ -142,7 +142,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _behaviour(reference: str) -> Iterator[None]:
+def _behavior(reference: str) -> Iterator[None]:
     """Restores TF1's shapes and equality for code that enabled TF1's behavior.
 
     Not its control flow: in a graph of a function, TensorFlow ignores that switch.

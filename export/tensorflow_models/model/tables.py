@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint.inventory.name_tables import DIV_OR_MOD, is_partitioned
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import FileTable, Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
@@ -32,7 +32,7 @@ from export.tensorflow_models.model.weights import TrainedModel
 from export.user_lines import at_line
 
 
-def recognise_tables(
+def recognize_tables(
     checkpoint: Checkpoint,
     traced: TracedModel,
     job: ExportJob,
@@ -54,11 +54,11 @@ def recognise_tables(
     """
     # First under the checkpoint's own names, with which the tables of the model are matched.
     layouts = recipe_layouts(job, base)
-    recognised = recognise(checkpoint, Statements(layouts=layouts))
+    recognized = recognize(checkpoint, Statements(layouts=layouts))
     model = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
     keys = model.table_keys(traced.tables)
     if is_derived(job):
-        layouts = _to_derive(checkpoint, traced, recognised, keys)
+        layouts = _to_derive(checkpoint, traced, recognized, keys)
 
     named = {}
     for name, spec in traced.spec.tables.items():
@@ -71,7 +71,7 @@ def recognise_tables(
                 stated
                 or keys.get(name)
                 or _in_layouts(layouts, name)
-                or _by_name(recognised, spec, traced.tables[name], model)
+                or _by_name(recognized, spec, traced.tables[name], model)
             )
 
     mod = {name for name, part in job.tables.items() if part.mod}
@@ -84,7 +84,7 @@ def recognise_tables(
         }
     statements = Statements(named, tuple(sorted(mod | mod_by_code)), layouts)
     trained_rows = with_config_names(trained, traced.spec.tables)
-    inventory = recognise(checkpoint, statements, trained_rows)
+    inventory = recognize(checkpoint, statements, trained_rows)
     if isinstance(traced.root, NamedGraph):
         # The model's own lookups have the strategy: nobody states it, and no note requests it.
         tables = []
@@ -100,17 +100,17 @@ def recognise_tables(
 
 
 def _to_derive(
-    checkpoint: Checkpoint, traced: TracedModel, recognised: Inventory, keys: Mapping[str, str]
+    checkpoint: Checkpoint, traced: TracedModel, recognized: Inventory, keys: Mapping[str, str]
 ) -> dict[str, FileTable]:
     """Returns the tables whose layouts nothing records: those in stacks, and variables that TF1
     saved in slices, unless the model's own lookups have the strategy.
     """
-    recognised_keys = {table.name: table.key for table in recognised.tables}
+    recognized_keys = {table.name: table.key for table in recognized.tables}
     layouts: dict[str, FileTable] = {}
     for name, facts in traced.spec.tables.items():
-        key = keys.get(name) or recognised_keys.get(facts.config_name)
+        key = keys.get(name) or recognized_keys.get(facts.config_name)
         if key is None:
-            stack = stack_key(recognised, facts.config_name)
+            stack = stack_key(recognized, facts.config_name)
             if stack is not None:
                 layouts[name] = to_derive(stack, facts)
         elif not isinstance(traced.root, NamedGraph) and checkpoint.graph is None:
@@ -130,7 +130,7 @@ def _in_layouts(layouts: Collection[str], name: str) -> str:
     return ""
 
 
-def _by_name(recognised: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
+def _by_name(recognized: Inventory, spec: TableFacts, variable: Any, trained: TrainedModel) -> str:
     """Returns the checkpoint's name of a table that is not found by the model's objects.
 
     Raises:
@@ -141,7 +141,7 @@ def _by_name(recognised: Inventory, spec: TableFacts, variable: Any, trained: Tr
     if trained.why_unlike:
         raise CheckpointError(
             f"table {spec.name!r} of the model{at_line(line)} is not in checkpoint "
-            f"{recognised.checkpoint}: {trained.why_unlike}"
+            f"{recognized.checkpoint}: {trained.why_unlike}"
         )
     holder = ""
     if not trained.object_path:
@@ -149,20 +149,20 @@ def _by_name(recognised: Inventory, spec: TableFacts, variable: Any, trained: Tr
     if holder:
         raise CheckpointError(
             f"table {spec.name!r}: the model is not at the top of checkpoint "
-            f"{recognised.checkpoint} but under {holder!r}, as tf.train.Checkpoint({holder}=...) "
+            f"{recognized.checkpoint} but under {holder!r}, as tf.train.Checkpoint({holder}=...) "
             f'saves it: write checkpoint.object_path = "{holder}"'
         )
     # The path of a plain variable says where it must be; a layer's table may be in a stack.
     is_plain = isinstance(variable, placeholder_class()) and line != ""
-    if is_plain and spec.config_name not in {table.name for table in recognised.tables}:
+    if is_plain and spec.config_name not in {table.name for table in recognized.tables}:
         raise CheckpointError(
             f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in "
-            f"checkpoint {recognised.checkpoint}; the model code is not the one that was saved, or "
+            f"checkpoint {recognized.checkpoint}; the model code is not the one that was saved, or "
             f"its variable has another place there: name it as "
-            f"tables.{spec.name}.key{_rejected(recognised)}"
+            f"tables.{spec.name}.key{_rejected(recognized)}"
         )
     try:
-        return recognised.table(spec.config_name).name
+        return recognized.table(spec.config_name).name
     except NotConvertible as problem:
         reason = trained.why_missing(variable)
         if reason:
@@ -172,10 +172,10 @@ def _by_name(recognised: Inventory, spec: TableFacts, variable: Any, trained: Tr
         ) from problem
 
 
-def _rejected(recognised: Inventory) -> str:
+def _rejected(recognized: Inventory) -> str:
     """Returns the rejected variables of a checkpoint, any of which may hold a missing table."""
     return "".join(
-        f"; or it is in {rejected.key!r}: {rejected.reason}" for rejected in recognised.rejected
+        f"; or it is in {rejected.key!r}: {rejected.reason}" for rejected in recognized.rejected
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.offsets import lengths_of
-from runtime.exact import normalised
+from runtime.exact import normalized
 from service.engine.calls import Explanation, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
@@ -156,7 +156,7 @@ def _reaching(
     if options.filter or options.explain or len(vectors) * len(part.vectors) > CELLS_MAX:
         return None
     if part.entry.distance == "cosine":
-        vectors = normalised(vectors)
+        vectors = normalized(vectors)
     reaching = part.block.reaching(vectors, floors)
     if reaching is None:
         return None

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bundle.errors import RowUnavailable
 from bundle.features.columns import checked_offsets
 from bundle.tables.offsets import lengths_of, offsets_of
-from runtime.exact import normalised, scores_of_rows
+from runtime.exact import normalized, scores_of_rows
 from service.config import ServiceSettings
 from service.engine import towers
 from service.engine.calls import Columns, Explanation, RecommendationRequest, Vectors
@@ -359,7 +359,7 @@ class Retriever:
         # Exact scores, as a search would have given them.
         contexts = np.arange(self.contexts).repeat(lengths_of(offsets))[unknown]
         if index.entry.distance == "cosine":
-            queries = normalised(queries)
+            queries = normalized(queries)
         with np.errstate(over="ignore", invalid="ignore"):
             scores[unknown] = scores_of_rows(vectors, queries[contexts], index.entry.distance)
         check_finite(scores, "a candidate's score")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.format.formula import Formula
 from bundle.tables.id_values import distinct
-from runtime.exact import normalised
+from runtime.exact import normalized
 from service.config import ServiceSettings
 from service.engine import lookup, towers
 from service.engine.calls import (
@@ -320,7 +320,7 @@ async def avoid_negatives(
     examples = await sharded_search.vectors_at(index, np.concatenate([*lists.values()]), execution)
     is_l2 = index.entry.distance == "squared_l2"
     if not is_l2:
-        examples = normalised(examples)
+        examples = normalized(examples)
     ends = np.cumsum([positions.size for positions in lists.values()])
     parts = np.split(examples, ends[:-1])
     means = {key: part.mean(axis=0) for key, part in zip(lists, parts, strict=True)}

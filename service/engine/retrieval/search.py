@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of, offsets_of
-from runtime.exact import best_of, exact_scores, normalised, rank_exactly
+from runtime.exact import best_of, exact_scores, normalized, rank_exactly
 from service.engine.calls import Explanation, Filter, Offsets, SelectionRequest, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval.filters import CompiledFilter, Mask, Matches, is_among, not_among
@@ -304,7 +304,7 @@ class _Search:
         self._distance = index.entry.distance
         self._vectors = vectors
         if self._distance == "cosine":
-            self._vectors = normalised(vectors)
+            self._vectors = normalized(vectors)
         self._compiled = allowed.filter
         self._matches: Matches | None = None
         if allowed.filter is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.bands import Band, SlicesOverlap, bands, source_range, within
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError
@@ -38,7 +38,7 @@ def test_table_whose_slices_overlap_or_leave_a_gap_is_rejected_with_the_place(
     write_bundle(tmp_path / "c", {"t/embeddings": TABLE}, boxes={"t/embeddings": boxes})
     checkpoint = open_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match=f"at {message}, where columns 0 to 6 are needed"):
-        plan_tables(checkpoint, recognise(checkpoint), tmp_path / "out")
+        plan_tables(checkpoint, recognize(checkpoint), tmp_path / "out")
 
 
 def part(row: int, column: int, rows: int, columns: int) -> Slice:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from export.checkpoint import slot_marks
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements, TableSpec
 from export.checkpoint.layouts import Mod, Plain, SparseCore
 from export.checkpoint.reader import open_checkpoint
@@ -59,7 +59,7 @@ def derived(checkpoint: Path, trained: Ids, **rows: int) -> Inventory:
         name: StatedTable(key="stack", kind="derive", rows=count, dim=DIM)
         for name, count in rows.items()
     }
-    return recognise(open_checkpoint(checkpoint), Statements(layouts=layouts), trained)
+    return recognize(open_checkpoint(checkpoint), Statements(layouts=layouts), trained)
 
 
 def rejected(checkpoint: Path, trained: Ids, **rows: int) -> str:
@@ -169,15 +169,15 @@ def test_ids_of_training_tell_mod_from_div(tmp_path: Path, mod: bool) -> None:
     checkpoint = open_checkpoint(write_partitions(tmp_path, mod))
     trained = {"t": ids(np.flatnonzero(some(203, 0.4)))}
     layout = {"t": StatedTable(key="t/embeddings", kind="derive")}
-    (table,) = recognise(checkpoint, Statements(layouts=layout), trained).tables
+    (table,) = recognize(checkpoint, Statements(layouts=layout), trained).tables
     assert table.layout == (Mod((0, 68, 136)) if mod else Plain())
     by_mod = Statements(mod=("t",))
     by_div = Statements()
-    (table,) = recognise(checkpoint, by_mod if mod else by_div, trained).tables
+    (table,) = recognize(checkpoint, by_mod if mod else by_div, trained).tables
     assert table.proof is not None
     assert table.proof.decisive
     with pytest.raises(NotConvertible, match="contradicts the ids of training"):
-        recognise(checkpoint, by_div if mod else by_mod, trained)
+        recognize(checkpoint, by_div if mod else by_mod, trained)
 
 
 BAD_IDS: dict[str, tuple[Callable[[TrainedTable], TrainedRows], str]] = {
@@ -216,10 +216,10 @@ def test_ids_that_read_the_row_after_their_own_contradict_a_table_in_order(tmp_p
     variables = {"t/embeddings": table.values, "t/embeddings/Adagrad": table.slots["Adagrad"]}
     write_bundle(tmp_path / "ckpt", variables)
     checkpoint = open_checkpoint(tmp_path)
-    (inventory,) = recognise(checkpoint, Statements(), {"t": ids(table.trained)}).tables
+    (inventory,) = recognize(checkpoint, Statements(), {"t": ids(table.trained)}).tables
     assert inventory.note.startswith("its layout was compared with trained ids: ")
     with pytest.raises(NotConvertible, match="no layout explains the ids of training"):
-        recognise(checkpoint, Statements(), {"t": ids((table.trained + 1) % 200)})
+        recognize(checkpoint, Statements(), {"t": ids((table.trained + 1) % 200)})
 
 
 def test_slot_variables_that_were_reset_prove_nothing(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_checkpoint_without_slot_variables_proves_nothing(tmp_path: Path) -> Non
     assert message in rejected(tmp_path, {}, t=200)
     stated = {"t": StatedTable(key="stack", kind="sparse_core", rows=200, dim=DIM, cores=8)}
     with pytest.raises(NotConvertible) as failure:
-        recognise(open_checkpoint(tmp_path), Statements(layouts=stated), trained)
+        recognize(open_checkpoint(tmp_path), Statements(layouts=stated), trained)
     assert message in str(failure.value)
 
 
@@ -275,7 +275,7 @@ def test_layout_file_that_cannot_be_derived_is_rejected(
     layouts = {name: StatedTable(key="stack", **said) for name, said in tables.items()}
     trained = dict.fromkeys(tables, ids([1, 2]))
     with pytest.raises(NotConvertible) as failure:
-        recognise(open_checkpoint(tmp_path), Statements(layouts=layouts), trained)
+        recognize(open_checkpoint(tmp_path), Statements(layouts=layouts), trained)
     assert message in str(failure.value)
 
 
@@ -291,7 +291,7 @@ def test_a_statement_that_ids_do_not_decide_is_neither_proved_nor_contradicted(
             key="stack", kind="sparse_core", rows=256, dim=DIM, cores=8, rotation=rotation
         )
         statements = Statements(layouts={"t": layout})
-        inventory = recognise(open_checkpoint(tmp_path), statements, {"t": ids(range(64))})
+        inventory = recognize(open_checkpoint(tmp_path), statements, {"t": ids(range(64))})
         return inventory.table("t")
 
     for rotation in (0, 3):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.cli.inspect import plan_table
 from export.tables.plan import WriteOptions, plan_tables
@@ -55,7 +55,7 @@ def test_plan_table_ends_with_its_totals(
         variables["user/embeddings/Adagrad"] = zeros(100)
     write_bundle(tmp_path / "c", variables)
     checkpoint = open_checkpoint(tmp_path / "c")
-    inventory = recognise(checkpoint)
+    inventory = recognize(checkpoint)
     plan = plan_tables(checkpoint, inventory, tmp_path / "out", write_options=writing, workers=2)
     console = Console(width=200)
     with console.capture() as captured:

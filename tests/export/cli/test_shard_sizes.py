@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.cli.shard_sizes import shard_sizes, shard_table
 from export.corpora.size_estimates import IndexForecast
@@ -21,7 +21,7 @@ def prepared(directory: Path) -> Any:
     tables = {name: np.zeros((count, 4), np.float32) for name, count in rows.items()}
     write_bundle(directory / "ckpt", tables)
     checkpoint = open_checkpoint(directory)
-    plan = plan_tables(checkpoint, recognise(checkpoint, {name: name for name in rows}), directory)
+    plan = plan_tables(checkpoint, recognize(checkpoint, {name: name for name in rows}), directory)
     forecasts = {
         "whole": IndexForecast(10, 1000, 0, 0, 1),
         "divided": IndexForecast(10, 700, 0, 0, 5),

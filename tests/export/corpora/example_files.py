@@ -14,7 +14,7 @@ from tests.bundles.tfrecords import record
 
 
 def example(features: Mapping[str, Any]) -> bytes:
-    """Serialises lists of integers, floats, or strings and bytes."""
+    """Serializes lists of integers, floats, or strings and bytes."""
     entries = []
     for name, values in features.items():
         if not values:

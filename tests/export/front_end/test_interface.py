@@ -19,7 +19,7 @@ from rich.console import Console
 from bundle.format import manifest
 from bundle.storage.catalog import read_manifest
 from export import front_end_choice
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
@@ -117,7 +117,7 @@ class NumpyModel:
     checkpoint: Checkpoint
 
     def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
-        return recognise(self.checkpoint, Statements(named={"users": "params.users"}), trained)
+        return recognize(self.checkpoint, Statements(named={"users": "params.users"}), trained)
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         return [(variable, variable.name.partition(":")[0]) for variable in variables]

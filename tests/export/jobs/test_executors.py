@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, ExportError
 from export.graphs.loading import load_tensorflow
@@ -41,7 +41,7 @@ def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Pa
     load_tensorflow()
     write_bundle(tmp_path / "c", {name: np.ones((1 << 18, 64), np.float32) for name in ("a", "b")})
     checkpoint = open_checkpoint(tmp_path / "c")
-    plan = plan_tables(checkpoint, recognise(checkpoint, {"a": "a", "b": "b"}), tmp_path / "out")
+    plan = plan_tables(checkpoint, recognize(checkpoint, {"a": "a", "b": "b"}), tmp_path / "out")
     for process, loaded, peak_bytes in LocalExecutor(2).run(
         task_functions.copy_and_look, plan.all_tasks
     ):

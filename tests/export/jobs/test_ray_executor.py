@@ -14,7 +14,7 @@ import pytest
 
 from bundle.format import manifest
 from bundle.storage.staging import Staging
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, ExportError, UsageError
 from export.jobs.attempts import ATTEMPTS_MAX
@@ -138,7 +138,7 @@ def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
         with Staging(tmp_path / "bundles", "tables", len(pages) + 1) as stage:
             plan = plan_tables(
                 checkpoint,
-                recognise(checkpoint, {"t": "t"}),
+                recognize(checkpoint, {"t": "t"}),
                 stage.directory,
                 write_options={"t": WriteOptions(segment_rows=37)},
             )

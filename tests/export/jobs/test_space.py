@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import DestinationError
 from export.jobs.space import check_plan_fits, check_space
@@ -36,7 +36,7 @@ def test_index_of_keys_needs_its_entries_twice_while_it_is_written(
 ) -> None:
     sok_dump(tmp_path / "dump", "t", np.arange(3), np.zeros((3, 2), np.float32))
     checkpoint = open_checkpoint(tmp_path / "dump")
-    plan = plan_tables(checkpoint, recognise(checkpoint), tmp_path / "staged")
+    plan = plan_tables(checkpoint, recognize(checkpoint), tmp_path / "staged")
     # 16 bytes for each key in a file to be sorted, and in the index behind 16 bytes.
     needed = 3 * 8 + 3 * 16 + 16 + 3 * 16
     free(monkeypatch, needed)

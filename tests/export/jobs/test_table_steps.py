@@ -18,7 +18,7 @@ import pytest
 
 from bundle.storage.staging import Staging
 from bundle.tables.reader import TableReader
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import (
@@ -98,7 +98,7 @@ class Run:
 
     def __init__(self, checkpoint: Path, root: Path, statements: Statements | None = None) -> None:
         opened = open_checkpoint(checkpoint)
-        inventory = recognise(opened, statements)
+        inventory = recognize(opened, statements)
         (name,) = (table.name for table in inventory.tables)
         with Staging(root, "m", 1) as stage:
             plan: ExportPlan = plan_tables(
@@ -243,7 +243,7 @@ def planned(
     """Plans two tables of 40 rows, of 32 bytes each; the first may be written in another way."""
     write_bundle(directory / "ckpt", dict.fromkeys("ab", BEFORE))
     checkpoint = open_checkpoint(directory / "ckpt")
-    inventory = recognise(checkpoint, {name: name for name in "ab"})
+    inventory = recognize(checkpoint, {name: name for name in "ab"})
     return plan_copy(
         checkpoint,
         inventory,

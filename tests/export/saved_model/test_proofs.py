@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bundle.format import manifest
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Entry, Slice
@@ -99,7 +99,7 @@ class Written:
     model: Model
 
     def proved(self, **changes: Any) -> dict[str, Any]:
-        inventory = recognise(self.checkpoint, Statements(named={"users": "users"}))
+        inventory = recognize(self.checkpoint, Statements(named={"users": "users"}))
         plan = changes.pop("plan", self.plan)
         return prove(
             self.directory, self.graph, self.base, self.checkpoint, inventory, plan, **changes
@@ -150,7 +150,7 @@ def write(
     traced = PartitionedModel(model, (tower,), original)  # type: ignore[arg-type]
     entries: dict[str, manifest.Feature] = {name: spec.entry for name, spec in specs.items()}
     entries["user"] = described
-    tables = {"users": recognise(checkpoint, Statements(named={"users": "users"})).table("users")}
+    tables = {"users": recognize(checkpoint, Statements(named={"users": "users"})).table("users")}
     graph = build_graph(job, folder, traced, entries, tables)
     directory = folder / "saved_model"
     objects = write_graph(graph, directory)

@@ -22,7 +22,7 @@ ROWS = CHUNKS * CHUNK_ROWS
 PROBE = """
 import json, pathlib, sys
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.tables.plan import plan_tables
 from export.tables.segments import copy_rows, manifest_table
@@ -38,7 +38,7 @@ key = next(key for key in checkpoint.entries if key.endswith("t"))
 rows, dim = checkpoint.entries[key].shape
 cores = {"cores": 4} if sys.argv[3] == "sparse_core" else {}
 table = StatedTable(key=key, kind=sys.argv[3], rows=rows, dim=dim, **cores)
-inventory = recognise(checkpoint, Statements(layouts={"t": table}))
+inventory = recognize(checkpoint, Statements(layouts={"t": table}))
 plan = plan_tables(checkpoint, inventory, out)
 for task in plan.unpacked:
     copy_rows(task)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.tables.interleaving import stripes_of
@@ -31,7 +31,7 @@ def stacked_task(directory: Path) -> tuple[TableTask, np.ndarray]:
     write_bundle(directory / "ckpt", {"t": variable})
     stated = StatedTable(key="t", kind="sparse_core", rows=ROWS, dim=DIM, cores=CORES)
     checkpoint = open_checkpoint(directory)
-    inventory = recognise(checkpoint, Statements(layouts={"t": stated}))
+    inventory = recognize(checkpoint, Statements(layouts={"t": stated}))
     plan = plan_tables(checkpoint, inventory, directory / "out")
     (task,) = plan.tasks
     return task, table
@@ -82,7 +82,7 @@ def test_stripes_of_any_lanes_hold_every_row_of_a_segment_once(
     write_bundle(tmp_path / "ckpt", {"t": variable})
     stated = StatedTable(key="t", kind="sparse_core", rows=40, dim=dim, cores=lanes)
     checkpoint = open_checkpoint(tmp_path)
-    inventory = recognise(checkpoint, Statements(layouts={"t": stated}))
+    inventory = recognize(checkpoint, Statements(layouts={"t": stated}))
     (task,) = plan_tables(checkpoint, inventory, tmp_path / "out").tasks
     for block_bytes in (1, 12, 24, 36, 84, 150, 1 << 20):
         part = replace(task, first_row=first, rows=rows, block_bytes=block_bytes)

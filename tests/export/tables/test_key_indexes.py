@@ -11,7 +11,7 @@ import pytest
 from bundle.format import manifest
 from bundle.storage.staging import Staging
 from bundle.tables.key_index import KeyIndex
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS
@@ -28,7 +28,7 @@ def write(directory: Path, keys: list[int]) -> Path:
     sok_dump(directory / "dump", "t", np.array(keys, np.int64), rows)
     checkpoint = open_checkpoint(directory / "dump")
     with Staging(directory, "tables", 1) as stage:
-        (entry,) = write_key_indexes(checkpoint, recognise(checkpoint).tables, stage).values()
+        (entry,) = write_key_indexes(checkpoint, recognize(checkpoint).tables, stage).values()
         return stage.directory / entry.file
 
 
@@ -55,7 +55,7 @@ def dumped(directory: Path, keys: Any) -> Checkpoint:
 def indexed(directory: Path, keys: Any) -> tuple[dict[str, manifest.Table], Any]:
     """Writes the index of keys; returns what a manifest says of the table and of its index."""
     checkpoint = dumped(directory, keys)
-    (table,) = recognise(checkpoint).tables
+    (table,) = recognize(checkpoint).tables
     with Staging(directory, "tables", 1) as stage:
         entries = write_key_indexes(checkpoint, [table], stage)
         shutil.copytree(stage.directory, directory / "bundle", dirs_exist_ok=True)
@@ -129,14 +129,14 @@ def test_write_key_indexes_rejects_keys_that_are_no_ids(
         pytest.raises(CheckpointError, match=f"table 't': {problem}"),
         Staging(tmp_path, "tables", 1) as stage,
     ):
-        write_key_indexes(checkpoint, recognise(checkpoint).tables, stage)
+        write_key_indexes(checkpoint, recognize(checkpoint).tables, stage)
 
 
 def test_write_key_indexes_passes_over_tables_without_keys(tmp_path: Path) -> None:
     write_bundle(tmp_path / "ckpt", {"t": np.zeros((3, 2), np.float32)})
     checkpoint = open_checkpoint(tmp_path / "ckpt")
     with Staging(tmp_path, "tables", 1) as stage:
-        assert write_key_indexes(checkpoint, recognise(checkpoint, {"t": "t"}).tables, stage) == {}
+        assert write_key_indexes(checkpoint, recognize(checkpoint, {"t": "t"}).tables, stage) == {}
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
@@ -145,7 +145,7 @@ def test_write_key_indexes_takes_0_as_a_key(tmp_path: Path, dtype: str) -> None:
     sok_dump(tmp_path / "dump", "t", keys, np.zeros((3, 2), np.float32))
     checkpoint = open_checkpoint(tmp_path / "dump")
     with Staging(tmp_path, "tables", 1) as stage:
-        (entry,) = write_key_indexes(checkpoint, recognise(checkpoint).tables, stage).values()
+        (entry,) = write_key_indexes(checkpoint, recognize(checkpoint).tables, stage).values()
         index = KeyIndex(stage.directory / entry.file, 3)
         assert index.find(np.array([0, 3, 5])).tolist() == [1, 2, 0]
 
@@ -158,4 +158,4 @@ def test_write_key_indexes_of_a_file_that_another_dump_replaced_is_rejected(tmp_
         pytest.raises(CheckpointError, match="t-key changed while it was read"),
         Staging(tmp_path, "tables", 1) as stage,
     ):
-        write_key_indexes(checkpoint, recognise(checkpoint).tables, stage)
+        write_key_indexes(checkpoint, recognize(checkpoint).tables, stage)

@@ -15,7 +15,7 @@ import pytest
 
 from bundle.format import manifest
 from bundle.tables.reader import TableReader
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, VerificationFailed
@@ -40,7 +40,7 @@ def planned(
     said = Statements({"t": "t"}, ("t",) if cut == "mod" else ())
     way = WriteOptions(link=True, dtype=dtype)
     return plan_tables(
-        checkpoint, recognise(checkpoint, said), directory / "out", write_options={"t": way}
+        checkpoint, recognize(checkpoint, said), directory / "out", write_options={"t": way}
     )
 
 
@@ -99,7 +99,7 @@ def test_link_files_links_the_file_that_a_symbolic_link_leads_to(tmp_path: Path)
     checkpoint = open_checkpoint(tmp_path / "snapshot")
     plan = plan_tables(
         checkpoint,
-        recognise(checkpoint, Statements({"t": "t"})),
+        recognize(checkpoint, Statements({"t": "t"})),
         tmp_path / "out",
         write_options={"t": WriteOptions(link=True)},
     )
@@ -141,7 +141,7 @@ def test_plan_tables_table_without_its_padding_is_copied_not_linked(
     checkpoint = open_checkpoint(tmp_path)
     said = Statements(layouts={"t": StatedTable(key="t", kind="plain", **part)})
     way = {"t": WriteOptions(link=True)}
-    plan = plan_tables(checkpoint, recognise(checkpoint, said), tmp_path / "out", write_options=way)
+    plan = plan_tables(checkpoint, recognize(checkpoint, said), tmp_path / "out", write_options=way)
     assert plan.links == {}
     assert "padding is cut off" in plan.to_json()["tables"]["t"]["note"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import segments_bytes
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import (
     Inventory,
     RejectedTable,
@@ -40,7 +40,7 @@ class Opened(NamedTuple):
 def opened(directory: Path, tables: dict[str, Any], **options: Any) -> Opened:
     write_bundle(directory / "ckpt-1", tables, **options)
     checkpoint = open_checkpoint(directory / "ckpt-1")
-    return Opened(checkpoint, recognise(checkpoint, {name: name for name in tables}))
+    return Opened(checkpoint, recognize(checkpoint, {name: name for name in tables}))
 
 
 def values(rows: int, dim: int = 4) -> np.ndarray[Any, Any]:
@@ -104,7 +104,7 @@ def claimed(directory: Path, terabytes: int) -> Opened:
     part = Slice(str(directory / "data"), 0, size, 0, (0, 0), (rows, dim))
     listing = Listing("crc32c:00000000", {"a": Entry("a", "float32", (rows, dim), (part,))})
     checkpoint = Checkpoint(directory / "ckpt-1", listing)
-    return Opened(checkpoint, recognise(checkpoint, {"a": "a"}))
+    return Opened(checkpoint, recognize(checkpoint, {"a": "a"}))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def chunked(directory: Path, rows: int, chunk_rows: int) -> Opened:
             "user/embeddings", data=np.zeros((rows, 16), "f4"), chunks=(chunk_rows, 16)
         )
     checkpoint = open_checkpoint(directory / "a.h5")
-    return Opened(checkpoint, recognise(checkpoint))
+    return Opened(checkpoint, recognize(checkpoint))
 
 
 def test_plan_tables_chunk_larger_than_the_budget_is_planned_with_what_it_holds(
@@ -209,7 +209,7 @@ def test_check_space_counts_unpacked_arrays(
 ) -> None:
     checkpoint, _ = chunked(tmp_path, 64, 8)
     layout = StatedTable(key="user/embeddings", kind="sparse_core", rows=60, dim=16, cores=4)
-    inventory = recognise(checkpoint, Statements(layouts={"user": layout}))
+    inventory = recognize(checkpoint, Statements(layouts={"user": layout}))
     plan = plan_tables(
         checkpoint,
         inventory,
@@ -418,7 +418,7 @@ def on_cores(directory: Path, rows: int, **options: Any) -> Any:
     write_bundle(directory / "ckpt-1", {"t": values(64)})
     checkpoint = open_checkpoint(directory / "ckpt-1")
     layout = StatedTable(key="t", kind="sparse_core", rows=rows, dim=4, cores=4)
-    inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
+    inventory = recognize(checkpoint, Statements(layouts={"t": layout}))
     return plan_tables(
         checkpoint, inventory, directory, write_options={"t": WriteOptions(**options)}
     )

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.exporter.big_checkpoints import write_plain
 from bundle.format.manifest import NonFiniteRows
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.source_sums import SourceSum
@@ -58,7 +58,7 @@ def planned(
         directory / "ckpt", {"other": np.zeros(3, np.float32), "t": values}, boxes=boxes, files=2
     )
     checkpoint = open_checkpoint(directory)
-    inventory = recognise(checkpoint, {"t": "t"})
+    inventory = recognize(checkpoint, {"t": "t"})
     return plan_tables(
         checkpoint,
         inventory,
@@ -145,7 +145,7 @@ def test_copy_rows_destination_that_cannot_be_written_is_named(tmp_path: Path) -
 MEMORY_PROBE = """
 import json, pathlib, sys
 from export.checkpoint.reader import open_checkpoint
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.tables.plan import WriteOptions, plan_tables
 from export.tables.segments import check_sources, copy_rows, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
@@ -157,7 +157,7 @@ def peak():  # of this program alone: getrusage would return the peak of the par
 before = peak()
 source, out = map(pathlib.Path, sys.argv[1:])
 checkpoint = open_checkpoint(source)
-inventory = recognise(checkpoint, {"t": "t"})
+inventory = recognize(checkpoint, {"t": "t"})
 plan = plan_tables(checkpoint, inventory, out, write_options={"t": WriteOptions(700_000)})
 receipts = [copy_rows(task) for task in plan.tasks]
 check_sources(sources_of(plan), receipts)
@@ -201,7 +201,7 @@ def padded(directory: Path) -> ExportPlan:
     write_bundle(directory / "ckpt", {"t": VALUES}, boxes={"t": CUTS["bricks"]})
     checkpoint = open_checkpoint(directory)
     layout = StatedTable(key="t", kind="plain", rows=40)
-    inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
+    inventory = recognize(checkpoint, Statements(layouts={"t": layout}))
     return plan_tables(
         checkpoint, inventory, directory / "out", write_options={"t": WriteOptions(16)}
     )
@@ -256,7 +256,7 @@ def test_read_sources_of_partitions_sums_the_rows_of_each_lane(tmp_path: Path) -
     boxes = {"t": [[(0, 51), (0, -1)], [(51, 50), (0, -1)]]}
     write_bundle(tmp_path / "ckpt", {"t": VALUES}, boxes=boxes)
     checkpoint = open_checkpoint(tmp_path)
-    inventory = recognise(checkpoint, Statements({"t": "t"}, ("t",)))
+    inventory = recognize(checkpoint, Statements({"t": "t"}, ("t",)))
     plan = plan_tables(
         checkpoint, inventory, tmp_path / "out", write_options={"t": WriteOptions(30)}
     )
@@ -335,7 +335,7 @@ def test_copy_rows_counts_them_in_rows_that_it_converts(
     values[[3, 70], 1] = np.nan
     write_bundle(tmp_path / "ckpt", {"t": values})
     checkpoint = open_checkpoint(tmp_path)
-    inventory = recognise(checkpoint, {"t": "t"})
+    inventory = recognize(checkpoint, {"t": "t"})
     plan = plan_tables(
         checkpoint, inventory, tmp_path / "out", write_options={"t": WriteOptions(dtype=target)}
     )
@@ -349,7 +349,7 @@ def test_copy_rows_passes_over_padding_that_belongs_to_no_table(tmp_path: Path) 
     write_bundle(tmp_path / "ckpt", {"stack": stack})
     checkpoint = open_checkpoint(tmp_path)
     layout = StatedTable(key="stack", kind="sparse_core", rows=5, dim=DIM, cores=2)
-    inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
+    inventory = recognize(checkpoint, Statements(layouts={"t": layout}))
     plan = plan_tables(checkpoint, inventory, tmp_path / "out")
     page = manifest_table(plan.tables[0], [copy_rows(task) for task in plan.tasks])
     assert page.non_finite is None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import ArrayStore, Slice
 from export.tables.plan import WriteOptions, plan_tables
@@ -86,7 +86,7 @@ def changed(path: Path, offset: int) -> None:
 def test_task_whose_storage_keeps_checksums_is_current_without_a_read(tmp_path: Path) -> None:
     write_bundle(tmp_path / "ckpt", {"t": VALUES})
     checkpoint = open_checkpoint(tmp_path)
-    plan = plan_tables(checkpoint, recognise(checkpoint, {"t": "t"}), tmp_path / "out")
+    plan = plan_tables(checkpoint, recognize(checkpoint, {"t": "t"}), tmp_path / "out")
     (task,) = plan.tasks
     receipt = carry_out(task)
     (tmp_path / "ckpt.data-00000-of-00001").unlink()
@@ -98,7 +98,7 @@ def test_task_whose_storage_keeps_no_checksums_is_current_if_it_reads_the_same(
 ) -> None:
     sok_dump(tmp_path / "dump", "t", np.arange(20), VALUES)
     checkpoint = open_checkpoint(tmp_path / "dump")
-    inventory = recognise(checkpoint)
+    inventory = recognize(checkpoint)
     plan = plan_tables(
         checkpoint, inventory, tmp_path / "out", write_options={"t": WriteOptions(10)}
     )
@@ -116,7 +116,7 @@ def test_task_whose_storage_keeps_no_checksums_is_current_if_it_reads_the_same(
 def test_task_that_fills_a_shared_file_is_current_if_its_range_is_whole(tmp_path: Path) -> None:
     write_bundle(tmp_path / "ckpt", {"t": VALUES})
     checkpoint = open_checkpoint(tmp_path)
-    plan = plan_tables(checkpoint, recognise(checkpoint, {"t": "t"}), tmp_path / "out")
+    plan = plan_tables(checkpoint, recognize(checkpoint, {"t": "t"}), tmp_path / "out")
     task = replace(plan.tasks[0], file="all.bin", offset=5)
     shared = tmp_path / "out" / "all.bin"
     shared.parent.mkdir()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Table
 from bundle.tables.reader import TableReader
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.tables.plan import ExportPlan, WriteOptions, plan_tables
@@ -36,7 +36,7 @@ def planned(directory: Path, values: NDArray[Any], dtype: str) -> ExportPlan:
     checkpoint = open_checkpoint(directory)
     way = WriteOptions(1500, dtype)
     return plan_tables(
-        checkpoint, recognise(checkpoint, {"t": "t"}), directory / "out", write_options={"t": way}
+        checkpoint, recognize(checkpoint, {"t": "t"}), directory / "out", write_options={"t": way}
     )
 
 

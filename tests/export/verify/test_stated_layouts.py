@@ -13,7 +13,7 @@ from bundle.format.manifest import (
     PaddingCheck,
     TableCheck,
 )
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore, stored_rows
 from export.checkpoint.reader import open_checkpoint
@@ -74,7 +74,7 @@ def stack_of(fill: str, rows: list[int], *, accumulator: bool) -> tuple[dict[str
 def checked(directory: Path, variables: dict[str, Values], layouts: Any) -> dict[str, PaddingCheck]:
     write_bundle(directory / "ckpt", variables)
     checkpoint = open_checkpoint(directory)
-    inventory = recognise(checkpoint, Statements(layouts=layouts))
+    inventory = recognize(checkpoint, Statements(layouts=layouts))
     return check_padding(checkpoint, inventory.tables, [table.name for table in inventory.tables])
 
 
@@ -189,7 +189,7 @@ def test_judge_layouts_stated_layout_is_published_if_it_is_verified_or_accepted(
     variables, layouts = stack_of("zeros", [200], accumulator=False)
     write_bundle(tmp_path / "ckpt", variables | {"other": np.zeros((3, 4), np.float32)})
     checkpoint = open_checkpoint(tmp_path)
-    inventory = recognise(checkpoint, Statements({"other": "other"}, layouts=layouts))
+    inventory = recognize(checkpoint, Statements({"other": "other"}, layouts=layouts))
     names = ["t0", "other"]
     judged_layouts = judge_layouts(checkpoint, inventory, names, recorded, accepted, "do this")
     assert judged_layouts == {"t0": (judged, PaddingCheck(rows=56), None)}
@@ -213,7 +213,7 @@ def test_judge_layouts_lists_some_of_the_tables_that_nothing_verifies(
     variables, layouts = stack_of("zeros", [9] * count, accumulator=False)
     write_bundle(tmp_path / "ckpt", variables)
     checkpoint = open_checkpoint(tmp_path)
-    inventory = recognise(checkpoint, Statements(layouts=layouts))
+    inventory = recognize(checkpoint, Statements(layouts=layouts))
     with pytest.raises(VerificationFailed) as failure:
         judge_layouts(checkpoint, inventory, list(layouts), (), False, "do this")
     assert str(failure.value).startswith(expected_text)
@@ -284,7 +284,7 @@ def test_judge_recipe_takes_a_stated_layout_that_the_recipe_accepts(tmp_path: Pa
     variables, layouts = stack_of("zeros", [200], accumulator=False)
     write_bundle(tmp_path / "ckpt", variables)
     checkpoint = open_checkpoint(tmp_path)
-    inventory = recognise(checkpoint, Statements(layouts=layouts))
+    inventory = recognize(checkpoint, Statements(layouts=layouts))
     model = ModelSpec({"t0": TableFacts("t0", "t0", 200, 8)}, {}, {})
 
     def judged(said: str) -> dict[str, StatedLayout]:

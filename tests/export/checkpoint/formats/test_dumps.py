@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.formats.dumps import is_dump, list_dump
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.export.checkpoint import dump_files
@@ -38,7 +38,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 def test_dump_is_read_with_its_keys(tmp_path: Path, writer: str, within: bool) -> None:
     directory = WRITERS[writer](tmp_path)
     checkpoint = open_checkpoint(directory if within else tmp_path)
-    inventory = recognise(checkpoint)
+    inventory = recognize(checkpoint)
     (table,) = inventory.tables
     assert table.name == ("collection_0_table_0" if writer == "collection" else "t")
     assert (table.rows, table.dim, table.dtype, table.origin) == (4, 5, "float32", "dump")
@@ -63,7 +63,7 @@ def test_file_that_only_has_a_name_of_dumps_is_no_table(
     for stray in strays:
         (tmp_path / stray).parent.mkdir(exist_ok=True)
         (tmp_path / stray).write_text("no numbers")
-    assert len(recognise(open_checkpoint(tmp_path)).tables) == 1
+    assert len(recognize(open_checkpoint(tmp_path)).tables) == 1
 
 
 def test_directory_without_a_dumped_table_is_rejected(tmp_path: Path) -> None:

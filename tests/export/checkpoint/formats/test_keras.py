@@ -17,7 +17,7 @@ from export.checkpoint.formats import keras, keras_archive
 from export.checkpoint.formats.hdf5 import list_hdf5, open_hdf5
 from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.keras_archive import WEIGHTS
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import OrderedLayer
 from export.errors import CheckpointError
@@ -39,7 +39,7 @@ def test_dataset_of_other_values_is_listed_and_not_read(tmp_path: Path) -> None:
         file.create_dataset("half", data=np.zeros((20, 4), "V2")).attrs["dtype"] = "float16"
     checkpoint = open_checkpoint(tmp_path / "a.h5")
     assert sorted(checkpoint.entries) == ["big_endian", "half", "raw", "text"]
-    assert recognise(checkpoint).candidates == ()
+    assert recognize(checkpoint).candidates == ()
     with pytest.raises(CheckpointError, match="not read here"):
         checkpoint.read("big_endian", 0, 1)
 

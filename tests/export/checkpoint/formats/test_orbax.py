@@ -18,7 +18,7 @@ from export.checkpoint.formats.orbax import (
     is_keras_state,
     list_orbax,
 )
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Listing
 from export.errors import CheckpointError
@@ -287,7 +287,7 @@ def test_chunk_that_an_older_release_may_have_left_out_is_rejected_with_the_reas
     leaves = {"m.embedding": HALF, "step": np.array(0), "bias": np.zeros(4, np.float32)}
     write_item(tmp_path / "ckpt", leaves, chunk_rows=10, zarr3=True, zeros=None)
     checkpoint = open_checkpoint(tmp_path / "ckpt")
-    inventory = recognise(checkpoint)
+    inventory = recognize(checkpoint)
     assert inventory.step is None
     message = r"1 of its chunks are not stored .*lost, or held only zeros.*save it with Orbax 0\.10"
     with pytest.raises(CheckpointError, match=rf"table 'm': {message}"):

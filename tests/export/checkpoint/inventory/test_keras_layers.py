@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 
 TABLE = np.zeros((8, 3), np.float32)
@@ -30,7 +30,7 @@ def tables_of(directory: Path, weights: Mapping[str, str], layers: list[Any]) ->
                 file[path].parent.attrs["name"] = name
         if layers:
             file.attrs["model_config"] = json.dumps({"config": {"layers": layers}})
-    return [table.name for table in recognise(open_checkpoint(directory)).tables]
+    return [table.name for table in recognize(open_checkpoint(directory)).tables]
 
 
 def layer(kind: str, name: str, *inner: Any) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_variable_of_an_optimizer_is_a_slot(tmp_path: Path, key: str, slot: str)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file[key] = TABLE
         file["layers/embedding/vars/0"] = TABLE
-    inventory = recognise(open_checkpoint(tmp_path / "a.h5"))
+    inventory = recognize(open_checkpoint(tmp_path / "a.h5"))
     assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         (slot, key, "")
     ]
@@ -116,7 +116,7 @@ def test_variable_of_an_optimizer_is_a_slot(tmp_path: Path, key: str, slot: str)
 def test_values_that_no_table_has_are_none(tmp_path: Path, values: Any) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["layers/embedding/vars/0"] = values
-    assert recognise(open_checkpoint(tmp_path / "a.h5")).tables == ()
+    assert recognize(open_checkpoint(tmp_path / "a.h5")).tables == ()
 
 
 @pytest.mark.parametrize(("depth", "tables"), [(1, ["user"]), (31, ["user"]), (32, [])])
@@ -151,6 +151,6 @@ def test_configuration_without_layers_names_no_class(tmp_path: Path, config: str
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["layers/embedding/vars/0"] = TABLE
         file.attrs["model_config"] = config
-    assert [table.name for table in recognise(open_checkpoint(tmp_path / "a.h5")).tables] == [
+    assert [table.name for table in recognize(open_checkpoint(tmp_path / "a.h5")).tables] == [
         "embedding"
     ]

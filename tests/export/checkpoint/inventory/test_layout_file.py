@@ -10,7 +10,7 @@ import pytest
 
 from export.checkpoint.inventory import layout_file
 from export.checkpoint.inventory.layout_file import read_layouts
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import STATED_NOTE, Inventory, StatedTable, Statements
 from export.checkpoint.layouts import Mod, Plain, SparseCore
 from export.checkpoint.reader import open_checkpoint
@@ -74,7 +74,7 @@ def stated(
     }
     write_bundle(directory / "ckpt-1", variables)
     layouts = read_layouts(written(directory, name, content))
-    return recognise(open_checkpoint(directory), Statements(layouts=layouts))
+    return recognize(open_checkpoint(directory), Statements(layouts=layouts))
 
 
 def test_layout_file_of_the_docs_reads_as_documented(tmp_path: Path) -> None:
@@ -215,16 +215,16 @@ def test_layout_that_contradicts_the_checkpoint_is_rejected(
 def test_layout_file_may_state_that_a_stack_is_a_plain_table(tmp_path: Path) -> None:
     write_item(tmp_path / "item", {"sc_embedding_variables.users.table": STACK[:8]})
     plain = {"users": StatedTable(key="users", kind="plain", rows=5)}
-    inventory = recognise(open_checkpoint(tmp_path / "item"), Statements(layouts=plain))
+    inventory = recognize(open_checkpoint(tmp_path / "item"), Statements(layouts=plain))
     assert [(table.name, table.stated) for table in inventory.tables] == [("users", True)]
 
 
-def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
+def test_layout_file_replaces_what_was_recognized(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"layer/embeddings": STACK})
     layouts = {
         "users": StatedTable(key="layer/embeddings", kind="sparse_core", rows=1000, dim=16, cores=8)
     }
-    inventory = recognise(
+    inventory = recognize(
         open_checkpoint(tmp_path), Statements({"people": "users"}, layouts=layouts)
     )
     assert [(table.name, table.layout.kind) for table in inventory.tables] == [
@@ -243,7 +243,7 @@ def test_mod_that_contradicts_the_checkpoint_is_rejected(tmp_path: Path) -> None
         (Statements({"items": "emb"}, ("x",)), r"no table 'x'.*recognized: items"),
     ):
         with pytest.raises(NotConvertible, match=what):
-            recognise(open_checkpoint(tmp_path), said)
+            recognize(open_checkpoint(tmp_path), said)
 
 
 def test_table_that_is_cut_or_a_stack_was_not_spread_by_mod(tmp_path: Path) -> None:
@@ -254,13 +254,13 @@ def test_table_that_is_cut_or_a_stack_was_not_spread_by_mod(tmp_path: Path) -> N
     for table, kind in ((cut, "plain"), (stack, "sparse_core")):
         said = Statements(layouts={"items": table}, mod=("items",))
         with pytest.raises(NotConvertible, match=f"--mod items: the table has the layout {kind}"):
-            recognise(open_checkpoint(tmp_path), said)
+            recognize(open_checkpoint(tmp_path), said)
 
 
 def test_table_of_slices_keeps_its_note_under_another_name(tmp_path: Path) -> None:
     boxes: list[Any] = [[(first, 3), (0, -1)] for first in (0, 3, 6)]
     write_bundle(tmp_path / "c", {"u/embeddings": STACK[:9]}, boxes={"u/embeddings": boxes})
-    (table,) = recognise(open_checkpoint(tmp_path), {"users": "u"}).tables
+    (table,) = recognize(open_checkpoint(tmp_path), {"users": "u"}).tables
     assert (table.name, "--mod NAME says so" in table.note) == ("users", True)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory.name_tables import DIV_OR_MOD
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -19,7 +19,7 @@ TABLE = np.zeros((8, 3), np.float32)
 
 def inventory(directory: Path, variables: dict[str, Any], **options: Any) -> Inventory:
     write_bundle(directory / "c", variables, **options)
-    return recognise(open_checkpoint(directory))
+    return recognize(open_checkpoint(directory))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.layouts import Plain
 from export.checkpoint.reader import open_checkpoint
@@ -22,7 +22,7 @@ A, B, C = (f"{name}{SUFFIX}" for name in "abc")
 
 def inventory(directory: Path, nodes: list[bytes], variables: dict[str, Any]) -> Inventory:
     write_bundle(directory / "c", {**variables, GRAPH: object_graph(*nodes)})
-    return recognise(open_checkpoint(directory / "c"))
+    return recognize(open_checkpoint(directory / "c"))
 
 
 def told_of(inventory: Inventory) -> list[tuple[str, str, str, str]]:

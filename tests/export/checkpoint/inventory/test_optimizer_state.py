@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 
@@ -20,7 +20,7 @@ TABLE = np.ones((8, 3), np.float32)
 )
 def test_named_slot_under_the_scope_of_its_optimizer_is_found(tmp_path: Path, key: str) -> None:
     write_bundle(tmp_path / "c", {"scope/emb": TABLE, key: TABLE})
-    assert [slot.trained_key for slot in recognise(open_checkpoint(tmp_path)).slots] == [
+    assert [slot.trained_key for slot in recognize(open_checkpoint(tmp_path)).slots] == [
         "scope/emb"
     ]
 
@@ -41,7 +41,7 @@ def test_variable_that_only_looks_like_a_slot_is_not_taken(tmp_path: Path, secon
         tmp_path / "c",
         {"scope/emb": TABLE, second: TABLE[:4] if second == "scope/emb/Adam" else TABLE},
     )
-    assert recognise(open_checkpoint(tmp_path)).slots == ()
+    assert recognize(open_checkpoint(tmp_path)).slots == ()
 
 
 def test_state_of_a_custom_optimizer_is_recognized_if_several_variables_or_a_table_have_it(
@@ -52,7 +52,7 @@ def test_state_of_a_custom_optimizer_is_recognized_if_several_variables_or_a_tab
         {"a": TABLE, "a/mine": TABLE, "a/mine_1": TABLE, "b": TABLE, "b/mine": TABLE},
     )
     assert [
-        (slot.name, slot.trained_key) for slot in recognise(open_checkpoint(tmp_path)).slots
+        (slot.name, slot.trained_key) for slot in recognize(open_checkpoint(tmp_path)).slots
     ] == [
         ("mine", "a"),
         ("mine_1", "a"),
@@ -62,7 +62,7 @@ def test_state_of_a_custom_optimizer_is_recognized_if_several_variables_or_a_tab
         tmp_path / "d",
         {"user/embeddings": TABLE, "user/embeddings/mine": TABLE, "a": TABLE, "a/b": TABLE},
     )
-    assert [slot.key for slot in recognise(open_checkpoint(tmp_path / "d")).slots] == [
+    assert [slot.key for slot in recognize(open_checkpoint(tmp_path / "d")).slots] == [
         "user/embeddings/mine"
     ]
 
@@ -81,7 +81,7 @@ def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
         node(key=key, full_name=full_name),
     )
     write_bundle(tmp_path / "c", {key: TABLE, iterations: np.array(7), GRAPH: graph})
-    inventory = recognise(open_checkpoint(tmp_path)).slots
+    inventory = recognize(open_checkpoint(tmp_path)).slots
     assert [
         (entry.name, entry.key, entry.trained_key) for entry in inventory if entry.key == key
     ] == [(slot, key, "")]
@@ -97,7 +97,7 @@ def test_state_of_an_optimizer_that_lists_none_is_found_by_its_slots(tmp_path: P
     )
     variables: dict[str, Any] = {keys[0]: np.array(7), keys[1]: TABLE, keys[2]: TABLE}
     write_bundle(tmp_path / "c", variables | {GRAPH: graph})
-    inventory = recognise(open_checkpoint(tmp_path))
+    inventory = recognize(open_checkpoint(tmp_path))
     assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         ("m", keys[2], keys[1])
     ]
@@ -107,7 +107,7 @@ def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) ->
     names = ["beta1_power", "t/beta2_power_1", "global_step", "temperature"]
     variables = dict.fromkeys(names, np.array(1.0))
     write_bundle(tmp_path / "c", variables | {"x/beta1_power": TABLE})
-    inventory = recognise(open_checkpoint(tmp_path))
+    inventory = recognize(open_checkpoint(tmp_path))
     assert [(slot.name, slot.trained_key) for slot in inventory.slots] == [
         ("beta1_power", ""),
         ("beta2_power_1", ""),
@@ -130,7 +130,7 @@ def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) 
     )
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
-    inventory = recognise(open_checkpoint(tmp_path))
+    inventory = recognize(open_checkpoint(tmp_path))
     assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         ("m", keys[3], keys[0]),
         ("Adam/m/dense/kernel", keys[4], ""),
@@ -179,7 +179,7 @@ def test_state_that_keras_3_names_after_a_variable_that_it_trains_is_of_it(
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     variables |= {keys[4]: values, "n" + SUFFIX: np.array(7), GRAPH: graph}
     write_bundle(tmp_path / "c", variables)
-    inventory = recognise(open_checkpoint(tmp_path))
+    inventory = recognize(open_checkpoint(tmp_path))
     assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         (slot, keys[4], "" if owner is None else keys[owner])
     ]
@@ -204,7 +204,7 @@ def test_state_is_named_after_its_variable_behind_some_scopes(
     )
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
-    inventory = recognise(open_checkpoint(tmp_path))
+    inventory = recognize(open_checkpoint(tmp_path))
     assert [(slot.name, slot.trained_key) for slot in inventory.slots] == [
         (slot or name, keys[0] if owner else "")
     ]
@@ -230,7 +230,7 @@ def test_named_slot_is_of_the_variable_in_its_name(
     tmp_path: Path, key: str, slot: str, owner: str
 ) -> None:
     write_bundle(tmp_path / "c", {"scope/emb": TABLE, key: TABLE})
-    inventory = recognise(open_checkpoint(tmp_path)).slots
+    inventory = recognize(open_checkpoint(tmp_path)).slots
     assert [(entry.name, entry.trained_key) for entry in inventory] == (
         [(slot, owner)] if slot else []
     )
@@ -250,7 +250,7 @@ def test_list_of_states_belongs_to_the_first_optimizer_that_has_it(tmp_path: Pat
     )
     variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
     write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
-    inventory = recognise(open_checkpoint(tmp_path))
+    inventory = recognize(open_checkpoint(tmp_path))
     assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         ("momentums", keys[1], keys[0])
     ]

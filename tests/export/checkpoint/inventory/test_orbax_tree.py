@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
 from tests.export.checkpoint.orbax_trees import write_item
@@ -15,7 +15,7 @@ TABLE = np.zeros((20, 4), np.float32)
 
 def found_in(directory: Path, *paths: str) -> Inventory:
     write_item(directory / "ckpt", dict.fromkeys(paths, TABLE))
-    return recognise(open_checkpoint(directory / "ckpt"))
+    return recognize(open_checkpoint(directory / "ckpt"))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_step_is_the_programs_own_or_else_its_optimizers(
 ) -> None:
     leaves = {path: np.array(count) for path, count in counts.items()}
     write_item(tmp_path / "ckpt", leaves)
-    assert recognise(open_checkpoint(tmp_path / "ckpt")).step == step
+    assert recognize(open_checkpoint(tmp_path / "ckpt")).step == step
 
 
 def test_state_of_a_tail_that_several_weights_have_is_of_none(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_leaf_of_a_table_has_rows_and_columns(
     write_item(
         tmp_path / "ckpt", {path: np.zeros(shape, np.float32) for path, shape in leaves.items()}
     )
-    inventory = recognise(open_checkpoint(tmp_path / "ckpt"))
+    inventory = recognize(open_checkpoint(tmp_path / "ckpt"))
     assert [table.name for table in inventory.tables] == tables
 
 
@@ -197,7 +197,7 @@ def test_stack_is_rejected_by_its_path(tmp_path: Path, path: str, stack: str) ->
 def test_stack_that_is_no_matrix_is_no_table(tmp_path: Path) -> None:
     path = "sc_embedding_variables.users.table"
     write_item(tmp_path / "ckpt", {path: TABLE[0]})
-    inventory = recognise(open_checkpoint(tmp_path / "ckpt"))
+    inventory = recognize(open_checkpoint(tmp_path / "ckpt"))
     assert (inventory.rejected, [entry.key for entry in inventory.dense]) == ((), [path])
 
 
@@ -218,7 +218,7 @@ def test_step_is_the_shortest_of_the_leaves_that_are_called_so(
     tmp_path: Path, counts: dict[str, int], step: int | None
 ) -> None:
     write_item(tmp_path / "ckpt", {path: np.array(count) for path, count in counts.items()})
-    assert recognise(open_checkpoint(tmp_path / "ckpt")).step == step
+    assert recognize(open_checkpoint(tmp_path / "ckpt")).step == step
 
 
 def test_step_is_a_single_integer(tmp_path: Path) -> None:
@@ -228,4 +228,4 @@ def test_step_is_a_single_integer(tmp_path: Path) -> None:
         "a.b.step": np.array(5, np.int32),
     }
     write_item(tmp_path / "ckpt", leaves)
-    assert recognise(open_checkpoint(tmp_path / "ckpt")).step == 5
+    assert recognize(open_checkpoint(tmp_path / "ckpt")).step == 5

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible
@@ -27,7 +27,7 @@ def inventory(
     named: dict[str, str] | None = None,
 ) -> Inventory:
     write_bundle(directory / "ckpt-3", {**variables, GRAPH: object_graph(*nodes)})
-    return recognise(open_checkpoint(directory / "ckpt-3"), named)
+    return recognize(open_checkpoint(directory / "ckpt-3"), named)
 
 
 def embedding_object(root: dict[str, int], extra: list[bytes] | None = None) -> list[bytes]:
@@ -46,7 +46,7 @@ def embedding_object(root: dict[str, int], extra: list[bytes] | None = None) -> 
 PAIR = {"e/t" + SUFFIX: TABLE, "e/t.Saccumulators" + SUFFIX: TABLE}
 
 
-def test_recognise_table_that_is_called_like_a_slot_stays_a_table(tmp_path: Path) -> None:
+def test_recognize_table_that_is_called_like_a_slot_stays_a_table(tmp_path: Path) -> None:
     """Table `a` has slot `accumulators`; another table is called `a/accumulators`: both keys read
     the same way.
     """
@@ -69,7 +69,7 @@ def test_recognise_table_that_is_called_like_a_slot_stays_a_table(tmp_path: Path
     assert [slot.key for slot in checkpoint_inventory.slots] == ["e/a.S2accumulators" + SUFFIX]
 
 
-def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> None:
+def test_recognize_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> None:
     nodes = [
         node({"a": 1, "b": 2}),
         node({"emb": 3}),
@@ -96,7 +96,7 @@ def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> No
         (["embeddings"], "", "embeddings"),
     ],
 )
-def test_recognise_keras_layer_by_the_name_that_tells_it(
+def test_recognize_keras_layer_by_the_name_that_tells_it(
     tmp_path: Path, path: list[str], full_name: str, name: str
 ) -> None:
     key = "/".join(path) + SUFFIX
@@ -110,7 +110,7 @@ def test_recognise_keras_layer_by_the_name_that_tells_it(
 @pytest.mark.parametrize(
     "values", [{}, {"emb/embeddings" + SUFFIX: TABLE[0]}, {"emb/embeddings" + SUFFIX: b"text"}]
 )
-def test_recognise_keras_layer_without_a_matrix_is_no_table(
+def test_recognize_keras_layer_without_a_matrix_is_no_table(
     tmp_path: Path, values: dict[str, Any]
 ) -> None:
     nodes = [node({"emb": 1}), node({"embeddings": 2}), node(key="emb/embeddings" + SUFFIX)]
@@ -121,7 +121,7 @@ def test_recognise_keras_layer_without_a_matrix_is_no_table(
     ("value", "step"),
     [(np.array(7), 7), (np.array([7, 8]), None), (np.float32(7), None)],
 )
-def test_recognise_step_is_a_single_integer(
+def test_recognize_step_is_a_single_integer(
     tmp_path: Path, value: np.ndarray[Any, Any], step: int | None
 ) -> None:
     checkpoint_inventory = inventory(
@@ -144,7 +144,7 @@ def test_recognise_step_is_a_single_integer(
         ({}, None),
     ],
 )
-def test_recognise_step_of_the_program_or_else_the_largest_count_of_its_optimizers(
+def test_recognize_step_of_the_program_or_else_the_largest_count_of_its_optimizers(
     tmp_path: Path, values: dict[str, Any], step: int | None
 ) -> None:
     names = ["step", "global_step", "count", "other", "older", "slotless", "state"]
@@ -161,9 +161,9 @@ def test_recognise_step_of_the_program_or_else_the_largest_count_of_its_optimize
     assert inventory(tmp_path, nodes, {**contents, "state" + SUFFIX: TABLE}).step == step
 
 
-def test_recognise_step_of_names_alone_is_the_global_step(tmp_path: Path) -> None:
+def test_recognize_step_of_names_alone_is_the_global_step(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"step": np.array(3), "global_step": np.array(4)})
-    assert recognise(open_checkpoint(tmp_path)).step == 4
+    assert recognize(open_checkpoint(tmp_path)).step == 4
 
 
 @pytest.mark.parametrize(
@@ -176,20 +176,20 @@ def test_recognise_step_of_names_alone_is_the_global_step(tmp_path: Path) -> Non
         ({"layers/dense/vars/0": 4, "global_step": 5}, None),
     ],
 )
-def test_recognise_step_of_a_keras_file_is_what_its_optimizer_counted(
+def test_recognize_step_of_a_keras_file_is_what_its_optimizer_counted(
     tmp_path: Path, counts: dict[str, int], step: int | None
 ) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for key, count in counts.items():
             file[key] = np.int64(count)
-    assert recognise(open_checkpoint(tmp_path / "a.h5")).step == step
+    assert recognize(open_checkpoint(tmp_path / "a.h5")).step == step
 
 
 def test_unknown_table_is_rejected_with_the_variables_that_may_be_meant(tmp_path: Path) -> None:
     matrices = {f"m{number:02}": TABLE for number in range(21)} | {"long": np.zeros((9, 3))}
     write_bundle(tmp_path / "none/c", matrices)
     with pytest.raises(NotConvertible) as rejected:
-        recognise(open_checkpoint(tmp_path / "none")).table("movies")
+        recognize(open_checkpoint(tmp_path / "none")).table("movies")
     listed = "; ".join(f"m{number:02} [8, 3] float32" for number in range(19))
     assert str(rejected.value) == (
         "checkpoint c has no table 'movies' (recognized: none); name a variable with "
@@ -198,7 +198,7 @@ def test_unknown_table_is_rejected_with_the_variables_that_may_be_meant(tmp_path
     )
 
     write_bundle(tmp_path / "two/c", {"movie/embeddings": TABLE, "user/embeddings": TABLE})
-    inventory = recognise(open_checkpoint(tmp_path / "two"))
+    inventory = recognize(open_checkpoint(tmp_path / "two"))
     for name, hint in (
         ("movies", "did you mean 'movie'?"),
         ("x", "no other variable has the shape of a table"),
@@ -210,7 +210,7 @@ def test_unknown_table_is_rejected_with_the_variables_that_may_be_meant(tmp_path
         )
 
 
-def test_recognise_states_of_a_keras_3_optimizer_by_the_variables_that_it_trains(
+def test_recognize_states_of_a_keras_3_optimizer_by_the_variables_that_it_trains(
     tmp_path: Path,
 ) -> None:
     """The list of all states begins with two that belong to no variable, and may come last."""
@@ -243,7 +243,7 @@ def test_recognise_states_of_a_keras_3_optimizer_by_the_variables_that_it_trains
     assert slots == [("momentums", f"{name}_momentum{SUFFIX}", name + SUFFIX) for name in "abc"]
 
 
-def test_recognise_small_tables_of_a_partial_tpu_embedding_by_their_features(
+def test_recognize_small_tables_of_a_partial_tpu_embedding_by_their_features(
     tmp_path: Path,
 ) -> None:
     nodes = [
@@ -263,14 +263,14 @@ def test_recognise_small_tables_of_a_partial_tpu_embedding_by_their_features(
     assert (table.name, table.key) == ("genre", "genres" + SUFFIX)
     assert table.origin == "PartialTPUEmbedding"
     assert "its feature 'genre' (also read by 'kind')" in table.note
-    (table,) = recognise(open_checkpoint(tmp_path), {"genres": "genre"}).tables
+    (table,) = recognize(open_checkpoint(tmp_path), {"genres": "genre"}).tables
     assert (table.name, table.note) == ("genres", "")
 
 
 @pytest.mark.parametrize(
     ("second", "names"), [(TABLE, ["movies"]), (TABLE + 1, ["variables", "_all_variables"])]
 )
-def test_recognise_exported_model_that_holds_its_variables_twice(
+def test_recognize_exported_model_that_holds_its_variables_twice(
     tmp_path: Path, second: np.ndarray[Any, Any], names: list[str]
 ) -> None:
     """As Keras 3 exports a model. With other values it is another variable, whatever its name."""
@@ -289,7 +289,7 @@ def test_recognise_exported_model_that_holds_its_variables_twice(
     assert checkpoint_inventory.dense == ()
 
 
-def test_recognise_table_without_a_variable_of_two_axes_is_rejected(tmp_path: Path) -> None:
+def test_recognize_table_without_a_variable_of_two_axes_is_rejected(tmp_path: Path) -> None:
     slot = {"e/t.Saccumulators" + SUFFIX: TABLE}
     assert [
         rejected.name for rejected in inventory(tmp_path, embedding_object({"e": 1}), slot).rejected
@@ -301,7 +301,7 @@ def test_recognise_table_without_a_variable_of_two_axes_is_rejected(tmp_path: Pa
 
 
 @pytest.mark.parametrize("said", ["e/t" + SUFFIX, "e/t", "e.table"])
-def test_recognise_named_table_is_found_by_key_short_key_or_path(tmp_path: Path, said: str) -> None:
+def test_recognize_named_table_is_found_by_key_short_key_or_path(tmp_path: Path, said: str) -> None:
     nodes = [node({"e": 1}), node({"table": 2}), node(key="e/t" + SUFFIX)]
     checkpoint_inventory = inventory(tmp_path, nodes, {"e/t" + SUFFIX: TABLE}, {"mine": said})
     assert [(table.name, table.path) for table in checkpoint_inventory.tables] == [
@@ -309,7 +309,7 @@ def test_recognise_named_table_is_found_by_key_short_key_or_path(tmp_path: Path,
     ]
 
 
-def test_recognise_named_table_renames_or_replaces_a_recognised_one(tmp_path: Path) -> None:
+def test_recognize_named_table_renames_or_replaces_a_recognized_one(tmp_path: Path) -> None:
     nodes = embedding_object({"e": 1, "k": 6}, extra=[node(key="k" + SUFFIX)])
     variables = {**PAIR, "k" + SUFFIX: TABLE}
     renamed = inventory(tmp_path, nodes, variables, {"other": "e/t"})
@@ -332,7 +332,7 @@ def test_recognise_named_table_renames_or_replaces_a_recognised_one(tmp_path: Pa
         ("zzzzzz", "those with the shape of a table: kernel"),
     ],
 )
-def test_recognise_of_an_invalid_named_variable_is_rejected(
+def test_recognize_of_an_invalid_named_variable_is_rejected(
     tmp_path: Path, said: str, what: str
 ) -> None:
     extra = [node(key="kernel" + SUFFIX), node(key="bias" + SUFFIX)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory import recorded_stacks
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import open_checkpoint
@@ -41,7 +41,7 @@ def step(root: Path, spec: str, item: str = "embedding_spec", leaves: Leaves = L
 def test_stack_is_read_by_the_layout_that_its_checkpoint_holds(
     tmp_path: Path, path: str, item: str
 ) -> None:
-    inventory = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT, item) / path))
+    inventory = recognize(open_checkpoint(step(tmp_path, SPEC_TEXT, item) / path))
     key = "model.embed.embedding_table.value.users_items.table"
     assert {
         table.name: (table.key, table.rows, table.dim, table.layout) for table in inventory.tables
@@ -57,7 +57,7 @@ def test_stack_is_read_by_the_layout_that_its_checkpoint_holds(
 
 @pytest.mark.parametrize("spec", ["", "some_field: 3", SPEC_TEXT.replace("users_items", "others")])
 def test_stack_without_a_recorded_layout_needs_a_layout_file(tmp_path: Path, spec: str) -> None:
-    inventory = recognise(open_checkpoint(step(tmp_path, spec)))
+    inventory = recognize(open_checkpoint(step(tmp_path, spec)))
     assert (inventory.tables, [rejected.name for rejected in inventory.rejected]) == (
         (),
         ["users_items"],
@@ -69,7 +69,7 @@ def test_layout_file_that_contradicts_the_layout_that_a_checkpoint_holds_is_reje
 ) -> None:
     stated = {"users": StatedTable(key="users_items", kind="sparse_core", rows=9, dim=1, cores=4)}
     with pytest.raises(NotConvertible) as failure:
-        recognise(open_checkpoint(step(tmp_path, SPEC_TEXT)), Statements(layouts=stated))
+        recognize(open_checkpoint(step(tmp_path, SPEC_TEXT)), Statements(layouts=stated))
     assert str(failure.value) == (
         "layout file: table 'users' (9 rows, 4 cores) contradicts what the checkpoint records of "
         "'model.embed.embedding_table.value.users_items.table': 'users' (1000 rows, 8 cores), "
@@ -85,7 +85,7 @@ def test_layout_file_that_repeats_the_layout_that_a_checkpoint_holds_is_no_state
         key="users_items", kind="sparse_core", rows=503, dim=16, cores=8, offset=128, rotation=4
     )
     statements = Statements(layouts={"mine": repeated})
-    (table,) = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT)), statements).tables
+    (table,) = recognize(open_checkpoint(step(tmp_path, SPEC_TEXT)), statements).tables
     assert (table.name, table.stated, table.note) == ("mine", False, "")
 
 
@@ -108,17 +108,17 @@ def test_ids_of_training_prove_a_layout_file_against_a_record_of_other_devices(
     rows = TrainedRows(trained, None, True, "users.txt")
     statements = Statements(layouts={"users": stated})
 
-    (table,) = recognise(checkpoint, statements, {"users": rows}).tables
+    (table,) = recognize(checkpoint, statements, {"users": rows}).tables
 
     assert table.layout == SparseCore(16, 120, 0, 0)
     assert table.proof is not None
     assert table.proof.decisive
     with pytest.raises(NotConvertible, match="contradicts what the checkpoint records"):
-        recognise(checkpoint, statements)
+        recognize(checkpoint, statements)
     with pytest.raises(
         NotConvertible, match=r"'users': its layout \(8 cores\) contradicts the ids"
     ):
-        recognise(checkpoint, Statements(), {"users": rows})
+        recognize(checkpoint, Statements(), {"users": rows})
 
 
 @pytest.mark.parametrize(
@@ -133,21 +133,21 @@ def test_recorded_layout_that_is_damaged_or_contradicts_the_stack_is_an_error(
     tmp_path: Path, spec: str, problem: type[Exception], what: str
 ) -> None:
     with pytest.raises(problem, match=what):
-        recognise(open_checkpoint(step(tmp_path, spec)))
+        recognize(open_checkpoint(step(tmp_path, spec)))
 
 
 def test_damaged_layout_of_a_checkpoint_without_stacks_is_not_read(tmp_path: Path) -> None:
     write_item(tmp_path / "7" / "model", {"params.user.embedding": STACK})
     (tmp_path / "7" / "spec").mkdir()
     (tmp_path / "7" / "spec" / "proto.pbtxt").write_text(SPEC_TEXT[:-2])
-    inventory = recognise(open_checkpoint(tmp_path / "7"))
+    inventory = recognize(open_checkpoint(tmp_path / "7"))
     assert [table.name for table in inventory.tables] == ["user"]
 
 
 def test_stack_that_two_items_hold_needs_a_layout_file(tmp_path: Path) -> None:
     root = step(tmp_path, SPEC_TEXT)
     write_item(root / "7" / "copy", LEAVES)
-    inventory = recognise(open_checkpoint(root))
+    inventory = recognize(open_checkpoint(root))
     assert (inventory.tables, [rejected_table.name for rejected_table in inventory.rejected]) == (
         (),
         ["users_items"] * 2,
@@ -158,7 +158,7 @@ def test_recorded_layouts_of_several_items_are_taken_together(tmp_path: Path) ->
     root = step(tmp_path, SPEC_TEXT.replace("users_items", "others"))
     (root / "7/more").mkdir()
     (root / "7/more/proto.pbtxt").write_text(SPEC_TEXT)
-    inventory = recognise(open_checkpoint(root))
+    inventory = recognize(open_checkpoint(root))
     assert [table.name for table in inventory.tables] == ["items", "users"]
 
 
@@ -167,15 +167,15 @@ def test_recorded_layout_is_read_up_to_a_limit(
 ) -> None:
     checkpoint = open_checkpoint(step(tmp_path, SPEC_TEXT))
     monkeypatch.setattr(recorded_stacks, "FILE_BYTES_MAX", len(SPEC_TEXT))
-    assert len(recognise(checkpoint).tables) == 2
+    assert len(recognize(checkpoint).tables) == 2
     monkeypatch.setattr(recorded_stacks, "FILE_BYTES_MAX", len(SPEC_TEXT) - 1)
     file = tmp_path / "7/embedding_spec/proto.pbtxt"
     with pytest.raises(CheckpointError) as error:
-        recognise(checkpoint)
+        recognize(checkpoint)
     assert str(error.value) == f"{file} has more than {len(SPEC_TEXT) - 1} bytes"
     file.unlink()
     file.mkdir()
     monkeypatch.undo()
     with pytest.raises(CheckpointError) as error:
-        recognise(checkpoint)
+        recognize(checkpoint)
     assert str(error.value) == f"{file} cannot be read: Is a directory"

@@ -10,7 +10,7 @@ import pytest
 
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.inventory.findings import table_spec
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.sparsecore import (
     CORES_MAX,
     LayoutContradiction,
@@ -98,10 +98,10 @@ def write(
 
 
 def opened(directory: Path, named: dict[str, str] | None = None) -> Inventory:
-    return recognise(open_checkpoint(directory), named)
+    return recognize(open_checkpoint(directory), named)
 
 
-def test_recognise_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_path: Path) -> None:
+def test_recognize_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_path: Path) -> None:
     write(tmp_path, USERS, ITEMS)
     assert [table.name for table in opened(tmp_path, {"people": "users"}).tables] == [
         "it_ems",
@@ -115,7 +115,7 @@ def test_recognise_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_p
         opened(tmp_path, {"people": "e/it_ems_users"})
 
 
-def test_recognise_of_a_stack_without_a_layout_is_rejected(tmp_path: Path) -> None:
+def test_recognize_of_a_stack_without_a_layout_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, USERS | {"stack": "a"}, stacks=("a", "b"))
     assert [rejected.name for rejected in opened(tmp_path).rejected] == ["b"]
 
@@ -140,7 +140,7 @@ def test_recognise_of_a_stack_without_a_layout_is_rejected(tmp_path: Path) -> No
         ({"shape": (50,)}, r"not \[rows, columns\]"),
     ],
 )
-def test_recognise_layouts_that_contradict_the_stack_are_rejected(
+def test_recognize_layouts_that_contradict_the_stack_are_rejected(
     tmp_path: Path, change: dict[str, Any], what: str
 ) -> None:
     write(tmp_path, USERS | change, ITEMS)

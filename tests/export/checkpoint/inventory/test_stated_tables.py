@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import (
     STATED_NOTE,
     Inventory,
@@ -40,7 +40,7 @@ def inventory(
         starts = [sum(sizes[:number]) for number in range(len(sizes))]
         boxes[key] = [[(start, size), (0, -1)] for start, size in zip(starts, sizes, strict=True)]
     write_bundle(directory / "c", variables, boxes=boxes)
-    return recognise(open_checkpoint(directory / "c"), said)
+    return recognize(open_checkpoint(directory / "c"), said)
 
 
 def rejected(
@@ -173,7 +173,7 @@ def test_plain_layout_of_a_stack_contradicts_the_layout_that_its_checkpoint_reco
     test_sparsecore.write(tmp_path, USERS, ITEMS)
     plain = {"all": StatedTable(key="e/it_ems_users", kind="plain")}
     with pytest.raises(NotConvertible) as failure:
-        recognise(open_checkpoint(tmp_path / "ckpt-1"), Statements(layouts=plain))
+        recognize(open_checkpoint(tmp_path / "ckpt-1"), Statements(layouts=plain))
     assert "layout file: table 'all' (" in str(failure.value)
     assert "contradicts what the checkpoint records of" in str(failure.value)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import open_checkpoint
 
@@ -27,7 +27,7 @@ def inventory(directory: Path, *names: str, shape: tuple[int, ...] = (4, 2)) -> 
     header = json.dumps(tensors).encode()
     content = struct.pack("<Q", len(header)) + header + bytes(size * len(names))
     (directory / "a.safetensors").write_bytes(content)
-    return recognise(open_checkpoint(directory / "a.safetensors"))
+    return recognize(open_checkpoint(directory / "a.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def inventory(directory: Path, *names: str, shape: tuple[int, ...] = (4, 2)) -> 
         ("embedding_bags.users.weight", "users"),
     ],
 )
-def test_table_of_torchrec_is_recognised_by_its_module(tmp_path: Path, key: str, name: str) -> None:
+def test_table_of_torchrec_is_recognized_by_its_module(tmp_path: Path, key: str, name: str) -> None:
     (table,) = inventory(tmp_path, key, "over.linear.weight").tables
     assert (table.name, table.key, table.origin) == (name, key, "TorchRec")
 

@@ -21,7 +21,7 @@ from tests.export.movies_job import export
 from tests.export.traced_models import MODELS, recipe
 
 RECIPE = """
-model = "normalised"
+model = "normalized"
 checkpoint = { path = "ckpt", object_path = "model" }
 code.factory = "FOLDER/normalizations.py:build_FACTORY"
 output = { root = "bundles" }

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Duplicate, RejectedTable, SlotSpec, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Listing, Storage
@@ -57,7 +57,7 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores
     model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
     job = with_limit(inline_bytes_max)
 
-    prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "copy")
+    prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "copy")
 
     whole = (tmp_path / "c/ckpt-1.data-00000-of-00001").read_bytes()
     data = prefix.with_name("ckpt-1.data-00000-of-00001").read_bytes()
@@ -78,7 +78,7 @@ def test_checkpoint_on_a_local_disk_is_its_own_copy(tmp_path: Path) -> None:
     job = one_table_recipe("build")
     model = ModelSpec({}, {}, {})
     checkpoint = open_checkpoint(tmp_path / "ckpt-1")
-    prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "copy")
+    prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "copy")
     assert prefix == tmp_path / "ckpt-1"
 
     orbax_checkpoint = open_checkpoint(single_tables.orbax(tmp_path / "orbax"))
@@ -86,7 +86,7 @@ def test_checkpoint_on_a_local_disk_is_its_own_copy(tmp_path: Path) -> None:
     listing = Listing(orbax_checkpoint.fingerprint, orbax_checkpoint.entries, averages)
     orbax_checkpoint = Checkpoint(orbax_checkpoint.prefix, listing, orbax_checkpoint.name)
     prefix = local_prefix(
-        orbax_checkpoint, recognise(orbax_checkpoint), model, job, tmp_path / "copy"
+        orbax_checkpoint, recognize(orbax_checkpoint), model, job, tmp_path / "copy"
     )
     assert prefix == orbax_checkpoint.prefix
     assert not (tmp_path / "copy").exists()
@@ -122,7 +122,7 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_pa
     store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
     checkpoint = open_checkpoint(store / "ckpt-1")
     inventory = replace(
-        recognise(checkpoint, Statements({"user": "user/embeddings"})),
+        recognize(checkpoint, Statements({"user": "user/embeddings"})),
         duplicates=(
             Duplicate("user again", "user/embeddings", 0),
             Duplicate("inside again", "inside/embeddings", 0),
@@ -162,7 +162,7 @@ def test_copy_of_moving_averages_in_a_store_is_read_in_the_places_of_their_varia
     listing = Listing(opened.fingerprint, opened.entries, Storage(averages=averages))
     checkpoint = Checkpoint(opened.prefix, listing, opened.name)
     inventory = replace(
-        recognise(checkpoint, Statements({"user": "user/embeddings"})),
+        recognize(checkpoint, Statements({"user": "user/embeddings"})),
         # As where the averages are those of an optimizer.
         slots=(SlotSpec("average", "out/kernel/average", "out/kernel", 36),),
     )
@@ -188,7 +188,7 @@ def test_variables_with_moving_averages_are_those_of_the_averages_in_every_run(
     job = one_table_recipe("build")
 
     for _ in range(2):  # a run that resumes finds what the last one wrote
-        prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "aside")
+        prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "aside")
         read = open_checkpoint(prefix)
         np.testing.assert_array_equal(read.read_all("out/kernel"), SMALL[3:6])
         np.testing.assert_array_equal(read.read_all("out/bias"), SMALL[6])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError
 from export.graphs.loading import tf
@@ -118,7 +118,7 @@ def test_layer_that_only_training_calls_is_accepted(tmp_path: Path) -> None:
 
 def test_layers_that_the_code_lacks_are_noted_but_no_optimizer_or_metric(tmp_path: Path) -> None:
     checkpoint = saved(Named("first", "second"), tmp_path)
-    dense = {entry.key for entry in recognise(checkpoint).dense}
+    dense = {entry.key for entry in recognize(checkpoint).dense}
     whole = built(lambda: Named("first", "second"))
     fewer = built(lambda: Named("first"))
     assert TrainedModel(whole, checkpoint, "model").note_unmatched_weights(dense) == ()

@@ -16,7 +16,7 @@ from export.errors import CheckpointError, NotConvertible, UsageError
 from export.graphs.loading import tf
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.placeholders import remember_line
-from export.tensorflow_models.model.tables import recognise_tables
+from export.tensorflow_models.model.tables import recognize_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.traced_models import TracedCheckpoint
 
@@ -29,10 +29,10 @@ def tables(
     for section, keys in sections.items():
         recipe[section] |= keys
     opened = open_checkpoint(checkpoint_at or movies.prefix)
-    return recognise_tables(opened, movies.model, ExportJob.model_validate(recipe), base)
+    return recognize_tables(opened, movies.model, ExportJob.model_validate(recipe), base)
 
 
-def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_path: Path) -> None:
+def test_recognize_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_path: Path) -> None:
     users = tables(movies, tmp_path).table("users")
     stated = (
         f'[tables.users]\nkey = "{users.key}"\nkind = "sparse_core"\nrows = '
@@ -52,7 +52,7 @@ def test_recognise_tables_follows_the_layout_file(movies: TracedCheckpoint, tmp_
         tables(movies, tmp_path, checkpoint={"layout": "none.toml"})
 
 
-def test_recognise_tables_by_mod_follows_the_recipe(
+def test_recognize_tables_by_mod_follows_the_recipe(
     movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
     saved = open_checkpoint(movies.prefix)
@@ -79,7 +79,7 @@ def test_recognise_tables_by_mod_follows_the_recipe(
     )
 
 
-def test_recognise_tables_of_other_code_names_the_line(
+def test_recognize_tables_of_other_code_names_the_line(
     movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
     def found(other_model: Any, **changed: Any) -> None:
@@ -90,7 +90,7 @@ def test_recognise_tables_of_other_code_names_the_line(
             spec=replace(spec, tables=tables),
             tables=dict(movies.model.tables) | other_model,
         )
-        recognise_tables(open_checkpoint(movies.prefix), model, movies.job, tmp_path)
+        recognize_tables(open_checkpoint(movies.prefix), model, movies.job, tmp_path)
 
     message = (
         r"'users' is \[51, 8\] in the model \(two_towers.py:\d+\) and \[50, 8\] in "

@@ -18,7 +18,7 @@ from export.front_end.specs import ModelSpec, TableFacts
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph, without_memory
 from export.tensorflow_models.frameworks.placeholders import remember_line, tables_unallocated
-from export.tensorflow_models.model.tables import recognise_tables
+from export.tensorflow_models.model.tables import recognize_tables
 from export.tensorflow_models.model.tracing import TracedModel
 from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.traced_models import one_table_recipe
@@ -71,7 +71,7 @@ def found(
         for name, variable in variables.items()
     }
     traced = TracedModel(ModelSpec(tables, {}, {}), (), root, variables)
-    return recognise_tables(checkpoint, traced, type(job).model_validate(page), folder)
+    return recognize_tables(checkpoint, traced, type(job).model_validate(page), folder)
 
 
 def rejected(error: type[Exception], *arguments: Any, **options: Any) -> str:
@@ -108,7 +108,7 @@ def test_table_of_another_size_is_rejected_with_its_line(tmp_path: Path) -> None
     users = table(7)
     message = rejected(CheckpointError, checkpoint, holder(users=users), {"users": users}, tmp_path)
     assert message == (
-        "table 'users' is [7, 2] in the model (test_recognised_tables.py) and [6, 2] in checkpoint "
+        "table 'users' is [7, 2] in the model (test_recognized_tables.py) and [6, 2] in checkpoint "
         "ckpt ('model/users/.ATTRIBUTES/VARIABLE_VALUE'); the model code is not the one that was "
         "saved"
     )
@@ -131,7 +131,7 @@ def test_table_that_is_not_in_the_checkpoint_is_rejected_with_how_to_name_it(
     users = table()
     message = rejected(CheckpointError, checkpoint, holder(users=users), {"users": users}, tmp_path)
     assert message == (
-        "table 'users' is 'users_stored' of the model (test_recognised_tables.py), which is not in "
+        "table 'users' is 'users_stored' of the model (test_recognized_tables.py), which is not in "
         "checkpoint ckpt; the model code is not the one that was saved, or its variable has "
         "another place there: name it as tables.users.key"
     )
@@ -142,7 +142,7 @@ def test_table_of_a_layer_that_is_not_there_is_rejected_with_its_line(tmp_path: 
     users = table(placeholder=False)
     message = rejected(NotConvertible, checkpoint, holder(users=users), {"users": users}, tmp_path)
     assert message.startswith(
-        "table 'users' of the model (test_recognised_tables.py): checkpoint ckpt"
+        "table 'users' of the model (test_recognized_tables.py): checkpoint ckpt"
     )
     hidden = rejected(NotConvertible, checkpoint, holder(), {"users": users}, tmp_path)
     assert "; tf.train.Checkpoint saves only what a model holds as attributes" in hidden
