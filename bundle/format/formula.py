@@ -125,10 +125,12 @@ def parse_formula(text: str) -> Formula:
     # One line, so that a column is a position.
     flat = re.sub(r"\s", " ", text)
     python = flat.strip().replace("^", "**")
+    leading_spaces = len(flat) - len(flat.lstrip())
 
     def position_of(offset: int) -> int:
         # Each `^` is a character longer in Python's text, which lacks the leading spaces.
-        return 1 + offset - python.count("**", 0, offset) + len(flat) - len(flat.lstrip())
+        powers = python.count("**", 0, offset)
+        return 1 + leading_spaces + offset - powers
 
     try:
         steps = _steps(ast.parse(python, mode="eval").body, 0)

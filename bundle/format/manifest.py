@@ -596,7 +596,8 @@ def dump(manifest: Manifest) -> bytes:
         raise FormatError(f"manifest has {len(data)} bytes; readers take {MANIFEST_BYTES_MAX}")
     # The digest replaces its 0, the one digit after the first such key.
     before, name, after = data.partition(b'"digest": ')
-    return before + name + str(crc32c(data)).encode() + after[1:]
+    digest = str(crc32c(data)).encode()
+    return before + name + digest + after[1:]
 
 
 def _check_digest(data: bytes, version: int) -> None:
@@ -605,5 +606,7 @@ def _check_digest(data: bytes, version: int) -> None:
     digits = data.removeprefix(before)[:11].partition(b",")[0]
     after = data[len(before) + len(digits) :]
     has_digest = data.startswith(before) and digits.isdigit()
-    if not has_digest or crc32c(before + b"0" + after) != int(digits):
+    # As it was when the digest was computed.
+    digested = before + b"0" + after
+    if not has_digest or crc32c(digested) != int(digits):
         raise DigestMismatch("manifest differs from its digest; copy the bundle again")

@@ -95,7 +95,8 @@ class ScoreDistribution(StrictModel):
             raise ValueError(
                 f"scores have {len(self.edges)} edges; 1 to {SCORE_BINS_MAX - 1} were expected"
             )
-        if not all(low < high for low, high in pairwise((-math.inf, *self.edges, math.inf))):
+        limits = (-math.inf, *self.edges, math.inf)
+        if not all(low < high for low, high in pairwise(limits)):
             raise ValueError("edges of scores must be finite and ascend")
         if len(self.shares) != len(self.edges) + 1:
             raise ValueError(

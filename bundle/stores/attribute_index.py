@@ -141,7 +141,8 @@ class AttributeIndex:
             )
         if not _ascend(self._values):
             raise FormatError(f"{entry.values!r} holds values that do not ascend")
-        if ends.null_count or not _ascend(ends) or (len(ends) and ends[0].as_py() < 1):
+        begin_below_1 = len(ends) > 0 and ends[0].as_py() < 1
+        if ends.null_count or begin_below_1 or not _ascend(ends):
             raise FormatError(f"{entry.values!r} holds ends that do not ascend from 1")
         self._ends: NDArray[np.int64] = arrow.values(ends)
         end = 0

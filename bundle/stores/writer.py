@@ -433,7 +433,8 @@ def feature_array(name: str, column: Column, size: int) -> Any:
     if column.offsets is not None:
         offsets = np.asarray(column.offsets, np.int64)
         has_ends = offsets.size == size + 1 and offsets[0] == 0 and offsets[-1] == values.size
-        if not (has_ends and bool((offsets[1:] >= offsets[:-1]).all())):
+        decreases = bool((offsets[1:] < offsets[:-1]).any())
+        if not has_ends or decreases:
             raise FormatError(
                 f"feature {name!r}: offsets do not cut {values.size} values into lists of {size} "
                 "candidates"

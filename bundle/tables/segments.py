@@ -71,7 +71,9 @@ class RowMap:
         """
         first, last = np.searchsorted(self.starts, [wanted.first, wanted.end - 1], side="right") - 1
         parts = []
-        for segment in range(max(0, int(first)), min(len(self.starts) - 1, int(last) + 1)):
+        # A range that begins or ends outside all segments has rows in none of them.
+        segments = range(max(0, int(first)), min(len(self.starts) - 1, int(last) + 1))
+        for segment in segments:
             start = int(self.starts[segment])
             part = overlap(wanted, RowRange(start, int(self.starts[segment + 1]) - start))
             if part.rows:

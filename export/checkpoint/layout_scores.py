@@ -298,7 +298,9 @@ def weight_of_id(untouched: int, ids: int, touched_share: float) -> float:
     # Laplace's rule of succession: neither share may be 0 or 1, however few ids there are.
     missed = (untouched + 1) / (ids + 2)
     touched = min(max(touched_share, 1e-6), 1 - 1e-6)
-    return max(0.0, math.log((1 - missed) / missed) + math.log((1 - touched) / touched))
+    explained_odds = (1 - missed) / missed
+    untouched_odds = (1 - touched) / touched
+    return max(0.0, math.log(explained_odds) + math.log(untouched_odds))
 
 
 def likelihoods(
@@ -347,7 +349,8 @@ def count_evidence(ids: TrainedRows, marks: SlotMarks, layout: Layout, rival: La
         return 0.0
     # The position of each value in the order of values is the inverse of the sorting permutation.
     ranks = np.argsort(np.argsort(np.abs(nearer), kind="stable"), kind="stable") + 1.0
-    ratio = float((np.sign(nearer) * ranks).sum() / np.sqrt((ranks**2).sum()))
+    signed_sum = (np.sign(nearer) * ranks).sum()
+    ratio = float(signed_sum / np.sqrt((ranks**2).sum()))
     return math.copysign(ratio * ratio / 2, ratio)
 
 

@@ -18,6 +18,8 @@ from bundle.format.manifest import DenseFeature, Feature, GraphIds, IdRule
 from export.corpora.files import Rows
 from export.errors import NotConvertible
 
+_INT64 = np.iinfo(np.int64)
+
 INTEGER = r"^(0|-?[1-9][0-9]*)$"
 """A whole number spelled as Python prints it, so that the number and the text say the same."""
 # NaN and infinities are no numbers of a feature, so their spellings do not match.
@@ -98,8 +100,9 @@ class Cells:
             values: NDArray[np.int64] = self.array.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:
             # Arrow does not say which value it is.
-            beyond = [not -(1 << 63) <= int(value) < 1 << 63 for value in self.array.to_pylist()]
-            self.reject(pa.array(beyond), "is beyond int64")
+            numbers = [int(value) for value in self.array.to_pylist()]
+            is_beyond = [not _INT64.min <= number <= _INT64.max for number in numbers]
+            self.reject(pa.array(is_beyond), "is beyond int64")
             raise
         return values
 

@@ -353,7 +353,8 @@ def wilson_low(share: float, queries: int) -> float:
     """
     square = _Z95 * _Z95
     middle = share + square / (2 * queries)
-    spread = _Z95 * math.sqrt(share * (1 - share) / queries + square / (4 * queries * queries))
+    variance = share * (1 - share) / queries + square / (4 * queries * queries)
+    spread = _Z95 * math.sqrt(variance)
     return max(0.0, (middle - spread) / (1 + square / queries))
 
 

@@ -69,7 +69,9 @@ class PositionedBox:
         self.lines: list[str] = []
         for line in _joined(box.lines, letters):
             self.lines += wrap(line, letters, max_lines=LINES_MAX, placeholder=" …")
-        self.height = 2 * PAD + TITLE + LINE * len(self.lines) + PART * len(box.parts)
+        lines_height = LINE * len(self.lines)
+        parts_height = PART * len(box.parts)
+        self.height = 2 * PAD + TITLE + lines_height + parts_height
 
     def middle(self, part: int = 0) -> float:
         """Returns the height at which lines meet a part, or a box without parts."""

@@ -107,7 +107,8 @@ def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
     """
     reference = job.code.factory
     model = factory_of(job, base)()
-    if not (isinstance(model, tuple) and len(model) == 2 and isinstance(model[1], Mapping)):
+    is_pair = isinstance(model, tuple) and len(model) == 2
+    if not is_pair or not isinstance(model[1], Mapping):
         raise NotConvertible(
             f"factory {reference} returned a {type(model).__name__}, and PyTorch saved the "
             f"checkpoint; {_EXPECTED}"

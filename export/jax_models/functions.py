@@ -279,7 +279,8 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     if callable(functions):
         functions = {"": functions}
     _check_parameters(reference, parameters)
-    if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+    are_named = isinstance(functions, Mapping)
+    if not are_named or not all(map(callable, functions.values())):
         raise NotConvertible(
             f"factory {reference} returned a {type(functions).__name__} as its functions; "
             f"{_EXPECTED}"

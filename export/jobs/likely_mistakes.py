@@ -85,5 +85,7 @@ def _is_arithmetic(rule: manifest.IdRule) -> bool:
     """Returns whether rows are numbers that are sent, or computed of one by constants."""
     if not isinstance(rule, manifest.GraphIds):
         return isinstance(rule, manifest.IdentityIds)
+    if rule.tables:
+        return False
     operations = [node.op for node in rule.nodes if isinstance(node, OperationNode)]
-    return not rule.tables and not any("String" in op or op == "Bucketize" for op in operations)
+    return not any("String" in op or op == "Bucketize" for op in operations)

@@ -65,7 +65,8 @@ class _RemoteRows(MappedRows):
         def fetch(run: tuple[int, int]) -> None:
             first, end = run
             start = int(local[first])
-            values = self._range(int(segments[first]), start, int(local[end - 1]) + 1 - start)
+            count = int(local[end - 1]) + 1 - start
+            values = self._range(int(segments[first]), start, count)
             raw[first:end] = values[local[first:end] - start]
 
         with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-rows") as pool:

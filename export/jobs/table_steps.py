@@ -391,7 +391,9 @@ def executor_of(
       sources: The files that tasks read.
     """
     workers = settings.workers
-    if not workers and sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES:
+    # What other workers could take over from the one that has the largest task.
+    shared_bytes = sum(sizes) - max(sizes, default=0)
+    if not workers and shared_bytes <= SMALL_JOB_BYTES:
         workers = 1
     if settings.executor == "local":
         return LocalExecutor(workers)

@@ -145,7 +145,8 @@ class _Partition:
     def _note_no_context(self, operations: Sequence[Any]) -> None:
         """Adds a note on why a tower with context features has no context part."""
         flow = self._flow
-        if not any(flow.per(tensor) == CONTEXT for tensor in flow.graph.inputs[: len(flow.inputs)]):
+        inputs = flow.graph.inputs[: len(flow.inputs)]
+        if not any(flow.per(tensor) == CONTEXT for tensor in inputs):
             return
         context_operations = [
             operation for operation in operations if flow.per(operation.outputs[0]) == CONTEXT

@@ -298,7 +298,7 @@ def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> PaddingCheck:
     spec = table.table
     padding = _read(checkpoint, key, table.padding)
     equal = _count_equal(padding)
-    if equal < len(padding) and equal >= max(2, len(padding) * _ALIKE_SHARE):
+    if max(2, len(padding) * _ALIKE_SHARE) <= equal < len(padding):
         raise _contradiction(
             table,
             f"of {len(padding)} of these rows, {equal} are alike and the others are not, as if "

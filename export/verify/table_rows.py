@@ -324,7 +324,9 @@ def _edges(table: Table, entry: Entry) -> Rows:
     else:
         # Adjacent rows lie on different lanes: the first and last rows are the ends of all lanes.
         lanes = layout_of(table.source).lanes
-        edges |= {*range(min(lanes, table.rows)), *range(max(0, table.rows - lanes), table.rows)}
+        first_rows = range(min(lanes, table.rows))
+        last_rows = range(max(0, table.rows - lanes), table.rows)
+        edges |= {*first_rows, *last_rows}
     return np.array(sorted(edges), np.int64)
 
 

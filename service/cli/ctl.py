@@ -406,7 +406,9 @@ def _is_behind(status: _Status) -> bool:
 
 def _is_pending(status: _Status, model: str) -> bool:
     """Whether waiting may help: it does not for a version that cannot be loaded."""
-    return _is_behind(status) or any(wish["state"] != "failed" for wish in _unmet(status, model))
+    if _is_behind(status):
+        return True
+    return any(wish["state"] != "failed" for wish in _unmet(status, model))
 
 
 def _text(status: _Status) -> str:

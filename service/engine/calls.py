@@ -621,7 +621,8 @@ def check_offsets(offsets: Offsets, n: int, total: int, field: str) -> None:
     # Most requests have one query or context, for which numpy takes longer than a list.
     if n == 1 and offsets.tolist() == [0, total]:
         return
-    if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
+    decrease_count = np.count_nonzero(offsets[1:] < offsets[:-1])
+    if offsets[0] != 0 or offsets[-1] != total or decrease_count:
         expected = "a list that begins with 0, never decreases, and ends with the number of values"
         text = np.array2string(offsets, threshold=_OFFSETS_SHOWN, edgeitems=3)
         value = f"{text} for {total} values"

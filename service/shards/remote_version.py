@@ -311,7 +311,9 @@ class RemoteVersion:
             # One vector at least, or there would be no progress.
             end = first + 1
             size = sizes[first]
-            while end < len(sizes) and end - first < vectors_max and size + sizes[end] <= size_max:
+            while end < len(sizes) and end - first < vectors_max:
+                if size + sizes[end] > size_max:
+                    break
                 size += sizes[end]
                 end += 1
             part = replace(

@@ -346,7 +346,8 @@ def _float(text: bytes, dtype: np.dtype[Any]) -> Any:
         neighbor = np.nextafter(
             rounded, np.float32(math.copysign(math.inf, value - float(rounded)))
         )
-        if math.isfinite(neighbor) and (float(rounded) + float(neighbor)) / 2 == value:
+        middle = (float(rounded) + float(neighbor)) / 2
+        if math.isfinite(neighbor) and value == middle:
             excess = Fraction(digits) - Fraction(value)
             if excess > 0:
                 return max(rounded, neighbor)

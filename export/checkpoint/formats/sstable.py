@@ -168,7 +168,9 @@ def _append(table: bytearray, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     restarts = []
     for key, value in pairs:
         restarts.append(len(body))
-        body += varint(0) + varint(len(key)) + varint(len(value)) + key + value
+        # Keys are written whole: 0 bytes are shared with the key before.
+        body += varint(0) + varint(len(key)) + varint(len(value))
+        body += key + value
     # A block has at least one restart point, even if it has no entries.
     restarts = restarts or [0]
     body += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))

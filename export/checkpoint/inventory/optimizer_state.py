@@ -194,7 +194,8 @@ def find_named_slots(findings: Findings) -> None:
         if _same_shape(findings, key, parent):
             unsure_slots.setdefault(_COUNTED.sub("", last), []).append((last, key, parent))
     for slots in unsure_slots.values():
-        if len({owner_key for _, _, owner_key in slots}) > 1 or slots[0][2].endswith(_TABLE_NAMES):
+        owner_keys = [owner_key for _, _, owner_key in slots]
+        if len(set(owner_keys)) > 1 or owner_keys[0].endswith(_TABLE_NAMES):
             for slot, key, variable_key in slots:
                 findings.add_slot(slot, key, variable_key)
 

@@ -146,7 +146,8 @@ def line_of_early(values: NDArray[Any]) -> str:
     numbers = values[(values >= _EARLY) & (values < 2 * _EARLY)]
     if not numbers.size:
         return ""
-    index = int((float(numbers.flat[0]) / _EARLY - 1) * 2.0**23)
+    excess = float(numbers.flat[0]) / _EARLY - 1
+    index = int(excess * 2.0**23)
     if index >= len(_EARLY_LINES):
         return ""
     return _EARLY_LINES[index]

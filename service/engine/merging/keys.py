@@ -69,7 +69,7 @@ def batch_key(request: Any, version: ModelVersion) -> Hashable | None:
 
     Args:
       request: A request of any call.
-      version: The model version that answers it.
+      version: The model version that serves it.
     """
     key_of = _KEYS.get(type(request))
     if key_of is None:
@@ -225,8 +225,8 @@ def _columns_key(columns: Mapping[str, Column], n: int) -> Hashable:
             per_example = size // n
             if per_example * n != size:
                 raise NotAlike
-        elif offsets.size != n + 1 or offsets[0] != 0 or offsets[-1] != size:
-            raise NotAlike
+        else:
+            _check_offsets(offsets, n, size)
         if weights is None:
             forms[name] = values.dtype.char, per_example
         elif weights.shape == values.shape:
@@ -251,7 +251,8 @@ def _vectors_key(request: RetrievalRequest, version: ModelVersion, n: int) -> Ha
     dim = _dim(request, version)
     if request.query_offsets is not None:
         _check_offsets(request.query_offsets, n, vectors.size // dim)
-    if vectors.size % dim or vectors.ndim > 2 or (vectors.ndim == 2 and vectors.shape[1] != dim):
+    has_rows = vectors.ndim < 2 or (vectors.ndim == 2 and vectors.shape[1] == dim)
+    if not has_rows or vectors.size % dim:
         raise NotAlike
     return vectors.dtype.char, request.query_offsets is None
 

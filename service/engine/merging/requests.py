@@ -54,7 +54,7 @@ def merge(requests: Sequence[Any], version: ModelVersion) -> MergedRequest:
 
     Args:
       requests: The requests.
-      version: The model version that answers them.
+      version: The model version that serves them.
     """
     return _MERGES[type(requests[0])](requests, version)
 

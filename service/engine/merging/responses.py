@@ -19,85 +19,85 @@ from service.engine.calls import (
 )
 
 
-def split(answer: Any, ends: Offsets) -> list[Any]:
+def split(result: Any, ends: Offsets) -> list[Any]:
     """Returns the response to each request.
 
     Args:
-      answer: The response to the merged request.
+      result: The response to the merged request.
       ends: [r + 1]; request i has the examples ends[i]:ends[i + 1].
 
     Raises:
       ValueError: The response is for another number of examples.
     """
-    size, part_of = _PARTS[type(answer)]
+    size, part_of = _PARTS[type(result)]
     # A wrong division would give a client the results of another one.
-    count = size(answer)
+    count = size(result)
     if count != ends[-1]:
         raise ValueError(f"the response is for {count} examples, and the requests have {ends[-1]}")
-    return [part_of(answer, first, end) for first, end in pairwise(ends.tolist())]
+    return [part_of(result, first, end) for first, end in pairwise(ends.tolist())]
 
 
-def _retrieved_part(answer: RetrievalResult, first: int, end: int) -> RetrievalResult:
+def _retrieved_part(result: RetrievalResult, first: int, end: int) -> RetrievalResult:
     """Returns what was retrieved for the queries from `first` to `end`."""
-    offsets = answer.offsets[first : end + 1]
+    offsets = result.offsets[first : end + 1]
     begin = offsets[0]
     stop = offsets[-1]
     attributes = {}
-    for name, values in answer.attributes.items():
+    for name, values in result.attributes.items():
         attributes[name] = values[begin:stop]
     retrieval_scores = None
-    if answer.retrieval_scores is not None:
-        retrieval_scores = answer.retrieval_scores[begin:stop]
+    if result.retrieval_scores is not None:
+        retrieval_scores = result.retrieval_scores[begin:stop]
     sources = None
-    if answer.sources is not None:
-        sources = answer.sources[begin:stop]
+    if result.sources is not None:
+        sources = result.sources[begin:stop]
     part = {
-        "ids": answer.ids[begin:stop],
-        "scores": answer.scores[begin:stop],
+        "ids": result.ids[begin:stop],
+        "scores": result.scores[begin:stop],
         "offsets": offsets - begin,
         "attributes": attributes,
-        "explanations": answer.explanations[first:end],
+        "explanations": result.explanations[first:end],
         "retrieval_scores": retrieval_scores,
         "sources": sources,
-        "not_found": _lists_part(answer.not_found, first, end),
+        "not_found": _lists_part(result.not_found, first, end),
     }
     # `replace` takes three times as many calls.
-    return RetrievalResult(**{**vars(answer), **part})
+    return RetrievalResult(**{**vars(result), **part})
 
 
-def _ranked_part(answer: RankingResult, first: int, end: int) -> RankingResult:
+def _ranked_part(result: RankingResult, first: int, end: int) -> RankingResult:
     """Returns what was ranked for the contexts from `first` to `end`."""
-    offsets = answer.offsets[first : end + 1]
+    offsets = result.offsets[first : end + 1]
     candidates = slice(offsets[0], offsets[-1])
     ids = None
-    if answer.ids is not None:
-        ids = answer.ids[candidates]
+    if result.ids is not None:
+        ids = result.ids[candidates]
     return replace(
-        answer,
+        result,
         ids=ids,
-        positions=answer.positions[candidates],
-        scores=answer.scores[candidates],
-        heads={name: scores[candidates] for name, scores in answer.heads.items()},
+        positions=result.positions[candidates],
+        scores=result.scores[candidates],
+        heads={name: scores[candidates] for name, scores in result.heads.items()},
         offsets=offsets - offsets[0],
-        not_found=_lists_part(answer.not_found, first, end),
+        not_found=_lists_part(result.not_found, first, end),
     )
 
 
-def _embedded_part(answer: EmbeddingResult, first: int, end: int) -> EmbeddingResult:
-    return replace(answer, vectors=answer.vectors[first:end])
+def _embedded_part(result: EmbeddingResult, first: int, end: int) -> EmbeddingResult:
+    return replace(result, vectors=result.vectors[first:end])
 
 
-def _looked_up_part(answer: LookupResult, first: int, end: int) -> LookupResult:
+def _looked_up_part(result: LookupResult, first: int, end: int) -> LookupResult:
     """Returns what was looked up for the ids from `first` to `end`."""
-    not_found = answer.not_found
+    not_found = result.not_found
     if not_found is not None:
-        missing = np.count_nonzero(~answer.found[:first])
-        count = np.count_nonzero(~answer.found[first:end])
+        missing = np.count_nonzero(~result.found[:first])
+        count = np.count_nonzero(~result.found[first:end])
         not_found = not_found[missing : missing + count]
     return replace(
-        answer,
-        vectors=answer.vectors[first:end],
-        found=answer.found[first:end],
+        result,
+        vectors=result.vectors[first:end],
+        found=result.found[first:end],
         not_found=not_found,
     )
 
@@ -107,16 +107,17 @@ def _lists_part(lists: IdLists | None, first: int, end: int) -> IdLists | None:
     if lists is None or lists.offsets is None:
         return lists
     offsets = lists.offsets[first : end + 1]
-    return IdLists(lists.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
+    ids = lists.ids[offsets[0] : offsets[-1]]
+    return IdLists(ids, offsets - offsets[0])
 
 
-def _list_count(answer: RetrievalResult | RankingResult) -> int:
-    return answer.offsets.size - 1
+def _list_count(result: RetrievalResult | RankingResult) -> int:
+    return result.offsets.size - 1
 
 
 _PARTS: Mapping[type, tuple[Callable[[Any], int], Callable[[Any, int, int], Any]]] = {
     RetrievalResult: (_list_count, _retrieved_part),
     RankingResult: (_list_count, _ranked_part),
-    EmbeddingResult: (lambda answer: len(answer.vectors), _embedded_part),
-    LookupResult: (lambda answer: len(answer.vectors), _looked_up_part),
+    EmbeddingResult: (lambda result: len(result.vectors), _embedded_part),
+    LookupResult: (lambda result: len(result.vectors), _looked_up_part),
 }

@@ -369,7 +369,8 @@ def _check_response(
     returned = end - first
     if plan.k:  # ids that do not exist are in the response, whatever k is
         scorable_count = np.diff(scorable.searchsorted([first, end])).item()
-        returned = int(np.minimum(lengths_of(offsets), plan.k).sum()) + end - first - scorable_count
+        not_found_count = end - first - scorable_count
+        returned = int(np.minimum(lengths_of(offsets), plan.k).sum()) + not_found_count
     ids = request.candidate_ids
     if ids is not None:
         ids = ids[first:end]

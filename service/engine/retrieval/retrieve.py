@@ -541,7 +541,8 @@ def _sent_vectors(dim: int, vectors: Vectors) -> Vectors:
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
     array = np.ascontiguousarray(array)
-    if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != dim) or array.size % dim:
+    has_rows = array.ndim < 2 or (array.ndim == 2 and array.shape[1] == dim)
+    if not has_rows or array.size % dim:
         raise InvalidArgument.of_field(
             "vectors", list(array.shape), f"[n, {dim}] float32", "has shape"
         )
