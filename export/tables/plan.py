@@ -300,26 +300,8 @@ def plan_tables(
                 if spec.key not in unpacked:
                     unpacked[spec.key] = unpack(entry, len(unpacked), directory, budget_bytes)
                 entry = unpacked[spec.key][0]
-        bands = _bands(spec, entry, inventory.checkpoint)
-        hindrance = ""
-        if options.link:
-            hindrance = _hindrance(spec, entry, bands, options)
-        if options.link and not hindrance:
-            # Each band is one slice: `_hindrance` excludes variables that are cut by columns.
-            linked = tuple(band.slices[0] for band in bands)
-            plans.append(TablePlan(spec, options, entry.slices, (), linked, _LINKED))
-            continue
-        remote = any(is_url(part.file) for part in entry.slices)
-        block_size = block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
-        tasks = _tasks(spec, entry, bands, directory, options, block_size)
-        note = ""
-        if hindrance:
-            note = f"it is copied, not linked: {hindrance}"
-        elif options.dtype is None and tasks[0].converted:
-            note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
-        # The checkpoint's own slices, whose checksums are checked, not those of unpacked files.
-        slices = checkpoint.entries[spec.key].slices
-        plans.append(TablePlan(spec, options, slices, tasks, note=note))
+        plans.append(_plan_table(checkpoint, spec, entry, options, directory, budget_bytes))
+
     # The plan decides the number of checksums, so it is checked before anything is copied.
     _check_manifest(plans)
     # The slices of a linked table are not read, so that no sum of them has to be completed.
@@ -332,6 +314,46 @@ def plan_tables(
         workers,
         tuple(task for _, tasks in unpacked.values() for task in tasks),
     )
+
+
+def _plan_table(
+    checkpoint: Checkpoint,
+    spec: TableSpec,
+    entry: Entry,
+    options: WriteOptions,
+    directory: Path,
+    budget_bytes: int,
+) -> TablePlan:
+    """Plans the copy of one table, or the links to its slices.
+
+    Args:
+      checkpoint: The open checkpoint.
+      spec: The table.
+      entry: Its variable as tasks read it: in the checkpoint, or unpacked.
+      options: How the table is written.
+      directory: The directory where bundle paths begin.
+      budget_bytes: The memory that one worker may use beyond its libraries.
+    """
+    # The checkpoint's own slices, whose checksums are checked, not those of unpacked files.
+    slices = checkpoint.entries[spec.key].slices
+    bands = _bands(spec, entry, checkpoint.name)
+    hindrance = ""
+    if options.link:
+        hindrance = _hindrance(spec, entry, bands, options)
+    if options.link and not hindrance:
+        # Each band is one slice: `_hindrance` excludes variables that are cut by columns.
+        linked = tuple(band.slices[0] for band in bands)
+        return TablePlan(spec, options, slices, (), linked, _LINKED)
+
+    is_remote = any(is_url(part.file) for part in entry.slices)
+    block_size = block_bytes(spec.layout.lanes, budget_bytes, remote=is_remote)
+    tasks = _tasks(spec, entry, bands, directory, options, block_size)
+    note = ""
+    if hindrance:
+        note = f"it is copied, not linked: {hindrance}"
+    elif options.dtype is None and tasks[0].converted:
+        note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
+    return TablePlan(spec, options, slices, tasks, note=note)
 
 
 def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec]:

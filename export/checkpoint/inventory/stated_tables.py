@@ -336,8 +336,8 @@ def _contradiction(table: TableSpec, recorded: list[TableSpec]) -> NotConvertibl
     return NotConvertible(
         f"layout file: table {table.name!r} ({table.rows} rows, {layout_text(table.layout)}) "
         f"contradicts what the checkpoint records of {table.key!r}: {', '.join(descriptions)}; "
-        "leave the table out "
-        "of the file, or prove it by ids of training (verify.trained_ids, --trained-ids)"
+        "leave the table out of the file, or prove it by ids of training (verify.trained_ids, "
+        "--trained-ids)"
     )
 
 
