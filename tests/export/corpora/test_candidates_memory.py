@@ -33,7 +33,7 @@ import numpy as np
 from bundle.format import paths
 from export.corpora.candidates import write_vectors
 from export.corpora.indexes import build_index
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from tests.export.corpora.test_candidates import PART, _features, _reader, _tower
 from tests.export.corpora.written import write
 
@@ -60,7 +60,7 @@ def steps(name, vectors):
             for _ in range(vectors // 4096):
                 file.write(random.random((4096, 64), np.float32).data)
         at["written"] = peak()
-        index = IndexPart(corpus="movies", query_tower="query", candidate_tower="candidate",
+        index = IndexSection(corpus="movies", query_tower="query", candidate_tower="candidate",
             kind="brute_force")
         # Few queries: the pages of the vectors' file that each has mapped, up to 2 MiB a row,
         # count as memory here.
