@@ -46,6 +46,12 @@ def script() -> Any:
         ("runtime/a.py", "import grpc._channel", "grpc._channel"),
         ("object_store/a.py", "getattr(server, '_state')", "_state"),
         ("service/a.py", "server._state = 1", "server._state"),
+        ("tests/a.py", "A = 'from export.errors import None_'", "no 'None_' to import from exp"),
+        (
+            "tests/a.py",
+            "A = '  import sys\\n  from bundle.nothing import A'",
+            "from bundle.nothing",
+        ),
         ("service/a.py", "class A:\n    def f(self):\n        self.server._state()", "_state"),
     ],
 )
@@ -81,6 +87,10 @@ def test_violation_is_found_once(script: Any, name: str, source: str, message: s
         ("service/a.py", "from __future__ import annotations"),
         ("service/a.py", "from bundle.native import _rows"),
         ("service/a.py", "row._replace(a=1)"),
+        ("tests/a.py", "A = 'from bundle.native import _rows'"),
+        ("tests/a.py", "A = 'from rowcast_client import errors'"),
+        ("tests/a.py", "A = 'from our export import tables'"),
+        ("tests/a.py", "A = 'from export.{module} import tables'"),
     ],
 )
 def test_other_code_passes(script: Any, name: str, source: str) -> None:
