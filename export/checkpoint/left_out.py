@@ -50,7 +50,7 @@ def reject_left_out(checkpoint: Checkpoint, keys: Mapping[str, str]) -> None:
         more = f" and {len(descriptions) - _SHOWN} more"
     listed = ", ".join(descriptions[:_SHOWN])
     raise CheckpointError(
-        f"checkpoint {checkpoint.prefix} also holds {listed}{more}, which the "
-        "model code lacks, though it creates other variables of the same object: it would not "
-        "compute what was trained. Create the object as in training, with all of its variables"
+        f"checkpoint {checkpoint.prefix} also holds {listed}{more}, which the model code lacks, "
+        "though it creates other variables of the same object: it would not compute what was "
+        "trained. Create the object as in training, with all of its variables"
     )

@@ -97,8 +97,8 @@ class ErrorLimits:
             if limit is not None and is_broken(error_value, limit):
                 raise VerificationFailed(
                     f"table {name!r}: {key} of its converted rows is {error_value:.6g}, "
-                    f"tables.{name}.{key} = {limit:g} "
-                    f"rejects it; change the limit or tables.{name}.dtype"
+                    f"tables.{name}.{key} = {limit:g} rejects it; change the limit or "
+                    f"tables.{name}.dtype"
                 )
 
 
@@ -124,8 +124,8 @@ def written_dtype(name: str, stored: str, requested: str | None) -> str:
     if stored not in (*UNCHANGED_DTYPES, "float64", *INTEGERS):
         raise NotConvertible(
             f"table {name!r} holds {stored} values; exported are "
-            f"{', '.join((*UNCHANGED_DTYPES, 'float64', *INTEGERS))}; cast "
-            "the variable and save the checkpoint anew"
+            f"{', '.join((*UNCHANGED_DTYPES, 'float64', *INTEGERS))}; cast the variable and save "
+            "the checkpoint anew"
         )
     if requested:
         return requested

@@ -94,8 +94,8 @@ def _write(checkpoint: Checkpoint, table: TableSpec, path: Path, content: int) -
                 position = int(np.argmax(wrong))
                 raise CheckpointError(
                     f"table {table.name!r}: the key of row {first + position} in {table.keys!r} is "
-                    f"{keys[position]}; ids are "
-                    "integers from 0 to 2^63 - 1: map them to such before training"
+                    f"{keys[position]}; ids are integers from 0 to 2^63 - 1: map them to such "
+                    "before training"
                 )
             read = extend(read, keys)
             index.append(keys.astype(np.int64))
@@ -152,7 +152,6 @@ def _check(name: str, index: Path, file: KeyFile, full: bool) -> None:
             position = int(np.argmax(wrong))
             raise VerificationFailed(
                 f"table {name!r}: key {keys[position]} of the dump is row {first + position} there "
-                f"and row {rows[position]} by "
-                "the bundle's index; nothing may be published; run the export again, and report it "
-                "if it persists"
+                f"and row {rows[position]} by the bundle's index; nothing may be published; run "
+                "the export again, and report it if it persists"
             )

@@ -417,7 +417,6 @@ def _damaged(subject: str, part: Slice) -> str:
     end = part.starts[0] + part.shape[0]
     return (
         f"{subject}: rows {first} to {end} of the stored variable do not match their checksum in "
-        f"data file {part.file} "
-        f"(bytes {part.offset} to {part.offset + part.bytes}): the checkpoint is damaged; copy it "
-        "anew or take an older one"
+        f"data file {part.file} (bytes {part.offset} to {part.offset + part.bytes}): the "
+        "checkpoint is damaged; copy it anew or take an older one"
     )

@@ -87,9 +87,8 @@ def list_dump(directory: Path) -> Listing:
     if not tables:
         raise CheckpointError(
             f"{directory} holds no dumped table: neither `<table>-key` and `<table>-weight`, as "
-            "sok.dump writes them, "
-            "nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, nor `key` and "
-            "`emb_vector`, nor `embedding_collection_0`, as HugeCTR does"
+            "sok.dump writes them, nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 "
+            "does, nor `key` and `emb_vector`, nor `embedding_collection_0`, as HugeCTR does"
         )
     _check_files(directory, tables, kind)
 
@@ -240,8 +239,8 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
     if not 1 <= tables <= _COLLECTION_TABLES_MAX or not 0 <= kind < len(kinds) or total != expected:
         raise CheckpointError(
             f"dump file {meta} of {total} bytes does not list embedding tables as HugeCTR does "
-            f"({tables} tables, key "
-            f"type {kind}, which is {expected} bytes); it is damaged, or another program's"
+            f"({tables} tables, key type {kind}, which is {expected} bytes); it is damaged, or "
+            "another program's"
         )
     if vector_kind not in (0, 1) or any(reserved):
         raise CheckpointError(
@@ -256,8 +255,8 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
         # table_id counts from 0.
         raise CheckpointError(
             f"dump file {meta} lists tables {', '.join(map(str, numbers[:8]))}, not all from 0 on; "
-            "HugeCTR then writes "
-            "other tables than it lists: call embedding_dump without table names"
+            "HugeCTR then writes other tables than it lists: call embedding_dump without table "
+            "names"
         )
 
     counts = struct.unpack_from(f"<{tables}Q", data, 4 * tables)
@@ -269,10 +268,9 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
             if file.size != size:
                 raise CheckpointError(
                     f"dump file {file.path} holds {file.size} values, {meta} states {keys} keys of "
-                    f"dim {dim}: it was "
-                    "cut short or is of another dump; or several processes dumped a table that lay "
-                    "on their GPUs "
-                    "together, whose vectors HugeCTR cannot read back itself: dump from one process"
+                    f"dim {dim}: it was cut short or is of another dump; or several processes "
+                    "dumped a table that lay on their GPUs together, whose vectors HugeCTR cannot "
+                    "read back itself: dump from one process"
                 )
         name = f"{path.name.removeprefix('embedding_')}_table_{number}"
         yield _table(directory, name, key_file, vector_file, {})

@@ -93,8 +93,8 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     if kind != 0:
         raise Malformed(
             f"the block at byte {offset} is compressed "
-            f"({_COMPRESSIONS.get(kind, f'type {kind}')}), which TensorFlow's "
-            "V2 checkpoints never are"
+            f"({_COMPRESSIONS.get(kind, f'type {kind}')}), which TensorFlow's V2 checkpoints never "
+            "are"
         )
     if size < 4:
         raise Malformed(f"the block at byte {offset} is too short for its restart points")

@@ -34,10 +34,9 @@ def find_averages(checkpoint: Checkpoint) -> dict[str, str]:
         if variable is None or (variable.dtype, variable.shape) != (average.dtype, average.shape):
             raise CheckpointError(
                 f"checkpoint {checkpoint.name}: the moving average {slot.key!r} is not tied to one "
-                "variable of its "
-                "shape and dtype; give every layer its own name, or call the optimizer's "
-                "finalize_variable_values(model.trainable_variables) before the model is saved, "
-                "and leave checkpoint.averages out"
+                "variable of its shape and dtype; give every layer its own name, or call the "
+                "optimizer's finalize_variable_values(model.trainable_variables) before the model "
+                "is saved, and leave checkpoint.averages out"
             )
         if average_keys.setdefault(slot.trained_key, slot.key) != slot.key:
             raise CheckpointError(

@@ -21,9 +21,8 @@ _TABLE = re.compile(r"(?:(.*)/)?([^/]+)/(embedding_weights|embeddings)")
 
 DIV_OR_MOD = (
     "saved by TF1 in slices, read as contiguous row ranges (the `div` strategy); a table trained "
-    "with the `mod` "
-    "strategy comes out in the wrong order, and the checkpoint does not distinguish them: --mod "
-    "NAME says so"
+    "with the `mod` strategy comes out in the wrong order, and the checkpoint does not distinguish "
+    "them: --mod NAME says so"
 )
 
 

@@ -96,8 +96,8 @@ def _check_fits(table: TableSpec, layout: SparseCore) -> None:
     if layout.offset < 0 or layout.offset + _core_rows(table, layout) > layout.core_rows:
         raise LayoutContradiction(
             f"table {name!r} takes rows {layout.offset} to "
-            f"{layout.offset + _core_rows(table, layout)} of each core's "
-            f"shard, which has {layout.core_rows}"
+            f"{layout.offset + _core_rows(table, layout)} of each core's shard, which has "
+            f"{layout.core_rows}"
         )
 
 

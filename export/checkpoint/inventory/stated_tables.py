@@ -422,8 +422,8 @@ def _mod_starts(name: str, entry: Entry) -> tuple[int, ...]:
             shown_sizes += ", ..."
         raise NotConvertible(
             f"table {name!r}: {entry.key!r} lies in {len(ranges)} row "
-            f"range{'s' * (len(ranges) != 1)} ({shown_sizes} rows); the "
-            "`mod` strategy makes two or more, of which the first ones may have one row more than "
-            "the others: it was not spread so"
+            f"range{'s' * (len(ranges) != 1)} ({shown_sizes} rows); the `mod` strategy makes two "
+            "or more, of which the first ones may have one row more than the others: it was not "
+            "spread so"
         )
     return tuple(start for start, _ in ranges)
