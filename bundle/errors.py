@@ -9,6 +9,7 @@ BundleError
 ├── DestinationExists       a version that exists already; bundles are never overwritten
 ├── OlderVersionUnreadable  a file of an older version that cannot be compared with a new one
 ├── OutputRejected          a name under which no file can be published
+├── VersionBusy             a version that another process is writing
 ├── RowOutOfRange           a row that the table does not have
 ├── Misfit                  values that a request sent do not fit
 │   ├── FeatureError        values that are not ids, or do not fit their feature
@@ -20,6 +21,7 @@ BundleError
 ├── RecordDamaged           a TFRecord file with a record that is damaged
 ├── LogDamaged              a change log with a record that is damaged
 ├── LogUnwritable           a change log that cannot be written now
+├── LogsDiffer              a copy of a change log with records that the log does not have
 ├── FormulaError            an invalid formula, or one that names an unknown output
 └── FormulaUndefined        a formula without a finite value; also an ArithmeticError
 """
@@ -176,7 +178,7 @@ class VectorRejected(Misfit):
 
 
 class RecordDamaged(BundleError):
-    """A record of a TFRecord file is damaged, or the file is none.
+    """A record of a TFRecord file is damaged, or the file is no TFRecord file.
 
     Attributes:
       number: The number of the record, from 1.
@@ -213,7 +215,9 @@ class LogUnwritable(BundleError):
 
 
 class LogsDiffer(BundleError):
-    """A copy of a change log has records that the log has not; the message names the first one."""
+    """A copy of a change log has records that the log does not have. The message names the last
+    record of the copy.
+    """
 
 
 class FormulaError(BundleError):

@@ -32,7 +32,7 @@ from ray.serve.config import AutoscalingContext
 from starlette.types import ASGIApp
 
 from bundle.format.manifest import Manifest
-from bundle.tables.sharding import held_here
+from bundle.tables.sharding import manifest_of_process
 from service.app import Worker
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
@@ -213,7 +213,7 @@ class Replica:
 
     def _held(self, manifest: Manifest) -> Manifest:
         settings = self._settings
-        return held_here(
+        return manifest_of_process(
             manifest, settings.shard, bool(settings.shard_addresses), settings.shard_min_bytes
         )
 

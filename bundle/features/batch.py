@@ -34,9 +34,9 @@ from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from bundle.tables.reader import TableReader
 
 _UNKNOWN = -1
-"""Stands for a row: the table does not know the id."""
+"""The row of an id that the table does not know."""
 _LEFT_OUT = -2
-"""Stands for a row: the value is padding and no id at all."""
+"""The row of a value that is padding, and no id at all."""
 
 
 class Batch:
@@ -47,7 +47,7 @@ class Batch:
     def __init__(
         self, features: Mapping[str, TableFeature], small: Mapping[object, Source]
     ) -> None:
-        """Takes features by name, and where the rows of small tables are read, by table."""
+        """Takes features by name, and the sources of small tables, by table."""
         # Sorted into runs: features of one source follow each other, those that are combined alike
         # side by side, so that a run is a slice of all rows.
         sources: dict[str, Source] = {}
@@ -66,21 +66,22 @@ class Batch:
         """
         self.names = [name for names in runs for name in names]
         self.features = [features[name] for name in self.names]
-        self.inputs = [feature.name for feature in self.features]
+        self.inputs = [feature.input_name for feature in self.features]
         self.rules = RuleSet([feature.rule for feature in self.features], self.inputs)
 
         self.sources = [sources[name].rows for name in self.names]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
         self.is_shifted = bool(self.firsts.any())
         self.limits = np.array([feature.table.rows for feature in self.features], np.uint64)
-        self.remote = self._remote_rows()
+        self.remote = self._remote_readers()
         """Remote rows, the features that read them, and the rows that these always read."""
 
         self.listed: list[int] = []
+        """Bags and sequences: each example has a list of ids."""
         self.cut: list[tuple[int, int]] = []
         """Sequences and their lengths."""
         self.padded: list[tuple[int, int | str]] = []
-        """Features some of whose values are padding, and the value that is."""
+        """Features whose values may be padding, and the value that is padding."""
         self.from_end: list[int] = []
         """Features whose negative ids count from the end of the table."""
         self.rejecting: list[int] = []
@@ -112,8 +113,8 @@ class Batch:
         if isinstance(entry.ids, KeyedIds):
             self.keyed.append(index)
 
-    def _remote_rows(self) -> list[tuple[RemoteRows, range, Rows]]:
-        """Returns what `remote` describes."""
+    def _remote_readers(self) -> list[tuple[RemoteRows, range, Rows]]:
+        """Returns what `remote` holds."""
         remote = []
         for rows, group in groupby(range(len(self.names)), self.sources.__getitem__):
             if isinstance(rows, RemoteRows):
@@ -165,7 +166,7 @@ class Batch:
             activations[name] = Activation(vectors[index], count)
         return activations
 
-    def wanted(
+    def remote_rows(
         self, columns: Mapping[str, Column], n: int, changes: Changes | None = None
     ) -> dict[str, Rows]:
         """Returns the distinct remote rows that `activations` reads, by layout."""
@@ -175,7 +176,7 @@ class Batch:
         if changes is not None:
             ids.use_new_keys(changes)
         ids.apply_unknown_rules()
-        return ids.wanted()
+        return ids.remote_rows()
 
     def rows(
         self, columns: Mapping[str, Column], n: int, changes: Changes | None = None
@@ -237,7 +238,7 @@ class _Ids:
         self._ends = list(accumulate(sizes, initial=0))
         self.rows: Rows = np.concatenate(resolved)
         for index in batch.from_end:
-            rows = self._of(index)
+            rows = self._feature_rows(index)
             rows[rows < 0] += batch.features[index].table.rows
         # Rows past the end of a table are unknown ids, too.
         self.rows = within(self.rows, batch.limits.repeat(sizes))
@@ -256,20 +257,20 @@ class _Ids:
         for index, padding in self._batch.padded:
             is_left_out = is_padding(padding, self.values[index])
             if is_left_out is not None:
-                self._of(index)[is_left_out] = _LEFT_OUT
+                self._feature_rows(index)[is_left_out] = _LEFT_OUT
 
     def use_new_keys(self, changes: Changes) -> None:
-        """Gives ids that are keys of a table in one state of the changes the rows of these keys."""
+        """Gives unknown ids the rows of new keys, as they are in one state of the changes."""
         for index in self._batch.keyed:
             feature = self._batch.features[index]
             new_keys = changes.new_keys.get(feature.table)
             if new_keys is None:
                 continue
             # Only ids without a row in the files can be new keys.
-            rows = self._of(index)
+            rows = self._feature_rows(index)
             (unknown,) = (rows == _UNKNOWN).nonzero()
             if unknown.size:
-                keys = integers(feature.name, self.values[index][unknown])
+                keys = integers(feature.input_name, self.values[index][unknown])
                 rows[unknown] = new_keys.find(keys)
 
     def apply_unknown_rules(self) -> list[int]:
@@ -286,13 +287,13 @@ class _Ids:
         counts: list[int] = np.bincount(features, minlength=len(self.values)).tolist()
         for index in self._batch.rejecting:
             if counts[index]:
-                is_unknown = self._of(index) == _UNKNOWN
+                is_unknown = self._feature_rows(index) == _UNKNOWN
                 rejected = self.values[index][is_unknown]
                 raise self._batch.features[index].reject(rejected[0])
         self.rows[unknown] = self._batch.unknown_rows[features]
         return counts
 
-    def wanted(self) -> dict[str, Rows]:
+    def remote_rows(self) -> dict[str, Rows]:
         """Returns the distinct remote rows that are read, ascending, by layout."""
         rows_by_layout = {}
         for remote_rows, indices, always_read in self._batch.remote:
@@ -328,8 +329,8 @@ class _Ids:
             return
         if index in self._batch.rejecting:
             lost_ids = self.values[index][is_lost]
-            raise RowUnavailable(self._batch.features[index].name, lost_ids[0])
-        self._of(index)[is_lost] = self._batch.unknown_rows[index]
+            raise RowUnavailable(self._batch.features[index].input_name, lost_ids[0])
+        self._feature_rows(index)[is_lost] = self._batch.unknown_rows[index]
 
     def vectors(self) -> list[NDArray[Any]]:
         """Reads and combines features of a table that are alike at once; returns [n, dim] or [n,
@@ -339,13 +340,13 @@ class _Ids:
         for index, weights in self._weights.items():
             entry = self._batch.features[index].entry
             if entry.encoding == "sparse" and entry.combiner != "sum":
-                self._of(index)[weights <= 0] = _UNKNOWN
+                self._feature_rows(index)[weights <= 0] = _UNKNOWN
         vectors: list[NDArray[Any]] = []
         for first, end in self._batch.runs:
             vectors.extend(self._read(range(first, end)))
         return vectors
 
-    def _of(self, index: int) -> Rows:
+    def _feature_rows(self, index: int) -> Rows:
         """Returns the rows of a feature, to be changed in place."""
         return self.rows[self._ends[index] : self._ends[index + 1]]
 
@@ -385,7 +386,7 @@ class _Ids:
         if self._weights:
             weights = self._joined_weights(indices)
         if entry.empty_row is not None:
-            empty_rows = self._rows_of(indices, "empty_row")
+            empty_rows = self._rows_without_ids(indices, "empty_row")
             rows, offsets, weights = with_empty_row(rows, offsets, weights, empty_rows)
         if entry.max_norm is None:
             return source.bags(rows, offsets, feature.combiner, weights)
@@ -403,7 +404,7 @@ class _Ids:
         shape = (lengths.size, length_max, feature.table.dim)
         vectors = np.zeros(shape, np.float32)
         if entry.filler_row is not None:
-            filler_rows = self._rows_of(indices, "filler_row")
+            filler_rows = self._rows_without_ids(indices, "filler_row")
             vectors[...] = source.take(filler_rows)[:, np.newaxis]
         # Each row goes to its example and its position there; what is not written stays padding.
         examples = np.arange(lengths.size).repeat(lengths)
@@ -430,7 +431,7 @@ class _Ids:
             all_weights.append(weights)
         return np.concatenate(all_weights)
 
-    def _rows_of(self, indices: range, field: Literal["empty_row", "filler_row"]) -> Rows:
+    def _rows_without_ids(self, indices: range, field: Literal["empty_row", "filler_row"]) -> Rows:
         """Returns the row that each bag or sequence of features reads where it has no ids."""
         entries = [self._batch.features[index].entry for index in indices]
         rows = np.array([getattr(entry, field) for entry in entries])
@@ -439,7 +440,7 @@ class _Ids:
 
 
 def _source(table: TableReader | RemoteTable | Indicator) -> Source:
-    """Returns where the rows of a table are read that has no neighbors."""
+    """Returns the source of a table that lies beside no others."""
     if isinstance(table, RemoteTable):
         return Source(table.among, table.first)
     return Source(table)

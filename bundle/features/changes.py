@@ -109,12 +109,12 @@ class Changes:
         """
         changed = self.by_table.get(stored)
         if isinstance(stored, SideBySide):
-            changed = self._side_by_side(stored)
+            changed = self._rows_side_by_side(stored)
         if changed is None or not changed.count:
             return stored
         return OverlaidRows(stored, changed)
 
-    def _side_by_side(self, tables: SideBySide) -> ChangedRows:
+    def _rows_side_by_side(self, tables: SideBySide) -> ChangedRows:
         """Returns the changed rows of small tables, as rows of the tables side by side.
 
         They are merged when they are first read: most states are replaced before.
@@ -128,14 +128,14 @@ class Changes:
                 # has any among the others.
                 if changed is not None and table not in self.new_keys:
                     by_first[first] = changed
-            merged = _merged(by_first, self._latest.get(tables), tables.dim)
+            merged = _merge(by_first, self._latest.get(tables), tables.dim)
             self._latest[tables] = merged
             rows = merged.rows
             self._merged[tables] = rows
         return rows
 
 
-def _merged(by_first: Mapping[int, ChangedRows], before: MergedRows | None, dim: int) -> MergedRows:
+def _merge(by_first: Mapping[int, ChangedRows], before: MergedRows | None, dim: int) -> MergedRows:
     """Merges the changed rows of tables that lie side by side.
 
     Args:

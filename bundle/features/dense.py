@@ -31,7 +31,7 @@ class Dense:
     """Checks and shapes the numbers of one feature.
 
     Attributes:
-      read: The name of its input.
+      column_name: The name of its column, which is the name of its input.
       shape: The shape of one example.
     """
 
@@ -43,7 +43,7 @@ class Dense:
           feature: The entry of the manifest.
           drop_weights: Whether the input is sent with weights, which another feature takes.
         """
-        self.read = name
+        self.column_name = name
         self.shape = feature.shape
         self._spec = feature
         self._drop_weights = drop_weights
@@ -74,11 +74,11 @@ class Dense:
           FeatureError: A value is no number or not finite, the values have another shape, or they
             are missing and there is no default.
         """
-        column = columns.get(self.read)
+        column = columns.get(self.column_name)
         if column is None:
-            return Activation(np.repeat(self._needed_default(), n, axis=0))
+            return Activation(np.repeat(self._required_default(), n, axis=0))
         if column.weights is not None and not self._drop_weights:
-            raise weights_rejected(self.read)
+            raise weights_rejected(self.column_name)
         if self._spec.take == "lengths":
             return Activation(self._numbers(self._lengths(column, n)).reshape(n, *self.shape))
         if self._spec.take in ("padded", "weights"):
@@ -87,18 +87,18 @@ class Dense:
         if column.offsets is None and column.values.shape == (n * self._size,):
             return Activation(self._numbers(column.values).reshape(n, *self.shape))
 
-        lengths = lengths_of(checked_offsets(self.read, column, n))
+        lengths = lengths_of(checked_offsets(self.column_name, column, n))
         is_absent = lengths == 0
         is_wrong = (lengths != self._size) & ~is_absent
         if is_wrong.any():
             example = int(np.argmax(is_wrong))
             value = f"{lengths[example]} numbers in example {example}"
             expected = f"a list of {self._size} numbers of shape {self.shape}"
-            raise FeatureError(self.read, value, expected)
+            raise FeatureError(self.column_name, value, expected)
         values = self._numbers(column.values).reshape(-1, *self.shape)
         if not is_absent.any():
             return Activation(values)
-        filled = np.repeat(self._needed_default(), n, axis=0)
+        filled = np.repeat(self._required_default(), n, axis=0)
         filled[~is_absent] = values
         return Activation(filled)
 
@@ -109,7 +109,7 @@ class Dense:
         """
         length = self._spec.input_length
         if length is None or length.pad not in (-1, ""):
-            return lengths_of(checked_offsets(self.read, column, n))
+            return lengths_of(checked_offsets(self.column_name, column, n))
         # Fitted before, so that each example has as many values.
         values = column.values.reshape(n, length.values)
         padding = length.pad
@@ -134,16 +134,18 @@ class Dense:
         if self._spec.take == "lengths":
             values = np.full(self.shape, values.size)
         if values.shape != self.shape:
-            raise FeatureError(self.read, f"shape {values.shape}", f"{self.shape}", "was given")
+            raise FeatureError(
+                self.column_name, f"shape {values.shape}", f"{self.shape}", "was given"
+            )
         return self._numbers(values.reshape(-1)).reshape(1, *self.shape)
 
     def _padded(self, column: Column, n: int) -> NDArray[Any]:
         """Returns the values of each example one after another, followed by zeros, [n, size]."""
-        lengths = lengths_of(checked_offsets(self.read, column, n))
+        lengths = lengths_of(checked_offsets(self.column_name, column, n))
         if lengths.max(initial=0) > self._size:
             example = int(np.argmax(lengths > self._size))
             value = f"{lengths[example]} values in example {example}"
-            raise FeatureError(self.read, value, f"a list of at most {self._size}")
+            raise FeatureError(self.column_name, value, f"a list of at most {self._size}")
         values = column.values
         if self._spec.take == "weights":
             values = self._weights(column)
@@ -160,25 +162,25 @@ class Dense:
         """Returns the weights of the values of a column; 1 where none were sent."""
         if column.weights is None:
             return np.ones(column.values.size, np.float32)
-        return checked_weights(self.read, column)
+        return checked_weights(self.column_name, column)
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         """Returns values with the dtype of the feature."""
         if self._spec.dtype == "float32":
-            return id_values.numbers(self.read, values)
+            return id_values.numbers(self.column_name, values)
         if self._spec.dtype == "string":
-            return id_values.strings(self.read, values)
+            return id_values.strings(self.column_name, values)
         return self._integers(values)
 
     def _integers(self, values: NDArray[Any]) -> NDArray[Any]:
         """Returns values as integers of the dtype of the feature."""
-        integers = id_values.integers(self.read, values)
+        integers = id_values.integers(self.column_name, values)
         if self._spec.dtype == "int32":
             is_beyond = (integers < _INT32.min) | (integers > _INT32.max)
             if is_beyond.any():
                 value = integers[is_beyond][0]
                 expected = "an integer in [-2^31, 2^31)"
-                raise FeatureError(self.read, value, expected, "is beyond int32")
+                raise FeatureError(self.column_name, value, expected, "is beyond int32")
             integers = integers.astype(np.int32)
         if self._spec.outside == "refuse":
             self._reject_outside(integers)
@@ -198,10 +200,10 @@ class Dense:
             predicate = (
                 f"is not in its table, which has {rows} rows, and the feature rejects unknown ids"
             )
-            raise FeatureError(self.read, value, "an id in the table", predicate)
+            raise FeatureError(self.column_name, value, "an id in the table", predicate)
 
-    def _needed_default(self) -> NDArray[Any]:
+    def _required_default(self) -> NDArray[Any]:
         """Returns the default; raises FeatureError if there is none."""
         if self._default is None:
-            raise not_sent(self.read)
+            raise not_sent(self.column_name)
         return self._default

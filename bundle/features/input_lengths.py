@@ -59,7 +59,7 @@ class InputLengths:
     """The inputs of a model that take a fixed number of values."""
 
     def __init__(self, features: Mapping[str, EmbeddedFeature | DenseFeature]) -> None:
-        """Collects them from the features of a manifest.
+        """Collects the inputs from the features of a manifest.
 
         Raises:
           FeatureError: The default of an input has another number of values; names the input.
@@ -184,23 +184,23 @@ def fit_length(
         return FittedColumn(column)
     offsets = checked_offsets(name, column, n)
     lengths = lengths_of(offsets)
-    wrong = lengths != expected
-    if not np.count_nonzero(wrong):
+    is_wrong = lengths != expected
+    if not np.count_nonzero(is_wrong):
         return FittedColumn(column)
 
     # An empty list is padded where there is padding, and takes the default otherwise.
     takes_default = np.zeros(n, bool)
     if entry.pad is None and default is not None:
         takes_default = lengths == 0
-    _check(name, entry, lengths, takes_default)
+    _check_lengths(name, entry, lengths, takes_default)
     is_short = (lengths < expected) & ~takes_default
-    values = _placed(entry, column.values, offsets, entry.pad)
+    values = _fit_values(entry, column.values, offsets, entry.pad)
     weights = column.weights
     if weights is not None:
         # With the weight 0, padding counts for nothing in a weighted sum or mean.
-        weights = _placed(entry, checked_weights(name, column), offsets, 0.0)
+        weights = _fit_values(entry, checked_weights(name, column), offsets, 0.0)
     if default is not None and takes_default.any():
-        values, default_values = _alike(values, default.values)
+        values, default_values = _with_one_dtype(values, default.values)
         values[takes_default] = default_values
         if weights is not None:
             weights[takes_default] = 1.0
@@ -213,7 +213,7 @@ def fit_length(
     return FittedColumn(fitted, cut, int(np.count_nonzero(is_short)))
 
 
-def _check(
+def _check_lengths(
     name: str,
     entry: InputLength,
     lengths: NDArray[np.int64],
@@ -236,11 +236,11 @@ def _check(
     raise WrongLength(name, example, lengths[example], expected)
 
 
-def _placed(
+def _fit_values(
     entry: InputLength, values: NDArray[Any], offsets: Offsets, pad: object
 ) -> NDArray[Any]:
     """Returns [n, expected]: the values of each example that stay, and `pad` beside them."""
-    # Of each example: how many values stay, where they begin, and where they are placed.
+    # Of each example: how many values stay, where they begin, and where they go.
     lengths = lengths_of(offsets)
     counts = np.minimum(lengths, entry.values)
     sources = offsets[:-1]
@@ -253,11 +253,11 @@ def _placed(
     steps = np.arange(counts.sum()) - offsets_of(counts)[:-1].repeat(counts)
     if pad is None:
         pad = 0  # nothing is padded, or the default replaces it
-    values, filler = _alike(values, _array_of(pad))
-    placed = np.full((lengths.size, entry.values), filler[0], values.dtype)
+    values, filler = _with_one_dtype(values, _array_of(pad))
+    fitted = np.full((lengths.size, entry.values), filler[0], values.dtype)
     rows = np.arange(lengths.size).repeat(counts)
-    placed[rows, targets.repeat(counts) + steps] = values[sources.repeat(counts) + steps]
-    return placed
+    fitted[rows, targets.repeat(counts) + steps] = values[sources.repeat(counts) + steps]
+    return fitted
 
 
 def _array_of(value: object) -> NDArray[Any]:
@@ -267,7 +267,9 @@ def _array_of(value: object) -> NDArray[Any]:
     return np.array([value])
 
 
-def _alike(values: NDArray[Any], fillers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _with_one_dtype(
+    values: NDArray[Any], fillers: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Returns values and what fills them up with one dtype: strings of digits are integers, too."""
     if not values.size:
         return values.astype(fillers.dtype), fillers

@@ -1,7 +1,7 @@
-"""The features of a bundle: what callers send -> what towers take, in both programs.
+"""The features of a bundle, which turn the inputs of callers into the activations that towers take.
+Export and service share them.
 
-Callers send inputs; features read them. Several features may read one input, so columns are keyed
-by input, and what is looked up by feature.
+Several features may read one input, so columns are keyed by input, and activations by feature.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Bound(NamedTuple):
 
 
 class _Divided(NamedTuple):
-    """The features of an array, if some inputs were not sent.
+    """The features of an array, of a call that left some inputs out.
 
     Attributes:
       defaults: First column, the column after the last, and the values there.
@@ -101,7 +101,7 @@ class _Divided(NamedTuple):
     looked_up: Sequence[tuple[int, int, tuple[str, ...], tuple[int, ...]]]
 
 
-class LostRow(NamedTuple):
+class NonFiniteRow(NamedTuple):
     """A row with NaN or an infinity that an example reads.
 
     Attributes:
@@ -121,7 +121,7 @@ class _RowCaches(NamedTuple):
     """Caches that readers share in which the same tables are changed.
 
     Attributes:
-      native_by_names: What reads features by compiled code, by the names of the features.
+      native_by_names: The compiled readers of features, by the names of the features.
       divided: The features of arrays, by their names and by the inputs that were not sent.
     """
 
@@ -133,9 +133,9 @@ class _Batches(NamedTuple):
     """The lookups of readers in which the same tables have new keys.
 
     Attributes:
-      small: Where the rows of small tables are read, by table.
+      small: The sources of small tables, by table.
       by_names: Batches of features that have ids, by their names.
-      bound: What looks features up, by their names.
+      bound: The lookups of features, by the names of the features.
     """
 
     small: Mapping[object, Source]
@@ -218,7 +218,7 @@ class FeatureReader:
             # The last two are numpy's, of a strange default.
             except (FeatureError, ValueError, OverflowError) as problem:
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
-        self.growing = _growing(features)
+        self.growing_tables = _growing_tables(features)
         """Tables that take new keys, and the key index of each."""
         self._small = small_tables(self.tables.values())
         self._batches = _Batches(self._small, {}, {})
@@ -271,7 +271,7 @@ class FeatureReader:
         return embedded
 
     def _indicator(self, feature: EmbeddedFeature) -> Indicator:
-        """Returns the table of an indicator; those alike share one."""
+        """Returns the table of an indicator; equal indicators share one."""
         width = feature.indicator or 0
         kind = (width, feature.ordinal)
         if kind in self._indicators:
@@ -286,10 +286,10 @@ class FeatureReader:
         return iter(self._features)
 
     def fit(self, columns: Mapping[str, Column], n: int) -> FittedColumns:
-        """Checks the lengths of what was sent of n examples, and pads and cuts it, as the inputs
-        say.
+        """Checks the lengths of the lists of n examples, and pads and cuts them, as the inputs say.
 
-        What reads columns does so, too: this is for callers that count.
+        Methods that read columns fit them themselves: this one is for callers that count examples
+        that were padded or cut.
 
         Raises:
           FeatureError: An example has another number of values than its input takes.
@@ -303,32 +303,32 @@ class FeatureReader:
     def with_changes(
         self, changed: Mapping[str, ChangedRows], new_keys: Mapping[str, NewKeys] | None = None
     ) -> FeatureReader:
-        """Returns a view of this reader that reads changed rows in place of those of the files, and
-        knows further keys.
+        """Returns a view of this reader that reads changed rows in place of the rows of the files,
+        and knows further keys.
 
         The view is one state, for any number of calls. It has the given changes and no others, also
         if this reader is a view. It shares what this reader has prepared, and is closed with it.
 
-        Called on the view before, it checks only the tables whose changes are not the same objects.
+        Called on the previous view, it checks only tables whose changes are other objects by now.
 
         Args:
           changed: The changed rows by table; tables without changed rows may be absent.
           new_keys: The keys that tables of dynamic keys have got, by table. `changed` has the row
-            of each, unless the table is remote: then the rows are fetched as others are.
+            of each key, unless the table is remote: its new rows are fetched like all others.
 
         Raises:
           RowOutOfRange: A row is past the end of its table and of its new keys.
           ValueError: There is no such table here, its vectors have another size, or it takes no new
             keys.
         """
-        keys_by_table = self._grown_tables(new_keys or {})
-        before: Mapping[object, ChangedRows] = {}
+        keys_by_table = self._new_keys_by_table(new_keys or {})
+        checked: Mapping[object, ChangedRows] = {}
         if self._changes is not None:
-            before = self._changes.by_table
+            checked = self._changes.by_table
         by_table = dict[object, ChangedRows]()
         for name, changed_rows in changed.items():
             table = self.tables.get(name)
-            if table is None or before.get(table) is not changed_rows:
+            if table is None or checked.get(table) is not changed_rows:
                 table = self._changed_table(name, changed_rows, keys_by_table)
             if changed_rows.count:
                 by_table[table] = changed_rows
@@ -347,12 +347,12 @@ class FeatureReader:
         view._row_caches = row_caches
         return view
 
-    def _grown_tables(self, new_keys: Mapping[str, NewKeys]) -> dict[object, NewKeys]:
+    def _new_keys_by_table(self, new_keys: Mapping[str, NewKeys]) -> dict[object, NewKeys]:
         """Returns the new keys of tables that have some; errors as of `with_changes`."""
         by_table = dict[object, NewKeys]()
         for name, keys in new_keys.items():
             table = self.tables.get(name) or self._remote.get(name)
-            if table is None or name not in self.growing or keys.first_row != table.rows:
+            if table is None or name not in self.growing_tables or keys.first_row != table.rows:
                 raise ValueError(f"table {name!r} takes no keys from row {keys.first_row}")
             if keys.count:
                 by_table[table] = keys
@@ -361,8 +361,8 @@ class FeatureReader:
     def _batches_of(self, grown: frozenset[object]) -> _Batches:
         """Returns the batches of readers in which some tables have new keys.
 
-        Their rows follow those of the files, where another table begins if small tables lie side by
-        side. So these tables are read on their own.
+        The rows of new keys follow those of the files, where the next table begins if small tables
+        lie side by side. So tables with new keys are read on their own.
         """
         batches = self._batches_by_grown.get(grown)
         if batches is None:
@@ -426,7 +426,7 @@ class FeatureReader:
           names: The names of the features.
           columns: What the caller sent, by input; an input that is missing has its default.
           n: The number of examples.
-          fetched: The rows that `wanted` returned, fetched; None: it returned none.
+          fetched: The rows that `remote_rows` returned, fetched; None: it returned none.
 
         Raises:
           FeatureError: There is no such feature, or an input must be sent, or its values do not
@@ -459,7 +459,7 @@ class FeatureReader:
             each example.
           columns: What the caller sent, see `activations`.
           n: The number of examples.
-          fetched: The rows that `wanted` returned, see `activations`.
+          fetched: The rows that `remote_rows` returned, see `activations`.
 
         Returns:
           The number of unknown ids of each feature that has some.
@@ -471,8 +471,8 @@ class FeatureReader:
         # Three ways, the cheapest first: each leaves what it cannot do to the next.
         unwritten: list[OutputBlock] = []
         for block in blocks:
-            for without_defaults in self._after_defaults(block, columns):
-                unwritten += self._after_native(without_defaults, columns)
+            for without_defaults in self._write_defaults(block, columns):
+                unwritten += self._write_native(without_defaults, columns)
         if not unwritten:
             return {}
         # One lookup for the features of all arrays, which then share the reads of tables.
@@ -492,20 +492,20 @@ class FeatureReader:
             if activation.unknown
         }
 
-    def wanted(
+    def remote_rows(
         self, names: Iterable[str], columns: Mapping[str, Column], n: int
     ) -> dict[str, Rows]:
-        """Returns the distinct remote rows, ascending, that features read, by layout. The arguments
+        """Returns the distinct remote rows that features read, ascending, by layout. The arguments
         are those of `activations`.
         """
         remote = tuple([name for name in names if self._is_remote(name)])
-        return self._batch(remote).wanted(self._fitted(columns, n), n, self._changes)
+        return self._batch(remote).remote_rows(self._fitted(columns, n), n, self._changes)
 
-    def _after_defaults(
+    def _write_defaults(
         self, block: OutputBlock, columns: Mapping[str, Column]
     ) -> Sequence[OutputBlock]:
-        """Writes the features of which nothing was sent, if their default is known; returns all
-        others, those that are neighbors together.
+        """Writes the features of which nothing was sent, if their default is known; returns blocks
+        of the other features, with neighbors in one block.
         """
         names = block.names
         if names in self._inputs_by_names:
@@ -562,7 +562,7 @@ class FeatureReader:
         """Returns the inputs that a feature reads."""
         feature = self._feature(name)
         if isinstance(feature, Dense):
-            return (feature.read,)
+            return (feature.column_name,)
         return feature.inputs
 
     def _default_of(self, name: str) -> NDArray[Any] | None:
@@ -590,9 +590,9 @@ class FeatureReader:
         feature = self._feature(name)
         return isinstance(feature, TableFeature) and feature.table in self._changes.by_table
 
-    def _after_native(self, block: OutputBlock, columns: Mapping[str, Column]) -> list[OutputBlock]:
+    def _write_native(self, block: OutputBlock, columns: Mapping[str, Column]) -> list[OutputBlock]:
         """Writes the features whose columns are rows, bags of rows or numbers, with compiled code;
-        returns all others, those that are neighbors together.
+        returns blocks of the other features, with neighbors in one block.
         """
         array, names, ends = block
         cache = self._row_caches.native_by_names
@@ -628,7 +628,7 @@ class FeatureReader:
         return unwritten
 
     def _bind(self, names: tuple[str, ...]) -> _Bound:
-        """Returns what looks some features up."""
+        """Returns the lookups of some features."""
         embedded = []
         dense = []
         for name in names:
@@ -653,16 +653,16 @@ class FeatureReader:
         return batch
 
     def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders | None:
-        """Returns what reads each feature by compiled code, None if nothing does, and the inputs
-        that it reads; None: compiled code reads none of them.
+        """Returns the compiled reader of each feature, None for a feature without one, and the
+        columns that they read; None: compiled code reads none of the features.
         """
         readers = [self._native_reader(name) for name in names]
         if all(reader is None for reader in readers):
             return None
-        return tuple(readers), tuple(self._feature(name).read for name in names)
+        return tuple(readers), tuple(self._feature(name).column_name for name in names)
 
     def _native_reader(self, name: str) -> _Reader:
-        """Returns what reads a feature by compiled code; None: nothing does."""
+        """Returns the compiled reader of a feature; None: it has none."""
         feature = self._feature(name)
         if isinstance(feature, Dense):
             return feature.floats
@@ -674,8 +674,8 @@ class FeatureReader:
         return native
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
-        """Resolves the ids of one feature of n examples, without its unknown rule, cutting or
-        combining.
+        """Resolves the ids of one feature of n examples. It applies no unknown rule, and neither
+        cuts nor combines.
 
         Returns:
           [m] int64 rows, -1 for an id that the table does not know, and [n + 1] int64 offsets of
@@ -703,11 +703,11 @@ class FeatureReader:
         feature = self._feature(name)
         if isinstance(feature, Dense) or not isinstance(feature.entry.ids, KeyedIds):
             return None
-        if self.growing.get(feature.entry.table) != feature.entry.ids.keys:
+        if self.growing_tables.get(feature.entry.table) != feature.entry.ids.keys:
             return None
         values = feature.ids(self._spread(columns, n), n).values
         # A key is not negative, and padding is no key.
-        keys = np.maximum(integers(feature.name, values), -1)
+        keys = np.maximum(integers(feature.input_name, values), -1)
         if feature.entry.padding is not None:
             padding = is_padding(feature.entry.padding, values)
             if padding is not None:
@@ -720,25 +720,27 @@ class FeatureReader:
         columns: Mapping[str, Column],
         n: int,
         fetched: Fetched | None = None,
-    ) -> list[LostRow]:
-        """Finds what makes the vectors of features NaN or infinite: for each example and feature
-        the first row that is not finite, if one is.
+    ) -> list[NonFiniteRow]:
+        """Finds the rows that make vectors of features NaN or infinite: for each example and
+        feature, the first row that is not finite, if there is one.
 
         Arguments and errors are those of `activations`.
         """
         columns = self._fitted(columns, n)
-        lost_rows = []
+        nonfinite_rows = []
         for name in names:
             feature = self._feature(name)
             if isinstance(feature, Dense) or isinstance(feature.table, Indicator):
                 continue
             vectors = self.activations([name], columns, n, fetched)[name].values
-            is_lost = ~np.isfinite(vectors.reshape(n, -1)).all(axis=1)
-            for example in np.flatnonzero(is_lost).tolist():
-                lost_id = self._first_not_finite(name, feature, columns, n, example, fetched)
-                if lost_id is not None:
-                    lost_rows.append(LostRow(name, feature.entry.table, lost_id, example))
-        return lost_rows
+            is_nonfinite = ~np.isfinite(vectors.reshape(n, -1)).all(axis=1)
+            for example in np.flatnonzero(is_nonfinite).tolist():
+                nonfinite_id = self._first_not_finite(name, feature, columns, n, example, fetched)
+                if nonfinite_id is not None:
+                    nonfinite_rows.append(
+                        NonFiniteRow(name, feature.entry.table, nonfinite_id, example)
+                    )
+        return nonfinite_rows
 
     def _first_not_finite(
         self,
@@ -753,10 +755,10 @@ class FeatureReader:
         rows, offsets = self._batch((name,)).rows(columns, n, self._changes)
         ids = feature.ids(columns, n).values
         # Features without offsets have one id per example.
-        of_example = slice(example, example + 1)
+        example_slice = slice(example, example + 1)
         if offsets:
-            of_example = slice(*offsets[0][example : example + 2].tolist())
-        rows = rows[of_example]
+            example_slice = slice(*offsets[0][example : example + 2].tolist())
+        rows = rows[example_slice]
 
         # The rows are read anew, since the combined vectors hide the row at fault.
         if feature.entry.unknown.row is not None:
@@ -769,13 +771,13 @@ class FeatureReader:
             vectors = self._changes.reader(table).take(rows)
         else:
             vectors = table.take(rows)
-        is_lost = ~np.isfinite(vectors).all(axis=1)
-        if not is_lost.any():
+        is_nonfinite = ~np.isfinite(vectors).all(axis=1)
+        if not is_nonfinite.any():
             return None
-        return ids[of_example][is_lost][0]
+        return ids[example_slice][is_nonfinite][0]
 
     def _fitted(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
-        """Returns columns of the right lengths, and those of single positions of inputs."""
+        """Returns columns of the right lengths, and the columns of single positions of inputs."""
         if self._lengths.entries:
             columns = self._lengths.fit(columns, n).columns
         if self._position_counts:
@@ -783,7 +785,9 @@ class FeatureReader:
         return columns
 
     def _spread(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
-        """Returns columns, and those of single positions of inputs whose values are features."""
+        """Returns columns, and columns of the single positions of inputs whose values are
+        features.
+        """
         all_columns = dict(columns)
         for name, count in self._position_counts.items():
             # One method calls another with columns that have been spread already.
@@ -826,7 +830,7 @@ def open_features(
     Args:
       root: The directory of the bundle.
       manifest: The manifest of the bundle.
-      pause: Called after each table and vocabulary.
+      pause: A function that is called after each table and vocabulary.
       remote: Tables, by name, that are used instead of those of the bundle.
 
     Raises:
@@ -862,7 +866,7 @@ def open_features(
     return features
 
 
-def _growing(features: Mapping[str, Feature]) -> dict[str, str]:
+def _growing_tables(features: Mapping[str, Feature]) -> dict[str, str]:
     """Returns the tables that take new keys, and the key index of each.
 
     A new key belongs to one table and one index. Exports write an index for each table.
@@ -887,7 +891,7 @@ def _growing(features: Mapping[str, Feature]) -> dict[str, str]:
 
 
 def _keep(cache: dict[Key, Value], key: Key, value: Value, limit: int = _BATCHES_MAX) -> None:
-    """Keeps a value; a full cache begins anew."""
+    """Adds a value to a cache; a full cache is emptied first."""
     if len(cache) >= limit:
         cache.clear()
     cache[key] = value

@@ -44,13 +44,13 @@ class TableFeature:
 
     Attributes:
       inputs: The names of the inputs whose values make its ids.
-      name: The name of its input; the first one if there are several.
+      input_name: The name of its input; the first one if there are several.
       entry: The entry of the manifest.
       table: The table that it reads. An indicator has an object that reads as a table does.
       rule: The rule of its ids. With several inputs, it is the rule of the ids that they make
         together.
-      read: The name of its column; for one position of an input, the name that `column_of_position`
-        returns.
+      column_name: The name of its column; for one position of an input, the name that
+        `column_of_position` returns.
       alike: A key that is equal for features whose vectors may be combined together.
     """
 
@@ -75,10 +75,10 @@ class TableFeature:
         self.table = table
         self.inputs = inputs_of(name, entry)
         self._drop_weights = drop_weights
-        self.name = self.inputs[0]
-        self.read = self.name
+        self.input_name = self.inputs[0]
+        self.column_name = self.input_name
         if entry.place is not None:
-            self.read = column_of_position(self.name, entry.place)
+            self.column_name = column_of_position(self.input_name, entry.place)
         # What `Batch` reads and combines in one step must be equal in all of these.
         is_filled = entry.empty_row is not None or entry.filler_row is not None
         self.alike = (
@@ -106,7 +106,7 @@ class TableFeature:
             case _:
                 self.rule = rule_of(entry.ids, vocabularies, keys)
         self._has_one_id = entry.one_each
-        self._defaults = _defaults(self.inputs, self.read, entry)
+        self._defaults = _defaults(self.inputs, self.column_name, entry)
 
     @property
     def reads_rows(self) -> bool:
@@ -130,7 +130,7 @@ class TableFeature:
 
     def is_sent(self, columns: Mapping[str, Column]) -> bool:
         """Whether anything was sent for it."""
-        return self.read in columns or any(name in columns for name in self.inputs)
+        return self.column_name in columns or any(name in columns for name in self.inputs)
 
     def ids(self, columns: Mapping[str, Column], n: int) -> Column:
         """Returns the ids of n examples as its rule takes them; defaults where none were sent.
@@ -140,32 +140,34 @@ class TableFeature:
         """
         if self._cross is not None:
             return self._cross.ids([self._sent(name, columns, n) for name in self.inputs], n)
-        column = self._sent(self.read, columns, n)
+        column = self._sent(self.column_name, columns, n)
         if column.weights is None and self._words is None:
             return column
         weights = self._weights(column)
         if self._words is not None:
-            return Column(*self._words.words(self.name, column.values))
+            return Column(*self._words.words(self.input_name, column.values))
         return Column(column.values, column.offsets, weights)
 
     def reject(self, value: Any) -> UnknownRejected:
         """Returns the error for an id that its table does not know."""
         predicate = f"is not in table {self.entry.table!r}, and the feature rejects unknown ids"
-        return UnknownRejected(self.name, f"id {value!s:.80}", "an id in the table", predicate)
+        return UnknownRejected(
+            self.input_name, f"id {value!s:.80}", "an id in the table", predicate
+        )
 
-    def _sent(self, read: str, columns: Mapping[str, Column], n: int) -> Column:
+    def _sent(self, column_name: str, columns: Mapping[str, Column], n: int) -> Column:
         """Returns the column that was sent, or the default of each example.
 
         Args:
-          read: The name of the column.
+          column_name: The name of the column.
           columns: What was sent, by name.
           n: The number of examples.
         """
-        name = read
-        if read == self.read:
-            name = self.name  # errors name the input, and not a position of it
-        column = columns.get(read)
-        default = self._defaults.get(read)
+        name = column_name
+        if column_name == self.column_name:
+            name = self.input_name  # errors name the input, and not a position of it
+        column = columns.get(column_name)
+        default = self._defaults.get(column_name)
         if column is not None:
             if self._has_one_id:
                 return one_each(name, column, default, n)
@@ -190,11 +192,11 @@ class TableFeature:
         if column.weights is None or self._drop_weights:
             return None
         if not (self.entry.weighted and self.entry.kind == "bag"):
-            raise weights_rejected(self.name)
-        return numbers(self.name, checked_weights(self.name, column))
+            raise weights_rejected(self.input_name)
+        return numbers(self.input_name, checked_weights(self.input_name, column))
 
 
-def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[str, Column]:
+def _defaults(inputs: Sequence[str], column_name: str, entry: EmbeddedFeature) -> dict[str, Column]:
     """Returns the default columns of inputs that are not sent, by input.
 
     Raises:
@@ -223,7 +225,7 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
     # The manifest has the default of the whole input, of which this feature reads one value.
     if entry.place is not None:
         default = default[entry.place]
-    return {read: Column(_column_of(default).values, None, weights)}
+    return {column_name: Column(_column_of(default).values, None, weights)}
 
 
 def _check_default(name: str, default: Any, entry: EmbeddedFeature) -> None:

@@ -134,8 +134,8 @@ class ChangedRows:
     A row may be in a file and in memory: then that in memory counts.
 
     Attributes:
-      count: How many rows are changed.
-      memory_count: How many of them are read from memory.
+      count: The number of changed rows.
+      memory_count: The number of changed rows that are read from memory.
       file: The file that has most of them; None: all are in memory.
     """
 
@@ -148,7 +148,7 @@ class ChangedRows:
         count: int,
         memory_count: int,
     ) -> None:
-        """Begins a state; callers use `none` and what makes a state of another.
+        """Begins a state; callers use `none`, and the methods that derive a state from another one.
 
         Args:
           memory: Holds the slots.
@@ -283,7 +283,7 @@ class ChangedRows:
             empty = np.empty(0, np.int64)
             return Exchange(None, file, empty, file.rows)
         is_further = ~_find(before.rows, file.rows)[1]
-        return Exchange(before, file, _unequal(before, file), file.rows[is_further])
+        return Exchange(before, file, _differing_rows(before, file), file.rows[is_further])
 
     def with_file(self, exchange: Exchange) -> ChangedRows | None:
         """Returns a state with the same vectors, in which rows that a file has are not in memory.
@@ -323,7 +323,7 @@ class ChangedRows:
         return self._is_in_memory(rows) | self._is_in_file(rows)
 
     def replace(self, rows: Rows, out: Vectors) -> None:
-        """Writes the vectors of those rows that are changed over what was read of the table.
+        """Writes the vectors of changed rows over the vectors that were read of the table.
 
         Args:
           rows: [n] int64, in any order. Negative ones are never changed.
@@ -383,14 +383,14 @@ def _is_equal(file: RowFile, rows: Rows, vectors: Vectors) -> NDArray[np.bool_]:
     return is_equal
 
 
-def _unequal(before: RowFile, file: RowFile) -> Rows:
+def _differing_rows(before: RowFile, file: RowFile) -> Rows:
     """Returns the rows of a file that another one does not have with the same vectors."""
-    unequal = [np.empty(0, np.int64)]
+    differing = [np.empty(0, np.int64)]
     for start in range(0, before.rows.size, _COMPARED):
         rows = before.rows[start : start + _COMPARED]
         vectors = before.vectors(np.arange(start, start + rows.size))
-        unequal.append(rows[~_is_equal(file, rows, vectors)])
-    return np.concatenate(unequal)
+        differing.append(rows[~_is_equal(file, rows, vectors)])
+    return np.concatenate(differing)
 
 
 def rounded(vectors: Vectors, dtype: str) -> Vectors:

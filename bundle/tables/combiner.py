@@ -1,4 +1,5 @@
-"""THE combiner: the vectors of each bag -> one vector. Used by both programs, never written twice.
+"""The combiner, which makes one vector of the vectors of each bag. Export and service share it, so
+that it is never written twice.
 
 A bag adds its rows in float32, in the order the ids were sent, each times its weight; mean divides
 by the sum of the weights, sqrtn by the root of the sum of their squares; an empty bag, or a divisor
@@ -23,8 +24,8 @@ Combiner = Literal["sum", "mean", "sqrtn"]
 _CLIPPED_TOGETHER = 1024
 """The number of vectors that are clipped at a time, so that their copies stay in the cache."""
 _NOTHING = np.float32(-0.0)
-"""The number that a sum begins with: any other 0 would turn a bag of -0.0 into 0.0 in one way of
-adding, and not in another.
+"""The number that a sum begins with: 0.0 would turn a bag of -0.0 into 0.0 in some of the branches
+below, and not in others.
 """
 _without_warnings = np.errstate(over="ignore", invalid="ignore")
 """Requests may send any finite weights, and tables may hold any values. A result beyond float32
@@ -118,25 +119,28 @@ def combine_clipped(
     def clipped(rows: NDArray[np.int64]) -> Vectors:
         vectors = take(rows)
         for first in range(0, len(vectors), _CLIPPED_TOGETHER):
-            part = vectors[first : first + _CLIPPED_TOGETHER]
-            norms = np.sqrt(np.sum(part * part, axis=1, keepdims=True))
+            block = vectors[first : first + _CLIPPED_TOGETHER]
+            norms = np.sqrt(np.sum(block * block, axis=1, keepdims=True))
             # Multiplied before divided, as TensorFlow does: the order decides the last bit.
-            part *= limit
-            part /= np.maximum(norms, limit)
+            block *= limit
+            block /= np.maximum(norms, limit)
         return vectors
 
     return combine_rows(clipped, rows, offsets, combiner, weights)
 
 
 def with_empty_row(
-    rows: NDArray[np.int64], offsets: Offsets, weights: Weights | None, row: NDArray[np.int64]
+    rows: NDArray[np.int64],
+    offsets: Offsets,
+    weights: Weights | None,
+    empty_rows: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], Offsets, Weights | None]:
     """Leaves negative rows out of bags, and puts a row with weight 1 into those that have none
     then.
 
     Args:
       rows, offsets, weights: The same as for `combine_rows`.
-      row: [n] int64, the row for each bag.
+      empty_rows: [n] int64, the row that each bag reads if it is empty.
 
     Returns:
       New rows, offsets and weights.
@@ -148,7 +152,7 @@ def with_empty_row(
     offsets = offsets_of(exists)[offsets]
     is_empty = offsets[:-1] == offsets[1:]
     starts = offsets[:-1][is_empty]
-    filled_rows = np.insert(rows[exists], starts, row[is_empty])
+    filled_rows = np.insert(rows[exists], starts, empty_rows[is_empty])
     if weights is not None:
         weights = np.insert(weights[exists], starts, np.float32(1))
     return filled_rows, offsets_of(np.maximum(np.diff(offsets), 1)), weights
@@ -167,9 +171,9 @@ def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
 
 
 def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
-    # Every bag is added up front to back, whichever way is taken; the ways differ in what one numpy
-    # call spans: the j-th value of every bag, or the whole of one bag. np.add.reduceat is slower
-    # than both and adds long bags pairwise.
+    # All branches add up every bag front to back. They differ in what one numpy call spans: the
+    # j-th value of every bag, or the whole of one bag. np.add.reduceat is slower than both and adds
+    # long bags pairwise.
     lengths = offsets[1:] - offsets[:-1]
     n = lengths.size
     dim = values.shape[1]
@@ -184,7 +188,7 @@ def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
                 sums[bag] = np.add.reduce(bag_values, axis=0, initial=_NOTHING)
             else:
                 # One column would be added pairwise by reduce, so that its bits would depend on the
-                # way taken.
+                # branch.
                 sums[bag] = np.add.accumulate(bag_values, axis=0)[-1]
     elif values.shape[0] == n * longest:
         blocks = values.reshape(n, longest, dim)

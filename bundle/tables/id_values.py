@@ -1,5 +1,5 @@
-"""What callers send as ids and numbers, brought to one form; what is neither is an error that names
-its input.
+"""Ids and numbers, as callers send them, brought to one type each. A value that is neither is an
+error that names its input.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def known_kind(feature: str, values: Values) -> Values:
     if kind == "O":
         for value in values.tolist():
             if type(value) is not str:
-                raise FeatureError(feature, _shown(value), _ID_KINDS, "is no id")
+                raise FeatureError(feature, _short_text(value), _ID_KINDS, "is no id")
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
@@ -83,7 +83,7 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
             number = int(text)
         if number is None or not _INT64.min <= number <= _INT64.max:
             expected = "an integer in [-2^63, 2^63)"
-            raise FeatureError(feature, _shown(text), expected, "is no integer id")
+            raise FeatureError(feature, _short_text(text), expected, "is no integer id")
         numbers_of_texts[position] = number
     return numbers_of_texts
 
@@ -111,14 +111,14 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
     if values.dtype.kind not in "iuf":
         if not values.size:
             return np.empty(0, np.float32)
-        raise FeatureError(feature, _shown(values.flat[0]), "a number", "is no number")
+        raise FeatureError(feature, _short_text(values.flat[0]), "a number", "is no number")
     with np.errstate(over="ignore"):
-        result = values.astype(np.float32, copy=False)
-    finite = np.isfinite(result)
-    if np.count_nonzero(finite) < finite.size:
-        wrong = values[~finite][0]
+        floats = values.astype(np.float32, copy=False)
+    is_finite = np.isfinite(floats)
+    if np.count_nonzero(is_finite) < is_finite.size:
+        wrong = values[~is_finite][0]
         raise FeatureError(feature, wrong, "a finite number", "is not finite in float32")
-    return result
+    return floats
 
 
 def distinct(ids: NDArray[Any]) -> NDArray[Any]:
@@ -143,13 +143,13 @@ def is_padding(padding: int | str, values: Values) -> NDArray[np.bool_] | None:
 
 def without(padding: int | str, values: Values, offsets: Offsets) -> tuple[Values, Offsets]:
     """Returns values and [n + 1] int64 offsets without padding."""
-    none = is_padding(padding, values)
-    if none is None or not np.count_nonzero(none):
+    is_left_out = is_padding(padding, values)
+    if is_left_out is None or not np.count_nonzero(is_left_out):
         return values, offsets
-    return values[~none], offsets_of(~none)[offsets]
+    return values[~is_left_out], offsets_of(~is_left_out)[offsets]
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     """Returns a value as an error shows it, in at most 80 characters."""
     text = repr(value)
     if len(text) > 80:

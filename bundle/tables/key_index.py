@@ -4,7 +4,7 @@ open.
 A file of little-endian 64-bit integers without header: `size` entries of key and row, ordered by a
 mix of their key's bits; then `buckets + 1` starts. The leading bits of the mix are a key's bucket,
 whose entries are those from its start to the next. There are two to four entries to a bucket, side
-by side: finding a key touches one place of the starts and one of the entries.
+by side: a lookup reads two neighboring starts, and the entries between them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
 from bundle.errors import DigestMismatch, FormatError
 from bundle.tables.id_values import Rows
 
@@ -34,7 +35,7 @@ _PARTITIONS = 256
 
 
 class KeyIndex:
-    """The row of each of distinct int64 keys. Safe for any number of threads."""
+    """The rows of distinct int64 keys. Safe for any number of threads."""
 
     def __init__(self, path: Path, size: int) -> None:
         """Maps an index.
@@ -92,7 +93,7 @@ class KeyIndex:
 class KeyIndexWriter:
     """Writes an index of keys that come in the order of their rows; memory holds a 256th of them.
 
-    Used as a context: it removes what it wrote aside, and the unfinished index if it is left by an
+    Used as a context: it removes its scratch files, and the unfinished index if it is left by an
     exception.
     """
 
@@ -103,11 +104,11 @@ class KeyIndexWriter:
           path: The path of its file; keys are sorted in a directory beside it.
 
         Raises:
-          OSError: It cannot be written.
+          OSError: It cannot be entry_count.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._aside = Path(mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        self._scratch = Path(mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         self.size = 0
 
     def append(self, keys: NDArray[np.int64]) -> None:
@@ -127,7 +128,7 @@ class KeyIndexWriter:
             start = 0
             if number:
                 start = ends[number - 1]
-            with self._part(number).open("ab") as file:
+            with self._partition_file(number).open("ab") as file:
                 file.write(entries[order[start : ends[number]]].tobytes())
         self.size += keys.size
 
@@ -141,29 +142,29 @@ class KeyIndexWriter:
         if not self.size:
             raise FormatError(f"key index {self._path.name!r} would hold no key")
         bits = _bits(self.size)
-        written = 0
-        with self._path.open("wb") as file, (self._aside / "starts").open("w+b") as starts:
+        entry_count = 0
+        with self._path.open("wb") as file, (self._scratch / "starts").open("w+b") as starts:
             for number in range(_PARTITIONS):
-                mixed, entries = self._sorted(number)
+                mixed, entries = self._sorted_entries(number)
                 file.write(entries.tobytes())
                 # The buckets that begin in this partition; with few buckets, there may be none.
-                first = (number << bits) + _PARTITIONS - 1 >> 8
-                end = (number + 1 << bits) + _PARTITIONS - 1 >> 8
+                first = ceil_div(number << bits, _PARTITIONS)
+                end = ceil_div((number + 1) << bits, _PARTITIONS)
                 if bits:
                     bounds = np.arange(first, end, dtype=np.uint64) << np.uint64(64 - bits)
                 else:  # NumPy does not shift by 64
                     bounds = _ZERO[first:end]
-                starts.write((written + np.searchsorted(mixed, bounds)).astype("<i8").tobytes())
-                written += len(entries)
-            starts.write(np.array([written], "<i8").tobytes())
+                starts.write((entry_count + np.searchsorted(mixed, bounds)).astype("<i8").tobytes())
+                entry_count += len(entries)
+            starts.write(np.array([entry_count], "<i8").tobytes())
             starts.seek(0)
             shutil.copyfileobj(starts, file)
         return self.size
 
-    def _sorted(self, number: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        if not self._part(number).exists():
+    def _sorted_entries(self, number: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        if not self._partition_file(number).exists():
             return np.empty(0, np.uint64), np.empty((0, 2), np.int64)
-        entries = np.fromfile(self._part(number), "<i8").reshape(-1, 2)
+        entries = np.fromfile(self._partition_file(number), "<i8").reshape(-1, 2)
         mixed = _mixed(entries[:, 0])
         order = np.argsort(mixed, kind="stable")
         mixed = mixed[order]
@@ -178,8 +179,8 @@ class KeyIndexWriter:
             )
         return mixed, entries
 
-    def _part(self, number: int) -> Path:
-        return self._aside / str(number)
+    def _partition_file(self, number: int) -> Path:
+        return self._scratch / str(number)
 
     def __enter__(self) -> KeyIndexWriter:
         return self
@@ -190,7 +191,7 @@ class KeyIndexWriter:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self._aside, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
         if problem is not None:
             self._path.unlink(missing_ok=True)
 

@@ -41,7 +41,7 @@ class MappedRows:
             first, end = spans.get(segment.file, (segment.offset, 0))
             segment_end = segment.offset + segment.rows * row_bytes
             spans[segment.file] = (min(first, segment.offset), max(end, segment_end))
-        mapped = {file: _mapped(root, file, *span) for file, span in spans.items()}
+        mapped = {file: _map_range(root, file, *span) for file, span in spans.items()}
         self._files = list(mapped.values())
         self._segments = [
             (mapped[segment.file].data, segment.offset - mapped[segment.file].first, segment.rows)
@@ -55,7 +55,7 @@ class MappedRows:
         return self._segments
 
     def take(self, rows: Rows) -> Bytes:
-        """Returns [n, row_bytes] uint8. What is no row is never read: another row is.
+        """Returns [n, row_bytes] uint8. For a number that is no row, another row is read.
 
         Raises:
           RowOutOfRange: The maps are closed.
@@ -111,7 +111,7 @@ class MappedRows:
         self._segments = []
 
 
-class _Mapped:
+class _MappedRange:
     """A stretch of a file: its bytes `data` from byte `first` on."""
 
     def __init__(self, mapped: mmap.mmap, first: int) -> None:
@@ -138,7 +138,7 @@ def _check_sizes(root: Path, segments: Sequence[Segment], row_bytes: int) -> Non
             )
 
 
-def _mapped(root: Path, file: str, first: int, end: int) -> _Mapped:
+def _map_range(root: Path, file: str, first: int, end: int) -> _MappedRange:
     # A map begins at a page.
     start = first - first % mmap.ALLOCATIONGRANULARITY
     with files.locate(root, file).open("rb") as opened:
@@ -148,4 +148,4 @@ def _mapped(root: Path, file: str, first: int, end: int) -> _Mapped:
             raise FormatError(f"file {file!r} cannot be mapped: {problem}") from problem
     if hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)  # read-ahead around random rows only evicts others
-    return _Mapped(mapped, start)
+    return _MappedRange(mapped, start)

@@ -57,7 +57,7 @@ class NewKeys:
         return self.first_row + self.count
 
     def find(self, keys: Keys) -> Rows:
-        """Returns the row of each key, -1 of those that are not here.
+        """Returns the row of each key; -1 for keys that the state does not have.
 
         Args:
           keys: [m] int64, in any order.
@@ -81,15 +81,15 @@ class NewKeys:
           keys: [m] int64, distinct. None of them is here.
         """
         rows = np.arange(self.end_row, self.end_row + keys.size)
-        recent = _merged(self._recent, keys, rows)
+        recent = _merge(self._recent, keys, rows)
         settled = self._settled
         if recent[0].size > _RECENT_MAX:
-            settled = _merged(settled, *recent)
+            settled = _merge(settled, *recent)
             recent = (recent[0][:0], recent[1][:0])
         return NewKeys(self.first_row, settled, recent)
 
 
-def _merged(before: tuple[Keys, Rows], keys: Keys, rows: Rows) -> tuple[Keys, Rows]:
+def _merge(before: tuple[Keys, Rows], keys: Keys, rows: Rows) -> tuple[Keys, Rows]:
     """Returns ascending keys and their rows, with further ones between them."""
     order = keys.argsort()
     keys = keys[order]

@@ -101,7 +101,7 @@ class SegmentWriter:
             self._file = path.open("r+b", buffering=0)
         self._older: OlderFile | None = None
         if older is not None:
-            self._older = _opened(older)
+            self._older = _open_older(older)
         self._digest = Digest()
         self._unordered: UnorderedDigest | None = None
         if size is not None:
@@ -126,13 +126,13 @@ class SegmentWriter:
           OlderVersionUnreadable: The older file cannot be read; this one is unfinished.
         """
         piece = contiguous(data)
-        before = self._digest.bytes
+        offset = self._digest.bytes
         if crc32c is None:
             self._digest.update(piece)
         else:
             self._digest.append(crc32c, piece.size)
-        self._put(before, piece)
-        if before // SYNC_BYTES != self._digest.bytes // SYNC_BYTES:
+        self._put(offset, piece)
+        if offset // SYNC_BYTES != self._digest.bytes // SYNC_BYTES:
             files.begin_sync(self._file.fileno())
 
     def write_at(self, offset: int, data: Bytes) -> None:
@@ -147,10 +147,10 @@ class SegmentWriter:
         if self._unordered is None:
             raise ValueError("the size of the file was not given")
         self._unordered.update_at(offset, piece)
-        before = self._written_bytes
+        previous_bytes = self._written_bytes
         self._written_bytes += piece.size
         self._put(offset, piece)
-        if before // SYNC_BYTES != self._written_bytes // SYNC_BYTES:
+        if previous_bytes // SYNC_BYTES != self._written_bytes // SYNC_BYTES:
             files.begin_sync(self._file.fileno())
 
     def close(self) -> Digest:
@@ -234,7 +234,7 @@ class SegmentWriter:
         self._file.close()
 
 
-def _opened(older: Path) -> OlderFile | None:
+def _open_older(older: Path) -> OlderFile | None:
     """Opens the file of an older version; returns None if it cannot be opened."""
     # It only saves work, and may have been removed meanwhile.
     try:
@@ -362,7 +362,7 @@ class TableReader:
         out[...] = combined
         return out
 
-    def stored(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def take_stored(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Reads rows as they are stored, for another process to widen.
 
         Returns:

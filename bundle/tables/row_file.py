@@ -149,9 +149,9 @@ def write_row_file(
             # Room for the header, which has the checksum of what follows it.
             file.write(bytes(HEADER_BYTES))
             digest = 0
-            for part in _parts(rows, dtype, vectors_of):
-                digest = extend(digest, part)
-                file.write(part.data)
+            for chunk in _chunks(rows, dtype, vectors_of):
+                digest = extend(digest, chunk)
+                file.write(chunk.data)
             header = RowFileHeader(
                 table=table, dtype=dtype, dim=dim, count=rows.size, crc32c=digest
             )
@@ -166,7 +166,7 @@ def write_row_file(
         attempt.unlink(missing_ok=True)
 
 
-def _parts(
+def _chunks(
     rows: Rows, dtype: TableDtype, vectors_of: Callable[[Rows], Vectors]
 ) -> Iterator[NDArray[np.uint8]]:
     """Yields the bytes behind the header."""

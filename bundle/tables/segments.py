@@ -1,5 +1,5 @@
-"""Row -> (segment, row in it) and back, and row ranges; pure arithmetic. Training layouts are no
-business of it.
+"""The segment of each row, and ranges of rows: pure arithmetic, which knows nothing of training
+layouts.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ def cut(rows: int, rows_max: int) -> tuple[RowRange, ...]:
     return tuple(RowRange(first, min(rows_max, rows - first)) for first in range(0, rows, rows_max))
 
 
-def overlap(a: RowRange, b: RowRange) -> RowRange:
+def overlap(left: RowRange, right: RowRange) -> RowRange:
     """Returns the rows that both ranges hold; 0 rows if none."""
-    first = max(a.first, b.first)
-    return RowRange(first, max(0, min(a.end, b.end) - first))
+    first = max(left.first, right.first)
+    end = min(left.end, right.end)
+    return RowRange(first, max(0, end - first))
 
 
 class RowMap:
@@ -66,16 +67,16 @@ class RowMap:
         return segment, rows - self.starts[segment]
 
     def ranges(self, wanted: RowRange) -> list[tuple[int, RowRange]]:
-        """Returns the segments that hold a range of rows, each with the part of it there, counted
+        """Returns the segments that hold a range of rows, each with its rows of the range, counted
         within the segment.
         """
         first, last = np.searchsorted(self.starts, [wanted.first, wanted.end - 1], side="right") - 1
-        parts = []
+        ranges = []
         # A range that begins or ends outside all segments has rows in none of them.
         segments = range(max(0, int(first)), min(len(self.starts) - 1, int(last) + 1))
         for segment in segments:
             start = int(self.starts[segment])
-            part = overlap(wanted, RowRange(start, int(self.starts[segment + 1]) - start))
-            if part.rows:
-                parts.append((segment, RowRange(part.first - start, part.rows)))
-        return parts
+            shared = overlap(wanted, RowRange(start, int(self.starts[segment + 1]) - start))
+            if shared.rows:
+                ranges.append((segment, RowRange(shared.first - start, shared.rows)))
+        return ranges

@@ -15,7 +15,7 @@ from bundle.format.dtypes import SCALE_BYTES
 from bundle.format.manifest import Index, Manifest, Segment, Table
 from bundle.tables.segments import RowRange, overlap
 
-_SPELLED = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", re.ASCII)
+_SHARD_NUMBER = re.compile(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", re.ASCII)
 
 
 class ShardNumber(NamedTuple):
@@ -29,15 +29,15 @@ class ShardNumber(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ShardNumber:
-        """Reads what `str` gives.
+        """Reads the text that `str` returns.
 
         Raises:
           ValueError: The text is no such number.
         """
-        spelled = _SPELLED.fullmatch(text)
-        if spelled is not None:
-            number = int(spelled[1])
-            total = int(spelled[2])
+        match = _SHARD_NUMBER.fullmatch(text)
+        if match is not None:
+            number = int(match[1])
+            total = int(match[2])
             if number <= total:
                 return cls(number, total)
         raise ValueError(
@@ -65,7 +65,7 @@ def sharded_indexes(manifest: Manifest) -> dict[str, Index]:
     return {name: index for name, index in manifest.indexes.items() if index.partitions > 1}
 
 
-def of_rows(table: Table, wanted: RowRange) -> Table:
+def table_of_rows(table: Table, wanted: RowRange) -> Table:
     """Returns a range of a table's rows as a table of its own; its checksums are of no use."""
 
     def trimmed(segments: tuple[Segment, ...], row_bytes: int) -> tuple[Segment, ...]:
@@ -87,20 +87,20 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
     return table.model_copy(update={"rows": wanted.rows, "segments": segments, "scales": scales})
 
 
-def held_here(
+def manifest_of_process(
     manifest: Manifest, shard: ShardNumber | None, router: bool, min_bytes: int
 ) -> Manifest:
     """Returns the part of a bundle that a process reads: a shard, a router of shards, or a process
     that holds everything.
     """
     if shard is not None:
-        return held_by_shard(manifest, shard, min_bytes)
+        return manifest_of_shard(manifest, shard, min_bytes)
     if router:
-        return held_by_router(manifest, min_bytes)
+        return manifest_of_router(manifest, min_bytes)
     return manifest
 
 
-def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Manifest:
+def manifest_of_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Manifest:
     """Returns the part of a bundle that a shard reads: the files with rows of its ranges, no tower
     and no store.
     """
@@ -115,42 +115,42 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
     # Files, and directories as prefixes of their files. Filters are read in the shard, too: it
     # returns only candidates that match.
     indexes = sharded_indexes(manifest)
-    read = set[str]()
+    prefixes = set[str]()
     for index in indexes.values():
         partitions = row_range(index.partitions, shard)
         if partitions.rows:
-            read.add(index.vectors)
-            read |= _codes_files(index)
+            prefixes.add(index.vectors)
+            prefixes |= _codes_files(index)
             for directory in index.directories[partitions.first : partitions.end]:
-                read.add(f"{directory}/")
+                prefixes.add(f"{directory}/")
             for attribute in manifest.corpora[index.corpus].filters.values():
-                read |= {attribute.values, attribute.rows}
-    files = tuple([file for file in manifest.files if file.path.startswith(tuple(read))])
+                prefixes |= {attribute.values, attribute.rows}
+    files = tuple([file for file in manifest.files if file.path.startswith(tuple(prefixes))])
 
     # All indexes stay: their vectors are large, and checked later than other files.
     fields: dict[str, object] = {"tables": tables, "indexes": indexes, "files": files}
     fields["warm_up"] = None
-    elsewhere = ("vocabularies", "keys", "features", "towers", "corpora", "contexts", "lists")
-    for kind in (*elsewhere, "stages"):
-        fields[kind] = {}
+    router_fields = ("vocabularies", "keys", "features", "towers", "corpora", "contexts", "lists")
+    for name in (*router_fields, "stages"):
+        fields[name] = {}
     return manifest.model_copy(update=fields)
 
 
-def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
+def manifest_of_router(manifest: Manifest, min_bytes: int) -> Manifest:
     """Returns the part of a bundle that a router reads: everything but what shards hold."""
     remote = sharded_tables(manifest, min_bytes)
     tables = {name: table for name, table in manifest.tables.items() if name not in remote}
     indexes = {name: index for name, index in manifest.indexes.items() if index.partitions == 1}
 
     # An index that is not sharded may share its vectors with one that is.
-    kept_vectors = {index.vectors for index in indexes.values()}
-    elsewhere = set[str]()
+    router_vectors = {index.vectors for index in indexes.values()}
+    prefixes = set[str]()
     for index in sharded_indexes(manifest).values():
-        elsewhere.add(f"{index.directory}/")
-        elsewhere |= _codes_files(index)
-        if index.vectors not in kept_vectors:
-            elsewhere.add(index.vectors)
-    files = tuple([file for file in manifest.files if not file.path.startswith(tuple(elsewhere))])
+        prefixes.add(f"{index.directory}/")
+        prefixes |= _codes_files(index)
+        if index.vectors not in router_vectors:
+            prefixes.add(index.vectors)
+    files = tuple([file for file in manifest.files if not file.path.startswith(tuple(prefixes))])
     return manifest.model_copy(update={"tables": tables, "indexes": indexes, "files": files})
 
 

@@ -81,31 +81,31 @@ class IntegerKeys:
         """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
         no integer.
         """
-        wanted = integers(feature, values)
+        ids = integers(feature, values)
         if self._consecutive:
-            is_held = (wanted >= self._first) & (wanted <= self._first + self.size - 1)
+            is_held = (ids >= self._first) & (ids <= self._first + self.size - 1)
             # Other ids are replaced before the subtraction, which could overflow.
-            keys = np.where(is_held, wanted, self._first)
+            keys = np.where(is_held, ids, self._first)
             return np.where(is_held, keys - self._first, -1)
         if not self.size:
-            return np.full(wanted.size, -1, np.int64)
-        indices = self._search(wanted)
+            return np.full(ids.size, -1, np.int64)
+        indices = self._search(ids)
         positions = indices
         if self._order is not None:
             positions = self._order.take(indices, mode="clip")
-        return np.where(self._sorted.take(indices, mode="clip") == wanted, positions, -1)
+        return np.where(self._sorted.take(indices, mode="clip") == ids, positions, -1)
 
-    def _search(self, wanted: NDArray[np.int64]) -> Rows:
+    def _search(self, ids: NDArray[np.int64]) -> Rows:
         """Returns where each key is in `_sorted`, or would be."""
-        if wanted.size <= _SEARCHED_MAX:
-            return self._sorted.searchsorted(wanted)
+        if ids.size <= _SEARCHED_MAX:
+            return self._sorted.searchsorted(ids)
         smallest = self._sorted[0]
-        distance = np.clip(wanted, smallest, self._sorted[-1]) - smallest
+        distance = np.clip(ids, smallest, self._sorted[-1]) - smallest
         bucket = (distance.view(np.uint64) >> self._shift).view(np.int64)
         indices: Rows = self._starts.take(bucket)
         # A binary search in all buckets at once.
         for step in self._steps:
-            indices += step * (self._sorted.take(indices + (step - 1), mode="clip") < wanted)
+            indices += step * (self._sorted.take(indices + (step - 1), mode="clip") < ids)
         return indices
 
 
@@ -141,7 +141,7 @@ class MappedStringKeys:
     """Positions of many distinct strings, by their fingerprints: 16 bytes of memory per string.
 
     The strings themselves stay in the mapped file. The string at the position that a fingerprint
-    leads to is compared with the wanted one.
+    leads to is compared with the sent one.
     """
 
     dtype = "string"

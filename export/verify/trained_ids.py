@@ -389,10 +389,12 @@ def _resolved(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.int64]
     column = Column(values)
     if not embedded.entry.one_each:
         column = Column(values, np.arange(len(values) + 1, dtype=np.int64))
-    ids = embedded.ids({embedded.read: column}, len(values))
+    ids = embedded.ids({embedded.column_name: column}, len(values))
     if len(ids.values) != len(values):
-        raise FeatureError(embedded.name, "an id of several rows", "a list of rows of the table")
-    return embedded.rule.resolve(embedded.name, ids.values)
+        raise FeatureError(
+            embedded.input_name, "an id of several rows", "a list of rows of the table"
+        )
+    return embedded.rule.resolve(embedded.input_name, ids.values)
 
 
 def _summed(ids: _Ids, rows: NDArray[np.int64]) -> TrainedRows:

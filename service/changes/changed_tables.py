@@ -161,5 +161,5 @@ class ChangedTables:
         return True
 
     def _takes_keys(self, entry: EmbeddedFeature) -> bool:
-        growing = self._loaded.reader.growing
+        growing = self._loaded.reader.growing_tables
         return isinstance(entry.ids, KeyedIds) and growing.get(entry.table) == entry.ids.keys

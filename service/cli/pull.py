@@ -124,14 +124,14 @@ def _part_selection(
     Raises:
       ValueError: The number of the shard is invalid.
     """
-    from bundle.tables.sharding import ShardNumber, held_here
+    from bundle.tables.sharding import ShardNumber, manifest_of_process
     from service.config import ServiceSettings
 
     number = None
     if shard:
         number = ShardNumber.parse(shard)
     table_bytes_min = min_bytes or ServiceSettings.model_fields["shard_min_bytes"].default
-    return lambda manifest: held_here(manifest, number, router, table_bytes_min)
+    return lambda manifest: manifest_of_process(manifest, number, router, table_bytes_min)
 
 
 def _with_progress(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bundle.arithmetic import ceil_div
 from bundle.errors import RowUnavailable, UnknownRejected
 from bundle.features.columns import Column, OutputBlock, checked_offsets
-from bundle.features.reader import LostRow
+from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
 from bundle.tables.id_values import distinct
@@ -283,7 +283,7 @@ async def fetch(
     wanted = dict[str, list[Rows]]()
     for blocks, columns, n in groups:
         names = [name for block in blocks for name in block.names]
-        for layout, rows in model_version.reader.wanted(names, columns, n).items():
+        for layout, rows in model_version.reader.remote_rows(names, columns, n).items():
             wanted.setdefault(layout, []).append(rows)
     # Contexts and candidates may read the same row: it is fetched once.
     distinct_rows = {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}
@@ -323,7 +323,7 @@ async def rows_not_finite(
     columns: Columns,
     n: int,
     execution: Execution,
-) -> list[LostRow]:
+) -> list[NonFiniteRow]:
     """Returns the rows with NaN or an infinity that a call of `write` read, and counts them; to be
     called once a result was not finite.
 
@@ -333,10 +333,10 @@ async def rows_not_finite(
     fetched = None
     if model_version.shards is not None:
         fetched = await fetch(model_version, [(blocks, columns, n)], execution)
-    lost_rows = model_version.reader.rows_not_finite(names, columns, n, fetched)
-    for row in lost_rows:
+    nonfinite_rows = model_version.reader.rows_not_finite(names, columns, n, fetched)
+    for row in nonfinite_rows:
         execution.count("non_finite_rows", 1, model_version.model, row.table)
-    return lost_rows
+    return nonfinite_rows
 
 
 async def check_rows_finite(
@@ -349,9 +349,9 @@ async def check_rows_finite(
     """Raises RowNotFinite if a call of `write` read a row with NaN or an infinity; see
     `rows_not_finite`.
     """
-    lost_rows = await rows_not_finite(model_version, blocks, columns, n, execution)
-    if lost_rows:
-        raise RowNotFinite(lost_rows[0].table, lost_rows[0].id)
+    nonfinite_rows = await rows_not_finite(model_version, blocks, columns, n, execution)
+    if nonfinite_rows:
+        raise RowNotFinite(nonfinite_rows[0].table, nonfinite_rows[0].id)
 
 
 async def _fetched(

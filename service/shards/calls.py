@@ -204,7 +204,7 @@ def _table_rows(model_version: ModelVersion, row_positions: RowPositions) -> Sto
         if table is None:
             raise _not_held(model_version, "table", name)
         _check_positions(name, positions, table.rows)
-        stored_by_table.append(table.stored(positions.astype(np.int64)))
+        stored_by_table.append(table.take_stored(positions.astype(np.int64)))
 
     # Rows of several layouts do not fit into one array.
     row_shapes = {values.shape[1:] + scales.shape[1:] for values, scales in stored_by_table}

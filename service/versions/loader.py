@@ -129,7 +129,7 @@ class Loader:
                 f"directory is {model}/{version}; do not rename the directories of bundles"
             )
         settings = self.settings
-        here = sharding.held_here(
+        here = sharding.manifest_of_process(
             manifest, settings.shard, self.reach is not None, settings.shard_min_bytes
         )
 
@@ -243,7 +243,7 @@ class Loader:
             rows = sharding.row_range(table.rows, shard)
             # A table of fewer rows than shards has none for some of them.
             if rows.rows:
-                tables[name] = TableReader(directory, sharding.of_rows(table, rows))
+                tables[name] = TableReader(directory, sharding.table_of_rows(table, rows))
                 opened.callback(tables[name].close)
                 self.throttle()
 

@@ -10,16 +10,17 @@ from bundle.features.ids.operations import OPERATIONS
 from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, OperationNode
 
 _LENGTH_MAX = 240
-"""Characters of what one operation computes; longer operands are left out."""
+"""The maximum number of characters of one operation; a longer one is written without operands."""
 _ARGUMENT = r"[(,] ?\{%d\}[,)]"
 """An operand that stands alone between parentheses and commas."""
 _BOUNDARIES_MAX = 8
-"""Boundaries that are written; of more, how many there are."""
+"""The maximum number of boundaries that are written; of more, only their number is."""
 
 
 def expression(graph: GraphIds, *names: str) -> str:
     """Returns what a graph computes of inputs that are called `names`, such as
-    `fingerprint64(str(x)) mod 1000`. What several operations read is written once, behind `where`.
+    `fingerprint64(str(x)) mod 1000`. A value that several operations read is written once, behind
+    `where`.
     """
     reads = Counter(
         operand

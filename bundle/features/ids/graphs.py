@@ -76,10 +76,10 @@ class Graph:
                     read = strings
                 self._inputs.append(_Input(position, node.input, read))
             elif isinstance(node, OperationNode):
-                _check(position, node, entry)
-                size = -1
+                _check_node(position, node, entry)
+                size_parameter = -1
                 if _SIZE in node.attributes:
-                    size = len(parameters)
+                    size_parameter = len(parameters)
                     parameters.append(_size(position, node))
                 if node.op == _FIND:
                     table = node.attributes["table"]
@@ -87,7 +87,7 @@ class Graph:
                 else:
                     compute = OPERATIONS[node.op].compute
                 done = tuple(finished.get(position, ()))
-                self._steps.append(_Step(position, node, compute, size, done))
+                self._steps.append(_Step(position, node, compute, size_parameter, done))
             elif node.is_list:
                 self._lists[position] = _constant(node)
             else:
@@ -175,8 +175,8 @@ class Graph:
         for step in self._steps:
             operands = map(results.__getitem__, step.node.inputs)
             attributes = step.node.attributes
-            if step.size >= 0:
-                attributes = {**attributes, _SIZE: parameters[step.size]}
+            if step.size_parameter >= 0:
+                attributes = {**attributes, _SIZE: parameters[step.size_parameter]}
             try:
                 results[step.position] = step.compute(attributes, *operands)
             except UnknownKey as problem:
@@ -226,14 +226,14 @@ class _Step(NamedTuple):
       position: The position of its node.
       node: The node, which names the operation.
       compute: A function that takes the attributes and the operands.
-      size: The position of its number of buckets among the parameters; -1 if it has none.
+      size_parameter: The position of its number of buckets among the parameters; -1 if it has none.
       finished: The positions of the nodes whose results no later operation reads.
     """
 
     position: int
     node: OperationNode
     compute: Callable[..., Array]
-    size: int
+    size_parameter: int
     finished: tuple[int, ...]
 
 
@@ -340,13 +340,13 @@ def _last_reads(entry: GraphIds) -> dict[int, list[int]]:
     return finished
 
 
-def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
+def _check_node(position: int, node: OperationNode, entry: GraphIds) -> None:
     """Checks a node by the table of operations.
 
     Raises:
       FormatError: The table has no such operation, or it takes other operands or attributes.
     """
-    what = f"node {position} ({node.op}) of a graph of ids"
+    node_label = f"node {position} ({node.op}) of a graph of ids"
     if node.op == _FIND:
         operand_count: int | None = 2
         attributes: tuple[str, ...] = ("table",)
@@ -354,7 +354,8 @@ def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
         table = node.attributes.get("table")
         if type(table) is not int or not 0 <= table < len(entry.tables):
             raise FormatError(
-                f"{what}: 'table' is {table!r}; the graph has {len(entry.tables)} lookup tables"
+                f"{node_label}: 'table' is {table!r}; the graph has {len(entry.tables)} lookup "
+                "tables"
             )
     elif node.op in OPERATIONS:
         operation = OPERATIONS[node.op]
@@ -362,31 +363,33 @@ def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
         attributes = operation.attributes
         lists = operation.lists
     else:
-        raise FormatError(f"{what} is no operation that ids are computed by")
+        raise FormatError(f"{node_label} is no operation that ids are computed by")
     if operand_count not in (None, len(node.inputs)):
-        raise FormatError(f"{what} takes {operand_count} operands, not {len(node.inputs)}")
+        raise FormatError(f"{node_label} takes {operand_count} operands, not {len(node.inputs)}")
     if set(node.attributes) != set(attributes):
         raise FormatError(
-            f"{what} has the attributes {sorted(node.attributes)}; {sorted(attributes)} were "
+            f"{node_label} has the attributes {sorted(node.attributes)}; {sorted(attributes)} were "
             "expected"
         )
     if node.op == "Bucketize":
         try:
             _BOUNDARIES.validate_python(node.attributes["boundaries"])
         except ValidationError as problem:
-            raise FormatError(f"{what}: {problem.errors()[0]['msg']}") from problem
-    _check_lists(what, node, entry, lists)
+            raise FormatError(f"{node_label}: {problem.errors()[0]['msg']}") from problem
+    _check_lists(node_label, node, entry, lists)
 
 
-def _check_lists(what: str, node: OperationNode, entry: GraphIds, lists: Sequence[int]) -> None:
+def _check_lists(
+    node_label: str, node: OperationNode, entry: GraphIds, lists: Sequence[int]
+) -> None:
     """Raises FormatError unless the operands at these positions, and no others, are lists."""
     for position, operand in enumerate(node.inputs):
         source = entry.nodes[operand]
         is_list = isinstance(source, ConstantNode) and source.is_list
         if is_list and position not in lists:
-            raise FormatError(f"{what}: operand {position} is a list of constants")
+            raise FormatError(f"{node_label}: operand {position} is a list of constants")
         if not is_list and position in lists:
-            raise FormatError(f"{what}: operand {position} is no list of constants")
+            raise FormatError(f"{node_label}: operand {position} is no list of constants")
 
 
 def _constant(node: ConstantNode) -> Array:

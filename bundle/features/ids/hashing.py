@@ -16,6 +16,7 @@ from bundle.tables.id_values import Values
 Hashes = NDArray[np.uint64]
 
 _CAT = np.uint64(0xC6A4A7935BD1E995)
+"""The multiplier of both FingerprintCat64 and MurmurHash64A."""
 _BITS = (1 << 64) - 1
 _OLDER_SEED = np.uint64(0xDECAFCAFFE)
 _START = tuple(
@@ -54,7 +55,7 @@ def _mixed(hashes: Hashes) -> Hashes:
     return hashes ^ (hashes >> np.uint64(47))
 
 
-def _turned(hashes: Hashes, bits: int) -> Hashes:
+def _rotated_right(hashes: Hashes, bits: int) -> Hashes:
     return (hashes >> np.uint64(bits)) | (hashes << np.uint64(64 - bits))
 
 
@@ -64,7 +65,7 @@ def siphashes(texts: Sequence[bytes], key: tuple[int, int]) -> Hashes:
     Source: Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012 (the formula); TensorFlow
     2.20, core/platform/strong_hash.h (the use).
     """
-    low, high = (np.uint64(part & _BITS) for part in key)
+    low, high = (np.uint64(half & _BITS) for half in key)
     # The last byte of the last word is the length; the bytes before it are zeros.
     padded = [text + bytes(7 - len(text) % 8) + bytes([len(text) & 0xFF]) for text in texts]
     result = np.empty(len(padded), np.uint64)
@@ -80,7 +81,7 @@ def older_hashes(texts: Sequence[bytes]) -> Hashes:
     """
     sizes = np.array([len(text) for text in texts], np.uint64)
     whole = [text[: len(text) // 8 * 8] for text in texts]
-    rests = [text[len(text) // 8 * 8 :] for text in texts]
+    remainders = [text[len(text) // 8 * 8 :] for text in texts]
     starts = _OLDER_SEED ^ (sizes * _CAT)
     result = np.empty(len(texts), np.uint64)
     for positions, words in _by_length(whole):
@@ -88,7 +89,7 @@ def older_hashes(texts: Sequence[bytes]) -> Hashes:
         for word in words:
             hashes = (hashes ^ (_mixed(word * _CAT) * _CAT)) * _CAT
         result[positions] = hashes
-    last = np.array([int.from_bytes(rest, "little") for rest in rests], np.uint64)
+    last = np.array([int.from_bytes(remainder, "little") for remainder in remainders], np.uint64)
     result = np.where(sizes % np.uint64(8) > 0, (result ^ last) * _CAT, result)
     return _mixed(_mixed(result) * _CAT)
 
@@ -109,8 +110,8 @@ def _by_length(
 def _siphash(words: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> Hashes:
     """Hashes the words of many strings, [words of each, strings]."""
     a, b, c, d = (
-        np.full(words.shape[1], part ^ start)
-        for part, start in zip((low, high, low, high), _START, strict=True)
+        np.full(words.shape[1], half ^ start)
+        for half, start in zip((low, high, low, high), _START, strict=True)
     )
     for word in words:
         a, b, c, d = _siphash_round(*_siphash_round(a, b, c, d ^ word))
@@ -126,10 +127,10 @@ def _siphash_round(
 ) -> tuple[Hashes, Hashes, Hashes, Hashes]:
     a = a + b
     c = c + d
-    b = _turned(b, 64 - 13) ^ a
-    d = _turned(d, 64 - 16) ^ c
-    a = _turned(a, 32) + d
+    b = _rotated_right(b, 64 - 13) ^ a
+    d = _rotated_right(d, 64 - 16) ^ c
+    a = _rotated_right(a, 32) + d
     c = c + b
-    b = _turned(b, 64 - 17) ^ c
-    d = _turned(d, 64 - 21) ^ a
-    return a, b, _turned(c, 32), d
+    b = _rotated_right(b, 64 - 17) ^ c
+    d = _rotated_right(d, 64 - 21) ^ a
+    return a, b, _rotated_right(c, 32), d

@@ -37,7 +37,7 @@ _FLOAT = re.compile(
     rb"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|0x[0-9a-f]+|inf(?:inity)?|nan)",
     re.IGNORECASE,
 )
-_PARSED = ("int32", "int64", "float32", "float64")
+_PARSED_DTYPES = ("int32", "int64", "float32", "float64")
 _DIGITS_MAX = 1000
 """The length of the longest integer that is parsed, in characters."""
 _SIMPLE_PATTERN = re.compile(
@@ -148,25 +148,27 @@ def _selected(_attributes: Attributes, condition: Array, first: Array, second: A
 
 
 def _cast(attributes: Attributes, values: Array) -> Array:
-    to = np.dtype(attributes["DstT"])
-    if to.kind == "b":
+    target = np.dtype(attributes["DstT"])
+    if target.kind == "b":
         is_true: Array = values != 0
         return is_true
-    if values.dtype.kind != "f" or to.kind not in "iu":
-        return values.astype(to)
+    if values.dtype.kind != "f" or target.kind not in "iu":
+        return values.astype(target)
     # x86-64 converts a number beyond the integers to the smallest one; narrow types are cut from
     # it.
     wide: type[np.signedinteger[Any]] = np.int32
-    if to.itemsize == 8 or to == np.uint32:
+    if target.itemsize == 8 or target == np.uint32:
         wide = np.int64
     smallest = np.iinfo(wide).min
     is_inside = (values >= smallest) & (values < -float(smallest))
     whole = np.where(is_inside, values, 0).astype(wide)
-    cut = np.where(is_inside, whole, np.array(smallest, wide)).astype(to)
-    if to != np.uint64:
+    cut = np.where(is_inside, whole, np.array(smallest, wide)).astype(target)
+    if target != np.uint64:
         return cut
+    # The upper half of uint64 is beyond the int64 by which the other numbers were converted.
     is_high = (values >= 2.0**63) & (values < 2.0**64)
-    return np.where(is_high, np.where(is_high, values, 0).astype(to), cut)
+    high = np.where(is_high, values, 0).astype(target)
+    return np.where(is_high, high, cut)
 
 
 def _bucketized(attributes: Attributes, numbers: Array) -> Array:
@@ -178,8 +180,8 @@ def _bucketized(attributes: Attributes, numbers: Array) -> Array:
 
 
 def _searched(side: Any) -> Callable[..., Array]:
-    def search(attributes: Attributes, among: Array, values: Array) -> Array:
-        return np.searchsorted(among, values, side=side).astype(attributes["out_type"])
+    def search(attributes: Attributes, ascending: Array, values: Array) -> Array:
+        return np.searchsorted(ascending, values, side=side).astype(attributes["out_type"])
 
     return search
 
@@ -243,10 +245,10 @@ def _as_string(attributes: Attributes, values: Array) -> Array:
 
 
 def _joined(attributes: Attributes, *texts: Array) -> Array:
-    parts = np.broadcast_arrays(*texts)
+    operands = np.broadcast_arrays(*texts)
     separator = attributes["separator"].encode()
-    rows = zip(*[part.ravel().tolist() for part in parts], strict=True)
-    return _texts(map(separator.join, rows), parts[0].shape)
+    rows = zip(*[operand.ravel().tolist() for operand in operands], strict=True)
+    return _texts(map(separator.join, rows), operands[0].shape)
 
 
 def _added(_attributes: Attributes, first: Array, second: Array) -> Array:
@@ -255,11 +257,11 @@ def _added(_attributes: Attributes, first: Array, second: Array) -> Array:
     return flushed(np.add(first, second))
 
 
-def _lowered(_attributes: Attributes, texts: Array) -> Array:
+def _lowercased(_attributes: Attributes, texts: Array) -> Array:
     return _changed(bytes.lower, texts)
 
 
-def _raised(_attributes: Attributes, texts: Array) -> Array:
+def _uppercased(_attributes: Attributes, texts: Array) -> Array:
     return _changed(bytes.upper, texts)
 
 
@@ -275,9 +277,9 @@ def _lengths(attributes: Attributes, texts: Array) -> Array:
     return np.array([len(text) for text in listed], np.int32).reshape(texts.shape)
 
 
-def _parts_of_texts(_attributes: Attributes, texts: Array, starts: Array, sizes: Array) -> Array:
+def _substrings(_attributes: Attributes, texts: Array, starts: Array, sizes: Array) -> Array:
     operands = np.broadcast_arrays(texts, starts, sizes)
-    parts = []
+    substrings = []
     rows = zip(*[operand.ravel().tolist() for operand in operands], strict=True)
     for text, start, size in rows:
         if not -len(text) <= start <= len(text):
@@ -288,8 +290,8 @@ def _parts_of_texts(_attributes: Attributes, texts: Array, starts: Array, sizes:
         end = first + size
         if size < 0:
             end = len(text)
-        parts.append(text[first:end])
-    return _texts(parts, operands[0].shape)
+        substrings.append(text[first:end])
+    return _texts(substrings, operands[0].shape)
 
 
 def is_simple(pattern: str) -> bool:
@@ -314,8 +316,10 @@ def _parsed(attributes: Attributes, texts: Array) -> Array:
     """Returns the numbers that texts write in decimal, with whitespace around them; of floats also
     in hexadecimal, infinities and NaN.
     """
-    if attributes["out_type"] not in _PARSED:
-        raise ValueError(f"'out_type' is {attributes['out_type']!r}; {_PARSED} were expected")
+    if attributes["out_type"] not in _PARSED_DTYPES:
+        raise ValueError(
+            f"'out_type' is {attributes['out_type']!r}; {_PARSED_DTYPES} were expected"
+        )
     dtype = np.dtype(attributes["out_type"])
     parse: Callable[[bytes, np.dtype[Any]], Any] = _float
     if dtype.kind == "i":
@@ -439,7 +443,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "StringJoin": Operation(_joined, None, ("separator",)),
     "StringLength": Operation(_lengths, 1, ("unit",), words="len({0})"),
-    "StringLower": Operation(_lowered, 1, words="lower({0})"),
+    "StringLower": Operation(_lowercased, 1, words="lower({0})"),
     "StringStrip": Operation(_stripped, 1, words="strip({0})"),
     "StringToNumber": Operation(_parsed, 1, ("out_type",), words="{out_type}({0})"),
     "StringToHashBucket": Operation(
@@ -451,9 +455,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "StringToHashBucketStrong": Operation(
         _strongly_hashed, 1, ("num_buckets", "key"), words="(siphash({0}) mod {num_buckets})"
     ),
-    "StringUpper": Operation(_raised, 1, words="upper({0})"),
+    "StringUpper": Operation(_uppercased, 1, words="upper({0})"),
     "Sub": _arithmetic(np.subtract, "({0} - {1})"),
-    "Substr": Operation(_parts_of_texts, 3),
+    "Substr": Operation(_substrings, 3),
     "TruncateDiv": Operation(_truncate_div, 2),
     "TruncateMod": Operation(_truncate_mod, 2, words="fmod({0}, {1})"),
     "UpperBound": Operation(_searched("right"), 2, ("out_type",), lists=(0,)),

@@ -1,5 +1,5 @@
-"""From the ids of one input to rows, by the rules of the manifest. Any difference from training
-here is train/serve skew.
+"""Rows of ids, by the rules of the manifest. Any difference between these rules and training is
+train/serve skew.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ Parameters = Sequence[NDArray[Any]]
 """The constants by which rules of one form differ: each is one value, or one for each id."""
 Evaluation = Callable[[str, Values, Parameters], Rows]
 """A function that takes the input's name, for errors, [m] ids and parameters; returns [m] int64."""
+_NO_ROWS = np.empty(0, np.int64)
+_DTYPE = attrgetter("dtype")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class RuleSet:
             self._groups[dtypes] = self._grouped(dtypes)
         rows = [*self._no_rows]
         for group in self._groups[dtypes]:
-            # A rule of its own needs no copy of its ids.
+            # A rule that is alone in its group needs no copy of its ids.
             member = group.only_member
             if member is not None:
                 rule = self._rules[member]
@@ -109,8 +111,9 @@ class RuleSet:
             for member, values in zip(group.members, group_columns, strict=True):
                 rows[member] = self._rules[member].resolve(self._features[member], values)
             return
-        for member, part in zip(group.members, split(all_rows, group_columns), strict=True):
-            rows[member] = part
+        rows_by_member = split(all_rows, group_columns)
+        for member, member_rows in zip(group.members, rows_by_member, strict=True):
+            rows[member] = member_rows
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,3 @@ def rule_of(
         raise FormatError(f"a graph of one feature's ids has one input, not {len(entry.inputs)}")
     graph = Graph(entry, [vocabularies[table.vocabulary] for table in entry.tables])
     return Rule(graph.rows, graph.form, graph.parameters)
-
-
-_NO_ROWS = np.empty(0, np.int64)
-_DTYPE = attrgetter("dtype")

@@ -1,4 +1,4 @@
-"""A text -> the words that ids are, split as TensorFlow's operations of strings do.
+"""The words of texts, which are ids: texts are split as TensorFlow's string operations do.
 
 Source: TensorFlow 2.20, core/kernels/: string_split_op.cc, unicode_ops.cc and string_ngrams_op.cc
 (the rules).
@@ -25,7 +25,7 @@ class Text:
     """Splits texts into words."""
 
     def __init__(self, entry: TextIds, vocabularies: Mapping[str, Vocabulary]) -> None:
-        """Takes how a text is computed and split."""
+        """Takes the rule by which texts are computed and split."""
         self._entry = entry
         graph = entry.text or _AS_SENT
         opened = [vocabularies[table.vocabulary] for table in graph.tables]

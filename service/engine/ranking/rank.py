@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets, checked_weights, repeated
-from bundle.features.reader import LostRow
+from bundle.features.reader import NonFiniteRow
 from bundle.features.sources import Fetched
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.config import ServiceSettings
@@ -61,7 +61,7 @@ class CandidatesNotFinite(RowNotFinite):
       messages: Why a candidate cannot be ranked, by its position among all candidates.
     """
 
-    def __init__(self, rows: Sequence[LostRow]) -> None:
+    def __init__(self, rows: Sequence[NonFiniteRow]) -> None:
         super().__init__(rows[0].table, rows[0].id)
         self._rows = rows
         self.messages = {row.example: str(RowNotFinite(row.table, row.id)) for row in rows}

@@ -142,7 +142,7 @@ class RemoteReader(NamedTuple):
         vectors.
         """
         view = self.features.with_changes({}, keys)
-        wanted = view.wanted(FEATURES, columns, N)
+        wanted = view.remote_rows(FEATURES, columns, N)
         fetched = {layout: self._fetched(layout, rows, vectors) for layout, rows in wanted.items()}
         return view.activations(FEATURES, columns, N, fetched)
 
@@ -272,7 +272,7 @@ def test_tables_take_new_keys_by_the_one_index_that_leads_to_them_alone(tmp_path
     }
     tables = dict.fromkeys(indexes_by_table, table)
     reader = FeatureReader(entry_by_name, tables, {}, dict.fromkeys("abcd", index))
-    assert reader.growing == {"own": "a"}
+    assert reader.growing_tables == {"own": "a"}
 
 
 @given(batches=st.lists(st.lists(st.integers(0, 60), unique=True, max_size=9), max_size=12))

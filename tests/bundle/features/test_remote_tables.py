@@ -109,7 +109,7 @@ def test_fetched_rows_give_the_bits_of_mapped_ones(
     columns = sent(singles, bags)
     reader = remote()
     here = FeatureReader(FEATURES, tables, {}).activations(FEATURES, columns, 2)
-    wanted = reader.wanted(FEATURES, columns, 2)
+    wanted = reader.remote_rows(FEATURES, columns, 2)
     expected = reader.activations(FEATURES, columns, 2, fetched(tables, wanted))
     for name in FEATURES:
         assert expected[name].values.tobytes() == here[name].values.tobytes(), name
@@ -136,7 +136,7 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
     columns = sent(singles, bags)
     reader = remote()
     activations = reader.activations(
-        names, columns, 2, fetched(tables, reader.wanted(names, columns, 2), lost)
+        names, columns, 2, fetched(tables, reader.remote_rows(names, columns, 2), lost)
     )
     expected = FeatureReader(FEATURES, tables, {}).activations(
         names, sent(without(singles), without(bags)), 2
@@ -150,7 +150,7 @@ def test_lost_rows_of_a_feature_that_rejects_unknown_ids_are_unavailable(
 ) -> None:
     columns = {"rejecting": Column(np.array([3, 40]))}
     reader = remote()
-    rows = fetched(tables, reader.wanted(["rejecting"], columns, 2), frozenset({40}))
+    rows = fetched(tables, reader.remote_rows(["rejecting"], columns, 2), frozenset({40}))
     with pytest.raises(RowUnavailable, match="id 40 is unavailable"):
         reader.activations(["rejecting"], columns, 2, rows)
 
@@ -164,7 +164,7 @@ def test_arrays_of_towers_are_filled_from_fetched_rows(
     blocks = [OutputBlock(array, ("single", "zeros"), (DIM, 2 * DIM))]
     columns = sent([3, -1], [[], []])
     reader = remote()
-    rows = fetched(tables, reader.wanted(["single", "zeros"], columns, 2))
+    rows = fetched(tables, reader.remote_rows(["single", "zeros"], columns, 2))
     unknown = reader.write(blocks, columns, 2, rows)
     assert unknown == {"single": 1, "zeros": 1}
     assert array.tolist() == [[*STORED[3], *STORED[3]], [*STORED[5], *np.zeros(DIM)]]

@@ -15,11 +15,11 @@ from bundle.storage.integrity import check_files
 from bundle.tables.reader import TableReader
 from bundle.tables.sharding import (
     ShardNumber,
-    held_by_router,
-    held_by_shard,
-    of_rows,
+    manifest_of_router,
+    manifest_of_shard,
     row_range,
     sharded_tables,
+    table_of_rows,
 )
 from tests.bundles.tables import write_int8_table
 
@@ -64,7 +64,7 @@ def test_ranges_of_a_table_hold_its_rows_and_scales(tmp_path: Path, total: int) 
         wanted = row_range(50, ShardNumber(number, total))
         if wanted.rows:
             parts.append(
-                TableReader(tmp_path, of_rows(table, wanted)).gather(np.arange(wanted.rows))
+                TableReader(tmp_path, table_of_rows(table, wanted)).gather(np.arange(wanted.rows))
             )
     assert np.concatenate(parts).tobytes() == whole.tobytes()
 
@@ -78,7 +78,7 @@ def test_stored_rows_are_the_bytes_of_the_bundle(
     table = next(entry for entry in manifest.tables.values() if entry.dtype == dtype)
     reader = TableReader(committed_bundle, table, native)
     rows = np.array([table.rows - 1, 0, 0])
-    values, scales = reader.stored(rows)
+    values, scales = reader.take_stored(rows)
     expected = np.concatenate([reader.read(row, 1) for row in rows])
     assert values.tobytes() == expected.tobytes()
     assert scales.shape == (3, 4 if dtype == "int8" else 0)
@@ -98,11 +98,11 @@ def test_router_holds_vectors_that_an_index_of_its_own_shares_with_a_sharded_one
     only = manifest.model_copy(update={"indexes": {"apart": apart}})
 
     def held(entry: Manifest) -> set[str]:
-        return {file.path for file in held_by_router(entry, 1).files}
+        return {file.path for file in manifest_of_router(entry, 1).files}
 
     assert index.vectors in held(changed)
     assert index.vectors not in held(only)
-    shards = [held_by_shard(changed, ShardNumber(number, 2), 1) for number in (1, 2)]
+    shards = [manifest_of_shard(changed, ShardNumber(number, 2), 1) for number in (1, 2)]
     assert all(codes.file in {file.path for file in shard.files} for shard in shards)
     assert not {codes.file, codes.codebook} & held(changed)
     assert all(index.vectors in {file.path for file in shard.files} for shard in shards)
@@ -120,8 +120,10 @@ def test_each_part_of_an_index_is_held_by_the_router_or_by_one_shard(
     parts = [f"{directory}/part" for directory in index.directories]
     files = (*manifest.files, *(file.model_copy(update={"path": path}) for path in parts))
     manifest = manifest.model_copy(update={"indexes": {"movies": index}, "files": files})
-    router = held_by_router(manifest, 1)
-    shards = [held_by_shard(manifest, ShardNumber(1 + index, total), 1) for index in range(total)]
+    router = manifest_of_router(manifest, 1)
+    shards = [
+        manifest_of_shard(manifest, ShardNumber(1 + index, total), 1) for index in range(total)
+    ]
     holders = [[file.path for file in contents.files] for contents in (router, *shards)]
     for path in parts:
         assert sum(path in paths for paths in holders) == 1
@@ -134,10 +136,10 @@ def test_each_part_of_an_index_is_held_by_the_router_or_by_one_shard(
 
 def test_check_files_of_a_shard_reads_only_the_files_that_it_holds(committed_bundle: Path) -> None:
     manifest = read_manifest(committed_bundle)
-    router = held_by_router(manifest, 1)
+    router = manifest_of_router(manifest, 1)
     assert not router.tables
     assert router.features == manifest.features
-    shards = [held_by_shard(manifest, ShardNumber(number, 2), 1) for number in (1, 2)]
+    shards = [manifest_of_shard(manifest, ShardNumber(number, 2), 1) for number in (1, 2)]
     for table in manifest.tables.values():
         for segment in table.segments:
             (committed_bundle / segment.file).rename(committed_bundle / f"{segment.file}.away")
@@ -152,7 +154,7 @@ def test_check_files_of_a_shard_reads_only_the_files_that_it_holds(committed_bun
         assert set(shard.tables) == set(manifest.tables)
         check_files(committed_bundle, shard, "full")
     assert set(sharded_tables(manifest, 1 << 40)) == set()
-    assert held_by_router(manifest, 1 << 40).tables == manifest.tables
+    assert manifest_of_router(manifest, 1 << 40).tables == manifest.tables
 
 
 def test_requests_for_the_warm_up_are_computed_by_routers() -> None:
@@ -160,8 +162,8 @@ def test_requests_for_the_warm_up_are_computed_by_routers() -> None:
     file = File(path=paths.WARM_UP_REQUESTS, bytes=1, crc32c=0)
     entry = WarmUpRequests(file=file.path, size=1)
     manifest = manifest.model_copy(update={"warm_up": entry, "files": (*manifest.files, file)})
-    router = held_by_router(manifest, 1)
-    shard = held_by_shard(manifest, ShardNumber(1, 2), 1)
+    router = manifest_of_router(manifest, 1)
+    shard = manifest_of_shard(manifest, ShardNumber(1, 2), 1)
     assert (router.warm_up, shard.warm_up) == (entry, None)
     assert file in router.files
     assert file not in shard.files

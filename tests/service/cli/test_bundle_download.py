@@ -179,8 +179,8 @@ FILES = {
 
 def part(manifest: Manifest, role: str) -> Manifest:
     if role == "shard":
-        return sharding.held_by_shard(manifest, ShardNumber(1, 2), 1)
-    return sharding.held_by_router(manifest, 1) if role == "router" else manifest
+        return sharding.manifest_of_shard(manifest, ShardNumber(1, 2), 1)
+    return sharding.manifest_of_router(manifest, 1) if role == "router" else manifest
 
 
 def download_part(store: RemotePath, root: Path, role: str) -> Pulled:
