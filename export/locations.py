@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from export.errors import UsageError
-from object_store.locations import Location, located
+from object_store import locations
+from object_store.locations import Location
 
 
 def location_of(text: str, base: Path = Path()) -> Location:
@@ -20,6 +21,6 @@ def location_of(text: str, base: Path = Path()) -> Location:
     if not text:
         raise UsageError("an empty path was given; use '.' for the current directory")
     try:
-        return located(text, base.absolute())
+        return locations.location_of(text, base.absolute())
     except ValueError as problem:
         raise UsageError(str(problem)) from problem

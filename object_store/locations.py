@@ -20,14 +20,14 @@ def is_url(text: str) -> bool:
     return "://" in text and _URL.fullmatch(text) is not None
 
 
-def located(text: str | Path, base: Path = Path()) -> Location:
+def location_of(text: str | Path, base: Path = Path()) -> Location:
     """Returns the location that a text names: a URL's, or a path's that is relative to `base`.
 
     `file://` is this machine: such a URL names a path.
 
     Raises:
-      ValueError: a URL that holds credentials or is chained, names no bucket, or has a scheme that
-        no store has.
+      ValueError: The URL holds credentials or is chained, names no bucket, or has a scheme that no
+        store has.
     """
     url = _URL.fullmatch(str(text))
     if url is None:

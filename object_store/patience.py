@@ -13,11 +13,13 @@ from object_store.store_errors import StoreUnavailable, as_os_errors
 log = logging.getLogger("rowcast.object_store")
 
 PATIENCE_S = 300.0
-"""How long a request is repeated. A store that throttles recovers within seconds; one that is
-restarted, within minutes.
+"""The time for which a request is repeated. A store that throttles recovers within seconds; one
+that is restarted, within minutes.
 """
 FIRST_PATIENCE_S = 20.0
-"""The same before the store has responded at all: more likely its address is wrong."""
+"""The time for which a request is repeated to a store that has never responded: its address is
+probably wrong.
+"""
 _PAUSE_S = 0.5
 _PAUSE_MAX_S = 30.0
 
@@ -32,7 +34,7 @@ def patiently(url: str, request: Callable[[], Result]) -> Result:
 
     Args:
       url: The file or directory that the request is about.
-      request: Sends it, whole: it may be called any number of times.
+      request: A function that sends the whole request; it may be called any number of times.
 
     Raises:
       StoreUnavailable: The store was not available for PATIENCE_S; names the URL.

@@ -23,7 +23,7 @@ from object_store.patience import patiently
 from object_store.stamps import Stamp, modified_s, remote_stamp
 
 FLAT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
-"""Stores without directories. Making one there would make a bucket out of a misspelled name."""
+"""Stores without directories. Making a directory there would make a bucket of a misspelled name."""
 _S3 = ("s3", "s3a")
 
 
@@ -45,7 +45,7 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the URL."""
         return self.url.rpartition("/")[2]
 
     @property
@@ -139,7 +139,7 @@ class RemotePath:
             if self._protocol in FLAT_STORES:
                 store.pipe_file(path, data, mode="overwrite")
                 return
-            # A directory shows a file while it is written, and may show the one before it.
+            # Other stores show a file while it is written: it gets its name once it is whole.
             temporary = f"{path}.part-{secrets.token_hex(8)}"
             store.pipe_file(temporary, data)
             store.mv(temporary, path)

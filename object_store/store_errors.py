@@ -1,4 +1,4 @@
-"""Turns the exceptions of stores' libraries into OSError, and says which of them may pass."""
+"""Turns the exceptions of stores' libraries into OSError, of which some are transient."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """The extra of rowcast that installs the library of a scheme."""
 _TEXT_MAX = 300
-"""Characters of a library's message that are repeated: some contain whole responses."""
+"""The maximum number of characters of a library's message that are repeated: some contain whole
+responses.
+"""
 
-_NUMBERS: dict[type[OSError], int] = {
+_ERROR_NUMBERS: dict[type[OSError], int] = {
     FileNotFoundError: errno.ENOENT,
     FileExistsError: errno.EEXIST,
     PermissionError: errno.EACCES,
@@ -21,7 +23,7 @@ _NUMBERS: dict[type[OSError], int] = {
     NotADirectoryError: errno.ENOTDIR,
 }
 
-_PASSING_NUMBERS = {
+_TRANSIENT_NUMBERS = {
     errno.EBUSY,  # s3fs: 503 SlowDown, 409
     errno.EREMOTEIO,  # s3fs: 500
     errno.EPIPE,
@@ -33,7 +35,7 @@ _PASSING_NUMBERS = {
     errno.ENETUNREACH,
     errno.ETIMEDOUT,
 }
-_PASSING_CODES = {
+_TRANSIENT_CODES = {
     "408",
     "429",
     "500",
@@ -65,7 +67,9 @@ _LOST_CONNECTIONS = {
     "ResponseParserError",
     "ResponseStreamingError",
 }
-"""Names of classes: no library of a store is imported where another one is used."""
+"""The exceptions of lost connections, by the names of their classes: no library of a store is
+imported where another one is used.
+"""
 
 
 class StoreUnavailable(OSError):
@@ -96,18 +100,18 @@ def as_os_errors(url: str) -> Iterator[None]:
             text += f"; in a checkout of rowcast, run `pip install '.[{extra}]'`"
         raise OSError(errno.EPROTONOSUPPORT, text, url) from problem
     except Exception as problem:  # libraries of stores raise what they like
-        if _may_pass(problem):
-            unavailable = StoreUnavailable(errno.EBUSY, _described(problem), url)
+        if _is_transient(problem):
+            unavailable = StoreUnavailable(errno.EBUSY, _description(problem), url)
             unavailable.responded = _responded(problem)
             raise unavailable from problem
         if isinstance(problem, OSError):
-            number = problem.errno or _NUMBERS.get(type(problem), errno.EIO)
+            number = problem.errno or _ERROR_NUMBERS.get(type(problem), errno.EIO)
             text = problem.strerror or ""
             if not text and number == errno.EIO:
                 text = str(problem) or "it failed"
             # OSError becomes an instance of the class that the number means.
             raise OSError(number, text or os.strerror(number), url) from problem
-        text = _described(problem)
+        text = _description(problem)
         if "Credentials" in type(problem).__name__:
             text += (
                 "; the environment gives them (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, ...)"
@@ -115,7 +119,7 @@ def as_os_errors(url: str) -> Iterator[None]:
         raise OSError(errno.EIO, text, url) from problem
 
 
-def _described(problem: BaseException) -> str:
+def _description(problem: BaseException) -> str:
     """Returns a failure in a line of at most 300 characters and the name of its class."""
     if isinstance(problem, OSError) and problem.strerror:
         return _line(problem.strerror)
@@ -126,20 +130,21 @@ def _line(text: str) -> str:
     return " ".join(text.split())[:_TEXT_MAX]
 
 
-def _may_pass(problem: BaseException) -> bool:
+def _is_transient(problem: BaseException) -> bool:
     """Returns whether a failure is the store's or the network's state, not the request's fault."""
     if isinstance(problem, ConnectionError | TimeoutError):
         return True
-    if isinstance(problem, OSError) and problem.errno in _PASSING_NUMBERS:
+    if isinstance(problem, OSError) and problem.errno in _TRANSIENT_NUMBERS:
         return True
     if _LOST_CONNECTIONS & {kind.__name__ for kind in type(problem).__mro__}:
         return True
-    return bool(_PASSING_CODES & {*_codes(problem), *_codes(problem.__cause__)})
+    return bool(_TRANSIENT_CODES & {*_codes(problem), *_codes(problem.__cause__)})
 
 
 def _responded(problem: BaseException) -> bool:
-    rejection = isinstance(problem, OSError) and problem.errno in (errno.EBUSY, errno.EREMOTEIO)
-    return rejection or bool(_codes(problem) | _codes(problem.__cause__))
+    """Returns whether the store itself responded with a failure."""
+    is_rejection = isinstance(problem, OSError) and problem.errno in (errno.EBUSY, errno.EREMOTEIO)
+    return is_rejection or bool(_codes(problem) | _codes(problem.__cause__))
 
 
 def _codes(problem: BaseException | None) -> set[str]:

@@ -13,7 +13,7 @@ class StoredContent:
     """The content of a file in a store.
 
     Attributes:
-      objects: What holds it, in the order of its bytes.
+      objects: The objects that hold it, in the order of its bytes.
       object_bytes: The size of each but the last; None if there is one, of any size.
     """
 
@@ -32,12 +32,12 @@ class StoredContent:
         end = min(offset + count, len(self.objects) * self.object_bytes)
         while offset < end:
             start = offset % self.object_bytes
-            wanted = min(self.object_bytes - start, end - offset)
-            part = self.object_at(offset).read(start, wanted)
+            part_bytes = min(self.object_bytes - start, end - offset)
+            part = self.object_at(offset).read(start, part_bytes)
             parts.append(part)
-            if len(part) < wanted:
+            if len(part) < part_bytes:
                 break
-            offset += wanted
+            offset += part_bytes
         return b"".join(parts)
 
     def object_at(self, offset: int) -> RemotePath:

@@ -1,5 +1,5 @@
-"""Exact nearest-candidate search: what recall is measured against, and what serves where few
-candidates are allowed.
+"""Exact nearest-candidate search. Recall is measured against it, and it serves requests that allow
+few candidates.
 """
 
 from __future__ import annotations
@@ -21,23 +21,29 @@ Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 Subset = NDArray[np.integer[Any]]
 RunEach = Callable[[int, Callable[[int], None]], None]
-"""Calls a function with every number below another, in any order, from any threads; returns once
-all calls have.
+"""Calls a function with every number below a count, in any order, from any threads; returns once
+all calls have returned.
 """
 _BLOCK_BYTES = 8 << 20
-"""Vectors scored at a time where all are."""
+"""The bytes of vectors that are scored at a time in a search of all vectors."""
 _CACHED_BYTES = 1 << 20
-"""Vectors scored at a time where few are: they stay in the processor's cache."""
+"""The bytes of vectors that are scored at a time in a search of a few: they stay in the processor's
+cache.
+"""
 _SORTED_MAX = 512
-"""Scores that are sorted at once: to pick the best of so few first takes longer."""
+"""The maximum number of scores that are sorted as a whole: with so few, it takes longer to pick the
+best ones first.
+"""
 _ROUNDING = 2.0**-16
-"""Far above the error of a product of two vectors in float32, as a share of the product of their
-lengths.
+"""A bound far above the error of a product of two vectors in float32, as a share of the product of
+their lengths.
 """
 _MARGINS_MAX = 1e30
-"""Margins of keys below which these are finite."""
+"""The sum of the margins of keys below which all keys are finite."""
 _PRODUCTS_MAX = 1_000_000
-"""Multiplications in a product of matrices up to which OpenBLAS does not copy the factors first."""
+"""The number of multiplications in a product of matrices up to which OpenBLAS does not copy the
+factors first.
+"""
 
 
 class ExactIndex:
@@ -94,7 +100,7 @@ class ExactIndex:
         best_positions = np.full((len(queries), k), -1, np.int64)
         best_scores = np.full((len(queries), k), -np.inf, np.float32)
         block_rows = max(1, _BLOCK_BYTES // (4 * max(self.dim, len(queries), 1)))
-        merging = threading.Lock()
+        merge_lock = threading.Lock()
 
         def score(number: int) -> None:
             first = number * block_rows
@@ -113,10 +119,10 @@ class ExactIndex:
             is_hopeless = highest < best_scores[:, -1]
             for row in np.flatnonzero(~is_hopeless):
                 best = _largest(scores[row], positions, k)
-                with merging:
+                with merge_lock:
                     merged_scores = np.concatenate([best_scores[row], scores[row, best]])
                     merged = np.concatenate([best_positions[row], positions[best]])
-                    # Of equal scores, places that are still empty come last.
+                    # Of equal scores, positions that are still empty come last.
                     order = np.lexsort((merged, merged < 0, -merged_scores))[:k]
                     best_scores[row] = merged_scores[order]
                     best_positions[row] = merged[order]
@@ -196,7 +202,7 @@ def rank_exactly(
 def best_of(positions: Subset, scores: Vectors, k: int) -> tuple[Positions, Vectors]:
     """Returns the k best of some positions by their scores, as `rank_exactly` does."""
     if 0 < k < scores.size and scores.size > _SORTED_MAX:
-        chosen = (~(scores < _reached(scores, k))).nonzero()[0]
+        chosen = (~(scores < _threshold(scores, k))).nonzero()[0]
         positions = positions[chosen]
         scores = scores[chosen]
     best = np.lexsort((positions, -scores))[:k]
@@ -207,16 +213,16 @@ def exact_scores(
     vectors: Vectors, query: Vectors, positions: Subset, distance: Distance
 ) -> Vectors:
     """Returns the scores of `rank_exactly`: [m] float32, in the order of `positions`."""
-    block = max(1, _CACHED_BYTES // (4 * vectors.shape[1]))
+    block_rows = max(1, _CACHED_BYTES // (4 * vectors.shape[1]))
     with np.errstate(over="ignore", invalid="ignore"):
-        if positions.size <= block:
+        if positions.size <= block_rows:
             # To clip positions is faster than to check that they are inside.
             return scores_of_rows(vectors.take(positions, axis=0, mode="clip"), query, distance)
         scores = np.empty(positions.size, np.float32)
-        for first in range(0, positions.size, block):
-            part = slice(first, first + block)
-            rows = vectors.take(positions[part], axis=0, mode="clip")
-            scores[part] = scores_of_rows(rows, query, distance)
+        for first in range(0, positions.size, block_rows):
+            block = slice(first, first + block_rows)
+            rows = vectors.take(positions[block], axis=0, mode="clip")
+            scores[block] = scores_of_rows(rows, query, distance)
         return scores
 
 
@@ -254,7 +260,7 @@ class VectorBlock:
             squares = np.vecdot(vectors, vectors)
         lengths = np.sqrt(squares)
         self._longest = float(lengths.max(initial=0))
-        # What turns products of vectors into keys: factors of cosine, or terms of squared_l2.
+        # These turn products of vectors into keys: factors of cosine, or terms of squared_l2.
         self._factors: Vectors | None = None
         self._terms: Vectors | None = None
         if distance == "cosine":
@@ -265,16 +271,17 @@ class VectorBlock:
     def search(
         self, queries: Vectors, counts: Sequence[int], floors: Vectors | None = None
     ) -> list[tuple[Positions, Vectors]]:
-        """Finds the nearest of all.
+        """Finds the nearest of all vectors for each query.
 
         Args:
           queries: [n, dim] float32; for cosine, of length 1.
-          counts: The numbers of vectors wanted of each, n; at least 1.
-          floors: [n] scores; what scores less than that of its query may be left out. None: nothing
-            may.
+          counts: The number of vectors to find for each of the n queries; at least 1.
+          floors: [n] scores; vectors that score less than the floor of their query may be left out.
+            None: no vector may.
 
         Returns:
-          For each query, what `rank_exactly` returns of all, or of those that reach the floor.
+          For each query, the result of `rank_exactly` for all vectors, or for those that reach the
+          floor.
         """
         if floors is None:
             floors = np.full(len(queries), -np.inf, np.float32)
@@ -284,7 +291,7 @@ class VectorBlock:
         ranked = []
         for number, k in enumerate(counts):
             contenders = _not_below(keys[number], k, float(key_floors[number]))
-            # Too much reaches the floor, or keys are not finite: the k best are found first.
+            # Too many keys reach the floor, or keys are not finite: the k best are found first.
             if contenders is None:
                 contenders = _contenders(keys[number], k, float(margins[number]))
             neighbors = rank_exactly(self.vectors, queries[number], contenders, k, self._distance)
@@ -296,12 +303,12 @@ class VectorBlock:
 
         Args:
           queries: [n, dim] float32; for cosine, of length 1.
-          floors: [n] float32, the lowest score wanted of each.
+          floors: [n] float32, the lowest score of the vectors to find for each query.
 
         Returns:
-          What reaches the floor of its query, and perhaps what scores hardly less, in the order of
-          the queries and of the vectors. None: A floor or a score may be no number, or so much
-          reaches a floor that `search` takes less time.
+          The vectors that reach the floor of their query, and perhaps some that score hardly less,
+          in the order of the queries and of the vectors. None: A floor or a score may be no number,
+          or so many vectors reach a floor that `search` takes less time.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             key_floors, margins = self._key_floors(queries, floors)
@@ -324,7 +331,7 @@ class VectorBlock:
             return Reaching(numbers, indices, scores)
 
     def _keys(self, queries: Vectors) -> Vectors:
-        """Returns what orders the vectors nearly as their scores do, [n, m] float32."""
+        """Returns keys that order the vectors nearly as their scores do, [n, m] float32."""
         keys = _products(self.vectors, queries)
         if self._factors is not None:
             keys *= self._factors
@@ -333,8 +340,8 @@ class VectorBlock:
         return keys
 
     def _key_floors(self, queries: Vectors, floors: Vectors) -> tuple[Vectors, Vectors]:
-        """Returns what the key of each vector reaches whose score reaches a floor, and by how much
-        keys may be wrong: both [n] float32, of each query.
+        """Returns the floors of keys, which the keys of all vectors reach whose scores reach the
+        floors, and the margins by which keys may be wrong: [n] float32 each, one for each query.
         """
         squares: Vectors = np.vecdot(queries, queries)
         margins: Vectors = np.sqrt(squares) * np.float32(self._longest * _ROUNDING)
@@ -351,9 +358,9 @@ class Reaching(NamedTuple):
     """Vectors of a block that reach the floors of queries.
 
     Attributes:
-      numbers: [r] int64, the numbers of the queries.
-      indices: [r] int64, those of the vectors in the block.
-      scores: [r] float32, those of `rank_exactly`.
+      numbers: [r] int64, the positions of the queries.
+      indices: [r] int64, the positions of the vectors in the block.
+      scores: [r] float32, the scores of `rank_exactly`.
     """
 
     numbers: Positions
@@ -370,16 +377,16 @@ def _products(vectors: Vectors, queries: Vectors) -> Vectors:
     # so does a product of more than a million multiplications.
     columns = np.ascontiguousarray(queries.T)
     products: Vectors = np.empty((len(queries), len(vectors)), np.float32)
-    rows = max(1, _PRODUCTS_MAX // max(1, columns.size))
-    for first in range(0, len(vectors), rows):
-        part = slice(first, first + rows)
-        products[:, part] = (vectors[part] @ columns).T
+    block_rows = max(1, _PRODUCTS_MAX // max(1, columns.size))
+    for first in range(0, len(vectors), block_rows):
+        block = slice(first, first + block_rows)
+        products[:, block] = (vectors[block] @ columns).T
     return products
 
 
 def _not_below(keys: Vectors, k: int, floor: float) -> Positions | None:
-    """Returns the indices of the keys that are not below a floor; None: they are many, or not all
-    keys are numbers.
+    """Returns the indices of the keys that are not below a floor; None: there are too many of them,
+    or not all keys are numbers.
     """
     if not math.isfinite(floor) or not math.isfinite(keys.sum()):
         return None
@@ -395,14 +402,16 @@ def _contenders(keys: Vectors, k: int, margin: float) -> Positions:
     """
     if k >= keys.size:
         return np.arange(keys.size)
-    least = _reached(keys, k) - margin
-    if not math.isfinite(least):
+    lowest = _threshold(keys, k) - margin
+    if not math.isfinite(lowest):
         return np.arange(keys.size)
-    return (keys >= least).nonzero()[0]
+    return (keys >= lowest).nonzero()[0]
 
 
-def _reached(keys: Vectors, k: int) -> float:
-    """Returns what k of more than k keys reach, and of many hardly more; NaN is below all."""
+def _threshold(keys: Vectors, k: int) -> float:
+    """Returns a number that at least k of more than k keys reach, and hardly more than k of many
+    keys; NaN is below all numbers.
+    """
     rows = keys.size // (4 * k)
     if rows > 1:  # a column's largest stands for all of it
         # At least k keys reach the k-th of these maxima, because each of them is a key.
@@ -422,8 +431,8 @@ def normalized(vectors: Vectors) -> Vectors:
     """Returns [n, dim] float32 scaled to length 1; zeros stay zeros."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     lengths[lengths == 0] = 1
-    result: Vectors = (vectors / lengths[:, np.newaxis]).astype(np.float32)
-    return result
+    scaled: Vectors = (vectors / lengths[:, np.newaxis]).astype(np.float32)
+    return scaled
 
 
 def check_queries(queries: Vectors, dim: int, k: int) -> None:
@@ -454,6 +463,6 @@ def _largest(scores: Vectors, positions: Positions, k: int) -> Positions:
         return np.arange(scores.size)
     threshold = np.partition(scores, scores.size - k)[scores.size - k]
     above = np.flatnonzero(scores > threshold)
-    level = np.flatnonzero(scores == threshold)
-    level = level[np.argsort(positions[level], kind="stable")][: k - above.size]
-    return np.concatenate([above, level])
+    equal = np.flatnonzero(scores == threshold)
+    by_position = np.argsort(positions[equal], kind="stable")
+    return np.concatenate([above, equal[by_position[: k - above.size]]])

@@ -117,7 +117,7 @@ class _Runner:
         """The shapes of inputs for which memory is allocated."""
         self._has_no_rows = False
         self._buffers: dict[str, Array] = {}
-        self._batched = bool(self.inputs) and all(
+        self._is_batched = bool(self.inputs) and all(
             tensor.shape[:1] == (None,) and None not in tensor.shape[1:] for tensor in self.inputs
         )
 
@@ -145,7 +145,7 @@ class _Runner:
         return {name: interpreter.get_tensor(index) for name, index in self._output_indices}
 
     def warm_up(self, shapes: list[tuple[int, ...]] | None) -> None:
-        """Runs it on zeros of such shapes: weights are packed by the first run."""
+        """Runs the tower on zeros of some shapes, since the first run packs the weights."""
         if shapes is None:
             return
         zeros = {
@@ -158,7 +158,7 @@ class _Runner:
 
     def buffers(self, n: int) -> Mapping[str, Array]:
         """See Tower.buffers."""
-        if not self._batched:
+        if not self._is_batched:
             return {}
         if not self._buffers or len(next(iter(self._buffers.values()))) < n:
             self._buffers = {
@@ -171,7 +171,7 @@ class _Runner:
         """Allocates memory for inputs of other shapes, which takes about 4 us for a small tower.
         What remains allocated are the activations of the largest batch.
         """
-        # None until all is well: after an error, the next run must not compute with these.
+        # None until all is well: after an error, the next run must not compute with these shapes.
         self.shapes = None
         for tensor, shape in zip(self.inputs, shapes, strict=True):
             if not tensor.fits(shape):

@@ -43,12 +43,12 @@ class SavedModelTower:
           TowerUnreadable: The directory is missing, damaged, or has no signature `serving_default`.
           LibraryMissing: TensorFlow is not installed.
         """
-        missing = (
+        message = (
             f"tower {path.parent.name!r} has no compiled form, and TensorFlow, which runs its "
             "SavedModel, is not installed; run `pip install '.[savedmodel]'` in a checkout of "
             "rowcast, or export the tower again with a compiled form"
         )
-        self._tensorflow = tensorflow = _imported(missing)
+        self._tensorflow = tensorflow = _import_tensorflow(message)
         self._device = device
         try:
             # The attribute keeps the variables alive: the signature alone does not. They lie on the
@@ -99,7 +99,7 @@ class SavedModelTower:
         return InvalidInput(message)
 
     def buffers(self, n: int) -> Mapping[str, Array]:  # noqa: ARG002 - the argument of every tower
-        """Returns none."""
+        """Returns no arrays: TensorFlow copies the inputs of each run."""
         return {}
 
     def prepare_thread(self) -> None:
@@ -129,7 +129,7 @@ def require_gpu() -> None:
       LibraryMissing: TensorFlow is not installed.
       DeviceMissing: TensorFlow finds no GPU.
     """
-    tensorflow = _imported(_needs_tensorflow("--device gpu", "gpu"))
+    tensorflow = _import_tensorflow(_needs_tensorflow("--device gpu", "gpu"))
     gpus = tensorflow.config.list_physical_devices("GPU")
     if not gpus:
         version = tensorflow.__version__
@@ -154,14 +154,14 @@ def _needs_tensorflow(option: str, extra: str = "savedmodel") -> str:
     )
 
 
-def _imported(missing: str) -> Any:
-    """Imports TensorFlow; `missing` is the message of the error if it is not installed."""
-    # Its failures are raised. What it logs beside them is no JSON, which the log of a service is.
+def _import_tensorflow(message: str) -> Any:
+    """Imports TensorFlow; `message` is that of the error if it is not installed."""
+    # Its failures are raised. The lines that it logs are no JSON, which the log of a service is.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import tensorflow
     except ImportError as problem:
-        raise LibraryMissing(missing) from problem
+        raise LibraryMissing(message) from problem
     # Callers run in parallel, not the operations of a call. TensorFlow rejects the change once it
     # has run something.
     with contextlib.suppress(RuntimeError):

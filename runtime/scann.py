@@ -30,20 +30,20 @@ Positions = NDArray[np.int64]
 Kind = Literal["brute_force", "tree_ah"]
 
 DATASET = "dataset.npy"
-"""Holds the vectors, one row each."""
+"""The file of the vectors, one row each."""
 CODES = "hashed_dataset.npy"
-"""Holds the quantized code of each vector."""
+"""The file of the quantized code of each vector."""
 TOKENS = "datapoint_to_token.npy"
-"""Holds the leaf of each vector."""
+"""The file of the leaf of each vector."""
 CODE_BOOK = "ah_codebook.pb"
-"""Holds the code book that a tree's training produced."""
+"""The file of the code book that a tree's training produced."""
 PARTITIONER = "serialized_partitioner.pb"
-"""Holds the leaves' centroids."""
+"""The file of the leaves' centroids."""
 TREE_PARAMETERS = ("num_leaves", "leaves_to_search", "dimensions_per_block", "reorder")
 CONFIG = "scann_config.pb"
-"""File with the parameters of an index, those of its searches included."""
+"""The file of the parameters of an index, those of its searches included."""
 _ASSETS = "scann_assets.pbtxt"
-"""File that lists the other files of an index."""
+"""The file that lists the other files of an index."""
 _HIDDEN = "tensorflow"
 _ANISOTROPIC_THRESHOLD = 0.2
 """The value that the examples of ScaNN use for dot products."""
@@ -233,7 +233,7 @@ class ScannIndex:
             _remove_vectors(assets)
             _write_assets(directory, assets)
             (directory / DATASET).unlink()
-        settle(directory, leaves_to_search, reorder)
+        set_search_parameters(directory, leaves_to_search, reorder)
 
     def search(
         self,
@@ -264,15 +264,15 @@ class ScannIndex:
             queries = normalized(queries)
         count = min(k, self.size)
         pool = min(max(reorder or self.reorder, count), self.size)
-        reordered = -1
+        reorder_count = -1
         if self.reorder:
-            reordered = pool
+            reorder_count = pool
         positions = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
         # One by one: in a batch, ScaNN adds up in another order.
         for row, query in enumerate(queries):
             if self._vectors is None:
-                nearest, best_scores = self._search(query, count, reordered, leaves_to_search)
+                nearest, best_scores = self._search(query, count, reorder_count, leaves_to_search)
             else:
                 candidates = self.candidates(query, pool, leaves_to_search)
                 nearest, best_scores = rank_exactly(
@@ -308,7 +308,9 @@ class ScannIndex:
     def _search(
         self, query: Vectors, count: int, reorder: int, leaves_to_search: int | None
     ) -> tuple[NDArray[Any], Vectors]:
-        """Returns the positions and scores that ScaNN finds, best first; -1: as it was written."""
+        """Returns the positions and scores that ScaNN finds, best first. With a `reorder` of -1,
+        ScaNN reorders as many candidates as was written.
+        """
         positions, scores = self._searcher.search(query, count, reorder, leaves_to_search or -1)
         # ScaNN returns dot products, which are larger for nearer vectors, or squared distances.
         if self.distance == "squared_l2":
@@ -316,10 +318,10 @@ class ScannIndex:
         return positions, scores
 
 
-def settle(
+def set_search_parameters(
     directory: Path, leaves_to_search: int | None = None, reorder: int | None = None
 ) -> None:
-    """Changes what searches of a written index use; None leaves it as it is."""
+    """Changes the parameters with which a written index is searched; None leaves one as it is."""
     path = directory / CONFIG
     config = _protos.ScannConfig.FromString(path.read_bytes())
     if leaves_to_search is not None:
@@ -367,7 +369,7 @@ def write_index(
 
 
 def check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> None:
-    """Checks what an index over `size` vectors is built and searched with.
+    """Checks the parameters with which an index over `size` vectors is built and searched.
 
     Raises:
       InvalidIndex: A parameter is unknown, missing or no positive integer, or too large.
@@ -397,13 +399,13 @@ def _load(directory: Path, config: Any, assets: Any) -> Any:
     """Has ScaNN load an index from a temporary directory with two files: its configuration, and the
     list of its other files in `directory`.
     """
-    located = _assets.ScannAssets()
+    absolute_assets = _assets.ScannAssets()
     for asset in assets.assets:
         path = directory.resolve() / asset.asset_path
-        located.assets.add(asset_type=asset.asset_type, asset_path=str(path))
+        absolute_assets.assets.add(asset_type=asset.asset_type, asset_path=str(path))
     with tempfile.TemporaryDirectory(prefix="scann-") as temporary:
         (Path(temporary) / CONFIG).write_bytes(config.SerializeToString())
-        _write_assets(Path(temporary), located)
+        _write_assets(Path(temporary), absolute_assets)
         return _scann.load_searcher(temporary)
 
 

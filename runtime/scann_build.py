@@ -1,5 +1,5 @@
-"""Candidate vectors in a file -> ScaNN's files, in memory that does not depend on how many there
-are.
+"""Builds ScaNN's files from a file of candidate vectors, in memory that does not depend on the
+number of vectors.
 
 ScaNN builds over vectors in memory and holds them up to three times meanwhile: as it gets them, its
 own copy, and their residuals, of which it then trains on a sample. Here it gets only that sample. A
@@ -30,16 +30,16 @@ from runtime.vectors import VectorFile
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 SAMPLE_ROWS = 100_000
-"""Vectors that code books are trained on."""
+"""The number of vectors that code books are trained on."""
 SAMPLE_ROWS_PER_LEAF = 100
-"""Vectors that centroids are trained on, if these are more."""
+"""The number of vectors for each leaf that centroids are trained on, if these are more."""
 _ENCODED_BLOCKS = 4
-"""Blocks of a file that are encoded at a time: writing an index costs ScaNN seconds and 0.3 GB,
-however small it is.
+"""The number of blocks of a file that are encoded at a time: writing an index costs ScaNN seconds
+and 0.3 GB, however small it is.
 """
 
 _ROUNDING = 1e-5
-"""Lengths of vectors that another machine computed may differ by less."""
+"""A bound of the relative difference between vectors that two machines scaled to length 1."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def build_files(
 
     sample = vectors[:1]  # an exact index trains nothing: this writes its other files
     if kind != "brute_force":
-        sample = sampled(vectors, sample_size)
+        sample = read_sample(vectors, sample_size)
     ScannIndex.build(sample, distance, kind, parameters, threads).write(directory)
     del sample
     _return_freed_memory()
@@ -210,14 +210,15 @@ def _return_freed_memory() -> None:
         trim(0)
 
 
-def sampled(vectors: VectorFile, sample: int) -> Vectors:
-    """Reads some vectors, the same ones in every run, in the order of their rows."""
-    rows = np.sort(np.random.default_rng(0).choice(len(vectors), sample, replace=False))
-    chosen = np.empty((sample, vectors.shape[1]), np.float32)
+def read_sample(vectors: VectorFile, size: int) -> Vectors:
+    """Reads `size` of the vectors, the same ones in every run, in the order of their rows."""
+    rows = np.sort(np.random.default_rng(0).choice(len(vectors), size, replace=False))
+    sample = np.empty((size, vectors.shape[1]), np.float32)
     for first, count in _blocks(vectors):
         start, stop = np.searchsorted(rows, [first, first + count])
-        chosen[start:stop] = vectors[first : first + count][rows[start:stop] - first]
-    return chosen
+        block = vectors[first : first + count]
+        sample[start:stop] = block[rows[start:stop] - first]
+    return sample
 
 
 def _blocks(vectors: VectorFile, joined: int = 1) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,6 @@
-"""A tower's inputs from activations: one array for each of them, packed features side by side."""
+"""Makes the inputs of a tower from activations: one array for each input, in which the features of
+a packed input lie side by side.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def tower_inputs(
       n: The number of examples.
 
     Returns:
-      The array of each input by name, C-ordered, of its dtype. Arrays that are so already are not
-      copied.
+      The array of each input by name, C-ordered, of its dtype. Arrays that have this form already
+      are not copied.
     """
     return {tower_input.name: _array_of(tower_input, values, n) for tower_input in inputs}
 

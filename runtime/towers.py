@@ -61,7 +61,7 @@ def open_form(
     Args:
       root: The directory of the bundle.
       entry: The entry of the tower, or of the part, in the manifest.
-      form: The form of it to open.
+      form: The form to open.
       device: The device of a SavedModel; compiled forms run on the CPU.
 
     Raises:
@@ -111,4 +111,4 @@ def _agree(shape: Sequence[int | None], other_shape: Sequence[int | None]) -> bo
     if len(shape) != len(other_shape):
         return False
     sizes = zip(shape, other_shape, strict=True)
-    return all(None in pair or pair[0] == pair[1] for pair in sizes)
+    return all(None in (size, other_size) or size == other_size for size, other_size in sizes)

@@ -15,7 +15,7 @@ Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
 BLOCK_BYTES = 16 << 20
-"""Bytes that are read at a time where all vectors are needed."""
+"""The number of bytes that are read at a time where all vectors are needed."""
 
 
 class VectorFile:
@@ -32,11 +32,11 @@ class VectorFile:
           OSError: The file does not exist.
           InvalidInput: Its size is no multiple of a row's.
         """
-        values, rest_bytes = divmod(path.stat().st_size, 4)
-        if rest_bytes or values % dim:
-            raise InvalidInput(f"{values} values of candidates are no vectors of dim {dim}")
+        value_count, excess_bytes = divmod(path.stat().st_size, 4)
+        if excess_bytes or value_count % dim:
+            raise InvalidInput(f"{value_count} values of candidates are no vectors of dim {dim}")
         self.path = path
-        self._first, count = rows or (0, values // dim)
+        self._first, count = rows or (0, value_count // dim)
         self.shape = count, dim
 
     def __len__(self) -> int:
@@ -68,5 +68,5 @@ class VectorFile:
 
     @property
     def block_rows(self) -> int:
-        """Rows to read at a time."""
+        """The number of rows to read at a time."""
         return max(1, BLOCK_BYTES // (4 * self.shape[1]))

@@ -131,7 +131,7 @@ class ChangeLog:
 
     @property
     def has_news(self) -> bool:
-        """Whether the file has bytes that were not read yet; one call of the kernel."""
+        """Whether the file has bytes that were not read yet; costs one system call."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class ChangeLog:
                 if descriptor is not None:
                     os.close(descriptor)
 
-    def parts(self) -> Iterator[list[Record]]:
+    def batches(self) -> Iterator[list[Record]]:
         """Yields the records that were appended since they were read last, about 8 MiB at a time,
         so that a long log is never in memory as a whole; errors as of `read`.
         """
@@ -328,8 +328,8 @@ class LogTail:
         """Reads nothing yet; `path`: the file, which need not exist."""
         self._path = path
         self._inode = 0
-        self._marks_sequences: list[int] = []
-        self._marks_ends: list[int] = []
+        self._mark_sequences: list[int] = []
+        self._mark_ends: list[int] = []
         """The offsets behind some records, by their sequences."""
         self._lock = threading.Lock()
 
@@ -355,7 +355,7 @@ class LogTail:
                 return self._after(sequence, checksum, bytes_max)
             except FileNotFoundError:
                 if sequence:
-                    raise _differs(self._path, sequence) from None
+                    raise _unknown_record(self._path, sequence) from None
                 return []
             finally:
                 if descriptor is not None:
@@ -385,7 +385,7 @@ class LogTail:
                     records.append(record)
                     size += len(record.payload)
         if not is_known:
-            raise _differs(self._path, sequence)
+            raise _unknown_record(self._path, sequence)
         return records
 
     def _begin(self, sequence: int, inode: int) -> int:
@@ -393,20 +393,21 @@ class LogTail:
         # A recovery replaces the file, and with it all offsets.
         if inode != self._inode:
             self._inode = inode
-            self._marks_sequences = []
-            self._marks_ends = []
-        number = bisect.bisect_left(self._marks_sequences, sequence)
+            self._mark_sequences = []
+            self._mark_ends = []
+        number = bisect.bisect_left(self._mark_sequences, sequence)
         if not number:
             return len(MAGIC)
-        return self._marks_ends[number - 1]
+        return self._mark_ends[number - 1]
 
     def _mark(self, sequence: int, end: int) -> None:
-        last = 0
-        if self._marks_ends:
-            last = self._marks_ends[-1]
-        if end - last >= _MARK_BYTES:
-            self._marks_sequences.append(sequence)
-            self._marks_ends.append(end)
+        """Remembers the offset behind a record, if the last such offset is far before it."""
+        last_end = 0
+        if self._mark_ends:
+            last_end = self._mark_ends[-1]
+        if end - last_end >= _MARK_BYTES:
+            self._mark_sequences.append(sequence)
+            self._mark_ends.append(end)
 
 
 def framed(records: Sequence[Record]) -> bytes:
@@ -431,7 +432,8 @@ def read_framed(content: bytes) -> list[Record]:
     return records
 
 
-def _differs(path: Path, sequence: int) -> LogsDiffer:
+def _unknown_record(path: Path, sequence: int) -> LogsDiffer:
+    """Returns the error for a copy whose last record the log does not have."""
     return LogsDiffer(
         f"change log {path} has no such record {sequence} as the copy: the copy is of another log, "
         "or has records that this one has lost"
@@ -462,12 +464,12 @@ def recover(path: Path, model: str) -> Recovery:
             return Recovery(len(records), 0, (), None)
 
         lost = []
-        before = 0
+        sequence = 0
         for record in records:
-            if record.sequence > before + 1:
-                lost.append((before + 1, record.sequence - 1))
-            before = record.sequence
-        header = _header_of(model, max(before, last) + _RECOVERED_GAP)
+            if record.sequence > sequence + 1:
+                lost.append((sequence + 1, record.sequence - 1))
+            sequence = record.sequence
+        header = _header_of(model, max(sequence, last) + _RECOVERED_GAP)
         recovered = path.with_name(f"{path.name}.recovered")
         with recovered.open("wb") as file:
             file.write(MAGIC + _framed(Record(0, header)))
@@ -645,9 +647,11 @@ def _write_at(path: Path, content: bytes, position: int) -> int:
     try:
         if os.fstat(descriptor).st_size > position:  # what a writer that died has left
             os.ftruncate(descriptor, position)
-        written = 0
-        while written < len(content):
-            written += os.pwrite(descriptor, content[written:], position + written)
+        written_bytes = 0
+        while written_bytes < len(content):
+            # It may write less than it was given.
+            remaining = content[written_bytes:]
+            written_bytes += os.pwrite(descriptor, remaining, position + written_bytes)
         os.fdatasync(descriptor)
         if not existed:
             files.sync(path.parent)

@@ -235,7 +235,7 @@ def decode_head(payload: bytes) -> Head:
     Raises:
       FormatError: The bytes are no change of this format.
     """
-    return _Alike(_description(payload)).head
+    return _AlikeChanges(_description(payload)).head
 
 
 class Run:
@@ -246,7 +246,9 @@ class Run:
       sequences: The sequences of the changes, ascending.
     """
 
-    def __init__(self, alike: _Alike, first: int, records: Sequence[tuple[int, bytes]]) -> None:
+    def __init__(
+        self, alike: _AlikeChanges, first: int, records: Sequence[tuple[int, bytes]]
+    ) -> None:
         """Takes some of the changes that are alike.
 
         Args:
@@ -363,19 +365,19 @@ def decode_runs(records: Sequence[tuple[int, bytes]]) -> list[Run]:
       FormatError: The payload of a record is no change of this format.
     """
     # Changes of one kind alternate with others in a log, but share one reader.
-    by_description: dict[bytes, _Alike] = {}
+    by_description: dict[bytes, _AlikeChanges] = {}
     runs = []
     for description, group in groupby(records, lambda record: _description(record[1])):
         alike = by_description.get(description)
         if alike is None:
-            alike = by_description[description] = _Alike(description)
+            alike = by_description[description] = _AlikeChanges(description)
         run_records = list(group)
         runs.append(Run(alike, len(alike.payloads), run_records))
         alike.payloads += [payload for _, payload in run_records]
     return runs
 
 
-class _Alike:
+class _AlikeChanges:
     """Changes that differ in ids and values alone, though others may lie between them.
 
     Attributes:

@@ -136,7 +136,8 @@ def write_candidates(
     parts: Iterator[tuple[Any, Mapping[str, NDArray[np.float32]]]],
     ended: NDArray[np.uint32],
 ) -> None:
-    """Writes what the process knows that serves the candidates; `finish` makes a segment of it.
+    """Writes the candidates and vectors that the serving process holds; `finish` makes a segment of
+    these files.
 
     Args:
       directory: The directory, which is created under a temporary name.
@@ -343,9 +344,9 @@ def _manifest(name: str, content: bytes) -> SegmentManifest:
     return manifest
 
 
-def names(parent: Path) -> list[str]:
-    """Returns the names of all segments, and of what was never finished; none if there is no such
-    directory.
+def segment_names(parent: Path) -> list[str]:
+    """Returns the names of all segments, and of directories that were never finished; none if there
+    is no such directory.
     """
     try:
         return sorted(os.listdir(parent))

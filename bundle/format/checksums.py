@@ -249,7 +249,7 @@ def digest(
     Args:
       stream: The file, read from its position on.
       size: The maximum number of bytes; None: all that follow.
-      pause: Called after each piece.
+      pause: A function that is called after each piece.
     """
     result = Digest()
     piece = np.empty(PIECE_BYTES, np.uint8)

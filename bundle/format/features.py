@@ -40,7 +40,7 @@ class Unknown(StrictModel):
 
 
 class EmbeddedFeature(StrictModel):
-    """What reads one table with one combiner, or is an indicator."""
+    """A feature that reads one table with one combiner, or is an indicator."""
 
     kind: Literal["single", "bag", "sequence"]
     table: Name | Literal[""]
@@ -55,10 +55,10 @@ class EmbeddedFeature(StrictModel):
     """The combiner of the vectors of a bag; null for other kinds."""
     encoding: Literal["sparse", "ragged"] = "sparse"
     """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its
-    ragged none.
+    ragged lookup drops none.
     """
     padding: int | str | None = None
-    """The id that is none, and is left out: TensorFlow's feature columns leave -1 and "" out of
+    """The value that is no id, and is left out: TensorFlow's feature columns leave -1 and "" out of
     dense tensors.
     """
     weighted: bool = False
@@ -151,7 +151,7 @@ class EmbeddedFeature(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _later_consistent(self) -> EmbeddedFeature:
+    def _table_and_place_consistent(self) -> EmbeddedFeature:
         if (self.indicator is None) == (not self.table):
             raise ValueError("a feature has a 'table' or is an 'indicator'")
         if self.indicator is not None and self.combiner not in (None, "sum"):
@@ -242,8 +242,8 @@ def readers_of(
     """Returns the features that read each input, first the one that defines how its values are
     written.
 
-    That is one that reads a table, by this input alone, and one id of an example if some feature
-    takes no more.
+    Features that read a table by one id of this input alone define it before those that take
+    several ids; features of several inputs, and dense features, come last.
     """
     readers: dict[str, tuple[str, ...]] = {}
     # The inputs stay in the order of the features, whatever the order of their readers.
@@ -330,8 +330,8 @@ def sent_dtype(feature: EmbeddedFeature | DenseFeature, name: str) -> str:
     match feature.ids:
         case GraphIds() as graph:
             return graph.dtype
-        case MultiInputIds() as several:
-            return several.keys[feature.inputs.index(name)].dtype
+        case MultiInputIds() as rule:
+            return rule.keys[feature.inputs.index(name)].dtype
         case TextIds():
             return "string"
     return "int64"

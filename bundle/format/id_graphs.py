@@ -13,9 +13,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from bundle.format.fields import Count, Name, StrictModel
 
 OPERATIONS_MAX = 1024
-"""Operations of one graph."""
+"""The maximum number of operations of one graph."""
 CONSTANT_MAX = 1 << 16
-"""Values of one constant, such as the rows that a gather maps ids to."""
+"""The maximum number of values of one constant, such as the rows that a gather maps ids to."""
 
 InputDtype = Literal["int32", "int64", "float32", "string", "int64_or_string"]
 """The types that callers send. int64_or_string: operations read the text of an integer."""
@@ -42,8 +42,8 @@ class ConstantNode(StrictModel):
     values: Constants
     """Numbers that are not finite are "NaN", "Infinity" and "-Infinity"."""
     is_list: bool = False
-    """Whether other operations search the values, or gather some of them. Otherwise there is one,
-    which meets each value of the other operands.
+    """Whether other operations search the values, or gather some of them. Otherwise there is one
+    value, which meets each value of the other operands.
     """
 
     @model_validator(mode="after")
@@ -60,8 +60,9 @@ class OperationNode(StrictModel):
     inputs: Annotated[tuple[Count, ...], Field(min_length=1, max_length=256)]
     """Positions of the nodes whose results it takes."""
     attributes: dict[str, Any] = Field(default_factory=dict)
-    """As TensorFlow names them, where they have an effect on single values; dtypes as NumPy names
-    them. Of `LookupTableFindV2`, `table` is a position among the lookup tables of the graph.
+    """The attributes that have an effect on single values, as TensorFlow names them; dtypes as
+    NumPy names them. Of `LookupTableFindV2`, `table` is a position among the lookup tables of the
+    graph.
     """
 
     def __hash__(self) -> int:
@@ -80,7 +81,7 @@ class LookupTable(StrictModel):
 
 
 def kind_of_node(node: Any) -> str:
-    """Returns which of the kinds of nodes one is."""
+    """Returns the kind of a node: Input, Const or operation."""
     # JSON when a manifest is read, a node when one is created.
     if isinstance(node, dict):
         op = node.get("op")

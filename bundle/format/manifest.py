@@ -423,23 +423,27 @@ class Manifest(StrictModel):
         for name, feature in self.features.items():
             if isinstance(feature, EmbeddedFeature):
                 if feature.indicator is None:
-                    _known(feature.table, self.tables, f"features.{name}.table")
+                    _check_known(feature.table, self.tables, f"features.{name}.table")
                 for table in lookup_tables_of(feature.ids):
-                    _known(table.vocabulary, self.vocabularies, f"features.{name}.ids.tables")
+                    _check_known(table.vocabulary, self.vocabularies, f"features.{name}.ids.tables")
                 if isinstance(feature.ids, KeyedIds):
-                    _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
+                    _check_known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
                 # Rows that are read whatever the ids are must exist: no later read checks them.
                 rows = feature.indicator or self.tables[feature.table].rows
-                read = {"unknown.row": feature.unknown.row, "empty_row": feature.empty_row}
-                for field, row in {**read, "filler_row": feature.filler_row}.items():
+                row_by_field = {
+                    "unknown.row": feature.unknown.row,
+                    "empty_row": feature.empty_row,
+                    "filler_row": feature.filler_row,
+                }
+                for field, row in row_by_field.items():
                     if row is not None and row >= rows:
                         raise ValueError(
                             f"features.{name}.{field} is {row}, the table has {rows} rows"
                         )
         return self
 
-    # These three check that names in one part of the manifest exist in another, so that no reader
-    # meets one that does not.
+    # The next three check that names in one part of the manifest exist in another, so that no
+    # reader meets an unknown name.
     @model_validator(mode="after")
     def _towers_closed(self) -> Manifest:
         for name, tower in self.towers.items():
@@ -448,8 +452,12 @@ class Manifest(StrictModel):
                 entries += part.inputs
             for entry in entries:
                 for source in entry.sources:
-                    _known(source, self.features, f"towers.{name}.inputs.{entry.name}.feature")
-            _known(tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result")
+                    _check_known(
+                        source, self.features, f"towers.{name}.inputs.{entry.name}.feature"
+                    )
+            _check_known(
+                tower.result, {output.name for output in tower.outputs}, f"towers.{name}.result"
+            )
         return self
 
     @model_validator(mode="after")
@@ -458,24 +466,24 @@ class Manifest(StrictModel):
         for kind, stores in (("corpora", self.corpora), ("contexts", self.contexts)):
             for name, corpus in stores.items():
                 for feature_input in corpus.features:
-                    _known(feature_input, inputs, f"{kind}.{name}.features")
+                    _check_known(feature_input, inputs, f"{kind}.{name}.features")
                 for attribute in corpus.filters:
-                    _known(attribute, corpus.attributes, f"{kind}.{name}.filters")
+                    _check_known(attribute, corpus.attributes, f"{kind}.{name}.filters")
         for name, index in self.indexes.items():
-            _known(index.corpus, self.corpora, f"indexes.{name}.corpus")
-            _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
-            _known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
+            _check_known(index.corpus, self.corpora, f"indexes.{name}.corpus")
+            _check_known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
+            _check_known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
         for name, entry in self.lists.items():
-            _known(entry.corpus, self.corpora, f"lists.{name}.corpus")
+            _check_known(entry.corpus, self.corpora, f"lists.{name}.corpus")
             if entry.by is not None:
-                _known(entry.by, inputs, f"lists.{name}.by")
+                _check_known(entry.by, inputs, f"lists.{name}.by")
         return self
 
     @model_validator(mode="after")
     def _stages_closed(self) -> Manifest:
         for name, stage in self.stages.items():
             for where, tower in ((f"stages.{name}", name), (f"stages.{name}.tower", stage.tower)):
-                _known(tower, self.towers, where)
+                _check_known(tower, self.towers, where)
                 if self.towers[tower].role != "ranking":
                     raise ValueError(f"{where} names {tower!r}, which is no ranking tower")
             if stage.tower in self.stages or stage.tower == name:
@@ -483,7 +491,7 @@ class Manifest(StrictModel):
                     f"stages.{name}.tower names {stage.tower!r}, which a stage comes before"
                 )
             for index in stage.recall:
-                _known(index, self.indexes, f"stages.{name}.recall")
+                _check_known(index, self.indexes, f"stages.{name}.recall")
         return self
 
     @model_validator(mode="after")
@@ -524,7 +532,8 @@ class Manifest(StrictModel):
         return self
 
 
-def _known(name: str, names: Any, where: str) -> None:
+def _check_known(name: str, names: Any, where: str) -> None:
+    """Raises ValueError if a field names an entry that the manifest does not have."""
     if name not in names:
         raise ValueError(f"{where} names {name!r}, which the manifest does not have")
 
@@ -595,9 +604,9 @@ def dump(manifest: Manifest) -> bytes:
     if len(data) > MANIFEST_BYTES_MAX:
         raise FormatError(f"manifest has {len(data)} bytes; readers take {MANIFEST_BYTES_MAX}")
     # The digest replaces its 0, the one digit after the first such key.
-    before, name, after = data.partition(b'"digest": ')
+    before, key, after = data.partition(b'"digest": ')
     digest = str(crc32c(data)).encode()
-    return before + name + digest + after[1:]
+    return before + key + digest + after[1:]
 
 
 def _check_digest(data: bytes, version: int) -> None:

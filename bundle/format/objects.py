@@ -24,10 +24,10 @@ POOL = ".objects"
 DIRECTORY = "objects"
 """The directory of a version of format 1 that holds its objects."""
 OBJECT_BYTES = BLOCK_BYTES
-"""The content of an object: a block of a file. Only the last block of a file is shorter."""
+"""The bytes of an object, which is a block of a file. Only the last block of a file is shorter."""
 OBJECTS_BYTES_MAX = 512 << 20
 OBJECTS_MAX = 7_500_000
-"""Objects of a version, 28 TiB: each needs 67 bytes in `objects.json`."""
+"""The maximum number of objects of a version, 28 TiB: each needs 67 bytes in `objects.json`."""
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """A SHA-256, in lower-case hexadecimal digits."""

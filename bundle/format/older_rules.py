@@ -16,8 +16,8 @@ from bundle.format.id_graphs import GraphIds, InputDtype, LookupTable
 Json = dict[str, Any]
 
 VERSION = 1
-_ROUNDED = {"down": "Floor", "up": "Ceil", "half_even": "Rint"}
-_COMPUTED = {
+_OPERATION_BY_ROUNDING = {"down": "Floor", "up": "Ceil", "half_even": "Rint"}
+_OPERATION_BY_NAME = {
     "add": "AddV2",
     "multiply": "Mul",
     "divide": "FloorDiv",
@@ -79,13 +79,13 @@ def _text(rule: Json, dtypes: Mapping[str, str]) -> Json:
     fields["ids"] = _graph([rule["ids"]], dtypes)
     if rule.get("steps"):
         builder = GraphBuilder("string")
-        _after_steps(builder, builder.last, rule["steps"])
+        _add_steps(builder, builder.last, rule["steps"])
         fields["text"] = builder.graph().model_dump(mode="json")
     return fields
 
 
 def _with_tables(rule: Json) -> Json:
-    """Returns a graph that names its lookup tables so."""
+    """Returns a graph with its lookup tables as version 2 names them."""
     tables = [
         {"vocabulary": entry["vocabulary"], "first_value": entry.get("first_row", 0)}
         for entry in rule.get("vocabularies", ())
@@ -134,21 +134,21 @@ def _joined(rule: Json, dtypes: Mapping[str, str]) -> Json:
         operands.append(value)
         operands.append(builder.constant(text, "string"))
     joined = builder.compute("StringJoin", *operands, separator="")
-    _added(builder, joined, rule["ids"], dtypes)
+    _add_rule(builder, joined, rule["ids"], dtypes)
     return {"kind": "joined", "keys": keys, "ids": builder.graph().model_dump(mode="json")}
 
 
 def _add_key(builder: GraphBuilder, values: int, key: Json, dtypes: Mapping[str, str]) -> int:
     """Adds what is computed of a key's values; returns the position of the result."""
     rule = key.get("ids")
-    result = _after_steps(builder, values, key.get("steps", ()))
+    result = _add_steps(builder, values, key.get("steps", ()))
     links = []
     if rule is not None:
         links = rule.get("rules", [rule])
     for number, link in enumerate(links):
         # Only the first rule meets what callers send; the result of a rule is a row.
         is_text = number == 0 and key["dtype"] == "string"
-        result = _added(builder, result, link, dtypes, is_text)
+        result = _add_rule(builder, result, link, dtypes, is_text)
     if key.get("rows") is not None:
         row = key.get("unknown_row")
         if row is None:
@@ -172,23 +172,23 @@ def _graph(
     elif steps is not None:
         dtype = "string"
     else:
-        dtype = _input_of(links, dtypes)
+        dtype = _input_dtype(links, dtypes)
     builder = GraphBuilder(dtype)
-    result = _after_steps(builder, builder.last, steps or ())
+    result = _add_steps(builder, builder.last, steps or ())
     if cast is not None:
         # Cast to the type of the model first, which may wrap around, then to that of rows.
-        if cast.get("rounding", "toward_zero") in _ROUNDED:
-            result = builder.compute(_ROUNDED[cast["rounding"]], result)
+        if cast.get("rounding", "toward_zero") in _OPERATION_BY_ROUNDING:
+            result = builder.compute(_OPERATION_BY_ROUNDING[cast["rounding"]], result)
         result = builder.compute("Cast", result, DstT=cast["to"])
         result = builder.compute("Cast", result, DstT="int64")
     for link in links:
         # Only the first rule meets what callers send, which a cast has made a number.
         is_text = cast is None and link is links[0]
-        result = _added(builder, result, link, dtypes, is_text)
+        result = _add_rule(builder, result, link, dtypes, is_text)
     return builder.graph().model_dump(mode="json")
 
 
-def _input_of(links: Sequence[Json], dtypes: Mapping[str, str]) -> InputDtype:
+def _input_dtype(links: Sequence[Json], dtypes: Mapping[str, str]) -> InputDtype:
     """Returns what callers send to the first of some rules."""
     first = links[0]
     by_kind: dict[str, InputDtype] = {"hash": "int64_or_string", "buckets": "float32"}
@@ -197,13 +197,13 @@ def _input_of(links: Sequence[Json], dtypes: Mapping[str, str]) -> InputDtype:
     return by_kind.get(first["kind"], "int64")
 
 
-def _after_steps(builder: GraphBuilder, text: int, steps: Sequence[Json]) -> int:
+def _add_steps(builder: GraphBuilder, text: int, steps: Sequence[Json]) -> int:
     """Adds changes of a text; returns the position of the changed one."""
     for step in steps:
-        what = step.get("what", "")
-        if what:
+        searched = step.get("what", "")
+        if searched:
             # RE2 reads an escaped punctuation character as itself, in a class as well as outside.
-            pattern = re.sub(r"(?!\w)[\x00-\x7f]", r"\\\g<0>", what, flags=re.ASCII)
+            pattern = re.sub(r"(?!\w)[\x00-\x7f]", r"\\\g<0>", searched, flags=re.ASCII)
             if step["do"] == "replace_any":
                 pattern = f"[{pattern}]"
             attributes = {"pattern": pattern, "rewrite": step.get("by", ""), "replace_global": True}
@@ -213,17 +213,17 @@ def _after_steps(builder: GraphBuilder, text: int, steps: Sequence[Json]) -> int
     return text
 
 
-def _added(
+def _add_rule(
     builder: GraphBuilder, values: int, link: Json, dtypes: Mapping[str, str], is_text: bool = True
 ) -> int:
     """Adds a rule of values, which may be texts; returns the position of its rows."""
     kind = link["kind"]
     if kind == "computed":
         for operation in link["operations"]:
-            values = _computed(builder, values, operation["do"], operation.get("by"))
+            values = _add_operation(builder, values, operation["do"], operation.get("by"))
         return values
     if kind == "buckets":
-        return _buckets(builder, values, link)
+        return _add_buckets(builder, values, link)
     if kind == "hash":
         texts = values
         if not is_text:
@@ -235,7 +235,7 @@ def _added(
             mask = str(mask)
         return builder.masked(rows, texts, "string", mask)
     if kind == "vocabulary":
-        return _vocabulary(builder, values, link, dtypes)
+        return _add_vocabulary(builder, values, link, dtypes)
     if kind == "identity":
         return values
     if kind == "graph":
@@ -243,7 +243,9 @@ def _added(
     raise ValueError(f"{kind!r} is no rule")
 
 
-def _vocabulary(builder: GraphBuilder, values: int, link: Json, dtypes: Mapping[str, str]) -> int:
+def _add_vocabulary(
+    builder: GraphBuilder, values: int, link: Json, dtypes: Mapping[str, str]
+) -> int:
     """Adds the rows of keys of a vocabulary; returns their position."""
     table = LookupTable(vocabulary=link["vocabulary"], first_value=link.get("first_row", 0))
     dtype: Literal["int64", "string"] = "int64"
@@ -257,7 +259,7 @@ def _vocabulary(builder: GraphBuilder, values: int, link: Json, dtypes: Mapping[
     return builder.vocabulary(values, dtype, table, **options)
 
 
-def _buckets(builder: GraphBuilder, numbers: int, link: Json) -> int:
+def _add_buckets(builder: GraphBuilder, numbers: int, link: Json) -> int:
     """Adds the buckets of numbers; returns the position of the rows."""
     counts = builder.buckets(numbers, link["boundaries"])
     first = link.get("first_row", 0)
@@ -267,11 +269,11 @@ def _buckets(builder: GraphBuilder, numbers: int, link: Json) -> int:
     return builder.compute("Sub", builder.constant(first + len(link["boundaries"])), counts)
 
 
-def _computed(builder: GraphBuilder, integers: int, do: str, by: int | None) -> int:
-    """Adds one operation on integers of 64 bits."""
-    if do == "absolute":
+def _add_operation(builder: GraphBuilder, integers: int, name: str, operand: int | None) -> int:
+    """Adds one operation on integers of 64 bits; returns the position of the result."""
+    if name == "absolute":
         return builder.compute("Abs", integers)
-    if do == "int32":
+    if name == "int32":
         narrow = builder.compute("Cast", integers, DstT="int32")
         return builder.compute("Cast", narrow, DstT="int64")
-    return builder.compute(_COMPUTED[do], integers, builder.constant(by or 0))
+    return builder.compute(_OPERATION_BY_NAME[name], integers, builder.constant(operand or 0))

@@ -31,9 +31,9 @@ _VALUE_COSTS = {
     "scan_start": (0.0, 5e7),
     "found": (0.0, 1e6),
 }
-"""Likewise, of parts that take as long for short vectors as for long ones: in units of the time
-that one dim of an exact score takes. An exact search begins with calls of NumPy, which take as long
-as thousands of them.
+"""The same limits of parts that take as long for short vectors as for long ones, in units of the
+time that one dim of an exact score takes. An exact search begins with calls of NumPy, which take
+thousands of these units.
 """
 _CODE_COSTS = ("scan_start", "scanned", "found", "code_gathered")
 _DIM_MIN = 16

@@ -61,5 +61,5 @@ def _numbered(parent: Path) -> list[tuple[int, Path]]:
 def _is_committed(bundle: Path) -> bool:
     try:
         return (bundle / paths.MANIFEST).is_file()
-    except OSError:  # there, but not for us: reading it reports why
+    except OSError:  # it exists, but may not be read: the reader reports why
         return True

@@ -27,7 +27,7 @@ def check_files(
       manifest: The manifest of the bundle.
       tables: How table segments and `checked_later` are compared: `sizes` by their sizes, `full` by
         every byte.
-      pause: Called after each file, and each block of a large one.
+      pause: A function that is called after each file, and after each block of a large one.
 
     Raises:
       DigestMismatch: A file is missing, has another size or other bytes; names file and block.

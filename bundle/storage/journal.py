@@ -58,7 +58,7 @@ def append(journal: Path, step: str, key: str, payload: Any, written: Sequence[F
             raise
     # The first line creates the file, whose name must survive, too.
     files.sync(journal.parent)
-    return _parsed(entry)[1]
+    return _parse(entry)[1]
 
 
 def read(journal: Path) -> dict[str, Finished]:
@@ -73,14 +73,14 @@ def read(journal: Path) -> dict[str, Finished]:
         checksum, _, entry = line.removesuffix(b"\n").partition(b" ")
         if not line.endswith(b"\n") or checksum != b"%08x" % crc32c(entry):
             break  # torn by a crash: nothing after it was ever acknowledged
-        step, finished = _parsed(entry)
+        step, finished = _parse(entry)
         steps[step] = finished
         intact_bytes += len(line)
     os.truncate(journal, intact_bytes)
     return steps
 
 
-def _parsed(entry: bytes) -> tuple[str, Finished]:
+def _parse(entry: bytes) -> tuple[str, Finished]:
     content = orjson.loads(entry)
     written = tuple(File.model_validate(file) for file in content["files"])
     return content["step"], Finished(content["key"], content["payload"], written)

@@ -19,8 +19,8 @@ def acquire(path: Path, what: str) -> int:
     Raises:
       VersionBusy: Another process holds the lock.
     """
-    # The file may be removed by its last holder between our open and our lock: what is locked must
-    # be what is there.
+    # Its last holder may remove the file between the open and the lock here: the locked file must
+    # be the one that has the name.
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

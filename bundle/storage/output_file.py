@@ -69,13 +69,13 @@ class OutputFile:
           OSError: The file cannot be written; the previous one is unchanged.
         """
         # Each writer has a name of its own: another one may be writing the same file.
-        aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        staged = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
-            with aside.open("xb") as file:
+            with staged.open("xb") as file:
                 file.write(content)
-            self.replace(aside)
+            self.replace(staged)
         finally:
-            aside.unlink(missing_ok=True)
+            staged.unlink(missing_ok=True)
 
     def replace(self, staged: Path) -> None:
         """Publishes a file that was written in the same file system.

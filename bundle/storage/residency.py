@@ -59,9 +59,9 @@ def bring_in(data: Bytes, start: int) -> int:
     if not _read_huge(data, start, size):
         # A random map is read page by page otherwise.
         _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)
-    failed = _advise(data, start, size, _POPULATE_READ)
+    error_number = _advise(data, start, size, _POPULATE_READ)
     # EINVAL is an older kernel; any other error is left to the first use.
-    if failed in (0, errno.EINVAL):
+    if error_number in (0, errno.EINVAL):
         # One byte of each page is read: the host of a virtual machine may not hold its large pages
         # until then.
         np.bitwise_or.reduce(data[start : start + size : mmap.PAGESIZE])

@@ -52,8 +52,8 @@ def hold(bundle: Path) -> int | None:
 def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int], list[int]]:
     """Removes the committed versions of a model but the newest ones and those that something uses.
 
-    Each is renamed first, to a name that no reader looks at, then deleted: a crash leaves no half a
-    version.
+    Each is renamed first, to a name that no reader looks at, then deleted: a crash leaves no half
+    version under its own name.
 
     Args:
       root: The directory of the bundles.
@@ -77,17 +77,17 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
     for version in catalog.committed_versions(root, model)[: -keep or None]:
         if version == spare:
             continue
-        descriptor = _locked_alone(parent / str(version))
+        descriptor = _lock_exclusively(parent / str(version))
         if descriptor is None:
             used.append(version)
             continue
         try:
-            aside = parent / f"{_SWEPT}{version}"
-            (parent / str(version)).rename(aside)
+            renamed = parent / f"{_SWEPT}{version}"
+            (parent / str(version)).rename(renamed)
             files.sync(parent)
         finally:
             os.close(descriptor)
-        _remove(aside)
+        _remove(renamed)
         removed.append(version)
     return removed, used
 
@@ -100,9 +100,9 @@ def _remove(version: Path) -> None:
         shutil.rmtree(version)
 
 
-def _locked_alone(bundle: Path) -> int | None:
+def _lock_exclusively(bundle: Path) -> int | None:
     """Locks a version for its removal; None if something holds it."""
-    # NFS locks alone only what may be written.
+    # NFS grants an exclusive lock only on a file that is open for writing.
     descriptor = os.open(bundle / paths.MANIFEST, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,7 +116,7 @@ def _locked_alone(bundle: Path) -> int | None:
 
 
 def clean(root: Path, older_than_s: float = 0) -> tuple[list[Path], list[Path]]:
-    """Removes what runs left staged under a root, and no run is writing.
+    """Removes the staging directories under a root that no run is writing any more.
 
     Args:
       root: The directory of the bundles.

@@ -65,12 +65,12 @@ class Staging:
         self._run = secrets.token_hex(8)
         self._parent.mkdir(parents=True, exist_ok=True)
         self._lock: int | None = lock.acquire(
-            self._aside(".lock"), f"version {version} of model {model!r}"
+            self._staging_path(".lock"), f"version {version} of model {model!r}"
         )
         try:
             if not adding:
                 self._reject_existing()
-            self._steps = journal.read(self._aside(".journal"))
+            self._steps = journal.read(self._staging_path(".journal"))
             self._trusted: set[str] = set()
             self.resumed: set[str] = set()
             self.directory.mkdir(exist_ok=True)
@@ -84,7 +84,7 @@ class Staging:
     @property
     def directory(self) -> Path:
         """The directory in which the files of the version are written."""
-        return self._aside("")
+        return self._staging_path("")
 
     @property
     def attempts(self) -> Path:
@@ -114,7 +114,9 @@ class Staging:
             path = self.directory / file.path
             files.sync(path)
             files.sync(path.parent)
-        self._steps[step] = journal.append(self._aside(".journal"), step, key, payload, written)
+        self._steps[step] = journal.append(
+            self._staging_path(".journal"), step, key, payload, written
+        )
         self._trusted.add(step)
 
     def finished(self, step: str, key: str) -> journal.Finished | None:
@@ -161,7 +163,7 @@ class Staging:
         candidates = [staged]
         if staged.is_dir():
             candidates = sorted(staged.rglob("*"))
-        return tuple(_digested(self.directory, file) for file in candidates if file.is_file())
+        return tuple(_digest_file(self.directory, file) for file in candidates if file.is_file())
 
     def commit(self, manifest: Manifest, data: bytes | None = None) -> Path:
         """Publishes the version: files synced, manifest last, one rename. Files that no manifest
@@ -251,7 +253,7 @@ class Staging:
                 ) from problem
             raise
         files.sync(self._parent)
-        self._aside(".journal").unlink(missing_ok=True)
+        self._staging_path(".journal").unlink(missing_ok=True)
         self.close()
         return self._final
 
@@ -263,7 +265,7 @@ class Staging:
     def close(self) -> None:
         """Lets go of the lock; what is staged stays, to be resumed."""
         if self._lock is not None:
-            lock.release(self._aside(".lock"), self._lock)
+            lock.release(self._staging_path(".lock"), self._lock)
             self._lock = None
 
     def __enter__(self) -> Staging:
@@ -277,7 +279,7 @@ class Staging:
     ) -> None:
         self.close()
 
-    def _aside(self, suffix: str) -> Path:
+    def _staging_path(self, suffix: str) -> Path:
         return self._parent / f".staging-{self._version}{suffix}"
 
     def _remove_unknown_links(self) -> None:
@@ -299,20 +301,20 @@ class Staging:
         if os.path.lexists(self._final):
             # A run may have ended between its rename and the removal of its journal.
             if (self._final / paths.MANIFEST).is_file():
-                self._aside(".journal").unlink(missing_ok=True)
+                self._staging_path(".journal").unlink(missing_ok=True)
             raise DestinationExists(
                 f"{self._final} is there already; committed bundles are never overwritten"
             )
 
     def _clear(self) -> None:
         # The journal first: what it vouches for must be there.
-        self._aside(".journal").unlink(missing_ok=True)
+        self._staging_path(".journal").unlink(missing_ok=True)
         if self.directory.exists():
             _end_attempts(self.directory)
             shutil.rmtree(self.directory)
 
 
-def _digested(root: Path, path: Path) -> File:
+def _digest_file(root: Path, path: Path) -> File:
     with path.open("rb") as stream:
         computed = digest(stream)
     relative = path.relative_to(root).as_posix()

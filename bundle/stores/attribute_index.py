@@ -230,13 +230,13 @@ class AttributeIndex:
         stop = len(self._values)
         # In Python's numbers, which compare exactly: an int64 and a float need not.
         if ge is not None:
-            start = max(start, bisect_left(self._values, ge, key=_python))
+            start = max(start, bisect_left(self._values, ge, key=_python_value))
         if gt is not None:
-            start = max(start, bisect_right(self._values, gt, key=_python))
+            start = max(start, bisect_right(self._values, gt, key=_python_value))
         if le is not None:
-            stop = min(stop, bisect_right(self._values, le, key=_python))
+            stop = min(stop, bisect_right(self._values, le, key=_python_value))
         if lt is not None:
-            stop = min(stop, bisect_left(self._values, lt, key=_python))
+            stop = min(stop, bisect_left(self._values, lt, key=_python_value))
         return range(start, max(start, stop))
 
     def _rows_from(self, value_number: int) -> int:
@@ -379,7 +379,7 @@ def _find(values: Any, keys: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]
     if arrow.kind_of(values.type) != "string":
         low = np.searchsorted(arrow.values(values), arrow.values(keys))
     elif len(keys) <= _ONE_BY_ONE_MAX:
-        indices = [bisect_left(values, key, key=_python) for key in keys.to_pylist()]
+        indices = [bisect_left(values, key, key=_python_value) for key in keys.to_pylist()]
         low = np.array(indices, np.int64)
     else:
         # A binary search of all keys at once: NumPy cannot search Arrow's strings.
@@ -416,5 +416,5 @@ def _ascend(values: Any) -> bool:
     return bool(pc.all(pc.less(values[:-1], values[1:]), min_count=0).as_py())
 
 
-def _python(scalar: Any) -> Any:
+def _python_value(scalar: Any) -> Any:
     return scalar.as_py()

@@ -35,9 +35,10 @@ def checked_batch(batch: Any, types: Mapping[str, Any]) -> dict[str, Any]:
     counts = Counter(batch.schema.names)
     for name, count in counts.items():
         if name not in types:
+            kind = _type_name(batch.schema.field(name).type)
             raise FormatError(
-                f"{_WHERE} has a column {name!r} of {_shown(batch.schema.field(name).type)}, which "
-                f"the store has not; it has {', '.join(types)}"
+                f"{_WHERE} has a column {name!r} of {kind}, which the store does not have; it has "
+                f"{', '.join(types)}"
             )
         if count > 1:
             raise FormatError(f"{_WHERE} has {count} columns {name!r}; one was expected")
@@ -45,7 +46,7 @@ def checked_batch(batch: Any, types: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in types.items():
         if name not in counts:
             raise FormatError(
-                f"{_WHERE} has no column {name!r}; a column of {_shown(kind)} was expected"
+                f"{_WHERE} has no column {name!r}; a column of {_type_name(kind)} was expected"
             )
         arrays[name] = checked_column(name, batch.column(name), kind)
         if not name.startswith(_ATTRIBUTE):
@@ -79,7 +80,9 @@ def checked_column(name: str, column: Any, kind: Any) -> Any:
         if column.type != kind:
             column = _cast(name, column, kind)
     except pa.ArrowException as problem:
-        raise FormatError(f"column {name!r}: {problem}; {_shown(kind)} was expected") from problem
+        raise FormatError(
+            f"column {name!r}: {problem}; {_type_name(kind)} was expected"
+        ) from problem
     if name.startswith(_ATTRIBUTE) and pa.types.is_floating(kind):
         column = without_nan(name.removeprefix(_ATTRIBUTE), column)
     # Copied: a slice, or a column that was received with others, keeps all their memory.
@@ -96,7 +99,7 @@ def _cast(name: str, column: Any, kind: Any) -> Any:
     is_empty = is_attribute and pa.types.is_null(column.type)
     if not is_empty and not _fits(column.type, kind, is_attribute):
         raise FormatError(
-            f"column {name!r} has type {_shown(column.type)}; {_shown(kind)} was expected"
+            f"column {name!r} has type {_type_name(column.type)}; {_type_name(kind)} was expected"
         )
     return cast(column, kind)
 
@@ -107,8 +110,8 @@ def _check_nulls(name: str, column: Any) -> None:
         null_count += column.values.null_count
     if null_count:
         raise FormatError(
-            f"column {name!r} holds {null_count} nulls; {_shown(column.type)} without nulls was "
-            "expected"
+            f"column {name!r} holds {null_count} nulls; {_type_name(column.type)} without nulls "
+            "was expected"
         )
 
 
@@ -152,6 +155,6 @@ def _fits(kind: Any, expected: Any, is_attribute: bool) -> bool:
     return arrow.kind_of(kind) == arrow.kind_of(expected)
 
 
-def _shown(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     """Returns the name of a type as users write it."""
     return arrow.kind_of(kind)

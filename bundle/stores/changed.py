@@ -241,27 +241,27 @@ class StoreChanges:
         """
         import pyarrow as pa
 
-        old = self._find(ids)
+        old_positions = self._find(ids)
         columns = {
-            f"attribute:{name}": self._checked_attribute(name, values, old.size)
+            f"attribute:{name}": self._checked_attribute(name, values, old_positions.size)
             for name, values in attributes.items()
         }
-        existing = np.flatnonzero(old >= 0)
-        replaced = old[existing]
+        existing = np.flatnonzero(old_positions >= 0)
+        replaced = old_positions[existing]
         if distinct(replaced).size < replaced.size:
             repeated = _repeated(ids[existing])
             raise FormatError(f"{repeated!r} comes twice; distinct ids were expected")
-        new = np.full(old.size, -1, np.int64)
+        new_positions = np.full(old_positions.size, -1, np.int64)
         if not existing.size:
-            return old, new
+            return old_positions, new_positions
 
         # The other columns are copied from the former positions, which keep what they hold.
         unchanged = [name for name in self._types if name not in columns]
         arrays = self.store.arrays(replaced, unchanged)
         for name, values in columns.items():
             arrays[name] = values.take(pa.array(existing))
-        new[existing] = self._append(arrays, replaced)
-        return old, new
+        new_positions[existing] = self._append(arrays, replaced)
+        return old_positions, new_positions
 
     def _find(self, ids: NDArray[Any]) -> Positions:
         """Returns [m] int64 positions of ids now, -1 where there is none."""
@@ -419,12 +419,12 @@ class ChangedStore(StoredColumns):
         numbers = []
         first_position = 0
         first_number = 0
-        for tier, pairs in zip(self._tiers, values_by_tier, strict=True):
-            positions.append(pairs.positions + first_position)
-            numbers.append(pairs.numbers + first_number)
+        for tier, tier_values in zip(self._tiers, values_by_tier, strict=True):
+            positions.append(tier_values.positions + first_position)
+            numbers.append(tier_values.numbers + first_number)
             first_position += tier.size
-            first_number += len(pairs.values)
-        values = pa.concat_arrays([pairs.values for pairs in values_by_tier])
+            first_number += len(tier_values.values)
+        values = pa.concat_arrays([tier_values.values for tier_values in values_by_tier])
         return DistinctValues(values, np.concatenate(positions), np.concatenate(numbers))
 
     def _changed_column(self, attribute: str) -> Any:
@@ -436,8 +436,8 @@ class ChangedStore(StoredColumns):
         return pa.concat_arrays([tier.arrays[column] for tier in self._tiers])
 
 
-class ReadValues(Protocol):
-    """What `ChangedAttributeIndex` reads."""
+class AttributeValues(Protocol):
+    """Candidates whose attribute values `ChangedAttributeIndex` reads."""
 
     @property
     def types(self) -> Mapping[str, Any]:
@@ -475,7 +475,7 @@ class ChangedAttributeIndex:
       kind: The Arrow type of the attribute: int64, double, string, bool or list<string>.
     """
 
-    def __init__(self, store: ReadValues, attribute: str) -> None:
+    def __init__(self, store: AttributeValues, attribute: str) -> None:
         """Takes a snapshot, whose values are read when they are needed first.
 
         Args:
@@ -491,36 +491,36 @@ class ChangedAttributeIndex:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        pairs = self._pairs
-        value_set = pa.array(values, pairs.values.type)
+        distinct_values, positions, numbers = self._distinct_values
+        value_set = pa.array(values, distinct_values.type)
         if pa.types.is_floating(value_set.type):
             value_set = pc.add(value_set, 0.0)  # -0 becomes 0, which it equals
-        is_wanted = pc.is_in(pairs.values, value_set=value_set).to_numpy(zero_copy_only=False)
-        return _rows(pairs.positions[is_wanted[pairs.numbers]])
+        is_wanted = pc.is_in(distinct_values, value_set=value_set).to_numpy(zero_copy_only=False)
+        return _rows(positions[is_wanted[numbers]])
 
     def rows_between(
         self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
     ) -> RowPositions:
         """See `AttributeIndex.rows_between`."""
-        pairs = self._pairs
+        values, positions, numbers = self._distinct_values
         if ge is None and gt is None and le is None and lt is None:
-            return _rows(pairs.positions)
-        is_within = _within(arrow.values(pairs.values), ge, gt, le, lt)
-        return _rows(pairs.positions[is_within[pairs.numbers]])
+            return _rows(positions)
+        is_within = _within(arrow.values(values), ge, gt, le, lt)
+        return _rows(positions[is_within[numbers]])
 
     def numbers_between(
         self, ge: Bound = None, le: Bound = None
     ) -> tuple[RowPositions, NDArray[np.float64]]:
         """See `AttributeIndex.numbers_between`."""
-        pairs = self._pairs
-        values = arrow.values(pairs.values)
-        is_within = _within(values, ge, None, le, None)[pairs.numbers]
-        numbers = pairs.numbers[is_within]
-        return _rows(pairs.positions[is_within]), values.astype(np.float64)[numbers]
+        distinct_values, positions, numbers = self._distinct_values
+        values = arrow.values(distinct_values)
+        is_within = _within(values, ge, None, le, None)[numbers]
+        candidate_values = values.astype(np.float64)[numbers[is_within]]
+        return _rows(positions[is_within]), candidate_values
 
     @cached_property
-    def _pairs(self) -> DistinctValues:
-        """The candidates and their values."""
+    def _distinct_values(self) -> DistinctValues:
+        """The distinct values, and the candidates that have them."""
         return self._store.changed_values(self._attribute)
 
 

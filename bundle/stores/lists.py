@@ -37,7 +37,7 @@ def write_list(path: Path, ids: Any, segments: Any) -> None:
 
 
 def read_list(path: Path, entry: CandidateList, id_dtype: str) -> dict[str, Ids]:
-    """Reads a list, and holds it against the manifest.
+    """Reads a list, and compares it with the manifest.
 
     Args:
       path: The file.

@@ -16,9 +16,9 @@ from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import integers, strings
 
 _NEVER = (1 << 32) - 1
-"""The number of the change that ends a live position."""
+"""The end of a live position: a number that no change has."""
 _FIRST_CAPACITY = 1024
-"""Slots for which there is memory at first."""
+"""The number of slots for which there is memory at first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +90,9 @@ class PositionHistory:
         """
         self.layers = tuple(layers)
         self.size = sum(layer.size for layer in layers)
-        self._keys = strings
+        self._checked_keys = strings
         if corpus.id_dtype == "int64":
-            self._keys = integers
+            self._checked_keys = integers
         self._slots = _Slots(np.full(_FIRST_CAPACITY, _NEVER, np.uint32))
         self._slot_count = 0
 
@@ -122,7 +122,7 @@ class PositionHistory:
             missing = missing[~is_live]
             first += layer.size
         if missing.size and slot_count:
-            keys = self._keys("id", ids[missing]).tolist()
+            keys = self._checked_keys("id", ids[missing]).tolist()
             positions[missing] = [self._slot_position(key, number, slot_count) for key in keys]
         return positions
 

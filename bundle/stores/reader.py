@@ -1,5 +1,5 @@
-"""Candidate stores as they lie in a bundle; with `position_history`, the ONLY place that turns an
-id into an index position and back.
+"""Candidate stores as they lie in a bundle. With `position_history`, this is the only module that
+turns an id into an index position and back.
 
 One Arrow IPC file with the columns that `columns` describes. The position of a candidate in its
 indexes is its row in this file.
@@ -27,7 +27,7 @@ class MappedColumns(StoredColumns):
     memory.
 
     Attributes:
-      release: Drops the pages that were read from memory.
+      release: A function that drops the pages that were read from memory.
     """
 
     def __init__(self, path: Path, corpus: Corpus) -> None:

@@ -15,8 +15,8 @@ class ValueCounts:
 
     Attributes:
       values: A `pyarrow.Array` of distinct values without null.
-      counts: [m] int64, how many candidates have each of them.
-      null_count: How many candidates have none.
+      counts: [m] int64, the number of candidates that have each value.
+      null_count: The number of candidates without a value.
     """
 
     values: Any
@@ -42,9 +42,9 @@ class ValueCounts:
             numbers = pc.index_in(values, value_set=self.values).drop_null().to_numpy()
             np.add.at(counts, numbers, change)
         occurs = counts > 0
-        values_left = self.values.filter(pa.array(occurs))
+        remaining_values = self.values.filter(pa.array(occurs))
         return ValueCounts(
-            pa.concat_arrays([values_left, new_counts.values]),
+            pa.concat_arrays([remaining_values, new_counts.values]),
             np.concatenate([counts[occurs], new_counts.counts]),
             self.null_count - removed.null_count + added.null_count,
         )

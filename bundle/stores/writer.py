@@ -27,7 +27,7 @@ BATCH_BYTES = 16 << 20
 """Approximate size of a record batch of a store in bytes: a writer holds two in memory, a reader
 looks into each that a request touches.
 """
-_CURE = "cast it to one of int64, double, string, bool or list<string> before the export"
+_REMEDY = "cast it to one of int64, double, string, bool or list<string> before the export"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class StoreWriter:
             types_before = dict(zip(self._schema.names, self._schema.types, strict=True))
         types = []
         for name, array in arrays.items():
-            types.append((name, _widened(name, types_before.get(name), array.type)))
+            types.append((name, _widened_type(name, types_before.get(name), array.type)))
         schema = pa.schema(types)
         # An Arrow file has one schema: batches of another one begin another file.
         if schema != self._schema:
@@ -116,7 +116,7 @@ class StoreWriter:
             self._spool = pa.ipc.new_file(str(self._spools[-1]), schema)
             self._schema = schema
         # Small batches are joined: a reader pays for each batch that it touches.
-        self._unspooled.append(_as_schema(list(arrays.values()), schema))
+        self._unspooled.append(_record_batch(list(arrays.values()), schema))
         if sum(batch.nbytes for batch in self._unspooled) >= BATCH_BYTES:
             self._write_batches()
         self.size += keys.size
@@ -158,7 +158,7 @@ class StoreWriter:
         kinds = {name: arrow.kind_of(types[f"attribute:{name}"]) for name in self._attributes}
         for name, kind in kinds.items():
             if kind == "null":
-                raise FormatError(f"attribute {name!r} has Arrow type null; {_CURE}")
+                raise FormatError(f"attribute {name!r} has Arrow type null; {_REMEDY}")
 
         # A single spool of the final types is the store already, and is not copied.
         if self._casts or len(self._spools) > 1:
@@ -167,7 +167,7 @@ class StoreWriter:
             with pa.ipc.new_file(str(unfinished), schema) as writer:
                 for batch in self._batches():
                     columns = list(map(self._cast, schema.names, batch.columns))
-                    writer.write_batch(_as_schema(columns, schema))
+                    writer.write_batch(_record_batch(columns, schema))
             self._spools = [unfinished]
         self._spools[0].replace(self._path)
         self._created_directories.clear()
@@ -293,7 +293,7 @@ def cast(array: Any, kind: Any) -> Any:
     import pyarrow as pa
 
     # Arrow does not cast values to lists of one.
-    is_single = array.type == _leaf(array.type) and not pa.types.is_null(array.type)
+    is_single = array.type == _leaf_type(array.type) and not pa.types.is_null(array.type)
     if is_single and pa.types.is_large_list(kind):
         array = pa.LargeListArray.from_arrays(pa.array(np.arange(len(array) + 1)), array)
     return array.cast(kind)
@@ -324,7 +324,7 @@ def without_nan(name: str, array: Any) -> Any:
     return array
 
 
-def _widened(name: str, before: Any, new: Any) -> Any:
+def _widened_type(name: str, before: Any, new: Any) -> Any:
     """Returns the type that a column of type `before` has after values of type `new`: text may
     follow numbers in features only.
     """
@@ -334,7 +334,7 @@ def _widened(name: str, before: Any, new: Any) -> Any:
         return new
     if pa.types.is_null(new):
         return before
-    leaves = {_leaf(before), _leaf(new)}
+    leaves = {_leaf_type(before), _leaf_type(new)}
     is_feature = name.startswith(("feature:", "weights:"))
     is_mixed = len(leaves) > 1
     # An id of a feature may be an integer or the text of one; the filters of an attribute know one
@@ -360,7 +360,7 @@ def _widened(name: str, before: Any, new: Any) -> Any:
     return leaf
 
 
-def _as_schema(arrays: Sequence[Any], schema: Any) -> Any:
+def _record_batch(arrays: Sequence[Any], schema: Any) -> Any:
     """Returns a record batch of arrays, each as its column's type."""
     import pyarrow as pa
 
@@ -368,7 +368,7 @@ def _as_schema(arrays: Sequence[Any], schema: Any) -> Any:
     return pa.record_batch(columns, schema=schema)
 
 
-def _leaf(kind: Any) -> Any:
+def _leaf_type(kind: Any) -> Any:
     """Returns the type of a list's values; of another type, the type itself."""
     if is_list(kind):
         return kind.value_type
@@ -481,9 +481,9 @@ def _attribute_array(name: str, values: Any, size: int) -> Any:
         elif arrow.kind_of(kind) == "list<string>":
             array = array.cast(pa.large_list(pa.large_string()))
         elif not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-            raise FormatError(f"attribute {name!r} has Arrow type {kind}; {_CURE}")
+            raise FormatError(f"attribute {name!r} has Arrow type {kind}; {_REMEDY}")
     except pa.ArrowInvalid as problem:
         raise FormatError(
-            f"attribute {name!r} of Arrow type {kind}: {problem}; {_CURE}"
+            f"attribute {name!r} of Arrow type {kind}: {problem}; {_REMEDY}"
         ) from problem
     return array

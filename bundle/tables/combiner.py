@@ -171,9 +171,9 @@ def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
 
 
 def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
-    # All branches add up every bag front to back. They differ in what one numpy call spans: the
-    # j-th value of every bag, or the whole of one bag. np.add.reduceat is slower than both and adds
-    # long bags pairwise.
+    # All branches add up the values of a bag in their order. They differ in what one numpy call
+    # spans: the j-th value of every bag, or the whole of one bag. np.add.reduceat is slower than
+    # both and adds long bags pairwise.
     lengths = offsets[1:] - offsets[:-1]
     n = lengths.size
     dim = values.shape[1]

@@ -41,10 +41,10 @@ def cut(rows: int, rows_max: int) -> tuple[RowRange, ...]:
     return tuple(RowRange(first, min(rows_max, rows - first)) for first in range(0, rows, rows_max))
 
 
-def overlap(left: RowRange, right: RowRange) -> RowRange:
+def overlap(range_a: RowRange, range_b: RowRange) -> RowRange:
     """Returns the rows that both ranges hold; 0 rows if none."""
-    first = max(left.first, right.first)
-    end = min(left.end, right.end)
+    first = max(range_a.first, range_b.first)
+    end = min(range_a.end, range_b.end)
     return RowRange(first, max(0, end - first))
 
 

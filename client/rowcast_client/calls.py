@@ -29,7 +29,7 @@ from rowcast_client.columns import (
     pack_requests,
     pack_vectors,
 )
-from rowcast_client.descriptions import described
+from rowcast_client.descriptions import record_of
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.filters import Filter, pack_crowding, pack_filter
 from rowcast_client.model_details import ModelDetails, ModelState
@@ -378,14 +378,14 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[ModelDetail
         "GetModel",
         pb.GetModelRequest(),
         pb.GetModelResponse,
-        described,
+        record_of,
         model=name,
         **options,
     )
 
 
 def _unpack_models(message: pb.ListModelsResponse) -> list[ModelState]:
-    return [described(state) for state in message.models]
+    return [record_of(state) for state in message.models]
 
 
 def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:

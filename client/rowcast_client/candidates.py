@@ -1,4 +1,4 @@
-"""Candidates and contexts as people name them, of one request or of several -> packed ids, offsets
+"""Packs candidates and contexts, as people name them for one request or several, into ids, offsets
 and columns.
 """
 

@@ -21,7 +21,7 @@ from rowcast_client import calls, changes
 from rowcast_client.calls import Call
 from rowcast_client.errors import InvalidArgument, RowcastError
 from rowcast_client.retries import Deadline
-from rowcast_client.rotation import joined
+from rowcast_client.rotation import combined_failure
 from rowcast_client.service_connection import ELSEWHERE, ServiceConnection, check_passing
 from rowcast_client.transport import Transport
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _signed(method: Method, pack: Callable[..., Any]) -> Method:
+def _with_signature(method: Method, pack: Callable[..., Any]) -> Method:
     """Returns a method with the name, docstring and parameters of `pack`, as `help` shows them."""
     functools.update_wrapper(method, pack)
     client = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -42,7 +42,7 @@ def _signed(method: Method, pack: Callable[..., Any]) -> Method:
     return method
 
 
-def _waiting(
+def _synchronous_method(
     pack: Callable[Arguments, Call[Result]],
 ) -> Callable[Concatenate[Client, Arguments], Result]:
     """Returns the method of `Client` that sends the calls of `pack`."""
@@ -50,10 +50,10 @@ def _waiting(
     def method(self: Client, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         return self.send(pack(*arguments, **options))
 
-    return _signed(method, pack)
+    return _with_signature(method, pack)
 
 
-def _awaiting(
+def _asynchronous_method(
     pack: Callable[Arguments, Call[Result]],
 ) -> Callable[Concatenate[AsyncClient, Arguments], Coroutine[Any, Any, Result]]:
     """Returns the method of `AsyncClient` that sends the calls of `pack`."""
@@ -63,7 +63,7 @@ def _awaiting(
     ) -> Result:
         return await self.send(pack(*arguments, **options))
 
-    return _signed(method, pack)
+    return _with_signature(method, pack)
 
 
 class Client(ServiceConnection):
@@ -71,21 +71,21 @@ class Client(ServiceConnection):
 
     asynchronous = False
 
-    retrieve = _waiting(calls.retrieve)
-    rank = _waiting(calls.rank)
-    recommend = _waiting(calls.recommend)
-    embed = _waiting(calls.embed)
-    lookup = _waiting(calls.lookup)
-    upsert_rows = _waiting(changes.upsert_rows)
-    upsert_candidates = _waiting(changes.upsert_candidates)
-    delete_candidates = _waiting(changes.delete_candidates)
-    set_candidate_attributes = _waiting(changes.set_candidate_attributes)
-    upsert_contexts = _waiting(changes.upsert_contexts)
-    delete_contexts = _waiting(changes.delete_contexts)
-    set_context_attributes = _waiting(changes.set_context_attributes)
-    changes = _waiting(changes.changes)
-    models = _waiting(calls.models)
-    model = _waiting(calls.model)
+    retrieve = _synchronous_method(calls.retrieve)
+    rank = _synchronous_method(calls.rank)
+    recommend = _synchronous_method(calls.recommend)
+    embed = _synchronous_method(calls.embed)
+    lookup = _synchronous_method(calls.lookup)
+    upsert_rows = _synchronous_method(changes.upsert_rows)
+    upsert_candidates = _synchronous_method(changes.upsert_candidates)
+    delete_candidates = _synchronous_method(changes.delete_candidates)
+    set_candidate_attributes = _synchronous_method(changes.set_candidate_attributes)
+    upsert_contexts = _synchronous_method(changes.upsert_contexts)
+    delete_contexts = _synchronous_method(changes.delete_contexts)
+    set_context_attributes = _synchronous_method(changes.set_context_attributes)
+    changes = _synchronous_method(changes.changes)
+    models = _synchronous_method(calls.models)
+    model = _synchronous_method(calls.model)
 
     def send(self, call: Call[Result]) -> Result:
         """Sends a call of `rowcast_client.calls`, again while that may help and the deadline
@@ -114,7 +114,7 @@ class Client(ServiceConnection):
                 failures.append(failure)
             if deadline.is_over():
                 break
-        raise joined(failures)
+        raise combined_failure(failures)
 
     def _exchange(
         self, transport: Transport, call: Call[Result], deadline: Deadline, request_id: str
@@ -170,21 +170,21 @@ class AsyncClient(ServiceConnection):
     asynchronous = True
     _loop: asyncio.AbstractEventLoop | None = None
 
-    retrieve = _awaiting(calls.retrieve)
-    rank = _awaiting(calls.rank)
-    recommend = _awaiting(calls.recommend)
-    embed = _awaiting(calls.embed)
-    lookup = _awaiting(calls.lookup)
-    upsert_rows = _awaiting(changes.upsert_rows)
-    upsert_candidates = _awaiting(changes.upsert_candidates)
-    delete_candidates = _awaiting(changes.delete_candidates)
-    set_candidate_attributes = _awaiting(changes.set_candidate_attributes)
-    upsert_contexts = _awaiting(changes.upsert_contexts)
-    delete_contexts = _awaiting(changes.delete_contexts)
-    set_context_attributes = _awaiting(changes.set_context_attributes)
-    changes = _awaiting(changes.changes)
-    models = _awaiting(calls.models)
-    model = _awaiting(calls.model)
+    retrieve = _asynchronous_method(calls.retrieve)
+    rank = _asynchronous_method(calls.rank)
+    recommend = _asynchronous_method(calls.recommend)
+    embed = _asynchronous_method(calls.embed)
+    lookup = _asynchronous_method(calls.lookup)
+    upsert_rows = _asynchronous_method(changes.upsert_rows)
+    upsert_candidates = _asynchronous_method(changes.upsert_candidates)
+    delete_candidates = _asynchronous_method(changes.delete_candidates)
+    set_candidate_attributes = _asynchronous_method(changes.set_candidate_attributes)
+    upsert_contexts = _asynchronous_method(changes.upsert_contexts)
+    delete_contexts = _asynchronous_method(changes.delete_contexts)
+    set_context_attributes = _asynchronous_method(changes.set_context_attributes)
+    changes = _asynchronous_method(changes.changes)
+    models = _asynchronous_method(calls.models)
+    model = _asynchronous_method(calls.model)
 
     async def send(self, call: Call[Result]) -> Result:
         """Sends a call of `rowcast_client.calls`, again while that may help and the deadline
@@ -214,7 +214,7 @@ class AsyncClient(ServiceConnection):
                 failures.append(failure)
             if deadline.is_over():
                 break
-        raise joined(failures)
+        raise combined_failure(failures)
 
     async def _exchange(
         self, transport: Transport, call: Call[Result], deadline: Deadline, request_id: str

@@ -1,4 +1,4 @@
-"""Feature values as people write them -> packed columns.
+"""Packs feature values, as people write them, into columns.
 
 A value of one example is a scalar (`5`, `"drama"`), a list or one-dimensional array (a bag or
 sequence), a nested list or array (a dense feature), or, of a weighted bag, a pair `(ids, weights)`
@@ -21,8 +21,8 @@ from rowcast_client.errors import InvalidArgument
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 LISTS = (list, tuple, np.ndarray)
-"""What a bag or a dense value of one example may be; a list of all examples' values may be any
-sequence.
+"""The types of a bag, or of a dense value, of one example; the list of all examples' values may be
+any sequence.
 """
 
 # Types that are packed with little work. Exactly these types: a subclass such as bool or a named
@@ -197,7 +197,7 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
 
 
 def is_list(values: Any) -> TypeGuard[Sequence[Any]]:
-    """Whether a value is a list, an array, or another sequence but text."""
+    """Returns whether a value is a list, an array, or another sequence but text."""
     return isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, (str, bytes))
 
 
@@ -328,11 +328,11 @@ def _array(what: str, values: list[Any]) -> NDArray[Any]:
     # A bool is an int for Python, but no id and no number of a feature.
     if bool in kinds or not (are_strings or are_numbers):
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        cure = ""
+        remedy = ""
         if type(None) in kinds:
-            cure = "; omit a feature to use its default"
+            remedy = "; omit a feature to use its default"
         raise InvalidArgument(
-            f"{what} holds {names}: expected all integers, all strings or all numbers{cure}"
+            f"{what} holds {names}: expected all integers, all strings or all numbers{remedy}"
         )
     dtype: type[Any] = np.float64
     if are_integers:

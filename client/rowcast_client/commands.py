@@ -366,8 +366,8 @@ def _options() -> dict[Callable[..., CommandResult], list[ArgumentParser]]:
 
 
 def _count(text: str) -> int:
-    """Returns a number of results, at least 1: 0 is the calls' word for the default, which nobody
-    means who writes it.
+    """Returns a number of results, at least 1. To the calls, 0 means the default, which nobody
+    means who writes 0 on a command line.
     """
     count = int(text)
     if count < 1:
@@ -397,11 +397,11 @@ def _json(text: str) -> Any:
 
 def _crowding(text: str) -> dict[str, int]:
     crowding = {}
-    for part in text.split(","):
-        attribute, _, maximum = part.rpartition(":")
+    for limit in text.split(","):
+        attribute, _, maximum = limit.rpartition(":")
         if not attribute or not INTEGER.fullmatch(maximum):
             raise ArgumentTypeError(
-                f"{part!r}: expected an attribute and a number, such as seller:3"
+                f"{limit!r}: expected an attribute and a number, such as seller:3"
             )
         crowding[attribute] = int(maximum)
     return crowding

@@ -33,10 +33,10 @@ def text_of(enum: EnumDescriptor, number: int) -> str:
     return name
 
 
-def described(message: Any) -> Any:
+def record_of(message: Any) -> Any:
     """Returns a message as its record of `model_details`, or as JSON if it has none."""
     name = message.DESCRIPTOR.full_name
-    special = _SPECIAL.get(name)
+    special = _JSON_BY_MESSAGE.get(name)
     if special is not None:
         return special(message)
     fields = _fields(message)
@@ -47,7 +47,7 @@ def described(message: Any) -> Any:
 
 def plain_message(message: Any) -> Any:
     """Returns a message as JSON has it."""
-    value = described(message)
+    value = record_of(message)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return value
@@ -78,7 +78,7 @@ def _fields(message: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Message):
-        return described(value)
+        return record_of(value)
     return value
 
 
@@ -129,7 +129,7 @@ def _timestamp(message: Any) -> str:
 
 
 # Messages whose JSON is not an object of their fields.
-_SPECIAL: dict[str, Callable[[Any], Any]] = {
+_JSON_BY_MESSAGE: dict[str, Callable[[Any], Any]] = {
     pb.Id.DESCRIPTOR.full_name: _id,
     pb.IdRule.DESCRIPTOR.full_name: _id_rule,
     pb.Unknown.DESCRIPTOR.full_name: _unknown,

@@ -149,8 +149,8 @@ class Internal(RowcastError):
 
 
 class Unreachable(RowcastError):
-    """No service responds at the address, or the connection broke. A retry is safe, because every
-    call only reads.
+    """No service responds at the address, or the connection broke. A retry is safe, because a call
+    that is sent twice has the effect of one.
     """
 
     code = "UNREACHABLE"
@@ -171,7 +171,7 @@ class InvalidResponse(RowcastError):
 
 
 SERVICE_ERRORS = {kind.code: kind for kind in RowcastError.__subclasses__()}
-"""Code -> error."""
+"""The class of each error, by its code."""
 
 
 def service_error(code: str, message: str, retry_after_s: float | None = None) -> RowcastError:

@@ -56,7 +56,7 @@ class Conditions(dict[str, Any]):
 
 
 def _are_disjoint(first: Any, second: Any) -> bool:
-    """Whether two conditions on one attribute are the same as one with the parts of both."""
+    """Returns whether one condition with the parts of both means the same as the two together."""
     # The values of a group's name are lists, which never merge.
     are_conditions = isinstance(first, Mapping) and isinstance(second, Mapping)
     return are_conditions and first.keys().isdisjoint(second)
@@ -106,11 +106,11 @@ class where:  # noqa: N801 - reads as a word of the filter
         return Conditions({self._attribute: condition})
 
     def any_of(self, *values: int | str | bool) -> Conditions:
-        """One of the candidate's values is among these."""
+        """The candidate has one of these values."""
         return self._meets(allow=list(values))
 
     def none_of(self, *values: int | str | bool) -> Conditions:
-        """None of the candidate's values is among these, even if `any_of` allows one."""
+        """The candidate has none of these values, even if `any_of` allows one of its values."""
         return self._meets(deny=list(values))
 
     def between(self, minimum: float, maximum: float) -> Conditions:

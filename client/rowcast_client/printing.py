@@ -20,7 +20,7 @@ from rowcast_client.results import (
 )
 
 VALUES_SHOWN = 8
-"""Numbers of a vector that a table shows."""
+"""The maximum number of values of a vector that a table shows."""
 
 
 def plain(response: Any) -> Any:

@@ -50,8 +50,8 @@ class Records(Sequence[Record]):
 
 
 def _pick(values: Any, index: int | slice) -> Any:
-    """Returns the value of an array at an index, or the values of a slice; of a dict of arrays, the
-    dict of these; None if there is no array.
+    """Returns the value of an array at an index, or the values of a slice; of a dict of arrays, a
+    dict with the value or values of each; None if there is no array.
     """
     if isinstance(values, Mapping):
         return {name: _pick(column, index) for name, column in values.items()}
@@ -146,7 +146,7 @@ class Explanation:
     """How the neighbors of one query were found.
 
     Attributes:
-      path: The way of searching: index, exact, or none where nothing could match.
+      path: The kind of search: index, exact, or none where nothing could match.
       matches: The number of candidates that the filter, exclusions and the deny list leave.
       selectivity: Their share of the index.
       scored: The number of candidates whose exact score was computed.

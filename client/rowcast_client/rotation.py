@@ -55,7 +55,7 @@ class Rotation:
         self._avoided_until_s[transport] = 0.0
 
 
-def joined(failures: Sequence[RowcastError]) -> RowcastError:
+def combined_failure(failures: Sequence[RowcastError]) -> RowcastError:
     """Returns the error of a call that failed at each address: that of the only one, or one that
     lists all of them. It is NotReady if a service responded, and not retryable if none is.
     """

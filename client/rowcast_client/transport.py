@@ -92,8 +92,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
       InvalidArgument: A header cannot be sent; names it, never its value, which may be a secret.
     """
     for name, value in headers.items():
-        texts = isinstance(name, str) and isinstance(value, str)
-        if not (texts and HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value)):
+        are_texts = isinstance(name, str) and isinstance(value, str)
+        if not (are_texts and HEADER_NAME.fullmatch(name) and HEADER_VALUE.fullmatch(value)):
             raise InvalidArgument(
                 f"header {name!r} cannot be sent: expected a name of letters, digits and -_. with "
                 "a value of printable ASCII characters without surrounding spaces"
@@ -148,7 +148,7 @@ class Transport(ABC):
         """Returns the error for an exception of one of the types in `errors`."""
 
     def lacks_model(self, call: Call[Any]) -> bool:
-        """Whether a call has to name the service's only model, and it is not known yet."""
+        """Returns whether a call has to name the service's only model, which is not known yet."""
         return (
             self.names_model
             and call.method != "ListModels"

@@ -8,7 +8,7 @@ from bundle.format import paths
 from bundle.format.indexes import Codes
 from bundle.format.manifest import Distance
 from runtime.codes import CodeBook
-from runtime.scann_build import SAMPLE_ROWS, sampled
+from runtime.scann_build import SAMPLE_ROWS, read_sample
 from runtime.vectors import VectorFile
 
 
@@ -27,7 +27,7 @@ def write_codes(base: Path, name: str, vectors: VectorFile, distance: Distance) 
     entry = Codes.of(name)
     (base / paths.index_codes(name)).mkdir(parents=True, exist_ok=True)
     # The vectors may not fit into memory: a sample trains the codebook, blocks are encoded.
-    sample = sampled(vectors, min(SAMPLE_ROWS, len(vectors)))
+    sample = read_sample(vectors, min(SAMPLE_ROWS, len(vectors)))
     book = CodeBook.train(sample, distance)
     book.write(base / entry.codebook)
     with (base / entry.file).open("wb") as file:

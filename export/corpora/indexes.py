@@ -35,7 +35,7 @@ from export.errors import DestinationError, NotConvertible, UsageError, Verifica
 from export.recipe.schema import IndexSection
 from runtime.errors import InvalidIndex, InvalidInput
 from runtime.partitions import partition_rows
-from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, check_parameters, settle
+from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, check_parameters, set_search_parameters
 from runtime.scann_build import Run, build_files, run_here
 from runtime.vectors import VectorFile
 
@@ -147,7 +147,7 @@ def build_index(
         # may not fit into memory.
         del index
         for partition_directory in directories:
-            settle(partition_directory, **best.setting)
+            set_search_parameters(partition_directory, **best.setting)
         index = load_written(directories, part.distance, vectors, name)
         judging = exact.measure(index, {}).of(split.judging)
         if representative:

@@ -271,7 +271,7 @@ class AppliedLog:
 
     def _read(self) -> None:
         """Applies what other processes have appended since the log was read, and serves it."""
-        for records in self._log.parts():
+        for records in self._log.batches():
             self._apply_records(records)
         self.publish()
 
@@ -328,7 +328,7 @@ class AppliedLog:
         last = self._log.sequence
         # By a reader of its own, in parts: a log is not compacted, and may be large. Records after
         # `last` were appended by others since, and are applied when this process reads them.
-        for records in ChangeLog(self.path, self.model).parts():
+        for records in ChangeLog(self.path, self.model).batches():
             part = [record for record in records if record.sequence <= last]
             if part:
                 yield part

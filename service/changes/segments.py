@@ -128,7 +128,7 @@ class SegmentDirectory:
 
     def names(self) -> list[str]:
         """Returns the names of all segments, those that are not complete included."""
-        return segments.names(self.path)
+        return segments.segment_names(self.path)
 
 
 def _loaded(

@@ -17,7 +17,7 @@ from bundle.errors import BundleError, DigestMismatch
 from bundle.format import objects, paths
 from bundle.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse
 from bundle.format.objects import OBJECTS, OBJECTS_BYTES_MAX, ObjectMap
-from object_store.locations import located
+from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 from object_store.stored_content import StoredContent, content_of
 from service.exit_codes import EXIT_USAGE
@@ -76,7 +76,7 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
       PullError: There is none, the choice is ambiguous, or it cannot be read.
     """
     try:
-        location = located(url)
+        location = location_of(url)
     except ValueError as problem:
         raise PullError(str(problem), EXIT_USAGE) from problem
     # A path is read like a store.

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import httpx
 import pytest
 from rowcast_client import ModelState, calls, model_details
-from rowcast_client.descriptions import described, text_of
+from rowcast_client.descriptions import record_of, text_of
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 from tests.client.conftest import RunningService
@@ -58,6 +58,6 @@ def test_type_of_a_field_has_all_words_of_the_contract(
 
 def test_value_of_a_newer_service_is_its_number() -> None:
     message = pb.ModelState(name="m", versions=[pb.VersionState(version=1, state=99)])  # type: ignore[arg-type]
-    state = described(message)
+    state = record_of(message)
     assert isinstance(state, ModelState)
     assert state.versions[0].state == "99"  # type: ignore[comparison-overlap]

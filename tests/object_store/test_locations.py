@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from object_store.locations import located
+from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 
 
 def test_located_of_a_url_a_path_and_a_file_url(tmp_path: Path) -> None:
-    assert located("s3://bucket/dir/") == RemotePath("s3://bucket/dir")
-    assert located("a/b", tmp_path) == tmp_path / "a/b"
-    assert located(f"file://{tmp_path}") == tmp_path
+    assert location_of("s3://bucket/dir/") == RemotePath("s3://bucket/dir")
+    assert location_of("a/b", tmp_path) == tmp_path / "a/b"
+    assert location_of(f"file://{tmp_path}") == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_located_of_a_url_a_path_and_a_file_url(tmp_path: Path) -> None:
 )
 def test_located_url_with_credentials_is_rejected_without_showing_them(url: str) -> None:
     with pytest.raises(ValueError, match="credentials") as problem:
-        located(url)
+        location_of(url)
     assert "secret" not in str(problem.value)
 
 
@@ -29,9 +29,9 @@ def test_located_url_without_a_bucket_is_rejected(url: str) -> None:
     with pytest.raises(
         ValueError, match=f"URL {url} names no bucket; {url[:2]}://BUCKET/PATH was expected"
     ):
-        located(url)
+        location_of(url)
 
 
 def test_located_unknown_scheme_is_rejected() -> None:
     with pytest.raises(ValueError, match="scheme 'foo'"):
-        located("foo://bucket/x")
+        location_of("foo://bucket/x")

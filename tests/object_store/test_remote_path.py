@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from object_store.locations import located
+from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 from object_store.store_errors import StoreUnavailable
 from tests.object_store.memory_stores import SleepingClock, TroubledStore
@@ -21,7 +21,7 @@ from tests.object_store.memory_stores import SleepingClock, TroubledStore
 
 @pytest.fixture(params=["memory", "local"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
-    path = located(f"{request.param}://{tmp_path}/store/")
+    path = location_of(f"{request.param}://{tmp_path}/store/")
     assert isinstance(path, RemotePath)
     return path
 

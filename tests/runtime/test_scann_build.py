@@ -23,7 +23,7 @@ TREE = {"num_leaves": 20, "leaves_to_search": 1, "dimensions_per_block": 2, "reo
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VectorFile:
-    """More vectors than are sampled, in several blocks, the last of them a short one."""
+    """More vectors than are read_sample, in several blocks, the last of them a short one."""
     monkeypatch.setattr(scann_build, "SAMPLE_ROWS", 2000)
     monkeypatch.setattr(vectors, "BLOCK_BYTES", 4 * DIM * 700)
     random = np.random.default_rng(4)

@@ -14,7 +14,7 @@ from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import parse_text
 from export.checkpoint.formats.sstable import MAGIC
 from export.errors import CheckpointError
-from object_store.locations import Location, is_url, located, read_range, stamp_of
+from object_store.locations import Location, is_url, location_of, read_range, stamp_of
 from object_store.remote_path import RemotePath
 
 STATE_FILE = "checkpoint"
@@ -196,7 +196,7 @@ def _from_state(state: Location) -> Location:
 
     stated = state.parent / path
     if is_url(path):
-        stated = located(path)
+        stated = location_of(path)
     for prefix in (stated, state.parent / stated.name):
         if _beside(prefix, ".index").is_file():
             return prefix

@@ -129,7 +129,7 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     payloads = [bytes([number]) * 30 for number in range(20)]
     payloads[7] = b"longer than a part" * 20
     written(path, payloads)
-    parts = [[record.payload for record in part] for part in ChangeLog(path, "movies").parts()]
+    parts = [[record.payload for record in part] for part in ChangeLog(path, "movies").batches()]
     assert [payload for part in parts for payload in part] == payloads
     assert all(len(part) == 1 or len(b"".join(part)) <= 100 for part in parts)
     assert len(parts) <= 10

@@ -409,7 +409,7 @@ UNFIT = {
     "a column of the store's ids is missing": ({"id": None}, "no column 'id'; a column of int64"),
     "a column is none of the store's": (
         {"vector": pa.array([1, 2])},
-        "a column 'vector' of int64, which the store has not; it has id, feature:movie",
+        "a column 'vector' of int64, which the store does not have; it has id, feature:movie",
     ),
     "ids of another type": ({"id": STRINGS}, "'id' has type string; int64 was expected"),
     "a null id": ({"id": pa.array([1, None])}, "'id' holds 1 nulls; int64 without nulls"),

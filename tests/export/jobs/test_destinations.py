@@ -22,7 +22,7 @@ from bundle.storage import catalog, integrity
 from export.errors import DestinationError, UsageError
 from export.jobs.destinations import Destination, open_destination
 from export.tables.plan import UPLOADS
-from object_store.locations import located
+from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
@@ -52,7 +52,7 @@ def test_root_that_is_not_a_directory_is_rejected_before_anything_is_computed(
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
-    root = located(f"{request.param}://{tmp_path}/store/bundles")
+    root = location_of(f"{request.param}://{tmp_path}/store/bundles")
     assert isinstance(root, RemotePath)
     return root
 
@@ -503,7 +503,7 @@ def test_open_destination_stages_each_store_in_a_directory_of_its_own(tmp_path: 
     digest = hashlib.sha256(url.encode()).hexdigest()[:8]
     readable = "memory-bucket-some-longlonglonglonglongl"
     assert opened.root == tmp_path / "scratch" / f"{readable}-{digest}"
-    assert opened.store == located(url)
+    assert opened.store == location_of(url)
 
 
 def test_next_version_of_a_store_follows_the_newest_that_is_committed(store: RemotePath) -> None:

@@ -14,7 +14,7 @@ from export.errors import DestinationError
 from export.jobs import store_cleaning
 from export.jobs.store_cleaning import clean_store
 from export.jobs.store_versions import StoreVersion
-from object_store.locations import located
+from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 
 DAY_S = 86_400
@@ -24,7 +24,7 @@ OTHER = "1" * 64
 
 @pytest.fixture
 def store(tmp_path: Path) -> RemotePath:
-    root = located(f"local://{tmp_path}/store")
+    root = location_of(f"local://{tmp_path}/store")
     assert isinstance(root, RemotePath)
     return root
 
@@ -197,7 +197,7 @@ def test_clean_store_of_a_store_that_tells_no_times_removes_nothing(
 
 def test_clean_store_of_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
-    root = located(f"local://{tmp_path}/store/bundles")
+    root = location_of(f"local://{tmp_path}/store/bundles")
     assert isinstance(root, RemotePath)
     with pytest.raises(DestinationError, match="Not a directory"):
         clean_store(root)

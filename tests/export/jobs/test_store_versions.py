@@ -17,7 +17,7 @@ from bundle.format.objects import OBJECT_BYTES, ObjectMap, StoredFile
 from export.errors import DestinationError
 from export.jobs import store_versions
 from export.jobs.store_versions import GRACE_DAYS, StoreVersion, is_committed
-from object_store.locations import located
+from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 
 CONTENT = b"content of a file"
@@ -29,7 +29,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def model(tmp_path: Path) -> RemotePath:
-    root = located(f"local://{tmp_path}/store/m")
+    root = location_of(f"local://{tmp_path}/store/m")
     assert isinstance(root, RemotePath)
     return root
 

@@ -18,7 +18,7 @@ from export.jobs.store_versions import StoreVersion
 from export.jobs.streamed_rows import StreamedTable
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.tables.plan import UPLOADS
-from object_store.locations import located
+from object_store.locations import location_of
 from object_store.remote_path import RemotePath
 from tests.bundles.tables import write_table
 
@@ -33,7 +33,7 @@ def stage(tmp_path: Path) -> Iterator[Staging]:
 
 @pytest.fixture
 def version(tmp_path: Path) -> StoreVersion:
-    directory = located(f"local://{tmp_path}/store/m/1")
+    directory = location_of(f"local://{tmp_path}/store/m/1")
     assert isinstance(directory, RemotePath)
     return StoreVersion(directory)
 
