@@ -215,7 +215,7 @@ class LogUnwritable(BundleError):
 
 
 class LogsDiffer(BundleError):
-    """A copy of a change log has records that the log does not have. The message names the last
+    """A copy of a change log has records that the log does not have; the message names the last
     record of the copy.
     """
 

@@ -1,5 +1,5 @@
-"""Compares the ways to divide nodes into shards and replicas: the cost of a request, and the
-probability that failing nodes lose a shard.
+"""Compares divisions of nodes into shards and replicas: the cost of a request, and the probability
+that failing nodes lose a shard.
 
     python -m examples.cluster_size --table-bytes 10e12 --nodes 32 --memory-bytes 768e9
 

@@ -42,7 +42,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 
 def addresses_on_other_hosts(page: str) -> list[str]:
-    """Returns what a page loads from other hosts; links to them are no loads."""
+    """Returns the addresses that a page loads from other hosts; it does not load linked pages."""
     return [
         address[1]
         for tag in _LOADING_TAG.finditer(page)

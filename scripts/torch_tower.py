@@ -31,7 +31,7 @@ from torch.fx.node import map_arg
 
 _DTYPES = {torch.float32, torch.int64, torch.int32, torch.bool}
 _STORAGE = {"device", "layout", "memory_format", "pin_memory"}
-_KEPT = (
+_WHOLE_OPERATIONS = (
     torch.ops.aten.einsum.default,
     torch.ops.aten.layer_norm.default,
     torch.ops.aten.linear.default,
@@ -48,26 +48,32 @@ def write_tower(
     """Writes a module that is ready for inference.
 
     Args:
-      module: the tower, a function of one dict, in float32 and after `eval()`.
-      examples: a few values of each input, by its name; at least two examples.
-      path: of the file, which ends in `.npz`.
+      module: The tower, a function of one dict, in float32 and after `eval()`.
+      examples: A few values of each input, by its name; at least two examples.
+      path: The path of the file, which ends in `.npz`.
+
+    Raises:
+      ValueError: The module is in training mode, returns no tensors, or has tensors of other types.
     """
     if module.training:
         raise ValueError("the module is in training mode; call module.eval() before write_tower")
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
     sizes = ({name: {0: batch} for name in examples},)
     decompositions = torch.export.default_decompositions()
-    for operation in _KEPT:
+    for operation in _WHOLE_OPERATIONS:
         decompositions.pop(operation)
     exported = torch.export.export(module, (dict(examples),), dynamic_shapes=sizes, strict=False)
     program = exported.run_decompositions(decompositions)
 
     with torch.no_grad():
-        found = module(dict(examples))
-        weights, operations = _folded(program)
-    results = {"": found} if isinstance(found, torch.Tensor) else found
+        results = module(dict(examples))
+        weights, operations = _fold_constants(program)
+    if isinstance(results, torch.Tensor):
+        results = {"": results}
     if not isinstance(results, Mapping):
-        raise ValueError(f"the module returned a {type(found).__name__}; return a dict of tensors")
+        raise ValueError(
+            f"the module returned a {type(results).__name__}; return a dict of tensors"
+        )
     signature = program.graph_signature
     graph = {
         "weights": list(weights),
@@ -82,35 +88,38 @@ def write_tower(
     np.savez(path, **arrays)
 
 
-def _folded(
+def _fold_constants(
     program: torch.export.ExportedProgram,
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """Computes what depends on weights and constants alone, such as masks and positions.
+    """Computes the operations that depend on weights and constants alone, such as masks and
+    positions.
 
     Returns:
-      What the other operations need of these, and a description of these operations.
+      The weights and results that the other operations read, by name, and a description of the
+      other operations.
     """
     signature = program.graph_signature
-    held = {**program.state_dict, **program.constants}
-    stored = {
+    tensors = {**program.state_dict, **program.constants}
+    keys = {
         **signature.inputs_to_parameters,
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
-    known = {name: held[key] for name, key in stored.items()}
-    needed: set[str] = set(signature.user_outputs)
+    constants = {name: tensors[key] for name, key in keys.items()}
+    read_names: set[str] = set(signature.user_outputs)
     operations = []
     for node in program.graph.nodes:
         if node.op != "call_function" or "_assert" in str(node.target):
             continue
-        read = {each.name for each in node.all_input_nodes}
-        if read <= known.keys():
-            arguments = map_arg(node.args, lambda each: known[each.name])
-            known[node.name] = node.target(*arguments, **node.kwargs)
+        operands = {operand.name for operand in node.all_input_nodes}
+        if operands <= constants.keys():
+            arguments = map_arg(node.args, lambda operand: constants[operand.name])
+            constants[node.name] = node.target(*arguments, **node.kwargs)
         else:
-            needed |= read
+            read_names |= operands
             operations.append(_operation(node))
-    return {name: value for name, value in known.items() if name in needed}, operations
+    weights = {name: tensor for name, tensor in constants.items() if name in read_names}
+    return weights, operations
 
 
 def _operation(node: torch.fx.Node) -> dict[str, Any]:
@@ -129,10 +138,12 @@ def _argument(value: Any) -> Any:
     if isinstance(value, torch.fx.Node):
         return {"result": value.name}
     if isinstance(value, (list, tuple)):
-        return [_argument(each) for each in value]
+        return [_argument(element) for element in value]
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
-    return None if value == sys.maxsize else value  # a slice without an end
+    if value == sys.maxsize:  # a slice without an end
+        return None
+    return value
 
 
 def _array(name: str, tensor: torch.Tensor) -> np.ndarray:

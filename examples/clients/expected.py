@@ -1,4 +1,4 @@
-"""What the clients print, by the results of the Python client."""
+"""The output that clients must print, made from the results of the Python client."""
 
 from __future__ import annotations
 

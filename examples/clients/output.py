@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 SCORE_TOLERANCE = 1e-5
-"""Of a score that was printed with six digits."""
+"""The maximum difference of a score that was printed with six digits."""
 
 _RESULT = re.compile(r"(\d+) (\d+) (-?\d+\.\d{6})")
 _ERROR = re.compile(r"error ([A-Z_]+): (.+)")

@@ -1,7 +1,7 @@
 """Retrieval and ranking trained together: one model, one checkpoint, tables for each stage, and a
 table that both stages read.
 
-Another service than that of the retrieval serves the ranking, and needs none of its tables.
+Separate services may serve the two stages: the ranking needs none of the retrieval's tables.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def feature_config(sizes: Sizes) -> dict[str, Any]:
         return embedding.TableConfig(rows, dim, initializer=initializer, combiner="mean", name=name)
 
     config = {"genres": table("genres", sizes.genres, sizes.ranking_dim)}
-    for part, dim in (("retrieval", sizes.retrieval_dim), ("ranking", sizes.ranking_dim)):
-        movies = table(f"{part}_movies", sizes.movies, dim)
-        config |= {f"{part}_history": movies, f"{part}_movie_id": movies}
-        config[f"{part}_user_id"] = table(f"{part}_users", sizes.users, dim)
+    for stage, dim in (("retrieval", sizes.retrieval_dim), ("ranking", sizes.ranking_dim)):
+        movies = table(f"{stage}_movies", sizes.movies, dim)
+        config |= {f"{stage}_history": movies, f"{stage}_movie_id": movies}
+        config[f"{stage}_user_id"] = table(f"{stage}_users", sizes.users, dim)
     config["ranking_hour"] = table("ranking_hours", 24, sizes.ranking_dim)
     return {name: embedding.FeatureConfig(table=table, name=name) for name, table in config.items()}
 

@@ -45,7 +45,7 @@ class Block(nn.Module):  # type: ignore[misc]
         """Lets every position of [b, length, dim] look at those that are visible to it.
 
         Args:
-          x: the positions.
+          x: [b, length, dim], the positions.
           visible: [b, length, length], 1 where a position looks at another one.
         """
         projected = nn.silu(nn.Dense(4 * self.dim, use_bias=False)(nn.LayerNorm()(x)))
@@ -78,8 +78,8 @@ class Hstu(nn.Module):  # type: ignore[misc]
         """Computes the vectors of histories: [b, dim].
 
         Args:
-          inputs: history [b, length]: rows, the oldest first, int32; length [b], how many of them
-            were watched, at least one.
+          inputs: history [b, length] int32, rows, the oldest first; length [b], the number of rows
+            that were watched, at least one.
         """
         positions = np.arange(self.sizes.length)
         earlier = (positions[:, np.newaxis] >= positions[np.newaxis, :]).astype(np.float32)
@@ -95,12 +95,12 @@ class Hstu(nn.Module):  # type: ignore[misc]
         """Computes the vectors of movies: [b, dim].
 
         Args:
-          inputs: movie_id [b], a row, int32.
+          inputs: movie_id [b] int32, rows.
         """
         return self.movies(inputs["movie_id"])
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """Computes both."""
+        """Computes both vectors."""
         return self.query(inputs), self.candidate(inputs)
 
 

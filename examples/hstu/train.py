@@ -51,8 +51,8 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     recall = np.mean(watched_ranks < 100)
     print(f"recall@100 of what was watched, held out: {recall:.3f}")
 
-    chosen = watching.interactions[np.isin(watching.interactions, watching.trained)]
-    interactions = watching.draw(chosen, requests.COUNT[scale])
+    trained_on = watching.interactions[np.isin(watching.interactions, watching.trained)]
+    interactions = watching.draw(trained_on, requests.COUNT[scale])
     queries = call("query", inputs(watching, interactions))
     reference = reference_requests(watching, interactions, queries, vectors)
     trained.write_files(out, Path(__file__).parent, sizes, reference)

@@ -41,11 +41,11 @@ def ranked_ids(
     """
     ids: list[Ints] = []
     for first in range(0, len(questions), AT_ONCE):
-        part = questions[first : first + AT_ONCE]
+        batch = questions[first : first + AT_ONCE]
         exclude_ids = None
         if not seen:
-            exclude_ids = [question.seen for question in part]
-        contexts = [features(question) for question in part]
+            exclude_ids = [question.seen for question in batch]
+        contexts = [features(question) for question in batch]
         lists = call(contexts, k=k, exclude_ids=exclude_ids, timeout_s=60, **options)
         ids += [np.asarray(neighbors.ids, np.int64) for neighbors in lists]
     return ids

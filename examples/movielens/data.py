@@ -177,6 +177,7 @@ def download(into: Path, url: str = SITE, timeout_s: float = 15.0) -> Path:
 
     Returns:
       The directory that holds movies.csv and ratings.csv.
+
     Raises:
       DataError: The site cannot be reached in `timeout_s`, or the archive is not MovieLens'.
     """
@@ -190,7 +191,7 @@ def download(into: Path, url: str = SITE, timeout_s: float = 15.0) -> Path:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             contents = {name: archive.read(f"ml-latest-small/{name}") for name in names}
     except (OSError, urllib.error.URLError, zipfile.BadZipFile, KeyError) as problem:
-        raise DataError(f"{url} cannot be had: {problem}") from problem
+        raise DataError(f"{url} cannot be downloaded: {problem}") from problem
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (directory / name).write_bytes(content)

@@ -230,7 +230,7 @@ def _movies(
     table.caption = "hit: the viewer watched it next"
     table.caption_justify = "left"
     for row, (movie, score) in enumerate(scored):
-        hit = "✓" if movie in question.wanted else ""
+        hit = "✓" if movie in question.watched_next else ""
         table.add_row(*titles.row(movie), f"{score:.3f}", hit, *sources[row : row + 1])
     return table
 
@@ -404,7 +404,7 @@ def _shape(
             np.isin(ids, plain_ids).sum() for ids, plain_ids in zip(id_lists, plain, strict=True)
         ]
         pairs = list(zip(questions, id_lists, strict=True))
-        is_hit = [np.isin(ids, question.wanted).any() for question, ids in pairs]
+        is_hit = [np.isin(ids, question.watched_next).any() for question, ids in pairs]
         hits[name] = np.array(is_hit, float)
         seen_counts[name] = np.mean([np.isin(ids, question.seen).sum() for question, ids in pairs])
         genre_counts[name] = np.mean([len(titles.genres(ids)) for ids in id_lists])

@@ -30,14 +30,14 @@ class Question:
       history: The movies that the viewer watched last, the newest last.
       hour: The hour of the day.
       seen: The movies that the viewer has seen, which must not be recommended.
-      wanted: The movies that the viewer watched next.
+      watched_next: The movies that the viewer watched next.
     """
 
     user_id: int
     history: Ints
     hour: int
     seen: Ints
-    wanted: Ints
+    watched_next: Ints
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Quality:
 
     Attributes:
       name: The name of the method.
-      hits: [viewers] 1 where one of the K movies was wanted, else 0.
+      hits: [viewers] 1 where one of the K movies was watched next, else 0.
       gains: [viewers] The NDCG@K.
     """
 
@@ -90,12 +90,12 @@ def questions_of(encoded: Encoded, requests: Requests) -> list[Question]:
         requests.hours,
         lists_of(requests.histories),
         lists_of(requests.seen),
-        lists_of(requests.wanted),
+        lists_of(requests.watched_next),
         strict=True,
     )
     return [
-        Question(int(user), history, int(hour), seen, wanted)
-        for user, hour, history, seen, wanted in columns
+        Question(int(user), history, int(hour), seen, watched_next)
+        for user, hour, history, seen, watched_next in columns
     ]
 
 
@@ -109,7 +109,7 @@ def popularity(encoded: Encoded, rows: Ints, questions: Sequence[Question]) -> l
 
 
 def measure(name: str, questions: Sequence[Question], id_lists: Sequence[Ints]) -> Quality:
-    """Compares recommended lists with the wanted movies.
+    """Compares recommended lists with the movies that viewers watched next.
 
     Raises:
       ValueError: A list has a movie twice, or a movie that the viewer has seen; or a question has
@@ -124,9 +124,9 @@ def measure(name: str, questions: Sequence[Question], id_lists: Sequence[Ints]) 
                 f"{name}: the list for user {question.user_id} repeats a movie or holds one "
                 "already seen"
             )
-        is_hit = np.isin(top, question.wanted)
-        # The best list begins with all wanted movies.
-        best = np.ones(min(K, len(question.wanted)), np.bool_)
+        is_hit = np.isin(top, question.watched_next)
+        # The best list begins with all movies that were watched next.
+        best = np.ones(min(K, len(question.watched_next)), np.bool_)
         hits.append(float(is_hit.any()))
         gains.append(_gain(is_hit) / _gain(best))
     return Quality(name, np.array(hits), np.array(gains))

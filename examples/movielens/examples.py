@@ -184,14 +184,14 @@ class Requests:
       hours: [n] The hour of the first held-out interaction, when the request would be sent.
       histories: The rows of the newest watched movies.
       seen: The rows of all watched movies.
-      wanted: The rows of the held-out movies.
+      watched_next: The rows of the held-out movies.
     """
 
     users: Ints
     hours: Ints
     histories: Ragged
     seen: Ragged
-    wanted: Ragged
+    watched_next: Ragged
 
 
 def requests(encoded: Encoded, held_out: Ints, history: int) -> Requests:
@@ -208,5 +208,5 @@ def requests(encoded: Encoded, held_out: Ints, history: int) -> Requests:
         hours=encoded.hours[ends],
         histories=slices(encoded.movies, np.maximum(starts, ends - history), ends),
         seen=slices(encoded.movies, starts, ends),
-        wanted=slices(encoded.movies, ends, ends + counts),
+        watched_next=slices(encoded.movies, ends, ends + counts),
     )

@@ -15,10 +15,11 @@ def retrieval_loss(products: Any, batch: Mapping[str, Any]) -> Any:
     drawn (logQ).
 
     Args:
-      products: [b, b + s] of b contexts and the movies, of which the first b were watched by the
-        contexts, in order.
-      batch: allowed [b, b + s] bool, weights [b], log_expected [b + s]: the log of how often each
-        movie is expected in a batch.
+      products: [b, b + s], the dot products of b contexts with the movies, of which the first b
+        were watched by the contexts, in order.
+      batch: The tensors allowed [b, b + s] bool, weights [b], and log_expected [b + s]: the log of
+        how often each movie is expected in a batch.
+
     Source: Yi et al. 2019, Sampling-Bias-Corrected Neural Modeling; Yang et al. 2020, Mixed
     Negative Sampling.
     """
@@ -33,8 +34,8 @@ def ranking_loss(scores: Any, watched: Any) -> Any:
     """Listwise softmax of the watched movies among those that are ranked.
 
     Args:
-      scores, watched: [b, depth]; watched is 1 where the movie was watched, else 0. Each row has a
-        1.
+      scores: [b, depth], the scores of the movies.
+      watched: [b, depth], 1 where the movie was watched, else 0. Each row has a 1.
     """
     share = watched / tf.reduce_sum(watched, 1, keepdims=True)
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(share, scores))

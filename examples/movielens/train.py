@@ -110,7 +110,7 @@ def write_inputs(
     parquet.write_table(pa.table(columns), out / "movies.parquet")
     with (out / "examples.jsonl").open("w", encoding="utf-8") as file:
         for question in evaluate.questions_of(encoded, test_requests)[:REPLAYED]:
-            movie = int(np.searchsorted(movies.ids, question.wanted[0]))
+            movie = int(np.searchsorted(movies.ids, question.watched_next[0]))
             example = {
                 "user_id": question.user_id,
                 "history": question.history.tolist(),

@@ -72,7 +72,7 @@ def fit(encoded: Encoded, rows: Ints, settings: Settings, progress: Progress) ->
       encoded: The data set.
       rows: The positions in Ratings that may be trained on: a prefix of each viewer's ratings.
       settings: The settings of the training.
-      progress: Called with the number of each epoch, from 1, and its mean loss.
+      progress: A function that is called with the number of each epoch, from 1, and its mean loss.
     """
     tf.keras.utils.set_random_seed(settings.seed)
     optimizers = tf.keras.optimizers.legacy
@@ -141,16 +141,17 @@ def _fit_ranker(
     random = np.random.default_rng(settings.seed)
     ranker_requests = requests(encoded, newest, settings.history)
     query, candidate = (vectors.numpy() for vectors in _vectors(model, encoded, ranker_requests))
-    offered = _retrieved(query, candidate, ranker_requests, settings.rank_depth)
-    random_movies = random.integers(0, len(candidate), (len(offered), settings.rank_random))
-    offered = np.concatenate([offered, random_movies], 1)
+    offered_movies = _retrieved(query, candidate, ranker_requests, settings.rank_depth)
+    random_movies = random.integers(0, len(candidate), (len(offered_movies), settings.rank_random))
+    offered_movies = np.concatenate([offered_movies, random_movies], 1)
     is_watched = [
-        np.isin(movies, ranker_requests.wanted[number]) for number, movies in enumerate(offered)
+        np.isin(movies, ranker_requests.watched_next[number])
+        for number, movies in enumerate(offered_movies)
     ]
     watched = np.stack(is_watched).astype(np.float32)
-    closeness = _pairs(model, ranker_requests.histories, offered, count(encoded, earlier))
-    # A viewer none of whose newest movies was offered has no positive to learn from.
-    learnt = np.flatnonzero(watched.any(1))
+    closeness = _pairs(model, ranker_requests.histories, offered_movies, count(encoded, earlier))
+    # A viewer none of whose newest movies was offered_movies has no positive to learn from.
+    with_positive = np.flatnonzero(watched.any(1))
     layers = [*model.crosses, model.rank_hidden, model.rank_out]
     variables = [variable for layer in layers for variable in layer.trainable_variables]
 
@@ -165,8 +166,11 @@ def _fit_ranker(
         trained.rank_optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
     for _ in range(settings.rank_epochs):
-        for part in np.array_split(random.permutation(learnt), max(1, len(learnt) // VIEWERS)):
-            train_step(query[part], candidate[offered[part]], closeness[part], watched[part])
+        order = random.permutation(with_positive)
+        for batch in np.array_split(order, max(1, len(order) // VIEWERS)):
+            train_step(
+                query[batch], candidate[offered_movies[batch]], closeness[batch], watched[batch]
+            )
 
 
 def _tensors(

@@ -59,7 +59,7 @@ class Cluster:
 
     Attributes:
       routers: The URLs of the routers.
-      topology: Returns a text with the shard and the tables of each address.
+      topology: A function that returns a text with the shard and the tables of each address.
       victim: The process id of a replica of the first shard.
     """
 

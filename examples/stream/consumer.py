@@ -91,8 +91,8 @@ class StreamConsumer:
 
         Args:
           client: The client of the service that serves the model.
-          consumer: Reads the topics; it has no subscription.
-          producer: Sends rejected messages.
+          consumer: The consumer that reads the topics; it has no subscription.
+          producer: The producer that sends rejected messages.
           options: The topics, and the model that they change.
           stopping: An event that is set when the program should end.
         """
@@ -102,7 +102,7 @@ class StreamConsumer:
         self._options = options
         self._stopping = stopping
         self._offsets: dict[tuple[str, int], int] = {}
-        self._partitions_at = 0.0
+        self._next_look_s = 0.0
 
     def run(self) -> None:
         """Applies messages until the program should end.
@@ -115,16 +115,16 @@ class StreamConsumer:
                 self._check_stopping()
                 self._assign_new_partitions()
                 messages = self._consumer.consume(self._options.batch_size, POLL_S)
-                for partition, part in _by_partition(messages).items():
-                    self._apply(partition, part)
+                for partition, partition_messages in _by_partition(messages).items():
+                    self._apply(partition, partition_messages)
         except Stopped:
             log.info("stopped")
 
     def _assign_new_partitions(self) -> None:
         """Reads partitions that are not read yet from the offset up to which they are applied."""
-        if time.monotonic() < self._partitions_at:
+        if time.monotonic() < self._next_look_s:
             return
-        self._partitions_at = time.monotonic() + PARTITIONS_S
+        self._next_look_s = time.monotonic() + PARTITIONS_S
         partitions = []
         for topic in self._options.topics:
             numbers = self._partitions_of(topic)
@@ -239,7 +239,7 @@ class StreamConsumer:
             self._applied_streams()
 
     def _reject(self, message: Message, reason: str) -> None:
-        """Sends a message to the topic of rejected ones, and waits until it is there."""
+        """Sends a message to the topic of rejected messages, and waits until it is delivered."""
         stream = _stream(message.topic(), message.partition())
         log.warning("offset %d of %s is rejected: %s", message.offset(), stream, reason)
         headers = {
@@ -310,11 +310,12 @@ def _by_partition(messages: Sequence[Message]) -> dict[tuple[str, int], list[Mes
     Raises:
       StreamError: A partition cannot be read.
     """
-    parts: dict[tuple[str, int], list[Message]] = {}
+    by_partition: dict[tuple[str, int], list[Message]] = {}
     for message in messages:
         problem = message.error()
         if problem is None:
-            parts.setdefault((message.topic(), message.partition()), []).append(message)
+            partition = (message.topic(), message.partition())
+            by_partition.setdefault(partition, []).append(message)
         elif problem.code() == KafkaError._AUTO_OFFSET_RESET:
             raise StreamError(
                 f"{_stream(message.topic(), message.partition())} has lost the messages behind the "
@@ -325,4 +326,4 @@ def _by_partition(messages: Sequence[Message]) -> dict[tuple[str, int], list[Mes
             log.warning("a partition cannot be read for now: %s", problem.str())
         else:
             raise StreamError(str(KafkaException(problem)))
-    return parts
+    return by_partition

@@ -91,11 +91,11 @@ class WideDeep(tf.keras.Model):  # type: ignore[misc]
         self.deep_logit = tf.keras.layers.Dense(1)
 
     def call(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Computes the chance of a click; [b] float32.
+        """Computes the probability of a click, [b] float32.
 
         Args:
-          features: n1 ... n10 [b] float32; of each category [b] int64, or [b, 10] of those with ten
-            ids.
+          features: The inputs by name: n1 ... n10, [b] float32; and the ids of each category,
+            int64, [b], or [b, 10] for a category with ten ids.
         """
         logits = self.deep_logit(self.deep(self.deep_features(features)))[:, 0]
         return {
@@ -105,7 +105,7 @@ class WideDeep(tf.keras.Model):  # type: ignore[misc]
         }
 
     def wide_logit(self, name: str, ids: Any) -> Any:
-        """Returns [b] the weight of a category's id, or the mean weight of its ten."""
+        """Returns [b], the weight of a category's id, or the mean weight of its ten ids."""
         if self.sizes.hashed:
             ids = tf.strings.to_hash_bucket_fast(tf.as_string(ids), self.sizes.categories[name])
         weights = self.wide[name](ids)[..., 0]

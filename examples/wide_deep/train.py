@@ -38,7 +38,7 @@ SIZES = {
     "article": Sizes(ROWS, False, 16, (1024, 512, 256)),
 }
 BATCHES = {"tiny": (2, 512), "small": (300, 1_024), "article": (8, 131_072)}
-"""Records, and impressions in each."""
+"""The number of records, and of impressions in each, by scale."""
 RATE = 0.5
 CANDIDATES = 20
 VARIANTS = ("identity", "hashed")
@@ -48,7 +48,7 @@ def train(out: Path, scale: trained.Scale = "small", variant: str = "identity") 
     """Trains, and writes the folder `out`."""
     tf.keras.utils.set_random_seed(17)
     sizes = replace(SIZES[scale], hashed=variant == "hashed")
-    (records, batch) = BATCHES[scale]
+    records, batch = BATCHES[scale]
     data = Impressions(sizes, seed=8)
     start = time.monotonic()
     files = write_batches(data, out / "data", records, batch)

@@ -35,7 +35,7 @@ from examples.zoo.outcomes import (
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "zoo"
 SHOWN = 300
-"""Characters of a message in the table."""
+"""The maximum number of characters of a message in the table."""
 
 
 class StepFailed(Exception):

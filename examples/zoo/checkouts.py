@@ -19,7 +19,7 @@ class Checkouts:
     """Checkouts of repositories, and the installed packages.
 
     Attributes:
-      directory: holds a folder for each repository; None: the user has none.
+      directory: The directory with a folder for each repository; None: the user has none.
     """
 
     directory: Path | None
@@ -28,7 +28,7 @@ class Checkouts:
         """Checks that the files of an entry and the packages that it imports are there.
 
         Raises:
-          NotHere: something is missing.
+          NotHere: A file or a package is missing.
         """
         source = entry.source
         if source.folder:
@@ -52,7 +52,7 @@ class Checkouts:
         """Returns the path of the checkout of a source.
 
         Raises:
-          NotHere: the user named no directory.
+          NotHere: The user named no directory.
         """
         if self.directory is None:
             raise NotHere(

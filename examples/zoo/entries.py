@@ -17,7 +17,7 @@ ZOO = Path(__file__).resolve().parent
 FACTORIES = "factory.py"
 """File of a source with the functions that construct its published objects."""
 WRAPPER_MARK = "# wrapper"
-"""Ends each line of such a function that does more than construct the published object."""
+"""The end of each line of such a function that does more than construct the published object."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,12 @@ class Entry:
 
     Attributes:
       name: `SOURCE/NAME`: its folder under examples/zoo.
-      file: where its source publishes it.
-      checkpoint: file of its source with the trained variables; "" for a model that the zoo trains.
-      packages: what it imports beyond the packages of its source.
-      backend: the backend of Keras that trains it.
-      rejected: a part of the message with which the export must end; "" for a model that is served.
+      file: The file of its source that publishes it.
+      checkpoint: The file of its source with the trained variables; "" for a model that the zoo
+        trains.
+      packages: The packages that it imports beyond those of its source.
+      backend: The backend of Keras that trains it.
+      rejected: A part of the message with which the export must end; "" for a model that is served.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Entry:
 
     @property
     def wrapper_lines(self) -> int:
-        """Number of lines of its factory that do more than construct the published object."""
+        """The number of lines of its factory that do more than construct the published object."""
         code = tomllib.loads(self.recipe.read_text(encoding="utf-8"))["code"]
         file, _, name = code["factory"].rpartition(":")
         if file != FACTORIES:

@@ -16,7 +16,7 @@ from examples.columns import Columns, sent, size, take
 from examples.replay import SCORE
 
 CANDIDATES = 5
-"""Candidates of a ranking."""
+"""The number of candidates of a ranking."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Recorded:
     expected: requests.Outputs
 
     def __add__(self, further: Recorded) -> Recorded:
-        """Returns the requests of both."""
+        """Returns the requests and outputs of both."""
         return Recorded([*self.bodies, *further.bodies], {**self.expected, **further.expected})
 
     def write(self, folder: Path) -> None:
@@ -51,10 +51,12 @@ def rankings(
     """Records what a model returns for each context and its candidates.
 
     Args:
-      contexts: n of them.
-      candidates: CANDIDATES for each, one context after the other.
-      call: takes each candidate with its context; returns the outputs by name, or one array.
-      outputs: names of the outputs of the tower; the first is the score.
+      contexts: The features of n contexts.
+      candidates: The features of CANDIDATES candidates for each context, one context after the
+        other.
+      call: A function that takes each candidate with its context, and returns the outputs by name,
+        or one array.
+      outputs: The names of the outputs of the tower; the first is the score.
     """
     returned = call(requests.pairs(contexts, candidates))
     if not isinstance(returned, Mapping):
@@ -89,11 +91,11 @@ def retrievals(
     """Records the vectors of queries and movies, and the movies with the largest products.
 
     Args:
-      contexts: what the query tower takes, n of them.
-      queries: [n, dim] the model's vectors of the contexts.
-      catalog: what the candidate tower takes of all movies 1, 2, ...
-      vectors: [m, dim] the model's vectors of all movies.
-      movies: [n] ids of the movies whose vectors are requested.
+      contexts: The inputs of the query tower, n of each.
+      queries: [n, dim] The model's vectors of the contexts.
+      catalog: The inputs of the candidate tower for all movies 1, 2, ...
+      vectors: [m, dim] The model's vectors of all movies.
+      movies: [n] The ids of the movies whose vectors are requested.
     """
     rows = movies - 1
     queries = np.asarray(queries, np.float32)

@@ -20,11 +20,12 @@ BUILD = Path(__file__).resolve().parents[2] / "build"
 
 @dataclass(frozen=True)
 class Run:
-    """What the training of an entry is given.
+    """The input of an entry's training.
 
     Attributes:
-      folder: where it saves; holds the recipe, and a link to the checkout of its source.
-      viewings: the data.
+      folder: The folder in which it saves. It holds the recipe, and a link to the checkout of its
+        source.
+      viewings: The data.
     """
 
     folder: Path
@@ -34,8 +35,8 @@ class Run:
         """Returns the definitions of a published script or notebook.
 
         Args:
-          file: its path from the folder.
-          names: values of names that the file computes.
+          file: The path of the script or notebook, relative to the folder.
+          names: The values of names that the file would compute otherwise.
         """
         from export.model_code import definitions
 

@@ -18,9 +18,9 @@ from examples.movielens import data
 
 USERS = 610
 MOVIES = 9_742
-"""Largest ids: the recipes of the zoo have tables of one row more."""
+"""The largest ids of users and movies: the recipes of the zoo have tables of one row more."""
 HISTORY = 50
-"""Movies in the longest history."""
+"""The number of movies in the longest history."""
 OCCUPATIONS = ("artist", "doctor", "engineer", "lawyer", "librarian", "student", "writer")
 
 Column = NDArray[Any]
@@ -80,17 +80,17 @@ class Viewings:
         return np.array(self.titles)[movies - 1]
 
     def _history(self, position: int) -> NDArray[np.int32]:
-        """Returns [HISTORY] what a user watched before one of the viewings."""
+        """Returns [HISTORY], the movies that a user watched before one of the viewings."""
         first = max(int(np.searchsorted(self._user, self._user[position])), position - HISTORY)
         watched = self._movie[first:position]
         return np.pad(watched, (0, HISTORY - len(watched)))
 
 
 def read_viewings(directory: Path | None, build: Path) -> Viewings:
-    """Returns MovieLens from `directory`, else from GroupLens' site, else made up.
+    """Returns viewings of MovieLens from `directory`, else from GroupLens' site, else generated.
 
     Raises:
-      DataError: `directory` was given and cannot be read.
+      DataError: `directory` is not None and cannot be read.
     """
     return Viewings(data.find(directory, build))
 
@@ -99,8 +99,8 @@ def write_corpus(path: Path, catalog: Mapping[str, Column]) -> None:
     """Writes the corpus of all movies as CSV.
 
     Args:
-      path: the file.
-      catalog: what a candidate tower takes of the movies 1, 2, ...; `movie_id` is added.
+      path: The file.
+      catalog: The inputs of a candidate tower for the movies 1, 2, ...; `movie_id` is added.
     """
     (count,) = {len(column) for column in catalog.values()}
     columns = {"movie_id": np.arange(1, count + 1), **catalog}

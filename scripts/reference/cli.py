@@ -42,24 +42,24 @@ def page() -> str:
 
 
 def _typer(name: str, command: Any, level: int) -> Iterator[str]:
-    shown = [
-        each
-        for each in command.params
-        if each.name not in ServiceSettings.model_fields or level > 2
+    # The settings have a page of their own.
+    parameters = [
+        parameter
+        for parameter in command.params
+        if parameter.name not in ServiceSettings.model_fields or level > 2
     ]
-    arguments = [each for each in shown if each.name in each.opts]
-    values = " ".join(str(each.metavar) for each in arguments)
+    arguments = [parameter for parameter in parameters if parameter.name in parameter.opts]
+    options = [parameter for parameter in parameters if parameter not in arguments]
+    values = " ".join(str(argument.metavar) for argument in arguments)
     yield f"{'#' * level} {' '.join(filter(None, (name, values)))}\n\n{_text(command.help)}\n"
-    if len(shown) < len(command.params):
+    if len(parameters) < len(command.params):
         yield SETTINGS.lstrip()
-    rows = [(f"`{each.metavar}`", _default(each), each.help) for each in arguments]
-    rows += [
-        (_flags(each), _default(each), _meaning(each)) for each in shown if each not in arguments
-    ]
+    rows = [(f"`{argument.metavar}`", _default(argument), argument.help) for argument in arguments]
+    rows += [(_flags(option), _default(option), _meaning(option)) for option in options]
     yield from _table(rows)
     if isinstance(command, TyperGroup):
-        for each, subcommand in command.commands.items():
-            yield from _typer(f"{name} {each}", subcommand, level + 1)
+        for subcommand_name, subcommand in command.commands.items():
+            yield from _typer(f"{name} {subcommand_name}", subcommand, level + 1)
 
 
 def _flags(option: Any) -> str:
@@ -73,14 +73,17 @@ def _flags(option: Any) -> str:
 
 
 def _meaning(option: Any) -> str:
-    choices = ", ".join(
-        f"`{each}`"
-        for each in typing.get_args(option.type_descriptor.annotation)
-        if isinstance(each, str)
-    )
-    one_of = f"One of {choices}." if choices else ""
-    variable = f"Environment: `{option.envvar}`." if option.envvar else ""
-    return " ".join(filter(None, (option.help, one_of, variable)))
+    sentences = [option.help]
+    choices = [
+        f"`{choice}`"
+        for choice in typing.get_args(option.type_descriptor.annotation)
+        if isinstance(choice, str)
+    ]
+    if choices:
+        sentences.append(f"One of {', '.join(choices)}.")
+    if option.envvar:
+        sentences.append(f"Environment: `{option.envvar}`.")
+    return " ".join(filter(None, sentences))
 
 
 def _default(parameter: Any) -> str:
@@ -100,7 +103,9 @@ def _argparse() -> Iterator[str]:
     yield from _table(everywhere)
 
     names = {names for names, _, _ in everywhere}
-    commands = next(each.choices for each in parser._actions if isinstance(each.choices, dict))
+    commands = next(
+        action.choices for action in parser._actions if isinstance(action.choices, dict)
+    )
     for name, subparser in commands.items():
         yield f"### rowcast {name}\n\n{_text(subparser.description)}\n"
         yield from _table([row for row in _argparse_rows(subparser) if row[0] not in names])
@@ -108,20 +113,15 @@ def _argparse() -> Iterator[str]:
 
 def _argparse_rows(parser: ArgumentParser) -> list[tuple[str, str, str]]:
     rows = []
-    for each in parser._actions:
-        if each.dest == "help" or isinstance(each.choices, dict):
+    for action in parser._actions:
+        if action.dest == "help" or isinstance(action.choices, dict):
             continue
-        metavar = str(each.metavar or ("" if each.nargs == 0 else each.dest.upper()))
-        names = [f"`{flag} {metavar}`".replace(" `", "`") for flag in each.option_strings] or [
-            f"`{metavar}`"
-        ]
-        rows.append(
-            (
-                ", ".join(names),
-                "**required**" if each.required else _value(each.default),
-                each.help or "",
-            )
-        )
+        metavar = str(action.metavar or ("" if action.nargs == 0 else action.dest.upper()))
+        names = [f"`{flag} {metavar}`".replace(" `", "`") for flag in action.option_strings]
+        if not names:
+            names = [f"`{metavar}`"]
+        default = "**required**" if action.required else _value(action.default)
+        rows.append((", ".join(names), default, action.help or ""))
     return rows
 
 

@@ -114,11 +114,10 @@ def page() -> str:
 def _sentence(kind: type) -> str:
     first_paragraph = (inspect.getdoc(kind) or "").partition("\n\n")[0]
     summary = " ".join(first_paragraph.split())
-    return (
-        (summary[0].lower() + summary[1:]).rstrip(".")
-        if not summary[1:2].isupper()
-        else summary.rstrip(".")
-    )
+    # Names such as LiteRT keep their capitals.
+    if not summary[1:2].isupper():
+        summary = summary[0].lower() + summary[1:]
+    return summary.rstrip(".")
 
 
 def _tree(root: type) -> list[type]:
@@ -150,14 +149,14 @@ def _exits() -> str:
         "| exit code | program | when | error |",
         "|---|---|---|---|",
     ]
-    found = [(code, program, when, "") for code, program, when in EXITS]
+    exits = [(code, program, when, "") for code, program, when in EXITS]
     for kind in _tree(export_errors.ExportError)[1:]:
         program = "both" if kind.exit_code == 2 else "`rowcast-export`"
         when = "an invalid recipe, option or setting" if kind.exit_code == 2 else _sentence(kind)
-        found.append((str(kind.exit_code), program, when, f"`{kind.__name__}`"))
+        exits.append((str(kind.exit_code), program, when, f"`{kind.__name__}`"))
     rows += [
         f"| {code} | {program} | {when} | {name} |"
-        for code, program, when, name in sorted(found, key=lambda row: int(row[0]))
+        for code, program, when, name in sorted(exits, key=lambda row: int(row[0]))
     ]
     return "\n".join(rows) + "\n"
 

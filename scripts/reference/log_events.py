@@ -413,21 +413,21 @@ def _read_function(module: ast.Module, function: ast.AST, events: dict[str, Even
             continue
         method = call.func.attr
         names = _texts(call.args[-1], assigned)
-        fields = next(
-            (list(_fields(each.value, assigned)) for each in call.keywords if each.arg == "extra"),
-            [],
-        )
+        fields: list[str] = []
+        for keyword in call.keywords:
+            if keyword.arg == "extra":
+                fields += _fields(keyword.value, assigned)
         for name, level in names:
             usual = "error" if method == "exception" else method
             levels = {level or usual}
             if method == "log" and not level:
-                levels = {each.attr.lower() for each in ast.walk(module) if _is_level(each)}
+                levels = {node.attr.lower() for node in ast.walk(module) if _is_level(node)}
             events[name].levels |= levels
             events[name].fields |= dict.fromkeys(fields)
 
 
 def _is_logger(node: ast.AST) -> bool:
-    """Whether an expression is a module's logger: `log`, `_log`, `_LOG`, `logger` or
+    """Returns whether an expression is a module's logger: `log`, `_log`, `_LOG`, `logger` or
     `logger(...)`.
     """
     if isinstance(node, ast.Call):
@@ -440,17 +440,17 @@ def _is_level(node: ast.AST) -> bool:
 
 
 def _assigned(function: ast.AST) -> dict[str, list[ast.expr]]:
-    """Returns what a function assigns to its variables; of `event, level = "name", logging.INFO`,
-    both to `event`.
+    """Returns the expressions that a function assigns to each of its variables; of
+    `event, level = "name", logging.INFO`, both to `event`.
     """
-    found: dict[str, list[ast.expr]] = defaultdict(list)
+    expressions: dict[str, list[ast.expr]] = defaultdict(list)
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
             target = node.targets[0]
             name = target.elts[0] if isinstance(target, ast.Tuple) else target
             if isinstance(name, ast.Name):
-                found[name.id].append(node.value)
-    return found
+                expressions[name.id].append(node.value)
+    return expressions
 
 
 def _texts(node: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[tuple[str, str]]:
@@ -462,8 +462,10 @@ def _texts(node: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[tupl
             yield from _texts(value, assigned)
     elif isinstance(node, ast.Tuple):
         level = node.elts[1]
-        beside = level.attr.lower() if isinstance(level, ast.Attribute) and _is_level(level) else ""
-        yield from ((name, beside) for name, _ in _texts(node.elts[0], assigned))
+        level_name = ""
+        if isinstance(level, ast.Attribute) and _is_level(level):
+            level_name = level.attr.lower()
+        yield from ((name, level_name) for name, _ in _texts(node.elts[0], assigned))
     elif isinstance(node, ast.IfExp):
         yield from _texts(node.body, assigned)
         yield from _texts(node.orelse, assigned)

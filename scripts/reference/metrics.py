@@ -87,5 +87,5 @@ def _names(labels: tuple[str, ...]) -> str:
 
 def _values() -> Iterator[str]:
     for label, values in VALUES.items():
-        name, _, rest = label.partition(" ")
-        yield f"| `{name}`{' ' * bool(rest)}{rest} | {_names(values)} |"
+        name, space, metric = label.partition(" ")
+        yield f"| `{name}`{space}{metric} | {_names(values)} |"

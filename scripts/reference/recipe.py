@@ -61,17 +61,17 @@ def type_text(annotation: object) -> str:
     if origin is typing.Annotated:
         return type_text(arguments[0])
     if origin is typing.Literal:
-        return " or ".join(f'`"{each}"`' for each in arguments)
+        return " or ".join(f'`"{choice}"`' for choice in arguments)
     if origin is dict:
         return _table_text(arguments[1])
     if origin is tuple:
         return f"list of {type_text(arguments[0])}"
     if arguments:
-        kinds = [each for each in arguments if each is not type(None)]
-        return " or ".join(dict.fromkeys(type_text(each) for each in kinds))
+        kinds = [kind for kind in arguments if kind is not type(None)]
+        return " or ".join(dict.fromkeys(type_text(kind) for kind in kinds))
     names = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
-    table = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-    return "table" if table else names.get(getattr(annotation, "__name__", ""), "any value")
+    is_table = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return "table" if is_table else names.get(getattr(annotation, "__name__", ""), "any value")
 
 
 def _table_text(value: object) -> str:
@@ -88,7 +88,7 @@ def default_text(field: FieldInfo) -> str:
     if field.default is None or isinstance(field.default, BaseModel) or field.default in ({}, ()):
         return "-"
     if isinstance(field.default, tuple):
-        return "`[" + ", ".join(f'"{each}"' for each in field.default) + "]`"
+        return "`[" + ", ".join(f'"{value}"' for value in field.default) + "]`"
     return f'`"{field.default}"`' if isinstance(field.default, str) else f"`{field.default}`"
 
 

@@ -46,11 +46,11 @@ def _type(annotation: object) -> str:
     if origin is typing.Annotated:
         return _type(arguments[0])
     if origin is typing.Literal:
-        return ", ".join(f"`{each}`" for each in arguments)
+        return ", ".join(f"`{choice}`" for choice in arguments)
     if origin is tuple:
         return "list"
     if arguments:
-        return _type(next(each for each in arguments if each is not type(None)))
+        return _type(next(kind for kind in arguments if kind is not type(None)))
     names = {"int": "integer", "float": "number", "bool": "boolean", "str": "text", "Path": "path"}
     names["ShardNumber"] = "number/total"
     return names[getattr(annotation, "__name__", "")]
@@ -63,7 +63,9 @@ def _default(field: FieldInfo) -> str:
 
 
 def _mebibytes(name: str, field: FieldInfo) -> str:
-    """Returns a default number of bytes in MiB or GiB, to be written behind it; "" of others."""
+    """Returns a default number of bytes in MiB or GiB, to be written behind it; "" of other
+    defaults.
+    """
     if "bytes" not in name or not field.default or field.default % (1 << 20):
         return ""
     mebibytes = field.default >> 20
@@ -71,15 +73,14 @@ def _mebibytes(name: str, field: FieldInfo) -> str:
 
 
 def _limits(field: FieldInfo) -> str:
-    found = [*field.metadata]
+    constraints = [*field.metadata]
     for argument in typing.get_args(field.annotation):
-        found += [
-            each for info in typing.get_args(argument) for each in getattr(info, "metadata", ())
-        ]
+        for info in typing.get_args(argument):
+            constraints += getattr(info, "metadata", ())
     words = {"ge": "at least", "gt": "above", "le": "at most"}
     return ", ".join(
-        f"{word} {getattr(each, key)}"
-        for each in found
+        f"{word} {getattr(constraint, key)}"
+        for constraint in constraints
         for key, word in words.items()
-        if hasattr(each, key)
+        if hasattr(constraint, key)
     )

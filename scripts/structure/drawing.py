@@ -62,9 +62,9 @@ class Member:
     """A package or module in a picture.
 
     Attributes:
-      module: Full name, as in an import.
-      label: Name in the picture: `engine/` or `app.py`.
-      sentence: What it holds, by its docstring.
+      module: The full name, as in an import.
+      label: The name in the picture: `engine/` or `app.py`.
+      sentence: The description of its content, from its docstring.
     """
 
     def __init__(self, name: str, package: str = "") -> None:
@@ -114,10 +114,10 @@ class DrawnBox:
     """A box with its texts, its size, and its position in the image.
 
     Attributes:
-      members: What the box stands for.
+      members: The packages or modules that the box stands for.
       title: The text of the only member; None if there are several.
       parts: Rows of smaller boxes inside: several members, or the parts of the only one.
-      top, height: Set for all boxes of a row at once.
+      top, height: The position and the height, which are set for all boxes of a row at once.
     """
 
     def __init__(self, box: Box, picture: Picture) -> None:
@@ -178,8 +178,8 @@ def parts_of(member: Member, names: Sequence[str]) -> list[Member]:
     packages = {file.parent.name for file in folder.glob("*/__init__.py")} - {GENERATED}
     missing = packages - set(names)
     if parts and missing:
-        lacking = ", ".join(sorted(missing))
-        raise Undrawable(f"the box of {member.module} lacks {lacking}; add it to {BOXES}")
+        missing_names = ", ".join(sorted(missing))
+        raise Undrawable(f"the box of {member.module} lacks {missing_names}; add it to {BOXES}")
     return parts
 
 
@@ -196,9 +196,9 @@ def stack_rows(boxes: Sequence[DrawnBox]) -> int:
     return top - ARROW
 
 
-def straight_way(source: DrawnBox, target: DrawnBox, boxes: Sequence[DrawnBox]) -> float:
+def straight_line(source: DrawnBox, target: DrawnBox, boxes: Sequence[DrawnBox]) -> float:
     """Returns the x of a line down from one box to another that passes no third one: the middle
-    of the widest free way.
+    of the widest gap.
 
     Raises:
       Undrawable: There is none.
@@ -207,7 +207,7 @@ def straight_way(source: DrawnBox, target: DrawnBox, boxes: Sequence[DrawnBox]) 
     end = min(source.right, target.right)
     between = [box for box in boxes if source.row < box.row < target.row]
     sides = {x for box in between for x in (box.left, box.right) if start < x < end}
-    width: float = GAP  # a way between two neighbors is too narrow
+    width: float = GAP  # the gap between two neighbors is too narrow
     middle = None
     for left, right in pairwise(sorted({start, end, *sides})):
         center = (left + right) / 2
@@ -217,7 +217,7 @@ def straight_way(source: DrawnBox, target: DrawnBox, boxes: Sequence[DrawnBox]) 
             middle = center
     if middle is None or start >= end:
         raise Undrawable(
-            f"{source.name} has no straight way to {target.name}; move them in {BOXES}"
+            f"{source.name} has no straight line to {target.name}; move them in {BOXES}"
         )
     return middle
 
@@ -228,7 +228,7 @@ def draw_data_arrow(data_arrow: DataArrow, boxes: Sequence[DrawnBox]) -> Iterato
     source = by_name[data_arrow.source]
     target = by_name[data_arrow.target]
     if source.row < target.row:
-        x = straight_way(source, target, boxes)
+        x = straight_line(source, target, boxes)
         y = source.top + source.height
         yield from arrow("arrow data", (x, y), (x, target.top))
         yield text("text", x + 12, (y + target.top) / 2 + 5, data_arrow.label)

@@ -170,7 +170,7 @@ def test_download_of_an_unusable_file_is_an_error_and_leaves_no_file(
     archive = tmp_path / "site.zip"
     if content is not None:
         archive.write_bytes(content)
-    with pytest.raises(data.DataError, match=r"site\.zip cannot be had"):
+    with pytest.raises(data.DataError, match=r"site\.zip cannot be downloaded"):
         data.download(tmp_path / "build", archive.as_uri())
     assert not (tmp_path / "build").exists()
 
@@ -180,7 +180,7 @@ def test_download_of_a_foreign_archive_is_rejected(tmp_path: Path) -> None:
     with zipfile.ZipFile(stream, "w") as pack:
         pack.writestr("other/movies.csv", "x")
     (tmp_path / "site.zip").write_bytes(stream.getvalue())
-    with pytest.raises(data.DataError, match="cannot be had"):
+    with pytest.raises(data.DataError, match="cannot be downloaded"):
         data.download(tmp_path / "build", (tmp_path / "site.zip").as_uri())
 
 
@@ -188,12 +188,12 @@ def test_find_without_directory_or_site_makes_synthetic_data_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(*_: object) -> Path:
-        raise data.DataError("the site cannot be had")
+        raise data.DataError("the site cannot be downloaded")
 
     monkeypatch.setattr(data, "download", unreachable)
     movielens = data.find(None, tmp_path)
     assert "made up" in movielens.source
-    assert "cannot be had" in movielens.source
+    assert "cannot be downloaded" in movielens.source
 
 
 def test_find_with_a_wrong_directory_does_not_fall_back(tmp_path: Path) -> None:

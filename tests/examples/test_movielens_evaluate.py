@@ -83,8 +83,12 @@ def test_requests_stop_where_the_held_out_ones_begin() -> None:
     assert (first.user_id, first.hour) == (5, 1)
     assert first.history.tolist() == [20, 30]
     assert first.seen.tolist() == [10, 20, 30]
-    assert first.wanted.tolist() == [40]
-    assert (second.user_id, second.seen.tolist(), second.wanted.tolist()) == (7, [40, 30], [10])
+    assert first.watched_next.tolist() == [40]
+    assert (second.user_id, second.seen.tolist(), second.watched_next.tolist()) == (
+        7,
+        [40, 30],
+        [10],
+    )
 
 
 def test_encode_numbers_users_from_one_and_genres_by_name() -> None:

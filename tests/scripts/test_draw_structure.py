@@ -54,7 +54,7 @@ def test_import_that_follows_from_others_is_not_drawn(
     ("importer", "imported", "message"),
     [
         ("bundle", "service", "bundle imports service, which is not below it"),
-        ("rowcast_client", "object_store", "rowcast_client has no straight way to runtime"),
+        ("rowcast_client", "object_store", "rowcast_client has no straight line to runtime"),
     ],
 )
 def test_import_that_cannot_be_drawn_is_named(

@@ -19,11 +19,11 @@ BATCH = 500
 STEPS = 4
 TRAINED = BATCH * STEPS
 RECORDED = 100
-"""Requests whose responses are compared."""
+"""The number of requests whose responses are compared."""
 LISTED = 5
-"""Movies in a list that a listwise ranker is trained on."""
+"""The number of movies in a list that a listwise ranker is trained on."""
 LIST = 3
-"""Ids of a feature of ml_perf."""
+"""The number of ids of a feature of ml_perf."""
 
 
 def basic_ranking(run: Run) -> Recorded:
@@ -93,7 +93,9 @@ def listwise_ranking(run: Run) -> Recorded:
     users = run.viewings.draw(RECORDED, seed=2)
     movies = run.viewings.draw(RECORDED * recorded.CANDIDATES, seed=3)
     return recorded.rankings(
-        _picked(users, "user_id"), {"movie_id": movies["movie_id"][:, None]}, _predictions(model)
+        _columns_of(users, "user_id"),
+        {"movie_id": movies["movie_id"][:, None]},
+        _predictions(model),
     )
 
 
@@ -106,11 +108,11 @@ def multi_task(run: Run) -> Recorded:
     model.compile(optimizer=keras.optimizers.Adagrad(0.1))
     _fit(run, model, "user_id", "movie_id")
 
-    viewings = _picked(run.viewings.draw(RECORDED // 4, seed=4), "user_id", "movie_id")
+    viewings = _columns_of(run.viewings.draw(RECORDED // 4, seed=4), "user_id", "movie_id")
     outputs = model(viewings)
     rankings = _rankings(run, lambda columns: model(columns)["rating"], count=RECORDED // 2)
-    users = _picked(viewings, "user_id")
-    movies = _picked(viewings, "movie_id")
+    users = _columns_of(viewings, "user_id")
+    movies = _columns_of(viewings, "movie_id")
     return (
         rankings
         + recorded.embeddings("query", users, outputs["user_embeddings"])
@@ -148,7 +150,7 @@ def _retrieval(run: Run, script: str, spare_rows: int) -> Recorded:
     model.save_weights(run.folder / WEIGHTS)
     return _retrievals(
         run,
-        _picked(run.viewings.draw(RECORDED, seed=2), "user_id"),
+        _columns_of(run.viewings.draw(RECORDED, seed=2), "user_id"),
         lambda contexts: model(contexts["user_id"])["user_embeddings"],
         model.candidate_embedding,
     )
@@ -305,7 +307,7 @@ def _fit(run: Run, model: Any, *features: str) -> None:
     """Trains a compiled model on ratings between 0 and 1, and saves its weights."""
     viewings = run.viewings.draw(TRAINED)
     labels = (viewings["user_rating"] - 1) / 4
-    model.fit(_picked(viewings, *features), labels, batch_size=BATCH, verbose=0)
+    model.fit(_columns_of(viewings, *features), labels, batch_size=BATCH, verbose=0)
     model.save_weights(run.folder / WEIGHTS)
 
 
@@ -318,7 +320,7 @@ def _rankings(
     """Records what a model returns for users and movies."""
     users = run.viewings.draw(count, seed=2)
     movies = run.viewings.draw(count * recorded.CANDIDATES, seed=3)
-    return recorded.rankings(_picked(users, *context), _picked(movies, "movie_id"), call)
+    return recorded.rankings(_columns_of(users, *context), _columns_of(movies, "movie_id"), call)
 
 
 def _retrievals(
@@ -335,7 +337,7 @@ def _retrievals(
     return recorded.retrievals(contexts, query(contexts), catalog, vectors, movies)
 
 
-def _picked(columns: Columns, *names: str) -> dict[str, Any]:
+def _columns_of(columns: Columns, *names: str) -> dict[str, Any]:
     return {name: columns[name] for name in names}
 
 

@@ -20,7 +20,7 @@ from examples.zoo.viewings import MOVIES
 BATCH = 64
 STEPS = 3
 RECORDED = 100
-"""Requests whose responses are compared."""
+"""The number of requests whose responses are compared."""
 LENGTH = 20
 HSTU_LENGTH = 50
 LISTED_STEPS = 20

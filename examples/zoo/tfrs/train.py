@@ -18,9 +18,9 @@ TUTORIALS = "recommenders/docs/examples"
 BATCH = 500
 TRAINED = 2 * BATCH
 RECORDED = 100
-"""Requests whose responses are compared."""
+"""The number of requests whose responses are compared."""
 LISTED = 5
-"""Movies in a list that a listwise ranker is trained on."""
+"""The number of movies in a list that a listwise ranker is trained on."""
 INTEGERS = ("user_gender", "bucketized_user_age")
 
 
@@ -30,7 +30,7 @@ def basic_ranking(run: Run) -> Recorded:
 
     published = run.published(f"{TUTORIALS}/basic_ranking.ipynb", **_vocabularies(run))
     model = published.MovielensModel()
-    _fit(model, _drawn(run, TRAINED), "user_id", "movie_title", "user_rating")
+    _fit(model, _draw(run, TRAINED), "user_id", "movie_title", "user_rating")
     tf.saved_model.save(model, str(run.folder / "export"))
     return _rankings(run, lambda columns: model(_tensors(columns)))
 
@@ -38,7 +38,7 @@ def basic_ranking(run: Run) -> Recorded:
 def dcn(run: Run) -> Recorded:
     """Trains the deep cross network."""
     context = ("user_id", "user_zip_code", "user_occupation_text", *INTEGERS)
-    viewings = _drawn(run, TRAINED)
+    viewings = _draw(run, TRAINED)
     vocabularies = {name: np.unique(viewings[name]) for name in ("movie_id", *context)}
     for name, vocabulary in vocabularies.items():
         write_lines(run.folder / f"{name}.txt", vocabulary)
@@ -53,7 +53,7 @@ def listwise_ranking(run: Run) -> Recorded:
     """Trains the ranker on lists of movies; a request has one movie for each score."""
     _vocabularies(run)
     model = run.built("listwise_ranking")
-    viewings = _drawn(run, TRAINED)
+    viewings = _draw(run, TRAINED)
     lists = {
         "user_id": viewings["user_id"][::LISTED],
         "movie_title": viewings["movie_title"].reshape(-1, LISTED),
@@ -62,10 +62,10 @@ def listwise_ranking(run: Run) -> Recorded:
     _fit(model, lists, *lists)
     _save(run, model)
 
-    users = _drawn(run, RECORDED, seed=2)
-    movies = _drawn(run, RECORDED * recorded.CANDIDATES, seed=3)
+    users = _draw(run, RECORDED, seed=2)
+    movies = _draw(run, RECORDED * recorded.CANDIDATES, seed=3)
     return recorded.rankings(
-        _picked(users, "user_id"),
+        _columns_of(users, "user_id"),
         {"movie_title": movies["movie_title"][:, None]},
         lambda columns: model(_tensors(columns)),
     )
@@ -75,16 +75,16 @@ def multitask(run: Run) -> Recorded:
     """Trains two towers and a ranker, which one call returns as a tuple."""
     _vocabularies(run)
     model = run.built("multitask")
-    _fit(model, _drawn(run, TRAINED), "user_id", "movie_title", "user_rating")
+    _fit(model, _draw(run, TRAINED), "user_id", "movie_title", "user_rating")
     _save(run, model)
 
     rankings = _rankings(run, lambda columns: model(_tensors(columns))[2], count=RECORDED // 2)
-    viewings = _drawn(run, RECORDED // 4)
-    user, movie, _ = model(_tensors(_picked(viewings, "user_id", "movie_title")))
+    viewings = _draw(run, RECORDED // 4)
+    user, movie, _ = model(_tensors(_columns_of(viewings, "user_id", "movie_title")))
     return (
         rankings
-        + recorded.embeddings("query", _picked(viewings, "user_id"), user)
-        + recorded.embeddings("candidate", _picked(viewings, "movie_title"), movie)
+        + recorded.embeddings("query", _columns_of(viewings, "user_id"), user)
+        + recorded.embeddings("candidate", _columns_of(viewings, "movie_title"), movie)
     )
 
 
@@ -92,7 +92,7 @@ def basic_retrieval(run: Run) -> Recorded:
     """Trains two towers."""
     _vocabularies(run)
     model = run.built("basic_retrieval")
-    _fit(model, _drawn(run, TRAINED), "user_id", "movie_title")
+    _fit(model, _draw(run, TRAINED), "user_id", "movie_title")
     _save(run, model)
     query = model.user_model
     return _retrievals(
@@ -112,7 +112,7 @@ def deep_recommenders(run: Run) -> Recorded:
 
 def _with_timestamps(run: Run, tutorial: str) -> Recorded:
     _vocabularies(run)
-    viewings = _drawn(run, TRAINED)
+    viewings = _draw(run, TRAINED)
     np.save(run.folder / "timestamps.npy", viewings["timestamp"])
     model = run.built(tutorial)
     _fit(model, viewings, "user_id", "movie_title", "timestamp")
@@ -127,7 +127,7 @@ def tpu_embedding_layer(run: Run) -> Recorded:
 
     model = run.built("tpu_embedding_layer")
     viewings = run.viewings.draw(TRAINED)
-    features = _picked(viewings, "user_id", "movie_id", "user_rating")
+    features = _columns_of(viewings, "user_id", "movie_id", "user_rating")
     data = tf.data.Dataset.from_tensor_slices(features).batch(16, drop_remainder=True)
     optimizer = tf.keras.optimizers.legacy.Adagrad(learning_rate=0.1)  # of the factory, too
     model.compile(optimizer=optimizer)
@@ -138,8 +138,8 @@ def tpu_embedding_layer(run: Run) -> Recorded:
     users = run.viewings.draw(RECORDED, seed=2)
     movies = run.viewings.draw(RECORDED * recorded.CANDIDATES, seed=3)
     return recorded.rankings(
-        _picked(users, "user_id"),
-        _picked(movies, "movie_id"),
+        _columns_of(users, "user_id"),
+        _columns_of(movies, "movie_id"),
         lambda columns: model(_tensors(columns)),
     )
 
@@ -175,7 +175,7 @@ def _vocabularies(run: Run) -> dict[str, Any]:
     return {"unique_user_ids": users, "unique_movie_titles": titles}
 
 
-def _drawn(run: Run, count: int, seed: int = 1) -> dict[str, NDArray[Any]]:
+def _draw(run: Run, count: int, seed: int = 1) -> dict[str, NDArray[Any]]:
     """Returns viewings with ids as strings."""
     viewings: dict[str, NDArray[Any]] = dict(run.viewings.draw(count, seed))
     for name in ("user_id", "movie_id"):
@@ -188,7 +188,7 @@ def _drawn(run: Run, count: int, seed: int = 1) -> dict[str, NDArray[Any]]:
 def _fit(model: Any, viewings: dict[str, NDArray[Any]], *names: str) -> None:
     import tensorflow as tf
 
-    data = tf.data.Dataset.from_tensor_slices(_picked(viewings, *names)).batch(BATCH)
+    data = tf.data.Dataset.from_tensor_slices(_columns_of(viewings, *names)).batch(BATCH)
     model.compile(optimizer=tf.keras.optimizers.Adagrad(learning_rate=0.1))
     model.fit(data, epochs=1, verbose=0)
 
@@ -206,9 +206,9 @@ def _rankings(
     candidate: str = "movie_title",
     count: int = RECORDED,
 ) -> Recorded:
-    users = _drawn(run, count, seed=2)
-    movies = _drawn(run, count * recorded.CANDIDATES, seed=3)
-    return recorded.rankings(_picked(users, *context), _picked(movies, candidate), call)
+    users = _draw(run, count, seed=2)
+    movies = _draw(run, count * recorded.CANDIDATES, seed=3)
+    return recorded.rankings(_columns_of(users, *context), _columns_of(movies, candidate), call)
 
 
 def _retrievals(
@@ -217,7 +217,7 @@ def _retrievals(
     query: Callable[[Any], Any],
     candidate: Callable[[Any], Any],
 ) -> Recorded:
-    contexts = _picked(_drawn(run, RECORDED, seed=2), *context)
+    contexts = _columns_of(_draw(run, RECORDED, seed=2), *context)
     catalog = {"movie_title": np.array(run.viewings.titles)}
     return _recorded(run, contexts, query, catalog, candidate)
 
@@ -240,7 +240,7 @@ def _recorded(
     return recorded.retrievals(contexts, queries, catalog, vectors, movies)
 
 
-def _picked(columns: Columns, *names: str) -> dict[str, Any]:
+def _columns_of(columns: Columns, *names: str) -> dict[str, Any]:
     return {name: columns[name] for name in names}
 
 
