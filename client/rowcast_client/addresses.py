@@ -1,4 +1,4 @@
-"""Addresses: where a service is reached, by one process or by several that serve the same."""
+"""The addresses of a service: one, or those of several processes that serve the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Address:
       url: The address as given, for messages.
       transport: "http" or "grpc".
       secure: Whether it is reached over TLS.
-      target: What the transport connects to: a base URL of HTTP, host:port of gRPC.
+      target: The target of the transport: a base URL of HTTP, host:port of gRPC.
       path: The path below which a proxy serves the service; "" if there is none.
     """
 
@@ -34,10 +34,11 @@ class Address:
 
 def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     """Reads the addresses of a service: a list, or a text with commas between them. All but the
-    first of a text may leave out the scheme (`grpc://a:9090,b:9090`). Repeated ones count once.
+    first of a text may leave out the scheme (`grpc://a:9090,b:9090`). Repeated addresses count
+    once.
 
     Raises:
-      InvalidArgument: There is none, or one cannot be used, or their schemes or paths differ.
+      InvalidArgument: There is no address, or one cannot be used, or their schemes or paths differ.
     """
     texts: Sequence[str | Sequence[str]] = [urls]
     if isinstance(urls, (list, tuple)):

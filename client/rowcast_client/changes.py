@@ -28,14 +28,14 @@ _INT64 = "<i8"
 
 class ChangeOptions(CallOptions, total=False):
     """Options of every change, beside those of calls. The version is the one that the change is
-    checked against; all that are served get it.
+    checked against; all versions that are served get the change.
 
     Attributes:
-      sequences: An integer from 0 for each id: an id keeps its state if that has this sequence or a
-        later one.
+      sequences: An integer from 0 for each id: an id keeps its state if the state has this sequence
+        or a later one.
       stream: The name of the stream that the change was read from, with `offset`.
-      offset: The position in the stream behind the change. A change of the stream before
-        the offset of an earlier one is left out, so that each is made once.
+      offset: The position in the stream behind the change. If the stream was applied up to it
+        before, the change is left out, so that each change is made once.
       from_offset: The position in the stream before the change. If the stream was applied beyond
         it, all of the change is left out, so that no part of it is made twice; left out: a change
         that ends behind the stream's offset is made as a whole.
@@ -49,7 +49,7 @@ class ChangeOptions(CallOptions, total=False):
 
 @dataclass(frozen=True, eq=False)
 class ChangeResult:
-    """What became of a change.
+    """The result of a change.
 
     Attributes:
       model: The name of the model.
@@ -61,7 +61,7 @@ class ChangeResult:
       unknown: The first ids to delete, or to set attributes of, that do not exist.
       outdated_count, unknown_count: The number of all such ids.
       is_repeated: Whether the stream was applied up to the offset, or beyond `from_offset`, before,
-        so that all was left alone.
+        so that nothing was changed.
       stream_offset: The offset up to which the stream is applied; 0: the change has no stream.
     """
 
@@ -79,7 +79,7 @@ class ChangeResult:
 
 @dataclass(frozen=True, eq=False)
 class AppliedChanges:
-    """What was changed of a model so far.
+    """The changes of a model so far.
 
     Attributes:
       model: The name of the model.
@@ -366,24 +366,26 @@ def _unpack(message: pb.ChangeResponse) -> ChangeResult:
     )
 
 
-def _matrix(what: str, vectors: ArrayLike) -> bytes:
+def _matrix(subject: str, vectors: ArrayLike) -> bytes:
     """Packs [m, dim] numbers as float32."""
     try:
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             matrix = np.asarray(as_list(vectors), dtype="<f4")
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"{what} cannot be read: expected numbers, [m, dim]: {error}"
+            f"{subject} cannot be read: expected numbers, [m, dim]: {error}"
         ) from error
     if matrix.ndim != 2 or not matrix.size:
-        raise InvalidArgument(f"{what} have shape {matrix.shape}: expected [m, dim]")
+        raise InvalidArgument(f"{subject} have shape {matrix.shape}: expected [m, dim]")
     return matrix.tobytes()
 
 
-def _listed(what: str, values: Values) -> list[Any]:
+def _listed(subject: str, values: Values) -> list[Any]:
     values = as_list(values)
     if not is_list(values):
-        raise InvalidArgument(f"{what} is {shown(values)}: expected a list, one value for each id")
+        raise InvalidArgument(
+            f"{subject} is {shown(values)}: expected a list, one value for each id"
+        )
     # tolist, since the types of NumPy's scalars are no types of Python.
     if isinstance(values, np.ndarray):
         return values.tolist()
@@ -395,7 +397,7 @@ def _filled(values: list[Any], filler: float) -> list[Any]:
     return [filler if value is None else value for value in values]
 
 
-def _packed(what: str, values: list[Any], dtype: str) -> bytes:
+def _packed(subject: str, values: list[Any], dtype: str) -> bytes:
     """Packs numbers, of which integers must be integers: NumPy would round a float."""
     kinds: tuple[type, ...] = (int, float, np.number)
     expected = "numbers"
@@ -404,11 +406,11 @@ def _packed(what: str, values: list[Any], dtype: str) -> bytes:
         expected = "integers"
     for value in values:
         if isinstance(value, bool) or not isinstance(value, kinds):
-            raise InvalidArgument(f"{what} holds {shown(value)}: expected {expected}")
+            raise InvalidArgument(f"{subject} holds {shown(value)}: expected {expected}")
     try:
         return np.array(values, dtype).tobytes()
     except OverflowError as error:
-        raise InvalidArgument(f"{what} holds a number beyond 64 bits") from error
+        raise InvalidArgument(f"{subject} holds a number beyond 64 bits") from error
 
 
 def _packed_attributes(attributes: Mapping[str, Values]) -> dict[str, pb.Attribute]:
@@ -418,7 +420,7 @@ def _packed_attributes(attributes: Mapping[str, Values]) -> dict[str, pb.Attribu
     }
 
 
-def _packed_attribute(what: str, values: list[Any]) -> pb.Attribute:
+def _packed_attribute(subject: str, values: list[Any]) -> pb.Attribute:
     """Packs the values of one attribute, None where there is none."""
     nulls = [position for position, value in enumerate(values) if value is None]
     message = pb.Attribute(nulls=nulls)
@@ -434,16 +436,16 @@ def _packed_attribute(what: str, values: list[Any]) -> pb.Attribute:
         message.strings.values.extend(value or "" for value in values)
     elif all(isinstance(value, (list, tuple)) for value in present):
         for value in values:
-            message.lists.values.append(pb.Strings(values=_texts(what, value or ())))
+            message.lists.values.append(pb.Strings(values=_texts(subject, value or ())))
     elif all(isinstance(value, (int, np.integer)) for value in present):
-        message.int64s = _packed(what, _filled(values, 0), _INT64)
+        message.int64s = _packed(subject, _filled(values, 0), _INT64)
     else:
-        message.float64s = _packed(what, _filled(values, 0), "<f8")
+        message.float64s = _packed(subject, _filled(values, 0), "<f8")
     return message
 
 
-def _texts(what: str, values: Sequence[Any]) -> list[str]:
+def _texts(subject: str, values: Sequence[Any]) -> list[str]:
     for value in values:
         if not isinstance(value, str):
-            raise InvalidArgument(f"{what} holds {shown(value)} in a list: expected strings")
+            raise InvalidArgument(f"{subject} holds {shown(value)} in a list: expected strings")
     return list(values)

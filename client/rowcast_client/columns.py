@@ -99,22 +99,24 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
     Raises:
       InvalidArgument: A value is no feature value.
     """
-    what = f"feature {name!r}"
+    subject = f"feature {name!r}"
     if not isinstance(name, str):
-        raise InvalidArgument(f"the name of {what} is of type {type(name).__name__}: expected text")
+        raise InvalidArgument(
+            f"the name of {subject} is of type {type(name).__name__}: expected text"
+        )
     if isinstance(values, list):
-        plain = _plain_column(what, values)
+        plain = _plain_column(subject, values)
         if plain is not None:
             return plain
     if isinstance(values, Column):
         weights = None
         if values.weights is not None:
-            weights = _weights(what, values.weights)
-        return _message(what, _flat(what, values.values), values.offsets, weights)
+            weights = _weights(subject, values.weights)
+        return _message(subject, _flat(subject, values.values), values.offsets, weights)
     values = as_list(values)
     if not is_list(values):
         raise InvalidArgument(
-            f"{what} is of type {type(values).__name__}: expected one value per example"
+            f"{subject} is of type {type(values).__name__}: expected one value per example"
         )
 
     # An array of numbers needs no look at its values.
@@ -123,11 +125,11 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
         if values.ndim > 1:
             width = values.size // max(len(values), 1)
             offsets = np.arange(len(values) + 1) * width
-        return _message(what, _flat(what, values), offsets)
+        return _message(subject, _flat(subject, values), offsets)
     if not any(isinstance(value, (Mapping, *LISTS)) for value in values):
-        return _message(what, _flat(what, values))
+        return _message(subject, _flat(subject, values))
 
-    return _bags_column(what, values)
+    return _bags_column(subject, values)
 
 
 def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
@@ -215,7 +217,7 @@ def shown(value: Any) -> str:
     return reprlib.repr(value)
 
 
-def _plain_column(what: str, values: list[Any]) -> pb.Column | None:
+def _plain_column(subject: str, values: list[Any]) -> pb.Column | None:
     """Packs what most requests consist of with little work: scalars, or flat lists, of the types
     of Python. None: the values are of other kinds.
     """
@@ -227,16 +229,16 @@ def _plain_column(what: str, values: list[Any]) -> pb.Column | None:
         values = list(itertools.chain.from_iterable(values))
         kinds = set(map(type, values))
     if kinds <= _PLAIN_INTEGERS:
-        return pb.Column(int64s=_integers(what, values), offsets=offsets)
+        return pb.Column(int64s=_integers(subject, values), offsets=offsets)
     if kinds <= _PLAIN_NUMBERS:
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             return pb.Column(float32s=np.array(values, "<f4").tobytes(), offsets=offsets)
     return None
 
 
-def _bags_column(what: str, values: Sequence[Any]) -> pb.Column:
+def _bags_column(subject: str, values: Sequence[Any]) -> pb.Column:
     """Packs lists of values, some of which may have weights."""
-    bags = [_bag(what, value) for value in values]
+    bags = [_bag(subject, value) for value in values]
     weights = None
     if any(bag_weights is not None for _, bag_weights in bags):
         weights_by_bag = []
@@ -249,22 +251,22 @@ def _bags_column(what: str, values: Sequence[Any]) -> pb.Column:
     # An empty list has no kind of its own, and must not change the type of the others.
     filled_bags = [ids for ids, _ in bags if len(ids)] or [bags[0][0]]
     offsets = np.cumsum([0, *(len(ids) for ids, _ in bags)])
-    return _message(what, _flat(what, np.concatenate(filled_bags)), offsets, weights)
+    return _message(subject, _flat(subject, np.concatenate(filled_bags)), offsets, weights)
 
 
-def _integers(what: str, values: Sequence[int]) -> bytes:
+def _integers(subject: str, values: Sequence[int]) -> bytes:
     try:
         return struct.pack(f"<{len(values)}q", *values)  # for few values faster than an array
     except struct.error as error:
-        raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
+        raise InvalidArgument(f"{subject} holds an integer beyond 64 bits") from error
 
 
-def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+def _bag(subject: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
     """Returns the flat values of one example, and its weights, None if it has none."""
     if isinstance(value, Mapping):
         if value.keys() != {"ids", "weights"}:
             raise InvalidArgument(
-                f"{what} is a dict with the keys {sorted(value)}: expected 'ids' and 'weights'"
+                f"{subject} is a dict with the keys {sorted(value)}: expected 'ids' and 'weights'"
             )
         value = (value["ids"], value["weights"])
     elif not (
@@ -272,24 +274,24 @@ def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | Non
         and len(value) == 2
         and all(isinstance(part, LISTS) for part in value)
     ):
-        return _flat(what, value), None
-    ids = _flat(what, value[0])
-    weights = _weights(what, value[1])
+        return _flat(subject, value), None
+    ids = _flat(subject, value[0])
+    weights = _weights(subject, value[1])
     if len(ids) != len(weights):
         raise InvalidArgument(
-            f"{what} has {len(ids)} ids but {len(weights)} weights: expected equal numbers"
+            f"{subject} has {len(ids)} ids but {len(weights)} weights: expected equal numbers"
         )
     return ids, weights
 
 
-def _weights(what: str, values: Any) -> NDArray[np.float32]:
-    weights = _flat(what, values)
+def _weights(subject: str, values: Any) -> NDArray[np.float32]:
+    weights = _flat(subject, values)
     if weights.dtype == object:
-        raise InvalidArgument(f"{what} has weights that are strings: expected numbers")
+        raise InvalidArgument(f"{subject} has weights that are strings: expected numbers")
     return weights.astype(np.float32)
 
 
-def _flat(what: str, values: Any) -> NDArray[Any]:
+def _flat(subject: str, values: Any) -> NDArray[Any]:
     """Returns values as [m] int64, int32, float32, or object holding str; nested lists of equal
     lengths are laid flat.
     """
@@ -300,23 +302,23 @@ def _flat(what: str, values: Any) -> NDArray[Any]:
         elements = [values]
         if is_list(values):
             elements = list(values)
-        values = _array(what, elements)
+        values = _array(subject, elements)
     array: NDArray[Any] = values
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             return array.astype(np.float32, copy=False)
     if array.dtype.kind not in "iuO":
         raise InvalidArgument(
-            f"{what} is an array of {array.dtype}: expected integers, floats or strings"
+            f"{subject} is an array of {array.dtype}: expected integers, floats or strings"
         )
     if array.dtype == np.uint64 and array.size and int(array.max()) > 2**63 - 1:
-        raise InvalidArgument(f"{what} holds an integer beyond 64 bits")
+        raise InvalidArgument(f"{subject} holds an integer beyond 64 bits")
     if array.dtype in (object, np.int32):
         return array
     return array.astype(np.int64, copy=False)
 
 
-def _array(what: str, values: list[Any]) -> NDArray[Any]:
+def _array(subject: str, values: list[Any]) -> NDArray[Any]:
     """Returns nested lists whose values are of one kind as [m] int64, float64, or object holding
     str.
     """
@@ -332,7 +334,7 @@ def _array(what: str, values: list[Any]) -> NDArray[Any]:
         if type(None) in kinds:
             remedy = "; omit a feature to use its default"
         raise InvalidArgument(
-            f"{what} holds {names}: expected all integers, all strings or all numbers{remedy}"
+            f"{subject} holds {names}: expected all integers, all strings or all numbers{remedy}"
         )
     dtype: type[Any] = np.float64
     if are_integers:
@@ -344,10 +346,10 @@ def _array(what: str, values: list[Any]) -> NDArray[Any]:
         np.shape(values)
         return np.array(leaves, dtype)
     except OverflowError as error:
-        raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
+        raise InvalidArgument(f"{subject} holds an integer beyond 64 bits") from error
     except ValueError as error:
         raise InvalidArgument(
-            f"{what} is nested with unequal lengths: expected a regular shape"
+            f"{subject} is nested with unequal lengths: expected a regular shape"
         ) from error
 
 
@@ -363,27 +365,29 @@ def _leaves(values: Sequence[Any] | NDArray[Any]) -> Iterator[Any]:
 
 
 def _message(
-    what: str,
+    subject: str,
     values: NDArray[Any],
     offsets: ArrayLike | None = None,
     weights: NDArray[Any] | None = None,
 ) -> pb.Column:
     message = pb.Column()
     if values.dtype == object:
-        message.strings.CopyFrom(_strings(what, values))
+        message.strings.CopyFrom(_strings(subject, values))
     else:
         # The contract's fields are named after the dtypes, and hold little-endian bytes.
         little_endian = values.astype(values.dtype.newbyteorder("<"))
         setattr(message, f"{values.dtype.name}s", little_endian.tobytes())
     if offsets is not None:
-        message.offsets = pack_offsets(what, offsets)
+        message.offsets = pack_offsets(subject, offsets)
     if weights is not None:
         message.weights = weights.astype("<f4").tobytes()
     return message
 
 
-def _strings(what: str, values: NDArray[Any]) -> pb.Strings:
+def _strings(subject: str, values: NDArray[Any]) -> pb.Strings:
     try:
         return pb.Strings(values=values.tolist())
     except ValueError as error:  # half of a surrogate pair is no character
-        raise InvalidArgument(f"{what} holds a string that is not Unicode text: {error}") from error
+        raise InvalidArgument(
+            f"{subject} holds a string that is not Unicode text: {error}"
+        ) from error

@@ -1,5 +1,5 @@
-"""Connections of the HTTP clients, which are opened within a second or not at all, and those of the
-synchronous one, bounded by the deadline of the call that uses them.
+"""Connections of the HTTP clients. They are opened within a second or not at all, and those of the
+synchronous client are bounded by the deadline of the call that uses them.
 
 httpcore passes the same number of seconds to each step of an exchange: every address that is tried,
 every read, every write. A server that sends a byte at a time would then hold a call for ever. Here
@@ -128,7 +128,7 @@ class DeadlineStream(httpcore.NetworkStream):
         return None
 
     def _wait_until(self, deadline: Deadline) -> None:
-        """Limits the next operation, as a whole, to what is left."""
+        """Limits the next operation, as a whole, to the time that is left."""
         if deadline.is_over():
             raise TimeoutError("the deadline of the call has passed")
         self._connection.settimeout(deadline.remaining_s())

@@ -35,8 +35,8 @@ OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     # As over HTTP: a token must not pass a proxy unnoticed.
     ("grpc.enable_http_proxy", 0),
-    # After a failed connection gRPC rejects calls for this long; below the first wait of a retry,
-    # so that one connects.
+    # After a failed connection gRPC rejects calls for this long. It is below the first wait of a
+    # retry, so that the retry connects.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT_TIMEOUT_S)),  # the time to connect

@@ -1,4 +1,4 @@
-"""Calls over HTTP/1.1: kept connections, the messages of the contract as bodies."""
+"""Calls over HTTP/1.1, on connections that stay open; the bodies are messages of the contract."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEEP_ALIVE_S = 30.0
 """Time for which an idle connection is open: well below the time after which services and proxies
 close it.
 """
-READS = {"ListModels", "GetModel", "GetChanges"}
+GET_METHODS = {"ListModels", "GetModel", "GetChanges"}
 """Methods of the contract that are a GET without a body."""
 CONNECTIONS: dict[str, Any] = {
     # Unlimited: a limit would make threads of a caller wait for each other without a deadline.
@@ -40,8 +40,14 @@ CONNECTIONS: dict[str, Any] = {
     "max_keepalive_connections": 100,
     "keepalive_expiry": KEEP_ALIVE_S,
 }
-PROXIES = {413: "TOO_LARGE", 429: "OVERLOADED", 502: "NOT_READY", 503: "NOT_READY", 504: "DEADLINE"}
-"""Status -> code, for rejections without an error of rowcast: those of a proxy on the way."""
+PROXY_CODES = {
+    413: "TOO_LARGE",
+    429: "OVERLOADED",
+    502: "NOT_READY",
+    503: "NOT_READY",
+    504: "DEADLINE",
+}
+"""The code of a rejection without an error of rowcast, which comes from a proxy, by its status."""
 
 
 class HttpTransport(Transport):
@@ -81,7 +87,7 @@ class HttpTransport(Transport):
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once."""
         content = None
-        if call.method not in READS:
+        if call.method not in GET_METHODS:
             content = call.request.SerializeToString()
         return self._send(self._path(call), content, deadline, request_id)
 
@@ -90,7 +96,7 @@ class HttpTransport(Transport):
         return self._send("/readyz", None, deadline, request_id)
 
     def _send(self, path: str, content: bytes | None, deadline: Deadline, request_id: str) -> Any:
-        """Sends a message with POST, or without one a GET."""
+        """Sends a POST with a message, or a GET without one."""
         remaining_s = deadline.remaining_s()
         remaining_ms = max(int(remaining_s * 1000), 1)
         headers = {
@@ -99,8 +105,8 @@ class HttpTransport(Transport):
             "x-request-timeout-ms": str(remaining_ms),
         }
         # The synchronous backend reads the Deadline itself; see connections.py.
-        step: Any = remaining_s if self._asynchronous else deadline
-        extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), step)}
+        step_timeout: Any = remaining_s if self._asynchronous else deadline
+        extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), step_timeout)}
         url = self._url + path
         if content is None:
             response = self._pool.request("GET", url, headers=headers, extensions=extensions)
@@ -182,10 +188,10 @@ class HttpTransport(Transport):
         if details is not None:
             return error_of(details, retry_after_s)
         status = response.status
-        if status not in PROXIES:
+        if status not in PROXY_CODES:
             return self.invalid_response(f"status {status} without an error of rowcast")
         message = f"{self.address.url} returned status {status}"
-        return service_error(PROXIES[status], message, retry_after_s)
+        return service_error(PROXY_CODES[status], message, retry_after_s)
 
 
 async def _within(seconds: float, response: Awaitable[httpcore.Response]) -> httpcore.Response:

@@ -1,5 +1,5 @@
-"""What both clients share: the addresses, the defaults of every call, the transports, and what a
-failure means.
+"""The base of both clients: the addresses, the defaults of every call, the transports, and the
+meaning of failures.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class ServiceConnection:
 
 
 class _Attempt:
-    """An attempt at one address: raises what it fails with as an error of this client that names
-    the service and the request. Calls avoid an address that fails.
+    """An attempt at one address: raises its failure as an error of this client that names the
+    service and the request. Calls avoid an address that fails.
     """
 
     def __init__(

@@ -185,11 +185,16 @@ class Transport(ABC):
             message += f"; before, an attempt failed: {deadline.earlier_failure}"
         return DeadlineExceeded(message)
 
-    def unreachable(self, what: str, reason: str) -> Unreachable:
-        """Returns the error for a connection that failed."""
+    def unreachable(self, predicate: str, reason: str) -> Unreachable:
+        """Returns the error for a connection that failed.
+
+        Args:
+          predicate: The failure, as what the address does: "cannot be reached".
+          reason: The reason that the library of the transport reported.
+        """
         if self.address.secure and any(mark in reason.lower() for mark in TLS_MARKS):
             return TlsFailed(f"no secure connection to {self.address.url}: {reason}")
-        return Unreachable(f"{self.address.url} {what}: {reason}")
+        return Unreachable(f"{self.address.url} {predicate}: {reason}")
 
     def invalid_response(self, reason: str) -> InvalidResponse:
         """Returns the error for a server that is not a rowcast service."""
