@@ -232,18 +232,18 @@ class Execution:
         if self._metrics is not None:
             self._metrics.set(name, value)
 
-    def computed(self, examples: int, candidates: int = 0) -> None:
+    def count_examples(self, examples: int, candidates: int = 0) -> None:
         """Counts the queries, contexts or examples of the batch, and its candidates."""
         self.count("examples", examples, self.call)
         if candidates:
             self.count("candidates", candidates, self.call)
 
-    def looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
+    def count_looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
         """Counts the examples for which groups of features were looked up."""
         if self._metrics is not None:
             self._metrics.looked_up(model, groups, examples)
 
-    def scored(self, tower: LoadedTower, scores: NDArray[np.float32], contexts: int) -> None:
+    def count_scores(self, tower: LoadedTower, scores: NDArray[np.float32], contexts: int) -> None:
         """Counts [m] scores of candidates that no formula of a request has changed."""
         if self._score_drift is not None and tower.entry.scores is not None:
             self._score_drift.count(tower, scores, contexts)

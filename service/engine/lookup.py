@@ -314,7 +314,7 @@ def write(
     """
     for name, count in model_version.reader.write(blocks, columns, n, fetched).items():
         execution.count("oov_ids", count, model_version.model, name)
-    execution.looked_up(model_version.model, [block.names for block in blocks], n)
+    execution.count_looked_up(model_version.model, [block.names for block in blocks], n)
 
 
 async def rows_not_finite(
@@ -412,7 +412,7 @@ async def look_up(
     execution.begin("lookup")
     rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
     is_read = rows >= 0
-    execution.looked_up(model_version.model, [(name,)], n)
+    execution.count_looked_up(model_version.model, [(name,)], n)
     execution.count("oov_ids", n - int(np.count_nonzero(is_read)), model_version.model, name)
     # A request that skips unknown ids gets zeros for them, whatever the rule of the feature.
     skips_unknown = request.not_found is NotFoundRule.SKIP
@@ -441,7 +441,7 @@ async def look_up(
         count = int(np.count_nonzero(~is_finite))
         execution.count("non_finite_rows", count, model_version.model, feature.table)
         raise RowNotFinite(feature.table, request.ids.values[~is_finite][0])
-    execution.computed(n)
+    execution.count_examples(n)
     if not_found is not None:
         execution.count("not_found_ids", not_found.size, model_version.model, execution.call)
     return LookupResult(

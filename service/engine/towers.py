@@ -168,7 +168,7 @@ async def embed(
     check_values(settings, request.features.values())
     n = lookup.count_queries(model_version, request.features, None, settings, execution)
     check_rows(execution.largest(n), tower.result_dim, "features", settings)
-    execution.computed(n)
+    execution.count_examples(n)
     features = lookup.fit(model_version, request.features, n, execution)
     vectors = await result(model_version, tower, features, n, execution)
     return EmbeddingResult(model_version.model, model_version.version, vectors)

@@ -242,7 +242,7 @@ async def search_part(
 
     compiled = None
     if index_search.filter:
-        compiled = filters.compiled(index, index_search.filter, execution.check)
+        compiled = filters.compile_filter(index, index_search.filter, execution.check)
     allowed = _allowed_here(index, index_search, compiled)
     queries = search.Queries(index_search.vectors, allowed)
     options = search.SearchOptions(k, index_search.exact, index_search.recall, index_search.explain)
@@ -256,7 +256,7 @@ async def search_part(
             offsets=np.zeros(1, np.int64),
         )
         return SearchResult(model_version.model, model_version.version, no_neighbors, overflow=True)
-    execution.computed(query_count)
+    execution.count_examples(query_count)
 
     neighbors = neighbors._replace(positions=neighbors.positions + index.first)
     if not index_search.explain:

@@ -19,7 +19,7 @@ from bundle.tables.id_values import distinct
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
-from service.engine.retrieval.search import Neighbors, concatenated
+from service.engine.retrieval.search import Neighbors, concatenate_parts
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Internal, NotReady, ServiceError
 from service.shards import messages
@@ -180,7 +180,9 @@ class RemoteVersion:
         # A shard that failed some of its calls searched only some of the queries, so it is left out
         # of all.
         neighbors = [
-            concatenated(parts) for shard, parts in parts_by_shard.items() if shard not in problems
+            concatenate_parts(parts)
+            for shard, parts in parts_by_shard.items()
+            if shard not in problems
         ]
         return neighbors, share
 

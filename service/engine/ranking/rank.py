@@ -165,7 +165,7 @@ async def rank(
     # The limit is one of each request of a batch, and merging must not change who is rejected.
     for first, end in execution.parts(context_count):
         _check_response(request, plan, candidates.offsets[first : end + 1], scorable, settings)
-    execution.computed(context_count, scorable.size)
+    execution.count_examples(context_count, scorable.size)
     candidates = replace(
         candidates,
         request_columns=lookup.fit(model_version, candidates.request_columns, m, execution),
@@ -199,7 +199,7 @@ async def rank(
     id_of = None if ids is None else ids.__getitem__
     scores = plan.ordering.scores(outputs, id_of)
     if not request.formula:
-        execution.scored(plan.tower, scores, context_count)
+        execution.count_scores(plan.tower, scores, context_count)
     heads = {head: outputs[head] for head in request.heads}
     # Everything is scored before anything is dropped: a formula may need all heads.
     ranked = _select(model_version, ids, scorable, candidates.offsets, scores, heads, plan.k)

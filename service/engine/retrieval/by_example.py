@@ -71,7 +71,7 @@ def examples_of(request: RetrievalRequest, ids: Ids, corpus: LoadedStore) -> Exa
     return Examples(positions[existing], existing.searchsorted(offsets), not_found)
 
 
-def searchable(queries: Queries) -> tuple[Queries, NDArray[np.bool_]]:
+def select_searchable(queries: Queries) -> tuple[Queries, NDArray[np.bool_]]:
     """Returns those of n queries that have a vector, and which these are, [n] bool."""
     offsets = queries.offsets
     if offsets is None:

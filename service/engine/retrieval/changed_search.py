@@ -16,7 +16,7 @@ from service.engine.calls import Explanation, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import CompiledFilter, Matches, is_among
-from service.engine.retrieval.merging import explained, merged
+from service.engine.retrieval.merging import merge_explanations, merge_neighbors
 from service.engine.retrieval.search import (
     CELLS_MAX,
     AllowedCandidates,
@@ -42,12 +42,12 @@ def nearest(
     base_allowed, *changed_allowed = _allowed_by_part(index, queries.allowed)
     base_queries = Queries(queries.vectors, base_allowed, queries.offsets)
     base_neighbors = search.nearest(index.here, base_queries, options, execution)
-    changed = _searched(index, base_neighbors, queries, changed_allowed, options, execution)
-    neighbors = _merged(index, base_neighbors, changed, options)
+    changed = _search_parts(index, base_neighbors, queries, changed_allowed, options, execution)
+    neighbors = _merge_parts(index, base_neighbors, changed, options)
     return neighbors, [SearchedPart(index.here, base_allowed, base_neighbors), *changed]
 
 
-def with_changed(
+def add_changed(
     base_neighbors: Neighbors,
     index: ServedIndex,
     queries: Queries,
@@ -65,11 +65,11 @@ def with_changed(
       execution: The batch of the request.
     """
     _, *changed_allowed = _allowed_by_part(index, queries.allowed)
-    changed = _searched(index, base_neighbors, queries, changed_allowed, options, execution)
-    return _merged(index, base_neighbors, changed, options)
+    changed = _search_parts(index, base_neighbors, queries, changed_allowed, options, execution)
+    return _merge_parts(index, base_neighbors, changed, options)
 
 
-def _searched(
+def _search_parts(
     index: ServedIndex,
     base_neighbors: Neighbors,
     queries: Queries,
@@ -89,14 +89,14 @@ def _searched(
         # Candidates that were added lately are few, and most score less than the neighbors that the
         # index of the bundle has found.
         if part.approximate is None and floors is not None:
-            searched = _reaching(part, queries.vectors, allowed, floors, options)
+            searched = _find_reaching(part, queries.vectors, allowed, floors, options)
         if searched is None:
-            searched = _nearest(part, queries, allowed, floors, options, execution)
+            searched = _search_part(part, queries, allowed, floors, options, execution)
         parts.append(searched)
     return parts
 
 
-def _nearest(
+def _search_part(
     part: LoadedIndex,
     queries: Queries,
     allowed: AllowedCandidates,
@@ -105,7 +105,7 @@ def _nearest(
     execution: Execution,
 ) -> SearchedPart:
     """Searches a part as `search.nearest` does."""
-    compiled = _filter(part, options, execution)
+    compiled = _compile_filter(part, options, execution)
     if compiled is not None:
         allowed = allowed._replace(filter=compiled)
     # A part without a tree would plan a search that it cannot make.
@@ -129,7 +129,7 @@ def _floors(base_neighbors: Neighbors, k: int) -> NDArray[np.float32]:
     return floors
 
 
-def _reaching(
+def _find_reaching(
     part: LoadedIndex,
     vectors: Vectors,
     allowed: AllowedCandidates,
@@ -184,24 +184,24 @@ def _reaching(
     return SearchedPart(part, allowed, neighbors)
 
 
-def _merged(
+def _merge_parts(
     index: ServedIndex,
     base_neighbors: Neighbors,
     changed: Sequence[SearchedPart],
     options: SearchOptions,
 ) -> Neighbors:
-    """Returns the k nearest of what was found in the parts; as of `with_changed`."""
+    """Returns the k nearest of what was found in the parts; as of `add_changed`."""
     parts = [base_neighbors]
     # Each part counts from its own first candidate; merged, they lie behind each other.
     for part, first in zip(changed, index.part_ends.tolist(), strict=False):
         local, scores, offsets, of_queries = part.neighbors
         parts.append(Neighbors(local + first, scores, offsets, of_queries))
-    neighbors = merged(parts, options.k)
+    neighbors = merge_neighbors(parts, options.k)
     if not options.explain:
         return neighbors
     size = index.corpus.entry.size
     queries = [range(query, query + 1) for query in range(neighbors.offsets.size - 1)]
-    explanations = [explained(parts, query, size) for query in queries]
+    explanations = [merge_explanations(parts, query, size) for query in queries]
     return neighbors._replace(explanations=tuple(explanations))
 
 
@@ -260,13 +260,13 @@ def _allowed_by_part(index: ServedIndex, allowed: AllowedCandidates) -> list[All
     return parts
 
 
-def _filter(
+def _compile_filter(
     part: LoadedIndex, options: SearchOptions, execution: Execution
 ) -> CompiledFilter | None:
     """Returns which candidates of a part match the filter of a request; None: all."""
     compiled = None
     if options.filter:
-        compiled = filters.compiled(part, options.filter, execution.check)
+        compiled = filters.compile_filter(part, options.filter, execution.check)
     if not isinstance(part, LiveIndex):
         return compiled
     # Those that were replaced since are as many as the others, and are not even scored.

@@ -33,9 +33,9 @@ _STRINGS_PER_STEP = 8_192
 _BOX_MARGIN = 1e-9
 """Degrees by which the box around a circle is larger: a rounded coordinate on its edge lies in it.
 """
-_FEW_LEFT = 10
-"""Factor by which all positions have to outnumber those that are left, so that to look up the
-latter takes no longer than to mark the others (measured with a million positions).
+_POSITIONS_PER_LEFT = 10
+"""Number of all positions for each that is left from which on it takes no longer to look up those
+that are left than to mark the others (measured with a million positions).
 """
 _OBJECT_BYTES = 512
 """Memory of the Python objects of a filter in the cache, in bytes, about."""
@@ -70,14 +70,14 @@ class Matches:
             size += self.codes.bytes
         return size
 
-    def masked(self, size: int) -> Matches:
-        """Returns the same with a mask over `size` candidates."""
+    def with_mask(self, size: int) -> Matches:
+        """Returns these matches with a mask over `size` candidates."""
         if self.mask is not None:
             return self
         return replace(self, mask=_mask(self.positions, size))
 
-    def gathered(self, index: LoadedIndex) -> Matches:
-        """Returns the same with a block of vectors of an index."""
+    def with_block(self, index: LoadedIndex) -> Matches:
+        """Returns these matches with a block of the vectors of an index."""
         vectors = index.vectors.take(self.positions, axis=0, mode="clip")
         return replace(self, block=VectorBlock(vectors, index.entry.distance))
 
@@ -96,7 +96,7 @@ class CompiledFilter(NamedTuple):
     is_cached: bool
 
 
-def compiled(
+def compile_filter(
     index: LoadedIndex, request_filter: Filter, check: Callable[[], object]
 ) -> CompiledFilter:
     """Returns the candidates that match a filter, from the cache where it holds them.
@@ -111,7 +111,7 @@ def compiled(
       InvalidArgument: An attribute is unknown or not filtered on, or a condition does not suit it.
     """
     # A digest of bounded size stands for filters with up to a million values.
-    text = repr(_spelled(request_filter, check))
+    text = repr(_spell(request_filter, check))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     cached_matches: Matches | None = index.compiled.get(index, key)
     if cached_matches is not None:  # it was checked before
@@ -120,19 +120,19 @@ def compiled(
     return CompiledFilter(key, _matches(index.corpus, len(index.vectors), checked, check), False)
 
 
-def matching(
+def match_candidates(
     corpus: LoadedStore, request_filter: Filter, positions: Positions, check: Callable[[], object]
 ) -> Mask:
-    """Returns which of some candidates match a filter, [m] bool; nothing is kept.
+    """Returns which of some candidates match a filter, [m] bool; the cache is not used.
 
     Args:
       corpus: The candidates.
       request_filter: The filter.
       positions: [m] int64, in any order.
-      check: As of `compiled`.
+      check: As of `compile_filter`.
 
     Raises:
-      InvalidArgument: As `compiled`.
+      InvalidArgument: As `compile_filter`.
     """
     checked = _checked_filter(corpus, request_filter, "filter")
     picked = PickedCandidates(corpus.store, positions)
@@ -147,13 +147,13 @@ def check(corpus: FilteredCorpus, request_filter: Filter) -> None:
     """Checks a filter that other processes compile.
 
     Raises:
-      InvalidArgument: As `compiled`.
+      InvalidArgument: As `compile_filter`.
     """
     _checked_filter(corpus, request_filter, "filter")
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
-    """Returns which positions are among some that ascend."""
+    """Returns which positions are among some that ascend, [m] bool."""
     if not ascending.size:
         return np.zeros(positions.size, bool)
     is_equal: Mask = (
@@ -170,7 +170,7 @@ def not_among(ascending: NDArray[Any], size: int) -> NDArray[np.uint32]:
       size: The number of all positions.
     """
     count = size - ascending.size
-    if count > size // _FEW_LEFT:
+    if count > size // _POSITIONS_PER_LEFT:
         is_left = np.ones(size, bool)
         is_left[ascending] = False
         return is_left.nonzero()[0].astype(np.uint32)
@@ -188,7 +188,7 @@ def _checked_filter(corpus: FilteredCorpus, request_filter: Filter, where: str) 
         _check_circle(corpus, circle, f"{where}.near[{number}]")
     # Sorted, as in the key of the cache: filters that differ in the order of their names are equal.
     conditions = {
-        name: _checked(corpus, name, condition, f"{where}.{name}")
+        name: _checked_condition(corpus, name, condition, f"{where}.{name}")
         for name, condition in sorted(request_filter.conditions.items())
     }
 
@@ -243,7 +243,9 @@ def _kind(corpus: FilteredCorpus, name: str, where: str) -> str:
     return corpus.filters[name].kind
 
 
-def _checked(corpus: FilteredCorpus, name: str, condition: Condition, where: str) -> Condition:
+def _checked_condition(
+    corpus: FilteredCorpus, name: str, condition: Condition, where: str
+) -> Condition:
     """Returns a condition with its tokens as the index of its attribute takes them."""
     kind = _kind(corpus, name, where)
     values_by_part = {part: value for part, value in vars(condition).items() if value is not None}
@@ -291,26 +293,26 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
     return ids.astype(object)  # none at all come as integers
 
 
-def _spelled(request_filter: Filter, check: Callable[[], object]) -> list[Any]:
-    """Returns what is equal for filters of the same conditions on the same tokens and bounds.
+def _spell(request_filter: Filter, check: Callable[[], object]) -> list[Any]:
+    """Returns a spelling that filters of the same conditions, tokens and bounds share.
 
     Filters that differ in the types of tokens differ here, too: one may be rejected.
     """
     conditions = []
     for name, condition in sorted(request_filter.conditions.items()):
         parts = vars(condition).items()
-        spelled_parts = [
-            (part, _spelled_value(value, check)) for part, value in parts if value is not None
+        part_spellings = [
+            (part, _spell_value(value, check)) for part, value in parts if value is not None
         ]
-        conditions.append((name, spelled_parts))
+        conditions.append((name, part_spellings))
     groups = [
-        [_spelled(nested, check) for nested in group]
+        [_spell(nested, check) for nested in group]
         for group in (request_filter.all, request_filter.any, request_filter.none)
     ]
     return [conditions, groups, request_filter.near]
 
 
-def _spelled_value(value: Any, check: Callable[[], object]) -> Any:
+def _spell_value(value: Any, check: Callable[[], object]) -> Any:
     """Returns a bound as it is, tokens in ascending order, and the digest of many strings in the
     order in which they were sent: sorting a million keeps every other thread waiting for a second.
     """
@@ -343,8 +345,8 @@ def _matches(
 
 
 class _ConditionPart(NamedTuple):
-    """Candidates that have what a part of a condition names, and whether it requires or forbids
-    that.
+    """The candidates that have a value which a part of a condition names, and whether the part
+    requires or forbids such a value.
     """
 
     positions: NDArray[np.uint32]
@@ -381,7 +383,7 @@ def _filter_mask(
       checked_filter: The filter, checked.
       parts: The parts of its own conditions.
       size: The number of candidates.
-      check: As of `compiled`.
+      check: As of `compile_filter`.
     """
 
     def mask_of(nested: Filter) -> Mask:
@@ -441,10 +443,12 @@ def _circle_positions(corpus: FilteredCorpus, circle: Circle, size: int) -> NDAr
     longitude_of = np.full(size, np.nan)
     longitude_of[rows_in_longitude] = longitudes
 
-    north = np.radians(latitudes)
-    east_by = np.radians(longitude_of[positions] - circle.longitude)
-    haversine = np.sin((north - center_latitude) / 2) ** 2
-    haversine += math.cos(center_latitude) * np.cos(north) * np.sin(east_by / 2) ** 2
+    latitudes_rad = np.radians(latitudes)
+    longitude_distances_rad = np.radians(longitude_of[positions] - circle.longitude)
+    haversine = np.sin((latitudes_rad - center_latitude) / 2) ** 2
+    haversine += (
+        math.cos(center_latitude) * np.cos(latitudes_rad) * np.sin(longitude_distances_rad / 2) ** 2
+    )
     distance = 2 * _EARTH_RADIUS_M * np.arcsin(np.sqrt(np.minimum(haversine, 1)))
     inside: NDArray[np.uint32] = positions[distance <= circle.radius_m]
     return inside

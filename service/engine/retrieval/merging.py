@@ -12,7 +12,9 @@ from service.engine.calls import Explanation
 from service.engine.retrieval.search import Neighbors
 
 
-def merged(parts: Sequence[Neighbors], k: int, offsets: Offsets | None = None) -> Neighbors:
+def merge_neighbors(
+    parts: Sequence[Neighbors], k: int, offsets: Offsets | None = None
+) -> Neighbors:
     """Returns the k best of what the parts found for each of n queries, each candidate by its best
     score; of equals the smaller position first.
 
@@ -70,7 +72,7 @@ def _best_first(
     return order
 
 
-def explained(parts: Sequence[Neighbors], queries: range, size: int) -> Explanation:
+def merge_explanations(parts: Sequence[Neighbors], queries: range, size: int) -> Explanation:
     """Returns how all parts together found the neighbors of one query.
 
     Args:

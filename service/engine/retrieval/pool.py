@@ -59,14 +59,14 @@ class Pool(NamedTuple):
     has_vectors: bool = True
 
     def only(self, candidates: Positions) -> Pool:
-        """Returns some of the candidates, by their ascending places."""
-        return self.taken(candidates, candidates.searchsorted(self.neighbors.offsets))
+        """Returns some of the candidates, by their ascending positions in the pool."""
+        return self.select(candidates, candidates.searchsorted(self.neighbors.offsets))
 
-    def taken(self, candidates: Positions, offsets: NDArray[np.int64]) -> Pool:
+    def select(self, candidates: Positions, offsets: NDArray[np.int64]) -> Pool:
         """Returns some of the candidates in another order.
 
         Args:
-          candidates: [c] their places in the pool, those of one context after those of another.
+          candidates: [c] positions in the pool, those of one context after those of another.
           offsets: [n + 1], which of these belong to each context.
         """
         neighbors = self.neighbors._replace(
@@ -111,15 +111,15 @@ class Retriever:
 
     Attributes:
       features: The columns of the contexts, complete.
-      contexts: How many there are.
-      k: How many recommendations each wants.
+      context_count: The number of contexts.
+      k: The number of recommendations of each context.
     """
 
     model_version: ModelVersion
     sources: Sources
     request: RecommendationRequest
     features: Columns
-    contexts: int
+    context_count: int
     k: int
     settings: ServiceSettings
     execution: Execution
@@ -129,26 +129,26 @@ class Retriever:
     _reasons: list[str] = field(default_factory=list)
     _problems: list[Exception] = field(default_factory=list)
 
-    async def pool(self) -> Pool:
+    async def retrieve(self) -> Pool:
         """Returns the pool of all sources.
 
         Raises:
-          ServiceError: All sources fail; that of the first one.
+          ServiceError: All sources fail; the error is that of the first one.
         """
         planned = self.sources.planned
         # Where all sources are fallbacks, none of them waits for others.
         main = [source for source in planned if not source.entry.fallback] or [*planned]
-        everyone = np.arange(self.contexts)
-        parts = [await self._part(source, everyone) for source in main]
-        positions, sources, scores, offsets = _merged(parts, self.contexts)
+        all_contexts = np.arange(self.context_count)
+        parts = [await self._retrieve(source, all_contexts) for source in main]
+        positions, sources, scores, offsets = _merge_sources(parts, self.context_count)
 
         fallback = [source for source in planned if source not in main]
-        wanted = self.k + (self.request.offset or 0)
+        needed_count = self.k + (self.request.offset or 0)
         # Fallbacks are searched for contexts that need them alone: they may be expensive.
-        short = (lengths_of(offsets) < wanted).nonzero()[0]
+        short = (lengths_of(offsets) < needed_count).nonzero()[0]
         if fallback and short.size:
-            parts += [await self._part(source, short) for source in fallback]
-            positions, sources, scores, offsets = _merged(parts, self.contexts)
+            parts += [await self._retrieve(source, short) for source in fallback]
+            positions, sources, scores, offsets = _merge_sources(parts, self.context_count)
         if len(self._problems) == len(parts):
             raise self._problems[0]
 
@@ -156,14 +156,16 @@ class Retriever:
         explanations: tuple[Explanation, ...] = ()
         if self.request.explain:
             not_searched = Explanation("none")
-            numbers = range(self.contexts)
+            numbers = range(self.context_count)
             explanations = tuple(
                 [self._explanations.get(number, not_searched) for number in numbers]
             )
         neighbors = Neighbors(positions, scores, offsets, explanations)
         return Pool(neighbors, sources, tuple(self._reasons), has_vectors)
 
-    async def _part(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _SourceCandidates:
+    async def _retrieve(
+        self, source: PlannedSource, numbers: NDArray[np.int64]
+    ) -> _SourceCandidates:
         """Returns the candidates of a source for some contexts; none if it is left out."""
         # A source that is alone cannot be left out: its failure is that of the request.
         if len(self.sources.planned) == 1:
@@ -207,7 +209,7 @@ class Retriever:
     ) -> _SourceCandidates:
         if source.index is not None:
             return await self._nearest(source, source.index, numbers)
-        return self._listed(source, numbers)
+        return self._list_candidates(source, numbers)
 
     async def _nearest(
         self, source: PlannedSource, index: ServedIndex, numbers: NDArray[np.int64]
@@ -218,14 +220,16 @@ class Retriever:
             # Their pools have the sizes that the request states, and do not grow for crowding.
             pool_size = source.entry.pool_size or request.pool_size
             request = replace(request, pool_size=pool_size, crowding=None)
-        vectors, negatives = await self._searched(index)
+        vectors, negatives = await self._queries_in(index)
         # Computed for all contexts, of which a fallback may search for some.
-        allowed = retrieve.allowed(index, request, self.contexts, self.execution, negatives)
-        if numbers.size < self.contexts:
+        allowed = retrieve.allowed_candidates(
+            index, request, self.context_count, self.execution, negatives
+        )
+        if numbers.size < self.context_count:
             vectors = vectors[numbers]
             excluded = [allowed.excluded[number] for number in numbers.tolist()]
             allowed = allowed._replace(excluded=excluded)
-        neighbors = await retrieve.pool(
+        neighbors = await retrieve.retrieve_pools(
             index, Queries(vectors, allowed), request, self.k, self.settings, self.execution
         )
         if index is self.sources.index and request.explain and not self._explanations:
@@ -238,7 +242,7 @@ class Retriever:
             source.number, contexts, neighbors.positions.astype(np.int64), scores
         )
 
-    async def _searched(self, index: ServedIndex) -> _Queries:
+    async def _queries_in(self, index: ServedIndex) -> _Queries:
         """Returns what the contexts search for in an index; computed once."""
         queries = self._queries.get(index.name)
         if queries is not None:
@@ -247,43 +251,45 @@ class Retriever:
         if name not in self._vectors:
             tower = self.model_version.towers[name]
             self._vectors[name] = await towers.result(
-                self.model_version, tower, self.features, self.contexts, self.execution
+                self.model_version, tower, self.features, self.context_count, self.execution
             )
         vectors, negatives = await retrieve.avoid_negatives(
-            index, self._vectors[name], self.request, [], self.contexts, None, self.execution
+            index, self._vectors[name], self.request, [], self.context_count, None, self.execution
         )
         # Several sources may search the same index, or indexes that share a query tower.
         queries = self._queries[index.name] = _Queries(vectors, negatives)
         return queries
 
-    def _listed(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _SourceCandidates:
+    def _list_candidates(
+        self, source: PlannedSource, numbers: NDArray[np.int64]
+    ) -> _SourceCandidates:
         """Returns the candidates of a source that lists them, those that the request permits."""
-        most = source.entry.pool_size
+        count_max = source.entry.pool_size
         if source.candidates is not None:
-            positions_by_context = self._of_segments(source.candidates)
-            most = most or self.request.retrieved_count
+            positions_by_context = self._positions_of_segments(source.candidates)
+            count_max = count_max or self.request.retrieved_count
         else:
-            positions_by_context = self._of_ids(source)
+            positions_by_context = self._positions_of_ids(source)
         positions = np.concatenate([positions_by_context[number] for number in numbers.tolist()])
         sizes = [positions_by_context[number].size for number in numbers.tolist()]
         contexts = numbers.repeat(sizes)
-        permitted = self._permitted(positions, contexts)
+        permitted = self._permitted_candidates(positions, contexts)
         permitted = permitted[_first_of_each(contexts[permitted], positions[permitted])]
-        if most:
+        if count_max:
             ends = contexts[permitted].searchsorted(contexts[permitted])
-            permitted = permitted[np.arange(permitted.size) - ends < most]
+            permitted = permitted[np.arange(permitted.size) - ends < count_max]
         unknown_scores = np.full(permitted.size, -np.inf, np.float32)
         return _SourceCandidates(
             source.number, contexts[permitted], positions[permitted], unknown_scores
         )
 
-    def _of_ids(self, source: PlannedSource) -> Sequence[Positions]:
+    def _positions_of_ids(self, source: PlannedSource) -> Sequence[Positions]:
         """Returns where the ids of each context are in the corpus; counts those that are not."""
         lists = source.entry.ids
         assert lists is not None  # noqa: S101 - else it is an index or a list
         where = f"sources[{source.number}]"
         positions_by_context = retrieve.positions_by_query(
-            self.sources.corpus, lists, self.contexts, f"{where}.ids", f"{where}.offsets"
+            self.sources.corpus, lists, self.context_count, f"{where}.ids", f"{where}.offsets"
         )
         # Contexts that share one list share its array, whose ids are counted once.
         distinct_lists = {id(positions): positions for positions in positions_by_context}
@@ -293,14 +299,14 @@ class Retriever:
         self.execution.count("not_found_ids", max(0, unknown), model, self.execution.call)
         return positions_by_context
 
-    def _of_segments(self, candidates: LoadedList) -> Sequence[Positions]:
+    def _positions_of_segments(self, candidates: LoadedList) -> Sequence[Positions]:
         """Returns where the candidates of the segment of each context are in the corpus."""
         entry = candidates.entry
-        segments = [entry.default] * self.contexts
+        segments = [entry.default] * self.context_count
         name = entry.by or ""
         column = self.features.get(name)
         if column is not None:
-            offsets = checked_offsets(name, column, self.contexts)
+            offsets = checked_offsets(name, column, self.context_count)
             values = column.values.tolist()
             for number, (first, end) in enumerate(pairwise(offsets.tolist())):
                 if end > first:
@@ -308,7 +314,9 @@ class Retriever:
         store = self.sources.corpus.store
         return [candidates.positions(store, segment) for segment in segments]
 
-    def _permitted(self, positions: Positions, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _permitted_candidates(
+        self, positions: Positions, contexts: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """Returns which candidates of contexts no exclusion, deny list or filter leaves out."""
         self.execution.begin("search")
         request = self.request
@@ -316,10 +324,10 @@ class Retriever:
         negatives: Sequence[Positions] = ()
         if request.negative_ids is not None:
             negatives = retrieve.positions_by_query(
-                corpus, request.negative_ids, self.contexts, "negative_ids", "negative_offsets"
+                corpus, request.negative_ids, self.context_count, "negative_ids", "negative_offsets"
             )
         denied, excluded = retrieve.excluded_positions(
-            corpus, request.exclude_ids, self.contexts, negatives
+            corpus, request.exclude_ids, self.context_count, negatives
         )
         is_permitted = ~filters.is_among(positions, denied)
         for number, unwanted in enumerate(excluded):
@@ -329,7 +337,9 @@ class Retriever:
         if request.filter:
             # Contexts often share candidates: each is compared with the filter once.
             candidates, numbers = np.unique(positions, return_inverse=True)
-            is_matching = filters.matching(corpus, request.filter, candidates, self.execution.check)
+            is_matching = filters.match_candidates(
+                corpus, request.filter, candidates, self.execution.check
+            )
             is_permitted &= is_matching[numbers]
         return is_permitted.nonzero()[0]
 
@@ -348,7 +358,7 @@ class Retriever:
             return True
         try:
             vectors = await sharded_search.vectors_at(index, positions[unknown], self.execution)
-            queries, _ = await self._searched(index)
+            queries, _ = await self._queries_in(index)
         except _FAILURES as problem:
             self.execution.check_alone()
             scores[unknown] = 0
@@ -357,7 +367,7 @@ class Retriever:
             )
             return False
         # Exact scores, as a search would have given them.
-        contexts = np.arange(self.contexts).repeat(lengths_of(offsets))[unknown]
+        contexts = np.arange(self.context_count).repeat(lengths_of(offsets))[unknown]
         if index.entry.distance == "cosine":
             queries = normalized(queries)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -372,7 +382,7 @@ def _first_of_each(contexts: NDArray[np.int64], positions: Positions) -> NDArray
     return np.sort(firsts)
 
 
-def _merged(
+def _merge_sources(
     parts: Sequence[_SourceCandidates], contexts: int
 ) -> tuple[Positions, NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     """Returns the candidates of all parts, each once: positions, sources, scores, and the [n + 1]

@@ -79,7 +79,7 @@ class Minima:
         self.count(candidate)
         return True
 
-    def permitted(self, gains: NDArray[Any], free: int) -> NDArray[Any]:
+    def permitted_gains(self, gains: NDArray[Any], free: int) -> NDArray[Any]:
         """Returns the gains of candidates, -inf for those that must leave their place to others."""
         if free > sum(self._needed):
             return gains

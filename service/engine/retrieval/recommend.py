@@ -93,8 +93,8 @@ async def recommend(
         model_version, needed, request.context, request.context_ids, n, execution
     )
     retriever = Retriever(model_version, planned, request, features, n, k, settings, execution)
-    pool = await retriever.pool()
-    execution.computed(n)
+    pool = await retriever.retrieve()
+    execution.count_examples(n)
     staged = StagedPool.of_retrieval(pool)
     if stage is not None:
         chooser = _Ranker(model_version, stage.order, stage.plan, corpus, features)
@@ -109,19 +109,19 @@ async def recommend(
         scores, ranked = await ranker.score(staged, steps.ranked_max, execution)
     except CandidatesNotFinite as problem:
         execution.check_alone()
-        reasons.append(_left_out(problem, staged.pool.neighbors))
+        reasons.append(_exclusion_reason(problem, staged.pool.neighbors))
         staged = staged.only(problem.kept(staged.pool.sources.size))
         scores, ranked = await ranker.score(staged, steps.ranked_max, execution)
     pool = staged.pool
     if ranked is None and not request.formula:
-        execution.scored(tower, scores, n)
+        execution.count_scores(tower, scores, n)
     # Time may have left no room for diversity.
     shaped = replace(request, diversity=steps.diversity)
     quotas = None
     if request.sources:
         quotas = Quotas(request.sources, pool.sources)
     with steps.diversifying.measured(bool(steps.diversity)):
-        chosen, offsets = await reordering.best(
+        chosen, offsets = await reordering.pick_best(
             corpus, planned.index, pool.neighbors, scores, k, shaped, execution, ranked, quotas
         )
     execution.begin("lookup")
@@ -168,9 +168,9 @@ def _result(
     result = retrieve.retrieval_result(model_version, planned.corpus, best, unexplained, k)
     explanations: tuple[Explanation, ...] = ()
     if request.explain and not planned.names:
-        explanations = search.explained(best, request, k)
+        explanations = search.explain_shortfalls(best, request, k)
     elif request.explain:
-        explanations = _explained(staged, offsets, request, k)
+        explanations = _explain_sources(staged, offsets, request, k)
     result = replace(
         result,
         explanations=explanations,
@@ -182,7 +182,7 @@ def _result(
     return replace(result, source_names=planned.names, sources=pool.sources[chosen])
 
 
-def _explained(
+def _explain_sources(
     staged: StagedPool, offsets: Offsets, request: RecommendationRequest, k: int
 ) -> tuple[Explanation, ...]:
     """Returns how the first index was searched, and why contexts have fewer than k
@@ -223,7 +223,7 @@ async def _pass_stage(
       k: The number of recommendations.
       execution: The batch of the request.
     """
-    needed = stage.needed(pool)
+    needed = stage.candidates_to_score(pool)
     if not needed.size:
         return StagedPool.of_retrieval(pool)
     pace = chooser.pace(int(needed.size), execution)
@@ -239,10 +239,10 @@ async def _pass_stage(
         )
         nothing = needed[:0]
         no_scores = np.empty(0, np.float32)
-        required = await _required(
+        required = await _required_candidates(
             chooser.corpus, request, pool, (nothing, no_scores), k, execution
         )
-        staged = stages.kept(stage, pool, nothing, no_scores, required)
+        staged = stages.drop_candidates(stage, pool, nothing, no_scores, required)
         return staged._replace(reasons=(reason,))
 
     reasons: tuple[str, ...] = ()
@@ -251,7 +251,7 @@ async def _pass_stage(
         scores, _ = await chooser.score(candidates, None, execution)
     except CandidatesNotFinite as problem:
         execution.check_alone()
-        reasons = (_left_out(problem, candidates.pool.neighbors),)
+        reasons = (_exclusion_reason(problem, candidates.pool.neighbors),)
         # Candidates whose rows are not finite leave the pool, and the others are scored once more.
         finite = problem.kept(needed.size)
         lost = np.delete(needed, finite)
@@ -259,9 +259,11 @@ async def _pass_stage(
         needed = needed[finite] - lost.searchsorted(needed[finite])
         scores, _ = await chooser.score(candidates.only(finite), None, execution)
     contexts = np.count_nonzero(lengths_of(candidates.pool.neighbors.offsets))
-    execution.scored(stage.order.tower, scores, int(contexts))
-    required = await _required(chooser.corpus, request, pool, (needed, scores), k, execution)
-    staged = stages.kept(stage, pool, needed, scores, required)
+    execution.count_scores(stage.order.tower, scores, int(contexts))
+    required = await _required_candidates(
+        chooser.corpus, request, pool, (needed, scores), k, execution
+    )
+    staged = stages.drop_candidates(stage, pool, needed, scores, required)
     dropped = int(staged.dropped.sum())
     model = chooser.model_version.model
     for outcome, count in (("dropped", dropped), ("kept", int(needed.size) - dropped)):
@@ -269,7 +271,7 @@ async def _pass_stage(
     return staged._replace(reasons=reasons)
 
 
-async def _required(
+async def _required_candidates(
     corpus: LoadedStore,
     request: RecommendationRequest,
     pool: Pool,
@@ -277,14 +279,14 @@ async def _required(
     k: int,
     execution: Execution,
 ) -> NDArray[np.int64]:
-    """Returns the places of the candidates that a list in the order of a stage would have, if
+    """Returns the positions of the candidates that a list in the order of a stage would have, if
     crowding or quotas leave out some that come before them.
 
     Args:
       corpus: The candidates.
       request: The request.
       pool: The candidates that were retrieved.
-      scored: Places of those that the stage has scored, and their scores.
+      scored: Positions of those that the stage has scored, and their scores.
       k: The number of recommendations.
       execution: The batch of the request.
     """
@@ -298,7 +300,7 @@ async def _required(
     # The scores are those of the stage, to which the options of the ranking do not apply.
     shaped = replace(request, min_score=None, diversity=0.0, offset=None)
     last = k + (request.offset or 0)
-    required, _ = await reordering.best(
+    required, _ = await reordering.pick_best(
         corpus, None, pool.neighbors, scores, last, shaped, execution, None, quotas
     )
     return required
@@ -326,7 +328,7 @@ def _explain_stage(
     return replace(result, explanations=tuple(explanations))
 
 
-def _left_out(problem: CandidatesNotFinite, neighbors: search.Neighbors) -> str:
+def _exclusion_reason(problem: CandidatesNotFinite, neighbors: search.Neighbors) -> str:
     """Returns which candidates cannot be ranked."""
     count = len(problem.messages)
     return (
@@ -362,8 +364,10 @@ def _plan_steps(
     pool = staged.pool
     if request.diversity and not pool.has_vectors:
         steps = _plan_steps(ranker, replace(request, diversity=0.0), staged, k, execution)
-        unread = "the list is not made diverse: the vectors of some candidates cannot be read"
-        return replace(steps, reason="; ".join(filter(None, [steps.reason, unread])))
+        unread_reason = (
+            "the list is not made diverse: the vectors of some candidates cannot be read"
+        )
+        return replace(steps, reason="; ".join(filter(None, [steps.reason, unread_reason])))
 
     m = int(pool.sources.size)
     version = ranker.model_version
@@ -381,13 +385,13 @@ def _plan_steps(
         return _Steps(None, request.diversity, diversifying)
 
     remained = f"{left_s * 1000:.0f} ms remained, and "
-    without = ""
+    diversity_note = ""
     if request.diversity:
         diversifying.dropped()
-        without = "; the list is not made diverse"
+        diversity_note = "; the list is not made diverse"
     if ranking_s * MARGIN <= left_s:
         cost_text = f"ranking and diversity take about {(ranking_s + diversity_s) * 1000:.0f} ms"
-        return _Steps(None, 0.0, diversifying, remained + cost_text + without)
+        return _Steps(None, 0.0, diversifying, remained + cost_text + diversity_note)
 
     # The same number of each context, so that none is left without ranked candidates.
     share = max(0.0, left_s) / (ranking_s * MARGIN)
@@ -400,7 +404,7 @@ def _plan_steps(
         f"{ranked} of {m} candidates are ranked: {remained}ranking all takes about "
         f"{ranking_s * 1000:.0f} ms; the others follow in {staged.order}"
     )
-    return _Steps(ranked_max, 0.0, diversifying, reason + without)
+    return _Steps(ranked_max, 0.0, diversifying, reason + diversity_note)
 
 
 @dataclass(frozen=True)
@@ -463,7 +467,7 @@ class _Ranker:
     async def _rank(self, neighbors: search.Neighbors, execution: Execution) -> Scores:
         """Returns [m] scores of candidates; measures what that took."""
         m = int(neighbors.positions.size)
-        execution.computed(0, m)
+        execution.count_examples(0, m)
         values = {}
         formula = self.order.formula
         if self.plan.outputs:

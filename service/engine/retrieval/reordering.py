@@ -21,16 +21,19 @@ from service.engine.execution import Execution
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
 from service.engine.retrieval.quotas import Minima, Quotas
-from service.engine.retrieval.search import Neighbors, joined
+from service.engine.retrieval.search import Neighbors, join_queries
 from service.engine.validation import check_attributes
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ServedIndex
 
 Scores = NDArray[np.float32]
-Places = NDArray[np.int64]
-_NUMBERS = ("int64", "double", "bool")
+PoolPositions = NDArray[np.int64]
+"""Positions among the candidates of a pool."""
+Codes = NDArray[np.int64]
+"""[m, a] numbers of the values that m candidates have of a attributes; -1: no value."""
+_FORMULA_TYPES = ("int64", "double", "bool")
 """Types of attributes that a formula may take."""
-_DISTINCT = ("string", "int64", "bool")
+_CROWDING_TYPES = ("string", "int64", "bool")
 """Types of attributes that crowding may limit: two doubles are hardly ever equal."""
 _GROWTH = 4
 """Factor by which a search grows where crowding leaves too few candidates. A larger one fetches
@@ -63,9 +66,9 @@ def _check_crowding(crowding: Mapping[str, int], corpus: LoadedStore) -> None:
     check_attributes(corpus, crowding, "crowding")
     for name, maximum in crowding.items():
         kind = corpus.entry.attributes[name]
-        if kind not in _DISTINCT:
+        if kind not in _CROWDING_TYPES:
             value = f"an attribute of type {kind}"
-            expected = f"one of type {', '.join(_DISTINCT)}"
+            expected = f"one of type {', '.join(_CROWDING_TYPES)}"
             raise InvalidArgument.of_field(f"crowding.{name}", value, expected)
         if maximum < 1:
             raise InvalidArgument.of_field(f"crowding.{name}", maximum, "at least 1")
@@ -89,10 +92,10 @@ def _check_page(request: SelectionRequest, offset: int, k: int) -> None:
 
 def numeric_attributes(corpus: LoadedStore) -> list[str]:
     """Returns the attributes that a formula may take."""
-    return [name for name, kind in corpus.entry.attributes.items() if kind in _NUMBERS]
+    return [name for name, kind in corpus.entry.attributes.items() if kind in _FORMULA_TYPES]
 
 
-async def reordered(
+async def reorder(
     index: ServedIndex,
     neighbors: Neighbors,
     request: SelectionRequest,
@@ -112,7 +115,7 @@ async def reordered(
         scores = formulas.evaluated(
             formula, {"score": scores, **attributes}, id_of(corpus, neighbors)
         )
-    chosen, offsets = await best(corpus, index, neighbors, scores, k, request, execution)
+    chosen, offsets = await pick_best(corpus, index, neighbors, scores, k, request, execution)
     return neighbors._replace(
         positions=neighbors.positions[chosen], scores=scores[chosen], offsets=offsets
     )
@@ -123,7 +126,7 @@ def id_of(corpus: LoadedStore, neighbors: Neighbors) -> Callable[[int], Any]:
     return lambda position: corpus.store.ids(neighbors.positions[position : position + 1])[0]
 
 
-async def widened(
+async def widen_pools(
     neighbors: Neighbors,
     find: Callable[[int, int], Computation[Neighbors]],
     corpus: LoadedStore,
@@ -144,7 +147,7 @@ async def widened(
     """
     ends = neighbors.offsets.tolist()
     maxima = list(crowding.values())
-    possible = _possible(corpus, crowding)
+    neighbors_max = _neighbors_max(corpus, crowding)
     parts: list[Neighbors] = []
     for query, (first, last) in enumerate(pairwise(ends)):
         positions = neighbors.positions[first:last]
@@ -152,8 +155,8 @@ async def widened(
         explanation = neighbors.explanations[query : query + 1]
         count = fetched
         while True:
-            free = uncrowded(_codes(corpus, positions, crowding), maxima, k)
-            if len(free) >= min(k, possible):
+            free = pick_uncrowded(_codes(corpus, positions, crowding), maxima, k)
+            if len(free) >= min(k, neighbors_max):
                 break
             # Nothing else matches, however many are fetched.
             if positions.size < count or count >= corpus.entry.size:
@@ -168,10 +171,10 @@ async def widened(
         # The pool itself stays whole: a formula or diversity may prefer others of it.
         is_kept[:fetched] = True
         parts.append(Neighbors.of_one(positions[is_kept], scores[is_kept], *explanation))
-    return joined(parts)
+    return join_queries(parts)
 
 
-async def best(
+async def pick_best(
     corpus: LoadedStore,
     index: ServedIndex | None,
     neighbors: Neighbors,
@@ -181,7 +184,7 @@ async def best(
     execution: Execution,
     ranked: NDArray[np.bool_] | None = None,
     quotas: Quotas | None = None,
-) -> tuple[Places, Offsets]:
+) -> tuple[PoolPositions, Offsets]:
     """Picks the k best of each query that min_score, crowding, quotas and diversity leave, best
     first; of a page, those from its offset on.
 
@@ -237,7 +240,7 @@ async def best(
         if quotas is not None:
             minima = quotas.minima(selected, last)
         if vectors is not None:
-            picked = diverse(
+            picked = pick_diverse(
                 scores[selected],
                 vectors[selected],
                 last,
@@ -248,7 +251,7 @@ async def best(
             )
             selected = selected[picked]
         elif maxima or minima is not None:
-            selected = selected[uncrowded(codes[selected], maxima, last, minima)]
+            selected = selected[pick_uncrowded(codes[selected], maxima, last, minima)]
         chosen[query] = selected[first:last]
 
     execution.begin("compute")
@@ -256,15 +259,15 @@ async def best(
     return np.concatenate(chosen), offsets_of([selected.size for selected in chosen])
 
 
-def _codes(corpus: LoadedStore, positions: Places, crowding: Mapping[str, int]) -> Places:
-    """Returns [m, a] numbers of the values that candidates have of the attributes of crowding."""
+def _codes(corpus: LoadedStore, positions: NDArray[np.int64], crowding: Mapping[str, int]) -> Codes:
+    """Returns the codes of the values that candidates have of the attributes of crowding."""
     codes = np.empty((positions.size, len(crowding)), np.int64)
     for column, name in enumerate(crowding):
         codes[:, column] = corpus.store.codes(positions, name)
     return codes
 
 
-def _possible(corpus: LoadedStore, crowding: Mapping[str, int]) -> int:
+def _neighbors_max(corpus: LoadedStore, crowding: Mapping[str, int]) -> int:
     """Returns how many neighbors crowding leaves at most, whatever the query."""
     sizes = [corpus.entry.size]
     for name, maximum in crowding.items():
@@ -274,8 +277,8 @@ def _possible(corpus: LoadedStore, crowding: Mapping[str, int]) -> int:
     return min(sizes)
 
 
-def uncrowded(
-    codes: Places, maxima: Sequence[int], k: int, minima: Minima | None = None
+def pick_uncrowded(
+    codes: Codes, maxima: Sequence[int], k: int, minima: Minima | None = None
 ) -> list[int]:
     """Picks the first k candidates that crowding leaves; returns their positions.
 
@@ -293,7 +296,7 @@ def uncrowded(
     def pick(candidate: int) -> None:
         values = rows[candidate]
         limits = zip(counters, values, maxima, strict=True)
-        if any(value >= 0 and counts[value] >= most for counts, value, most in limits):
+        if any(value >= 0 and counts[value] >= maximum for counts, value, maximum in limits):
             return
         if minima is not None and not minima.permits(candidate, k - len(picked)):
             passed_over.append(candidate)
@@ -318,12 +321,12 @@ def uncrowded(
     return sorted(picked)
 
 
-def diverse(
+def pick_diverse(
     scores: Scores,
     vectors: NDArray[np.float32],
     k: int,
     diversity: float,
-    codes: Places,
+    codes: Codes,
     maxima: Sequence[int],
     minima: Minima | None = None,
 ) -> list[int]:
@@ -338,7 +341,7 @@ def diverse(
       vectors: [m, dim] float32, the vectors of the same.
       k: The maximum number of candidates that are picked.
       diversity: The weight of the difference between candidates, 0 to 1.
-      codes, maxima, minima: Arguments of `uncrowded`; without attributes, nothing is crowded.
+      codes, maxima, minima: Arguments of `pick_uncrowded`; without attributes, nothing is crowded.
 
     Source: Carbonell and Goldstein, "The use of MMR, diversity-based reranking ...", SIGIR 1998.
     """
@@ -354,7 +357,7 @@ def diverse(
     while len(picked) < min(k, scores.size):
         gains = relevance - np.float32(diversity) * similarity
         if minima is not None:
-            gains = minima.permitted(gains, k - len(picked))
+            gains = minima.permitted_gains(gains, k - len(picked))
         candidate = int(gains.argmax())
         if relevance[candidate] == -np.inf:  # none is left
             break
@@ -363,9 +366,9 @@ def diverse(
             minima.count(candidate)
         relevance[candidate] = -np.inf
         np.maximum(similarity, directions @ directions[candidate], out=similarity)
-        for counts, column, most in zip(counters, codes.T, maxima, strict=True):
+        for counts, column, maximum in zip(counters, codes.T, maxima, strict=True):
             code = column[candidate]
             counts[code] += 1
-            if code >= 0 and counts[code] == most:
+            if code >= 0 and counts[code] == maximum:
                 relevance[column == code] = -np.inf
     return picked

@@ -104,7 +104,9 @@ async def retrieve(
     vectors, query_candidates = await avoid_negatives(
         index, vectors, request, query_candidates, n, offsets, execution
     )
-    queries = Queries(vectors, allowed(index, request, n, execution, query_candidates), offsets)
+    queries = Queries(
+        vectors, allowed_candidates(index, request, n, execution, query_candidates), offsets
+    )
     # Some ids of the request may not exist, and their queries have nothing to search for.
     find = _neighbors
     if not_found is not None:
@@ -132,12 +134,12 @@ async def _neighbors(
     reorders = formula is not None or bool(request.crowding) or request.diversity > 0
     needs_pool = reorders or request.offset is not None
     if needs_pool:
-        neighbors = await pool(index, queries, request, k, settings, execution)
+        neighbors = await retrieve_pools(index, queries, request, k, settings, execution)
     else:
         neighbors = await _find(index, queries, request, k, execution)
-    execution.computed(len(queries.vectors))
+    execution.count_examples(len(queries.vectors))
     if needs_pool or request.min_score is not None:
-        neighbors = await reordering.reordered(index, neighbors, request, formula, k, execution)
+        neighbors = await reordering.reorder(index, neighbors, request, formula, k, execution)
     return neighbors
 
 
@@ -151,14 +153,14 @@ async def _neighbors_of_existing(
     execution: Execution,
 ) -> Neighbors:
     """Does what `_neighbors` does, for queries some of which have no vector and find nothing."""
-    searchable, has_vector = by_example.searchable(queries)
+    searchable, has_vector = by_example.select_searchable(queries)
     neighbors = by_example.NO_NEIGHBORS
     if has_vector.any():
         neighbors = await _neighbors(index, searchable, request, formula, k, settings, execution)
     return by_example.spread(neighbors, has_vector)
 
 
-async def pool(
+async def retrieve_pools(
     index: ServedIndex,
     queries: Queries,
     request: SelectionRequest,
@@ -182,7 +184,7 @@ async def pool(
     async def find(query: int, count: int) -> Neighbors:
         return await _find(index, queries.only(query), request, count, execution)
 
-    return await reordering.widened(neighbors, find, index.corpus, request.crowding, fetched, k)
+    return await reordering.widen_pools(neighbors, find, index.corpus, request.crowding, fetched, k)
 
 
 async def _find(
@@ -317,13 +319,18 @@ async def avoid_negatives(
     lists = {id(positions): positions for positions in negatives if positions.size}
     if not lists:
         return vectors, unwanted
-    examples = await sharded_search.vectors_at(index, np.concatenate([*lists.values()]), execution)
+    negative_vectors = await sharded_search.vectors_at(
+        index, np.concatenate([*lists.values()]), execution
+    )
     is_l2 = index.entry.distance == "squared_l2"
     if not is_l2:
-        examples = normalized(examples)
+        negative_vectors = normalized(negative_vectors)
     ends = np.cumsum([positions.size for positions in lists.values()])
-    parts = np.split(examples, ends[:-1])
-    means = {key: part.mean(axis=0) for key, part in zip(lists, parts, strict=True)}
+    vectors_by_list = np.split(negative_vectors, ends[:-1])
+    means = {
+        key: list_vectors.mean(axis=0)
+        for key, list_vectors in zip(lists, vectors_by_list, strict=True)
+    }
 
     moved = np.array(vectors, np.float32)
     vector_ends = offsets
@@ -333,15 +340,16 @@ async def avoid_negatives(
         mean = means.get(id(positions))
         if mean is None:
             continue
-        part = moved[first:last]
+        query_vectors = moved[first:last]
         if is_l2:
-            part += _NEGATIVE_WEIGHT * (part - mean)
+            query_vectors += _NEGATIVE_WEIGHT * (query_vectors - mean)
         else:
-            part -= _NEGATIVE_WEIGHT * np.linalg.norm(part, axis=1, keepdims=True) * mean
+            lengths = np.linalg.norm(query_vectors, axis=1, keepdims=True)
+            query_vectors -= _NEGATIVE_WEIGHT * lengths * mean
     return moved, unwanted
 
 
-def allowed(
+def allowed_candidates(
     index: ServedIndex,
     request: SelectionRequest,
     n: int,
@@ -368,7 +376,7 @@ def allowed(
     execution.begin("search")
     compiled = None
     if wanted is not None and index.here is not None:
-        compiled = filters.compiled(index.here, wanted, execution.check)
+        compiled = filters.compile_filter(index.here, wanted, execution.check)
         outcome = "cached" if compiled.is_cached else "compiled"
         execution.count("filters", 1, outcome)
     elif wanted is not None:
@@ -394,7 +402,7 @@ def retrieval_result(
         attributes = corpus.store.attributes(positions, list(request.attributes))
     explanations: tuple[Explanation, ...] = ()
     if request.explain:
-        explanations = search.explained(neighbors, request, k)
+        explanations = search.explain_shortfalls(neighbors, request, k)
     return RetrievalResult(
         model_version.model,
         model_version.version,
@@ -424,7 +432,7 @@ def excluded_positions(
         positions = positions_by_query(corpus, exclude, n, "exclude_ids", "exclude_offsets")
         if n > 1 and exclude.offsets is None:
             # One list of all queries joins the deny list, instead of being copied for each query.
-            further = _further(positions[0], denied)
+            further = _not_denied(positions[0], denied)
             denied = np.insert(denied, np.searchsorted(denied, further), further)
         elif lists:
             lists = [np.concatenate(pair) for pair in zip(lists, positions, strict=True)]
@@ -432,7 +440,7 @@ def excluded_positions(
             lists = positions
     if not lists:
         return denied, [_NONE] * n
-    return denied, [_further(positions, denied) for positions in lists]
+    return denied, [_not_denied(positions, denied) for positions in lists]
 
 
 def positions_by_query(
@@ -458,7 +466,7 @@ def positions_by_query(
     ]
 
 
-def _further(positions: Positions, denied: Positions) -> Positions:
+def _not_denied(positions: Positions, denied: Positions) -> Positions:
     """Returns those positions that are not denied, ascending and distinct, [m] uint32."""
     ascending = distinct(positions.astype(np.uint32))
     return ascending[~filters.is_among(ascending, denied)]

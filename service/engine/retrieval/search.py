@@ -51,13 +51,14 @@ _GATHERED_BYTES_MAX = 16 << 20
 """Maximum size of a copy of matching vectors that is made even if it is not kept, in bytes. Side by
 side they are scored together for all queries; a larger copy takes more memory of each batch.
 """
-_FEW = 2
-"""Factor by which fewer candidates are allowed than expected until a search goes deeper: others lie
-before the best then. A smaller factor repeats more searches; a larger one misses neighbors.
+_SHORTAGE_FACTOR = 2
+"""Factor by which the allowed candidates may be fewer than expected before a search goes deeper:
+beyond it, nearer ones were missed. A smaller factor repeats more searches; a larger one misses
+neighbors.
 """
-_SPARE = 10
-"""One of this many fetched candidates may be excluded without a deeper search. So a list hardly
-ever depends on what is excluded from it, and most searches are made once.
+_FETCHED_PER_SPARE = 10
+"""Number of fetched candidates of which one may be excluded without a deeper search. So a list
+hardly ever depends on what is excluded from it, and most searches are made once.
 """
 _PER_EXCLUDED = 4
 """Candidates fetched for each excluded one that lies before the best, around which more score about
@@ -87,7 +88,7 @@ class Neighbors(NamedTuple):
         return cls(positions, scores, np.array([0, positions.size], np.int64), explanations)
 
 
-def joined(parts: Sequence[Neighbors]) -> Neighbors:
+def join_queries(parts: Sequence[Neighbors]) -> Neighbors:
     """Returns the neighbors of several queries, each of which is one part."""
     if len(parts) == 1:
         return parts[0]
@@ -98,8 +99,8 @@ def joined(parts: Sequence[Neighbors]) -> Neighbors:
     return Neighbors(positions, scores, offsets, explanations)
 
 
-def concatenated(parts: Sequence[Neighbors]) -> Neighbors:
-    """Returns the neighbors of the queries of all parts, one part after the other."""
+def concatenate_parts(parts: Sequence[Neighbors]) -> Neighbors:
+    """Returns the neighbors of the queries of all parts, one part after another."""
     if len(parts) == 1:
         return parts[0]
     lengths = np.concatenate([lengths_of(part.offsets) for part in parts])
@@ -159,7 +160,7 @@ class Queries(NamedTuple):
     offsets: Offsets | None = None
 
     def only(self, query: int) -> Queries:
-        """Returns one of them."""
+        """Returns one of the queries."""
         first = query
         end = query + 1
         if self.offsets is not None:
@@ -202,8 +203,8 @@ def nearest(
       queries: The queries. The filter of what they may find is that of the options, compiled.
       options: How to search.
       execution: The batch of the request.
-      floors: [n] scores, if each query has one vector: neighbors that score less than that of the
-        query may be left out. Those that reach it may be more than k, in any order.
+      floors: [n] scores, if each query has one vector: neighbors that score less than the floor of
+        their query may be left out. Those that reach it may be more than k, in any order.
 
     Raises:
       NotFinite: A score is beyond float32.
@@ -214,10 +215,10 @@ def nearest(
     if offsets is None:
         search = _Search(index, queries, options, execution, floors)
         if floors is not None and not options.explain:
-            reaching = search.reaching(floors)
+            reaching = search.find_reaching(floors)
             if reaching is not None:
                 return reaching
-        rows = search.rows()
+        neighbors_by_query = search.find_neighbors()
     else:
         # Each vector of a query is searched for by itself, with what the query excludes.
         sizes = lengths_of(offsets).tolist()
@@ -225,12 +226,12 @@ def nearest(
         excluded = [positions for positions, size in pairs for _ in range(size)]
         by_vector = Queries(vectors, allowed._replace(excluded=excluded))
         search = _Search(index, by_vector, options, execution)
-        vector_rows = search.rows()
-        rows = [
-            search.merged(vector_rows[first:end], first)
+        neighbors_by_vector = search.find_neighbors()
+        neighbors_by_query = [
+            search.merge_vectors(neighbors_by_vector[first:end], first)
             for first, end in pairwise(offsets.tolist())
         ]
-    neighbors = joined(rows)
+    neighbors = join_queries(neighbors_by_query)
     check_finite(neighbors.scores, "a candidate's score")
     if allowed.filter is not None and allowed.filter.key:
         # A filter without a key is not one of a request, but what is left of a changed part.
@@ -238,15 +239,17 @@ def nearest(
             execution.count("filtered_searches", 1, explanation.path)
     if not options.explain:
         return neighbors
-    search_ms = 1000 * (time.perf_counter() - began) / len(rows)
+    search_ms = 1000 * (time.perf_counter() - began) / len(neighbors_by_query)
     completed = [
-        _completed(index, explanation, allowed, query, search_ms)
+        _complete_explanation(index, explanation, allowed, query, search_ms)
         for query, explanation in enumerate(neighbors.explanations)
     ]
     return neighbors._replace(explanations=tuple(completed))
 
 
-def explained(neighbors: Neighbors, request: SelectionRequest, k: int) -> tuple[Explanation, ...]:
+def explain_shortfalls(
+    neighbors: Neighbors, request: SelectionRequest, k: int
+) -> tuple[Explanation, ...]:
     """Returns the explanations of a result, with the reasons why queries have fewer than k
     neighbors.
     """
@@ -312,7 +315,7 @@ class _Search:
         self._size = len(index.vectors)
         self._live_share = 1 - self._denied.size / self._size
         # To look for the few that are denied costs less than to plan for them.
-        self._is_worn = self._live_share < 1 - 1 / _SPARE
+        self._is_worn = self._live_share < 1 - 1 / _FETCHED_PER_SPARE
         self._plan = Plan(None, None)
         if not options.exact:
             matching = None
@@ -324,36 +327,37 @@ class _Search:
         if self._is_worn and self._are_live_scored_alone():
             self._score_live_alone()
 
-    def rows(self) -> list[Neighbors]:
+    def find_neighbors(self) -> list[Neighbors]:
         """Returns the neighbors of each vector.
 
-        How those of a vector are found depends on it, on what it excludes and on the filter alone:
-        not on the other vectors, nor on what was requested before.
+        How a vector's neighbors are found depends on the vector, on what it excludes and on the
+        filter alone: not on the other vectors, nor on earlier requests.
         """
         count = len(self._vectors)
-        rows: list[Neighbors | None] = [None] * count
-        short = list(range(count))
+        by_vector: list[Neighbors | None] = [None] * count
+        unfinished = list(range(count))
         depth, scan = self._plan
         if depth is not None:
             if self._matches is not None:
-                self._matches = self._matches.masked(self._size)
+                self._matches = self._matches.with_mask(self._size)
 
-            def search(number: int) -> None:
-                fetched = self._fetched(number, depth)
+            def search_tree(number: int) -> None:
+                fetched = self._fetch(number, depth)
                 if fetched is not None:
-                    rows[number] = self._reordered(number, fetched)
+                    by_vector[number] = self._rank_fetched(number, fetched)
 
-            self._execution.parallel(count, search)
-            # For these, to fetch more would cost too much: a scan or exact scores follow.
-            short = [vector for vector, row in enumerate(rows) if row is None]
-        if short and scan is not None and self._matches is not None:
-            self._scan_codes(short, rows, scan, self._matches)
-            short = [vector for vector, row in enumerate(rows) if row is None]
-        if short:
-            for number, row in zip(short, self._exactly(short), strict=True):
-                rows[number] = row
-        self._keep()
-        return [row for row in rows if row is not None]
+            self._execution.parallel(count, search_tree)
+            # To fetch more for the unfinished vectors would cost too much: a scan or exact scores
+            # follow.
+            unfinished = [vector for vector, neighbors in enumerate(by_vector) if neighbors is None]
+        if unfinished and scan is not None and self._matches is not None:
+            self._scan_codes(unfinished, by_vector, scan, self._matches)
+            unfinished = [vector for vector, neighbors in enumerate(by_vector) if neighbors is None]
+        if unfinished:
+            for number, neighbors in zip(unfinished, self._score_exactly(unfinished), strict=True):
+                by_vector[number] = neighbors
+        self._cache_filter()
+        return [neighbors for neighbors in by_vector if neighbors is not None]
 
     def _are_live_scored_alone(self) -> bool:
         """Returns whether to score those candidates that are not denied, and no others."""
@@ -381,30 +385,33 @@ class _Search:
         self._denied = self._denied[:0]
         self._denied_mask = None
 
-    def _keep(self) -> None:
+    def _cache_filter(self) -> None:
         """Keeps the filter, with the mask or the block that this search has made."""
         if self._compiled is None or self._matches is None or not self._compiled.key:
             return
-        cache, key, matches, is_cached = self._index.compiled, *self._compiled
-        if not is_cached or self._matches is not matches:
-            cache.put(self._index, key, self._matches, self._matches.bytes)
+        # Matches that the cache holds as they are need not be written again.
+        if not self._compiled.is_cached or self._matches is not self._compiled.matches:
+            cache = self._index.compiled
+            cache.put(self._index, self._compiled.key, self._matches, self._matches.bytes)
             self._execution.gauge("filter_cache_bytes", cache.bytes)
 
-    def merged(self, rows: list[Neighbors], first: int) -> Neighbors:
+    def merge_vectors(self, by_vector: list[Neighbors], first: int) -> Neighbors:
         """Returns the k best found for the vectors from `first` on, each by its best score over all
         of them.
         """
-        if len(rows) == 1:
-            return rows[0]
+        if len(by_vector) == 1:
+            return by_vector[0]
         # A candidate that one vector found may be nearer to another, which did not find it.
-        union = distinct(np.concatenate([row.positions for row in rows]))
+        union = distinct(np.concatenate([neighbors.positions for neighbors in by_vector]))
         scores = np.full(union.size, -np.inf, np.float32)
-        for query in self._vectors[first : first + len(rows)]:
+        for query in self._vectors[first : first + len(by_vector)]:
             np.maximum(
                 scores, exact_scores(self._index.vectors, query, union, self._distance), out=scores
             )
         best = np.lexsort((union, -scores))[: self._k]
-        explanations = [explanation for row in rows for explanation in row.explanations]
+        explanations = [
+            explanation for neighbors in by_vector for explanation in neighbors.explanations
+        ]
         by_index = any(explanation.path == "index" for explanation in explanations)
         path = explanations[0].path
         if by_index:
@@ -412,17 +419,17 @@ class _Search:
         scored = sum(explanation.scored for explanation in explanations)
         return Neighbors.of_one(union[best], scores[best], Explanation(path, scored=scored))
 
-    def reaching(self, floors: NDArray[np.float32]) -> Neighbors | None:
+    def find_reaching(self, floors: NDArray[np.float32]) -> Neighbors | None:
         """Returns the candidates that a tree finds and whose scores reach the floors of the
         vectors, in no order.
 
         Few do, so that nothing is sorted, and all vectors' candidates are compared at once.
 
         Args:
-          floors: [v], of each vector.
+          floors: [v] float32, the floor of each vector.
 
         Returns:
-          What was found; None: `rows` is due, since the index or the vectors need another search.
+          The candidates; None: the index or the vectors need the search of `find_neighbors`.
         """
         depth = self._plan.depth
         if depth is None or self._matches is not None:
@@ -432,7 +439,7 @@ class _Search:
         fetched: list[tuple[NDArray[np.uint32], Vectors] | None] = [None] * count
 
         def search(number: int) -> None:
-            positions = self._fetched(number, depth)
+            positions = self._fetch(number, depth)
             if positions is not None:
                 query = self._vectors[number]
                 scores = exact_scores(index.vectors, query, positions, self._distance)
@@ -449,7 +456,7 @@ class _Search:
             positions = np.concatenate([positions for positions, _ in by_vector])
             scores = np.concatenate([scores for _, scores in by_vector])
             numbers = np.arange(count).repeat([scores.size for _, scores in by_vector])
-        # `rows` names what is not finite.
+        # `find_neighbors` names what is not finite.
         if not math.isfinite(scores.sum()):
             return None
         is_reached = scores >= floors[numbers]
@@ -458,7 +465,7 @@ class _Search:
         reaching = positions[is_reached].astype(np.int64)
         return Neighbors(reaching, scores[is_reached], offsets, tuple(explanations))
 
-    def _fetched(self, vector: int, depth: SearchDepth) -> NDArray[np.uint32] | None:
+    def _fetch(self, vector: int, depth: SearchDepth) -> NDArray[np.uint32] | None:
         """Has the index fetch candidates, and ever more of them until enough are allowed.
 
         The first pool is the same whatever is excluded, and it suffices unless more than a few of
@@ -475,15 +482,15 @@ class _Search:
         if self._matches is not None:
             mask = self._matches.mask
         share = depth.share
-        first = depth.pool
+        first_pool = depth.pool
         if self._is_worn:
             # As where a filter matches as many: those that are denied are not among the others.
             excluded_count = int(self._excluded[vector].size)
             share *= self._live_share
-            first = min(self._size, math.ceil(first / self._live_share))
+            first_pool = min(self._size, math.ceil(first_pool / self._live_share))
         excluded_share = excluded_count / self._size
-        pool = first
-        while pool == first or depth.pays(pool):
+        pool = first_pool
+        while pool == first_pool or depth.pays(pool):
             fetched = tree.candidates(query, pool, depth.leaves(pool))
             matching = fetched if mask is None else fetched[mask[fetched]]
             if self._is_worn:
@@ -491,45 +498,51 @@ class _Search:
 
             # Excluded candidates, such as those that a user has seen, often are the nearest; those
             # around them score about equally.
-            removed = 0
+            excluded_fetched = 0
             if excluded_count:
                 is_excluded = self._is_excluded(vector, matching)
-                removed = int(np.count_nonzero(is_excluded))
-            ahead = 0
-            if removed:
-                usual = first * share / _SPARE + matching.size * excluded_share
-                ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
+                excluded_fetched = int(np.count_nonzero(is_excluded))
+            extra_count = 0
+            if excluded_fetched:
+                spare_count = first_pool * share / _FETCHED_PER_SPARE
+                tolerated_count = math.ceil(spare_count + matching.size * excluded_share)
+                extra_count = _PER_EXCLUDED * max(0, excluded_fetched - tolerated_count)
             # The larger the pool, the more of its best are reordered, in the proportion of the
             # first one.
-            reordered = matching[: depth.reorder * pool // first + ahead]
-            if removed:
+            reordered = matching[: depth.reorder * pool // first_pool + extra_count]
+            if excluded_fetched:
                 reordered = reordered[~is_excluded[: reordered.size]]
 
             # Where fewer matches than expected were fetched, they lie far from the query, and
             # nearer ones were missed.
-            expected = max(pool * share / _FEW, first * share / _FEW + ahead)
-            if reordered.size >= self._k and matching.size >= expected:
+            first_min = first_pool * share / _SHORTAGE_FACTOR + extra_count
+            matching_min = max(pool * share / _SHORTAGE_FACTOR, first_min)
+            if reordered.size >= self._k and matching.size >= matching_min:
                 return reordered
             # Few steps reach the whole index; each repeats the search of the tree.
             pool *= 4
             if reordered.size < self._k:
-                pool = max(pool, first + _PER_EXCLUDED * excluded_count)
+                pool = max(pool, first_pool + _PER_EXCLUDED * excluded_count)
         return None
 
-    def _reordered(self, number: int, positions: NDArray[np.uint32]) -> Neighbors:
-        """Returns the best of what the index fetched for a vector, by exact scores."""
+    def _rank_fetched(self, number: int, positions: NDArray[np.uint32]) -> Neighbors:
+        """Returns the best of the fetched candidates of a vector, by their exact scores."""
         query = self._vectors[number]
         neighbors = rank_exactly(self._index.vectors, query, positions, self._k, self._distance)
         return Neighbors.of_one(*neighbors, Explanation("index", scored=positions.size))
 
     def _scan_codes(
-        self, vectors: list[int], rows: list[Neighbors | None], scan: ScanDepth, matches: Matches
+        self,
+        vectors: list[int],
+        by_vector: list[Neighbors | None],
+        scan: ScanDepth,
+        matches: Matches,
     ) -> None:
         """Scans the codes of what matches, for some of the vectors.
 
         Args:
           vectors: The numbers of the vectors.
-          rows: The neighbors of all vectors, to which those of the scanned ones are written.
+          by_vector: The neighbors of all vectors, to which those of the scanned ones are written.
           scan: The depth.
           matches: The candidates whose codes are scanned.
         """
@@ -539,22 +552,23 @@ class _Search:
 
         def search(number: int) -> None:
             vector = vectors[number]
-            rows[vector] = self._scanned(vector, matches.positions, codes, scan)
+            by_vector[vector] = self._scan(vector, matches.positions, codes, scan)
 
         self._execution.parallel(len(vectors), search)
 
-    def _scanned(
+    def _scan(
         self, vector: int, positions: NDArray[np.uint32], codes: PackedCodes, scan: ScanDepth
     ) -> Neighbors | None:
-        """Reorders what seems nearest by the codes, and more of it until that reaches the recall.
+        """Reorders the candidates that are nearest by their codes, and more of them until the list
+        reaches the recall.
 
-        A few excluded candidates have no say in how many that are: to exclude one removes it from
-        the list and changes nothing else.
+        A few excluded candidates do not change how many are reordered: to exclude one removes it
+        from the list and changes nothing else.
 
         Args:
           vector: The number of the vector.
           positions: The positions of the candidates that match.
-          codes: The codes of the same.
+          codes: The codes of these candidates.
           scan: The depth.
 
         Returns:
@@ -576,53 +590,56 @@ class _Search:
             scores = np.concatenate([scores, added_scores])
             candidates = fetched[:pool]
             allowed_candidates = candidates
-            kept_scores = scores
+            allowed_scores = scores
             if self._excluded_count(vector):
-                allowed = ~self._is_excluded(vector, candidates)
-                allowed_candidates = candidates[allowed]
-                kept_scores = scores[allowed]
+                is_allowed = ~self._is_excluded(vector, candidates)
+                allowed_candidates = candidates[is_allowed]
+                allowed_scores = scores[is_allowed]
             # As the docstring states, a few excluded candidates do not decide the depth.
-            many_excluded = allowed_candidates.size < pool - pool // _SPARE
-            judged = scores
-            if many_excluded:
-                judged = kept_scores
-            if allowed_candidates.size >= self._k and scan.suffices(judged):
-                best = best_of(allowed_candidates, kept_scores, self._k)
+            has_many_excluded = allowed_candidates.size < pool - pool // _FETCHED_PER_SPARE
+            judged_scores = scores
+            if has_many_excluded:
+                judged_scores = allowed_scores
+            if allowed_candidates.size >= self._k and scan.suffices(judged_scores):
+                best = best_of(allowed_candidates, allowed_scores, self._k)
                 return Neighbors.of_one(*best, Explanation("index", scored=allowed_candidates.size))
             pool *= 2
         return None
 
-    def _exactly(self, vectors: list[int]) -> list[Neighbors]:
-        """Scores all that match, of some of the vectors."""
+    def _score_exactly(self, vectors: list[int]) -> list[Neighbors]:
+        """Scores all candidates that match, for some of the vectors."""
         if self._matches is None and self._is_worn:
             self._score_live_alone()
         matches = self._matches
         index = self._index
         if matches is None:
-            return self._in_blocks(vectors, None)
+            return self._score_in_blocks(vectors, None)
         positions = matches.positions
         if matches.block is None:
             block_bytes = positions.size * (4 * index.entry.dim + 16)
             fits = index.compiled.fits(block_bytes)
             if not fits and block_bytes > _GATHERED_BYTES_MAX:
-                return self._in_blocks(vectors, positions)
+                return self._score_in_blocks(vectors, positions)
             is_cached = self._compiled is not None and self._compiled.is_cached
             if len(vectors) > 1 or (is_cached and fits):
-                matches = matches.gathered(index)
+                matches = matches.with_block(index)
                 if fits:
                     self._matches = matches
         block = matches.block
         # As many more are fetched as may have to be left out afterwards.
         denied = _count_among(self._denied, positions)
-        fetch = [
+        fetch_counts = [
             self._k + denied + _count_among(self._excluded[vector], positions) for vector in vectors
         ]
         if block is None:
             query = self._vectors[vectors[0]]
-            best = rank_exactly(index.vectors, query, positions, fetch[0], self._distance)
-            return [self._row(vectors[0], *best, positions.size)]
-        together = max(1, CELLS_MAX // max(1, positions.size))
-        parts = [slice(first, first + together) for first in range(0, len(vectors), together)]
+            best = rank_exactly(index.vectors, query, positions, fetch_counts[0], self._distance)
+            return [self._first_allowed(vectors[0], *best, positions.size)]
+        vectors_per_part = max(1, CELLS_MAX // max(1, positions.size))
+        parts = [
+            slice(first, first + vectors_per_part)
+            for first in range(0, len(vectors), vectors_per_part)
+        ]
         ranked_by_part: list[list[tuple[Positions, Vectors]]] = [[] for _ in parts]
 
         def score(number: int) -> None:
@@ -630,16 +647,20 @@ class _Search:
             floors = None
             if self._floors is not None:
                 floors = self._floors[vectors[part]]
-            ranked_by_part[number] = block.search(self._vectors[vectors[part]], fetch[part], floors)
+            ranked_by_part[number] = block.search(
+                self._vectors[vectors[part]], fetch_counts[part], floors
+            )
 
         self._execution.parallel(len(parts), score)
         ranked = chain.from_iterable(ranked_by_part)
         return [
-            self._row(vector, positions[block_rows].astype(np.int64), scores, positions.size)
+            self._first_allowed(
+                vector, positions[block_rows].astype(np.int64), scores, positions.size
+            )
             for vector, (block_rows, scores) in zip(vectors, ranked, strict=True)
         ]
 
-    def _in_blocks(
+    def _score_in_blocks(
         self, vectors: list[int], positions: NDArray[np.uint32] | None
     ) -> list[Neighbors]:
         """Scores vectors where they lie, all or those at some positions, in blocks of bounded
@@ -649,7 +670,7 @@ class _Search:
         count = self._size
         if positions is not None:
             count = positions.size
-        rows: list[Neighbors] = []
+        by_vector: list[Neighbors] = []
         for vector in vectors:
             # By itself: products of several vectors round otherwise, which may leave out another
             # one of candidates that score equally.
@@ -661,8 +682,8 @@ class _Search:
             best = rank_exactly(
                 index.vectors, self._vectors[vector], fetched, fetched.size, self._distance
             )
-            rows.append(self._row(vector, *best, count))
-        return rows
+            by_vector.append(self._first_allowed(vector, *best, count))
+        return by_vector
 
     def _live(self) -> NDArray[np.uint32]:
         """Returns the positions that are not denied."""
@@ -670,12 +691,14 @@ class _Search:
             return not_among(self._denied, self._size)
         return (~self._denied_mask).nonzero()[0].astype(np.uint32)
 
-    def _row(self, vector: int, positions: Positions, scores: Vectors, scored: int) -> Neighbors:
+    def _first_allowed(
+        self, vector: int, positions: Positions, scores: Vectors, scored: int
+    ) -> Neighbors:
         """Returns the first k that are not excluded."""
         if self._excluded_count(vector):
-            keep = ~self._is_excluded(vector, positions)
-            positions = positions[keep]
-            scores = scores[keep]
+            is_allowed = ~self._is_excluded(vector, positions)
+            positions = positions[is_allowed]
+            scores = scores[is_allowed]
         path = "none"
         if positions.size:
             path = "exact"
@@ -709,14 +732,14 @@ def _count_among(positions: NDArray[Any], ascending: NDArray[Any]) -> int:
     return int(np.count_nonzero(is_among(positions, ascending)))
 
 
-def _completed(
+def _complete_explanation(
     index: LoadedIndex,
     explanation: Explanation,
     allowed: AllowedCandidates,
     query: int,
     search_ms: float,
 ) -> Explanation:
-    """Returns an explanation with what the search itself did not need to know."""
+    """Adds the number and share of the matches, which the search itself does not count."""
     size = len(index.vectors)
     excluded = allowed.excluded[query]
     if allowed.filter is None:

@@ -16,7 +16,7 @@ from bundle.tables.offsets import lengths_of
 from service.engine.calls import Filter, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import changed_search
-from service.engine.retrieval.merging import explained, merged
+from service.engine.retrieval.merging import merge_explanations, merge_neighbors
 from service.engine.retrieval.search import Neighbors, Queries, SearchOptions
 from service.engine.validation import check_finite
 from service.versions.version import RemoteParts, ServedIndex
@@ -101,19 +101,19 @@ async def nearest(
         # Shards that fail leave their candidates out; the response says so by its coverage.
         execution.count("partial_searches", query_count)
         execution.searched_share = min(execution.searched_share, share)
-    neighbors = merged(parts, options.k, offsets)
+    neighbors = merge_neighbors(parts, options.k, offsets)
     check_finite(neighbors.scores, "a candidate's score")
     if options.explain:
         size = index.corpus.entry.size
         ends = range(query_count + 1)
         if offsets is not None:
             ends = offsets.tolist()
-        explanations = [explained(parts, range(*pair), size) for pair in pairwise(ends)]
+        explanations = [merge_explanations(parts, range(*pair), size) for pair in pairwise(ends)]
         neighbors = neighbors._replace(explanations=tuple(explanations))
     if not index.is_changed:
         return neighbors
     contiguous_queries = queries._replace(vectors=wanted.vectors)
-    return changed_search.with_changed(neighbors, index, contiguous_queries, options, execution)
+    return changed_search.add_changed(neighbors, index, contiguous_queries, options, execution)
 
 
 def _shards(index: ServedIndex) -> RemoteParts:

@@ -131,11 +131,11 @@ def plan(model_version: ModelVersion, request: RecommendationRequest, k: int) ->
     """
     if not request.sources:
         name, index = choose_index(model_version, request.index)
-        only = PlannedSource(0, name, Source(index=name), index)
-        return Sources(index.corpus, index, (only,), ())
+        only_source = PlannedSource(0, name, Source(index=name), index)
+        return Sources(index.corpus, index, (only_source,), ())
     _check_together(request, k)
     planned = tuple(
-        [_planned(model_version, number, entry) for number, entry in enumerate(request.sources)]
+        [_plan_source(model_version, number, entry) for number, entry in enumerate(request.sources)]
     )
     # Responses name sources: two of the same name could not be distinguished there.
     names = [source.name for source in planned]
@@ -170,7 +170,7 @@ def _check_together(request: RecommendationRequest, k: int) -> None:
         )
 
 
-def _planned(model_version: ModelVersion, number: int, entry: Source) -> PlannedSource:
+def _plan_source(model_version: ModelVersion, number: int, entry: Source) -> PlannedSource:
     """Returns a source with what it names."""
     where = f"sources[{number}]"
     kinds = [kind for kind in _KINDS if getattr(entry, kind) is not None]

@@ -22,10 +22,10 @@ from service.engine.retrieval.pool import Pool
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import ModelVersion, TowerPlan
 
-Places = NDArray[np.int64]
+PoolPositions = NDArray[np.int64]
 
 ORDER_OF_RETRIEVAL = "the order of retrieval"
-"""What candidates are in before a stage has ordered them."""
+"""The name of the order that candidates have before a stage has scored them."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Stage:
     """A stage of a request.
 
     Attributes:
-      order: What orders candidates: the cheaper tower by its formula, or else its result.
-      plan: What the tower computes for that.
+      order: The cheaper tower, and the formula of its score, or else its result.
+      plan: The parts of the tower that the score needs.
       keep: The number of candidates of each context that go on.
     """
 
@@ -47,9 +47,9 @@ class Stage:
         """The name of its tower."""
         return self.order.tower.name
 
-    def needed(self, pool: Pool) -> Places:
-        """Returns the places of the candidates that it has to score, ascending: those of contexts
-        that have more than it keeps.
+    def candidates_to_score(self, pool: Pool) -> PoolPositions:
+        """Returns the ascending positions in the pool of the candidates that the stage has to
+        score: those of contexts that have more candidates than it keeps.
         """
         sizes = lengths_of(pool.neighbors.offsets)
         return (sizes > self.keep).repeat(sizes).nonzero()[0]
@@ -59,12 +59,12 @@ class StagedPool(NamedTuple):
     """A pool of which a stage may have dropped candidates.
 
     Attributes:
-      pool: What is left of it, in the order of the stage.
-      scores: [m] by which its candidates are ordered where they are not ranked: those of the stage,
+      pool: The candidates that the stage keeps, in its order.
+      scores: [m] float32 that order the candidates where they are not ranked: those of the stage,
         or of the retrieval.
-      order: What that order is called.
+      order: The name of that order in messages.
       dropped: The number of candidates of each context that were not kept, [n].
-      reasons: What of the stage is left out and why, a sentence each.
+      reasons: What the stage leaves out, and why; a sentence each.
     """
 
     pool: Pool
@@ -79,8 +79,8 @@ class StagedPool(NamedTuple):
         dropped = np.zeros(pool.neighbors.offsets.size - 1, np.int64)
         return cls(pool, pool.neighbors.scores, ORDER_OF_RETRIEVAL, dropped)
 
-    def only(self, candidates: Places) -> StagedPool:
-        """Returns some of the candidates, by their ascending places."""
+    def only(self, candidates: PoolPositions) -> StagedPool:
+        """Returns some of the candidates, by their ascending positions in the pool."""
         return self._replace(pool=self.pool.only(candidates), scores=self.scores[candidates])
 
 
@@ -115,9 +115,9 @@ def choose(
         keep = max(keep, k)
     # A stage that kept fewer than k would make every list short.
     _check_keep(request, keep, k)
-    cheaper = model_version.towers[entry.tower]
-    order = formulas.ordering(cheaper, "")
-    return Stage(order, cheaper.plan(frozenset(order.outputs)), keep)
+    stage_tower = model_version.towers[entry.tower]
+    order = formulas.ordering(stage_tower, "")
+    return Stage(order, stage_tower.plan(frozenset(order.outputs)), keep)
 
 
 def _check_keep(request: RecommendationRequest, keep: int, k: int) -> None:
@@ -138,22 +138,22 @@ def _check_keep(request: RecommendationRequest, keep: int, k: int) -> None:
     raise InvalidArgument(message, violation)
 
 
-def scores_by_stage(pool: Pool, scored: Places, stage_scores: Scores) -> Scores:
+def scores_by_stage(pool: Pool, scored: PoolPositions, stage_scores: Scores) -> Scores:
     """Returns [m] scores that order the candidates of each context as a stage does.
 
     Args:
       pool: The candidates.
-      scored: [c] places of those that the stage has scored, ascending: all of a context, or none,
-        whose candidates then stay in the order of the retrieval.
-      stage_scores: [c] the scores of these.
+      scored: [c] positions of the candidates that the stage has scored, ascending:
+        all of a context, or none, whose candidates then stay in the order of the retrieval.
+      stage_scores: [c] float32, their scores.
     """
     scores = np.zeros(pool.neighbors.scores.size, np.float32)
     scores[scored] = stage_scores
     return scores
 
 
-def kept(
-    stage: Stage, pool: Pool, scored: Places, stage_scores: Scores, required: Places
+def drop_candidates(
+    stage: Stage, pool: Pool, scored: PoolPositions, stage_scores: Scores, required: PoolPositions
 ) -> StagedPool:
     """Returns a pool without the candidates that a stage drops, best first.
 
@@ -162,7 +162,7 @@ def kept(
       pool: The candidates.
       scored: See `scores_by_stage`.
       stage_scores: See `scores_by_stage`.
-      required: Places of candidates that it keeps, whether or not they are among the best.
+      required: Positions of candidates that the stage keeps even if they are not among the best.
     """
     scores = pool.neighbors.scores.copy()
     scores[scored] = stage_scores
@@ -183,5 +183,5 @@ def kept(
     order_name = ORDER_OF_RETRIEVAL
     if scored.size:
         order_name = f"the order of stage {stage.name!r}"
-    staged_pool = pool.taken(chosen, offsets_of(counts))
+    staged_pool = pool.select(chosen, offsets_of(counts))
     return StagedPool(staged_pool, scores[chosen], order_name, sizes - counts)

@@ -112,7 +112,7 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
     request_object = RetrievalRequest(Target(), vectors=vectors, **request)
     assert isinstance(index.corpus, LoadedStore)
     served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
-    allowed = retrieve.allowed(served, request_object, len(vectors), execution)
+    allowed = retrieve.allowed_candidates(served, request_object, len(vectors), execution)
     queries = search.Queries(vectors, allowed)
     options = search.SearchOptions(k, request_object.exact, request_object.recall, explain=True)
     return search.nearest(index, queries, options, execution)

@@ -154,13 +154,13 @@ def test_deadline_that_is_too_short_for_diversity_drops_it_first(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = load(size=200)
-    quick = reordering.diverse
+    quick = reordering.pick_diverse
 
     def slow_diverse(*arguments: Any) -> list[int]:
         time.sleep(2)
         return quick(*arguments)
 
-    monkeypatch.setattr(reordering, "diverse", slow_diverse)
+    monkeypatch.setattr(reordering, "pick_diverse", slow_diverse)
     plain = ranked(service, k=9, pool_size=100).ids.tolist()
     diverse = ranked(service, k=9, pool_size=100, diversity=0.9)
     assert diverse.degraded_reason == ""

@@ -86,7 +86,7 @@ def test_diverse_picks_the_largest_gain_among_those_that_crowding_leaves(
     scores = np.sort(random.normal(size=len(codes)).round(1))[::-1].astype(np.float32)
     # Equal and zero vectors are among them.
     vectors = random.integers(-1, 2, (len(codes), 3)).astype(np.float32)
-    picked = reordering.diverse(scores, vectors, k, diversity, np.array(codes), maxima)
+    picked = reordering.pick_diverse(scores, vectors, k, diversity, np.array(codes), maxima)
     for step, candidate in enumerate(picked):
         remaining = [number for number in range(len(codes)) if number not in picked[:step]]
         free = free_by_loops(codes, maxima, picked[:step], remaining)
@@ -106,7 +106,7 @@ def test_uncrowded_leaves_the_first_of_each_value(
     picked_by_loops: list[int] = []
     for candidate in range(len(codes)):
         picked_by_loops += free_by_loops(codes, maxima, picked_by_loops, [candidate])
-    assert reordering.uncrowded(np.array(codes, np.int64), maxima, k) == picked_by_loops[:k]
+    assert reordering.pick_uncrowded(np.array(codes, np.int64), maxima, k) == picked_by_loops[:k]
 
 
 def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:

@@ -71,7 +71,7 @@ def test_queries_with_exclusions_of_their_own_share_one_deny_list(load: Load) ->
     request = RetrievalRequest(Target(), exclude_ids=IdLists(excluded, np.arange(33)))
 
     tracemalloc.start()
-    allowed = retrieve.allowed(index, request, 32, Execution("retrieve"))
+    allowed = retrieve.allowed_candidates(index, request, 32, Execution("retrieve"))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < denied.nbytes / 10
