@@ -308,7 +308,7 @@ class Worker:
         self.changes.stop()
         # Without a signal, as under Ray Serve, nothing has begun to stop the gRPC server.
         await (self._stopping_grpc or self.grpc.stop(self._settings.drain_timeout_s))
-        drained = await self.engine.drained(self._settings.drain_timeout_s)
+        drained = await self.engine.wait_until_drained(self._settings.drain_timeout_s)
         if self.shards is not None:
             await self.shards.stop()
         if not drained:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.errors import FieldViolation, InvalidArgument, NotFound, NotReady, TooLarge
 from service.versions import desired_state
 from service.versions.desired_state import DENIED_MAX, Desired, DesiredModel, Id, LogLevel, Version
-from service.versions.policy import ranked
+from service.versions.policy import rank_versions
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ModelFacts:
 
     def is_latest(self, desired: DesiredModel, version: int) -> bool:
         """Returns whether a version is loaded without being named."""
-        return version in ranked(desired, self.existing)[: self.latest_versions]
+        return version in rank_versions(desired, self.existing)[: self.latest_versions]
 
 
 class _Command(BaseModel):

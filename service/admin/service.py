@@ -23,7 +23,7 @@ from service.observability.logging import fields, logger
 from service.resources import free_bytes
 from service.versions.desired_state import Desired, DesiredModel, invalid
 from service.versions.lifecycle import VersionState
-from service.versions.policy import named, ranked
+from service.versions.policy import named_versions, rank_versions
 from service.versions.state_file import StateFile, StateUnreadable
 
 _LOG = logger(__name__)
@@ -284,13 +284,13 @@ def _unmet(
     failed = {state.version for state in states if state.state == "failed"}
     loaded = {state.version for state in states if state.is_loaded}
 
-    wanted = set(named(desired))
-    back = desired.rolled_back
-    if back is not None and not desired.stopped and max(existing, default=0) <= back.above:
-        wanted.add(back.to)
+    wanted = set(named_versions(desired))
+    rollback = desired.rolled_back
+    if rollback is not None and not desired.stopped and max(existing, default=0) <= rollback.above:
+        wanted.add(rollback.to)
     # The newest version that may be current. A failed one is reported as failed, not as unmet: the
     # next one serves instead.
-    usable = [version for version in ranked(desired, existing) if version not in failed]
+    usable = [version for version in rank_versions(desired, existing) if version not in failed]
     wanted.update(usable[:1])
 
     unwanted = loaded
@@ -300,8 +300,8 @@ def _unmet(
     unmet += [(version, "unloaded") for version in unwanted]
 
     entries = []
-    for version, wish in unmet:
-        entry = {"version": version, "wanted": wish, "state": "missing", "problem": ""}
+    for version, expected_state in unmet:
+        entry = {"version": version, "wanted": expected_state, "state": "missing", "problem": ""}
         state = state_by_version.get(version)
         if state is not None:
             entry["state"] = state.state

@@ -53,7 +53,7 @@ from service.engine.validation import NotFinite, check_attributes, choose_index
 from service.errors import ServiceError
 from service.exit_codes import EXIT_BUG, EXIT_USAGE
 from service.versions.loader import Loader, LoadRejected
-from service.versions.policy import ranked
+from service.versions.policy import rank_versions
 from service.versions.state_file import StateFile, StateUnreadable
 
 BLOCK_USERS = 4096
@@ -213,7 +213,7 @@ def _resolved(task: Task) -> Task:
         raise BatchError(
             f"{task.root} has no model {task.model!r}; it has {_models(task.root)}", EXIT_SOURCE
         )
-    versions = ranked(desired, existing)
+    versions = rank_versions(desired, existing)
     if task.version not in {0, *existing} or not (task.version or versions):
         missing = "version to serve"
         if task.version:

@@ -34,9 +34,9 @@ _NAME_CHARS_MAX = 128
 longer ones would fill the memory of the estimates.
 """
 _OFFSETS_SHOWN = 8
-"""Offsets that an error shows."""
+"""Maximum number of offsets that an error shows; of a longer list, it shows both ends."""
 SOURCES_MAX = 16
-"""Sources of a recommendation."""
+"""Maximum number of sources of a recommendation."""
 NEIGHBOR_COST = 8
 """Cost of encoding a neighbor, in numbers: its id and attributes are Python values."""
 
@@ -80,7 +80,7 @@ class IdLists:
 
 @dataclass(frozen=True)
 class Request(ABC):
-    """What requests of all calls have."""
+    """The base of the requests of all calls."""
 
     target: Target
 
@@ -123,7 +123,7 @@ class Request(ABC):
 
 @dataclass(frozen=True)
 class Result:
-    """What results of all calls have.
+    """The base of the results of all calls.
 
     Attributes:
       model: The name of the model.
@@ -138,7 +138,7 @@ class Result:
 
     @property
     def encoding_cost(self) -> int:
-        """What it costs to encode, in numbers; see `NEIGHBOR_COST`."""
+        """The cost of encoding the result, in numbers; see `NEIGHBOR_COST`."""
         return 0
 
 
@@ -170,9 +170,11 @@ class Condition:
 
 BOUNDS = ("ge", "gt", "le", "lt")
 FILTER_GROUPS = ("all", "any", "none")
-"""The filters in a filter, by what is required of them."""
+"""The groups of the filters in a filter: how many of a group must match."""
 FILTER_DEPTH_MAX = 8
-"""Filters in filters: each level takes a stack frame wherever a filter is read or compiled."""
+"""Maximum depth of filters in filters: each level takes a stack frame wherever a filter is read or
+compiled.
+"""
 
 
 @dataclass(frozen=True)
@@ -191,11 +193,11 @@ class Filter:
     """What candidates must meet. Without any part, all of them match.
 
     Attributes:
-      conditions: By attribute; each must be met.
-      all: Each must match.
-      any: At least one must match; empty: nothing is required.
-      none: None may match.
-      near: Candidates must lie in at least one of these circles; empty: nothing is required.
+      conditions: The conditions by attribute, all of which must be met.
+      all: The filters that must all match.
+      any: The filters of which at least one must match; empty: nothing is required.
+      none: The filters of which none may match.
+      near: The circles of which at least one must hold the candidate; empty: nothing is required.
     """
 
     conditions: Mapping[str, Condition] = field(default_factory=dict)
@@ -234,8 +236,8 @@ class Filter:
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionRequest(Request):
-    """What retrievals and recommendations have: which candidates may be returned, how many, and in
-    which order.
+    """The options that retrievals and recommendations share: which candidates may be returned, how
+    many, and in which order.
     """
 
     k: int = 0
@@ -277,7 +279,7 @@ class SelectionRequest(Request):
 
     @property
     def selection_cost(self) -> int:
-        """What the filter and the exclusions cost: about one for some hundred of their values."""
+        """The cost of the filter and the exclusions: about one for some hundred of their values."""
         values = 0
         if self.filter is not None:
             values = self.filter.size
@@ -324,9 +326,9 @@ class Explanation(NamedTuple):
     """How the neighbors of one query were found.
 
     Attributes:
-      path: The way of the search: index, exact, or none where nothing could match.
+      path: How the search was made: by the index, exact, or none where nothing could match.
       matches: The number of candidates that the filter, exclusions and the deny list leave.
-      selectivity: Their share of the index.
+      selectivity: The share of these candidates in the index.
       scored: The number of candidates whose exact score was computed.
       shortfall: The reason why there are fewer than k neighbors; empty: there are k.
     """
@@ -415,7 +417,7 @@ class FailedCandidate(NamedTuple):
     Attributes:
       context: The position of its context.
       position: Its position among the candidates of the context, as sent.
-      message: Why, for the client.
+      message: Why the candidate could not be scored, for the client.
     """
 
     context: int

@@ -182,7 +182,7 @@ class Engine:
         else:
             problem = self._scheduler.overload(model, call, deadline)
         if problem is not None:
-            self._rejected(call, model, problem)
+            self._count_rejection(call, model, problem)
         return problem
 
     def call_accepted(self) -> None:
@@ -239,7 +239,7 @@ class Engine:
         try:
             return await self._scheduler.run(job)
         except Overloaded as problem:
-            self._rejected(context.call, version.model, problem)
+            self._count_rejection(context.call, version.model, problem)
             raise
 
     def lease(self, target: Target) -> Lease:
@@ -351,7 +351,7 @@ class Engine:
         self.departures += 1
         self._draining = self.shutting_down = True
 
-    async def drained(self, timeout_s: float) -> bool:
+    async def wait_until_drained(self, timeout_s: float) -> bool:
         """Waits until no request is in progress, at most `timeout_s`; returns whether none is."""
         end = time.monotonic() + timeout_s
         while self.inflight and time.monotonic() < end:
@@ -364,7 +364,7 @@ class Engine:
             self._live_recall.close()
         self._scheduler.close()
 
-    def _rejected(self, call: str, model: str, problem: Overloaded | NotReady) -> None:
+    def _count_rejection(self, call: str, model: str, problem: Overloaded | NotReady) -> None:
         """Counts a rejected request; a flood is logged once per second."""
         reason = "draining"
         if isinstance(problem, Overloaded):
@@ -412,17 +412,17 @@ class Engine:
         except ServiceError as problem:
             return problem
         except (FeatureError, UnknownCandidate, DigestMismatch, RowUnavailable) as problem:
-            return _caused(error_of(problem, job.request, job.lease.version), problem)
+            return _with_cause(error_of(problem, job.request, job.lease.version), problem)
         except Exception as problem:
             # A request whose numbers overflow a tower is wrong; the same failure without numbers is
             # ours.
             at_fault = numbers_at_fault(problem, job.request, job.lease.version.manifest)
             if at_fault is not None:
-                return _caused(at_fault, problem)
+                return _with_cause(at_fault, problem)
             if job.context.cancelled:  # no transport is left to log it
                 extra = logging.fields(call=job.context.call, request_id=job.context.request_id)
                 log.exception("request_failed", extra=extra)
-            return _caused(Internal(INTERNAL_MESSAGE), problem)
+            return _with_cause(Internal(INTERNAL_MESSAGE), problem)
 
     async def _execute(
         self,
@@ -479,6 +479,6 @@ def _check_coverage(coverage: float, minimum: float) -> None:
         )
 
 
-def _caused(error: ServiceError, cause: Exception) -> ServiceError:
+def _with_cause(error: ServiceError, cause: Exception) -> ServiceError:
     error.__cause__ = cause
     return error

@@ -247,7 +247,7 @@ class LiveRecall:
         self._thread: threading.Thread | None = None
         self._wanted = threading.Event()
         self._closing = threading.Event()
-        self.countdown = self._skipped()
+        self.countdown = self._draw_skip()
 
     @property
     def queued(self) -> int:
@@ -278,7 +278,7 @@ class LiveRecall:
         with self._lock:
             while self.countdown < 0:
                 numbers.append(count + self.countdown)
-                self.countdown += 1 + self._skipped()
+                self.countdown += 1 + self._draw_skip()
         for number in numbers:
             # Threads may subtract at a time, so that a number is another thread's.
             if 0 <= number < count:
@@ -312,7 +312,7 @@ class LiveRecall:
         if self._thread is not None:
             self._thread.join()
 
-    def _skipped(self) -> int:
+    def _draw_skip(self) -> int:
         """Returns how many queries to skip, so that each is sampled with the same probability,
         independently of the others.
         """

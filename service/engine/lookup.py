@@ -287,7 +287,7 @@ async def fetch(
             wanted.setdefault(layout, []).append(rows)
     # Contexts and candidates may read the same row: it is fetched once.
     distinct_rows = {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}
-    return await _fetched(model_version, distinct_rows, execution)
+    return await _fetch_rows(model_version, distinct_rows, execution)
 
 
 def write(
@@ -354,7 +354,7 @@ async def check_rows_finite(
         raise RowNotFinite(nonfinite_rows[0].table, nonfinite_rows[0].id)
 
 
-async def _fetched(
+async def _fetch_rows(
     model_version: ModelVersion, wanted: Mapping[str, Rows], execution: Execution
 ) -> Fetched:
     """Fetches remote rows within the deadline; counts those that are lost.
@@ -471,7 +471,7 @@ async def _vectors(
     rows = np.where(rows < 0, rows, rows + remote.first)
     layout = remote.among.name
     wanted = {layout: distinct(rows[rows >= 0])}
-    fetched = (await _fetched(model_version, wanted, execution))[layout]
+    fetched = (await _fetch_rows(model_version, wanted, execution))[layout]
     return fetched.take(rows), fetched.is_lost(rows)
 
 

@@ -39,15 +39,15 @@ class VersionState:
     """One version under the root.
 
     Attributes:
-      version: Its number.
-      state: Its state. kept: loaded for a rollback; retiring: until its last request ends; failed:
+      version: The number of the version.
+      state: The state. kept: loaded for a rollback; retiring: until its last request ends; failed:
         `problem` says why.
-      problem: Why it, or the copy of it that is under the root now, could not be loaded; empty: it
-        could.
-      current: Whether it serves requests that name no version.
-      labels: Its labels, sorted.
-      memory_bytes: An upper bound of the memory that it takes beside its tables in each process;
-        0: it is not loaded.
+      problem: Why the version, or the copy of it that is under the root now, could not be loaded;
+        empty: it could.
+      current: Whether the version serves requests that name none.
+      labels: The labels of the version, sorted.
+      memory_bytes: An upper bound of the memory that the version takes beside its tables in each
+        process; 0: it is not loaded.
     """
 
     version: int
@@ -59,7 +59,7 @@ class VersionState:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether requests can get it."""
+        """Whether requests can get the version."""
         return self.state in {"available", "kept"}
 
 
@@ -69,15 +69,15 @@ class _Loaded:
 
     Attributes:
       version: The version as it was loaded.
-      served: The same with the changes of its rows, candidates and contexts so far.
-      leases: The number of requests that it serves now.
-      retired: Whether it closes after the last of them.
+      served: The version with the changes of its rows, candidates and contexts so far.
+      leases: The number of requests that the version serves now.
+      is_retired: Whether it closes after the last of them.
     """
 
     version: ModelVersion
     served: ModelVersion
     leases: int = 0
-    retired: bool = False
+    is_retired: bool = False
 
 
 @dataclass
@@ -105,9 +105,9 @@ class _Model:
     def retire(self, *versions: int) -> None:
         """Marks loaded versions as retired."""
         for version in versions:
-            retired = self.loaded.pop(version)
-            retired.retired = True
-            self.retiring.append(retired)
+            holder = self.loaded.pop(version)
+            holder.is_retired = True
+            self.retiring.append(holder)
 
     def find(self, name: str, version: int | None, label: str) -> _Loaded:
         """Returns what serves a request; raises NotFound, NotReady or DataLoss if nothing does."""
@@ -115,12 +115,12 @@ class _Model:
             return self.current
         if not self.loaded or (version is None and not label):
             raise self._without_current(name)
-        what = f"version {version} of model {name!r}"
+        version_text = f"version {version} of model {name!r}"
         if label:
             labelled = self.arranged.labels.get(label)
             if labelled is None:
                 value = repr(label[:80])
-                labels = _listed(self.arranged.labels)
+                labels = _list_names(self.arranged.labels)
                 message = f"model {name!r} has no label {value}; it has {labels}"
                 raise NotFound(message, FieldViolation("label", value, f"one of {labels}"))
             if version not in {None, labelled}:
@@ -128,7 +128,9 @@ class _Model:
                 violation = FieldViolation("version", str(version), str(labelled))
                 raise NotFound(f"{meaning}, not for {version}", violation)
             version = labelled
-            what = f"version {labelled} of model {name!r}, which label {label!r} stands for,"
+            version_text = (
+                f"version {labelled} of model {name!r}, which label {label!r} stands for,"
+            )
         if version in self.loaded:
             return self.loaded[version]
 
@@ -137,12 +139,12 @@ class _Model:
         if label and version in self.unloaded:
             state = self.unloaded[version].state
             if state == "loading":
-                raise NotReady(f"{what} is being loaded")
+                raise NotReady(f"{version_text} is being loaded")
             if state == "failed":
-                raise NotReady(f"{what} could not be loaded; the list of models says why")
-        served = _listed(self.loaded)
+                raise NotReady(f"{version_text} could not be loaded; the list of models says why")
+        served = _list_names(self.loaded)
         violation = FieldViolation("version", str(version), f"a served version, {served}")
-        raise NotFound(f"{what} is not served; served: {served}", violation)
+        raise NotFound(f"{version_text} is not served; served: {served}", violation)
 
     def _without_current(self, name: str) -> ServiceError:
         states = {version.state for version in self.unloaded.values()}
@@ -315,7 +317,7 @@ class VersionManager:
             raise NotReady("no model is loaded yet")
         if not self.settled:
             raise NotReady("the models are still being loaded")
-        models = _listed(self._models)
+        models = _list_names(self._models)
         if not model:
             served = [name for name, versions in self._models.items() if versions.current]
             # A directory whose versions all failed makes no request ambiguous.
@@ -340,7 +342,7 @@ class VersionManager:
 
         Args:
           loaded: The version as it was loaded.
-          served: The same with the changes so far; None: there are none.
+          served: The version with the changes so far; None: there are none.
         """
         with self._changing(loaded.model) as versions:
             added = _Loaded(loaded, served or loaded)
@@ -358,7 +360,7 @@ class VersionManager:
 
         Args:
           loaded: The version as it was loaded.
-          served: The same with the changes.
+          served: The version with the changes.
 
         Returns:
           Whether the version is loaded; if not, nothing changed.
@@ -442,7 +444,7 @@ class VersionManager:
     def _release(self, loaded: _Loaded) -> None:
         with self._lock:
             loaded.leases -= 1
-            is_last = loaded.retired and not loaded.leases
+            is_last = loaded.is_retired and not loaded.leases
         if is_last:
             with self._changing(loaded.version.model):
                 pass  # closes it
@@ -462,7 +464,7 @@ def _close(version: ModelVersion) -> None:
         log.info("version_retired", extra=fields(model=version.model, version=version.version))
 
 
-def _listed(names: Iterable[str | int]) -> str:
+def _list_names(names: Iterable[str | int]) -> str:
     """Returns at most ten names or versions for a message."""
     # Versions newest first, names by the alphabet.
     ordered = sorted(names, key=lambda name: -name if isinstance(name, int) else name)

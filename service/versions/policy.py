@@ -1,5 +1,5 @@
-"""Which versions of a model are loaded, and which is current. Pure: desired state and what is
-loaded in, roles out. So workers decide alike: equal facts give equal roles.
+"""Which versions of a model are loaded, and which is current. The functions depend on their
+arguments alone, so that workers decide alike: equal facts give equal roles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Arrangement:
     labels: Mapping[str, int] = field(default_factory=dict)
 
 
-def ranked(desired: DesiredModel, existing: Iterable[int]) -> list[int]:
+def rank_versions(desired: DesiredModel, existing: Iterable[int]) -> list[int]:
     """Returns the versions that may be current, the best first.
 
     Args:
@@ -40,34 +40,36 @@ def ranked(desired: DesiredModel, existing: Iterable[int]) -> list[int]:
     allowed = sorted(set(existing) - set(desired.unloaded), reverse=True)
     if desired.pinned:
         return [version for version in allowed if version in desired.pinned]
-    back = desired.rolled_back
-    if back is None:
+    rollback = desired.rolled_back
+    if rollback is None:
         return allowed
 
     # A version above all that existed at the rollback ends it. What lies between the version that
     # was left and the one that was chosen has not been tried, and stays out.
-    newer = [version for version in allowed if version > back.above]
-    return newer + [version for version in allowed if version <= back.to]
+    newer = [version for version in allowed if version > rollback.above]
+    return newer + [version for version in allowed if version <= rollback.to]
 
 
-def chosen(desired: DesiredModel, shared: Iterable[int], lacking: Collection[int]) -> int | None:
-    """Returns which of the versions that all workers have loaded is current; None: no one of them
-    may be.
+def choose_current(
+    desired: DesiredModel, shared: Iterable[int], lacking: Collection[int]
+) -> int | None:
+    """Returns which of the versions that all workers have loaded is current; None: none of them may
+    be.
 
     Args:
       desired: The desired state of the model.
       shared: The versions that all workers have loaded.
       lacking: The versions that a new worker cannot load.
     """
-    return next(iter(_without(ranked(desired, shared), lacking)), None)
+    return next(iter(_prefer_present(rank_versions(desired, shared), lacking)), None)
 
 
-def _without(versions: list[int], lacking: Collection[int]) -> list[int]:
-    """Returns the versions that no worker lacks; if there are none, all of them."""
+def _prefer_present(versions: list[int], lacking: Collection[int]) -> list[int]:
+    """Returns the versions that no worker lacks; all of them if each is lacking somewhere."""
     return [version for version in versions if version not in lacking] or versions
 
 
-def named(desired: DesiredModel) -> list[int]:
+def named_versions(desired: DesiredModel) -> list[int]:
     """Returns the versions that are loaded whatever is current: pinned, labelled, and loaded by an
     operator.
     """
@@ -77,7 +79,7 @@ def named(desired: DesiredModel) -> list[int]:
     return sorted(versions - set(desired.unloaded), reverse=True)
 
 
-def arrangement(
+def arrange(
     desired: DesiredModel,
     settings: ServiceSettings,
     root_versions: Collection[int],
@@ -87,9 +89,9 @@ def arrangement(
     shared: Collection[int] | None = None,
     lacking: Collection[int] = (),
 ) -> Arrangement:
-    """Arranges what is loaded. The current version goes once another can replace it, or if none
-    will. Versions become current, and labels move, once every worker has loaded their version: the
-    workers of a service respond from the same one.
+    """Returns the roles of the loaded versions. The current version goes once another can replace
+    it, or if none will. Versions become current, and labels move, once every worker has loaded
+    their version: the workers of a service respond from the same one.
 
     Args:
       desired: The desired state of the model.
@@ -106,34 +108,34 @@ def arrangement(
     if desired.stopped:
         return Arrangement(None)
     allowed = set(loaded) - set(desired.unloaded)
-    everywhere = allowed
+    loaded_everywhere = allowed
     if shared is not None:
-        everywhere = allowed & set(shared)
-    order = ranked(desired, {*root_versions, *loaded})
+        loaded_everywhere = allowed & set(shared)
+    ranking = rank_versions(desired, {*root_versions, *loaded})
 
     # If no version that may be current is loaded everywhere, the workers stay with the current one.
     # If that one is not loaded everywhere either, there is nothing to agree on, and this worker
     # serves the best version that it has.
-    candidates = [version for version in order if version in everywhere]
-    others_stay = shared is not None and before.current in set(loaded) & set(shared)
-    if not candidates and not others_stay:
-        candidates = [version for version in order if version in allowed]
-    latest = _without(candidates, lacking)[: settings.latest_versions]
+    candidates = [version for version in ranking if version in loaded_everywhere]
+    peers_have_current = shared is not None and before.current in set(loaded) & set(shared)
+    if not candidates and not peers_have_current:
+        candidates = [version for version in ranking if version in allowed]
+    latest = _prefer_present(candidates, lacking)[: settings.latest_versions]
 
     current: int | None = None
     if latest:
         current = latest[0]
     elif before.current in allowed:
         current = before.current
-    elif before.current in loaded and not set(order) <= set(failed):
+    elif before.current in loaded and not set(ranking) <= set(failed):
         # An operator unloaded it, and one of the versions that may replace it is still to come.
         current = before.current
-    labels = _labels(desired, before, allowed, everywhere)
+    labels = _labels(desired, before, allowed, loaded_everywhere)
 
     # Versions that the other workers have yet to load stay loaded here until they have.
-    coming = [version for version in order if version in allowed and version not in lacking]
+    coming = [version for version in ranking if version in allowed and version not in lacking]
     coming = coming[: settings.latest_versions]
-    served = {*latest, *coming, *named(desired), *labels.values()} & allowed
+    served = {*latest, *coming, *named_versions(desired), *labels.values()} & allowed
     if current is not None:
         served.add(current)
 
@@ -147,13 +149,13 @@ def arrangement(
 
 
 def _labels(
-    desired: DesiredModel, before: Arrangement, allowed: set[int], everywhere: set[int]
+    desired: DesiredModel, before: Arrangement, allowed: set[int], loaded_everywhere: set[int]
 ) -> dict[str, int]:
     """Returns versions by label: a label moves once every worker has loaded its new version."""
     labels = dict(desired.labels)
     for label, version in desired.labels.items():
         earlier = before.labels.get(label, version)
-        if version not in everywhere and earlier in allowed:
+        if version not in loaded_everywhere and earlier in allowed:
             labels[label] = earlier
     return labels
 
@@ -167,7 +169,8 @@ def _previous(
       desired: The desired state of the model.
       before: The arrangement until now.
       current: The current version from now on.
-      unserved: The loaded versions without another role, of which it is one if it is loaded.
+      unserved: The loaded versions without another role; the previous one is among them if it is
+        loaded.
     """
     previous = before.current
     if current == before.current:

@@ -29,7 +29,7 @@ from service.versions.failures import LoadFailure, fingerprint, is_expected
 from service.versions.lifecycle import VersionManager, VersionState
 from service.versions.loader import InsufficientMemory, Loader
 from service.versions.maintenance import Maintenance
-from service.versions.policy import arrangement, chosen, named, ranked
+from service.versions.policy import arrange, choose_current, named_versions, rank_versions
 from service.versions.state_file import StateFile
 from service.versions.version import ModelVersion, stamp_of
 
@@ -167,7 +167,7 @@ class Poller:
         desired = self.state.desired or Desired()
         for model, shared in self._peers.shared.items():
             lacking = self._peers.lacking.get(model, ())
-            version = chosen(desired.of(model), shared, lacking)
+            version = choose_current(desired.of(model), shared, lacking)
             if version not in {None, self._manager.arranged(model)[1].current}:
                 return (
                     f"version {version} of model {model!r} is current in the other workers, and "
@@ -295,7 +295,7 @@ class Poller:
         # A new mapping, not a change of the old one: other threads read it.
         self.root_versions = {**self.root_versions, model: versions}
         existing = {*versions, *self._manager.arranged(model)[0]}
-        missing = set(named(desired)) - existing
+        missing = set(named_versions(desired)) - existing
 
         # Failures of versions that are neither there nor named any more are no longer reported.
         for failed_model, version in list(self._failures):
@@ -308,13 +308,13 @@ class Poller:
         # The newest that can be loaded; one that fails gives its turn to the next.
         lacking = self._peers.lacking.get(model, frozenset())
         available = 0
-        for version in ranked(desired, existing):
+        for version in rank_versions(desired, existing):
             if available == self._settings.latest_versions:
                 break
             # What another worker cannot load will not become current.
             if version not in lacking:
                 available += self._ensure_loaded(model, version)
-        for version in named(desired):
+        for version in named_versions(desired):
             self._ensure_loaded(model, version)
         self._arrange(model)
 
@@ -452,7 +452,7 @@ class Poller:
             loaded, before = self._manager.arranged(model)
             # A copy, since scans change the failures in another thread.
             failed = {version for name, version in list(self._failures) if name == model}
-            after = arrangement(
+            after = arrange(
                 desired.of(model),
                 self._settings,
                 self.root_versions.get(model, ()),

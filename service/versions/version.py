@@ -54,10 +54,10 @@ _ROLES: tuple[Role, Role] = ("context", "candidate")
 _PLANS_MAX = 256
 """Maximum number of sets of outputs whose plans are remembered: clients may name any set."""
 _NOT_CACHED = FilterCache(0)
-"""Filters of changed candidates are compiled anew: what was kept of them would soon be outdated."""
+"""The cache of filters of changed candidates: it holds none, since they would soon be outdated."""
 _SEARCHES_PER_MASK = 32
-"""Number of searches of one state of an index from which on it pays to mark which of all candidates
-are denied.
+"""Number of searches of one state of an index after which it pays to mark the denied candidates in
+a mask over all of them: the mask costs one pass, and saves a look-up in each later search.
 """
 
 
@@ -84,8 +84,8 @@ class TowerPlan:
       manifest: The manifest of the version.
       outputs: The outputs that are computed.
       parts: The parts that run, in this order.
-      context: The features of contexts that they take.
-      candidate: The features of candidates that they take.
+      context: The features of contexts that the parts take.
+      candidate: The features of candidates that the parts take.
       inputs: The inputs that clients send for these features, by role.
       crossed: The inputs of contexts that features of candidates read, too.
     """
@@ -123,8 +123,9 @@ class LoadedTower:
       name: The name of the tower.
       entry: The manifest entry of the tower.
       manifest: The manifest of the version.
-      parts: Its parts, each before those that take its outputs; a whole tower is one part.
-      device: The device that it runs on.
+      parts: The parts of the tower, each before the parts that take its outputs; a whole tower is
+        one part.
+      device: The device that the tower runs on.
       formula: The formula that orders candidates unless a request brings its own; None: the result
         orders them.
     """
@@ -144,7 +145,7 @@ class LoadedTower:
 
     @cached_property
     def inputs(self) -> Mapping[str, Role]:
-        """What clients send for the tower, in the order of its features: role by name."""
+        """The role of each input that clients send for the tower, in the order of its features."""
         return {
             name: self.manifest.role_of(name) for name in self.manifest.inputs_of(self.features)
         }
@@ -168,13 +169,13 @@ class LoadedTower:
 
     @cached_property
     def result_dim(self) -> int:
-        """How many numbers the result has for each example; 1 where its shape is not known."""
+        """The number of values of the result for each example; 1 where its shape is not known."""
         result = next(output for output in self.entry.outputs if output.name == self.entry.result)
         return math.prod(size or 1 for size in result.shape)
 
     @cached_property
     def score_edges(self) -> NDArray[np.float64]:
-        """The edges of the bins of its scores at export; none of a tower without them."""
+        """The edges of the bins of the scores at export; empty for a tower without such bins."""
         scores = self.entry.scores
         if scores is None:
             return np.empty(0, np.float64)
@@ -191,7 +192,7 @@ class LoadedTower:
         return (*shares, *[0.0] * (SCORE_BINS_MAX - len(shares)))
 
     def plan(self, outputs: frozenset[str]) -> TowerPlan:
-        """Returns the plan of some outputs, which is made for the first request of them."""
+        """Returns the plan of some outputs, which the first request for these outputs makes."""
         plan = self._plans.get(outputs)
         if plan is None:
             if len(self._plans) >= _PLANS_MAX:
@@ -261,7 +262,7 @@ class LoadedList:
 
         Args:
           store: The corpus.
-          segment: The segment; one without a list has that of strangers.
+          segment: The segment; a segment without a list has the list of the default segment.
         """
         if segment not in self.segments:
             segment = self.entry.default
@@ -329,8 +330,8 @@ class Denied:
                 self._added.positions = changed[changed >= self._changed.base_size]
 
     def begin(self, store: ChangedStore) -> DeniedAdded:
-        """Returns what follows the candidates that are added to a store from now on, and begins
-        with those that were.
+        """Returns the denied candidates among those that were added to a store; `follow` adds to
+        them from now on.
 
         Args:
           store: The store with its changes so far, if their positions are new.
@@ -349,7 +350,7 @@ class Denied:
         Args:
           store: The store as it is now.
           ids: The ids of the candidates that were added.
-          positions: Their positions, ascending, and behind all others.
+          positions: The positions of these candidates, ascending, and behind those of all others.
         """
         with self._lock:
             self._changed = store
@@ -383,7 +384,7 @@ class LoadedStore(FilteredCorpus):
       denied: The candidates that operators withdrew.
       ended: [e] uint32 positions, ascending, of candidates that were deleted, or replaced by others
         behind them, since the version was loaded.
-      denied_added: The denied candidates among those that were added since.
+      denied_added: The denied candidates among those that were added since the version was loaded.
     """
 
     store: Store
@@ -447,8 +448,8 @@ class LoadedIndex:
 
     @cached_property
     def costs(self) -> SearchCosts | None:
-        """What the parts of a search of a tree cost: typical costs, if those of the manifest cannot
-        be true.
+        """The costs of the parts of a search of a tree; typical costs, if those of the manifest
+        cannot be true.
         """
         costs = self.entry.costs
         if costs is not None and self.entry.implausible_cost(self.corpus.entry.size):
@@ -495,7 +496,7 @@ class RemoteParts(Protocol):
     """Reaches the shards that hold the rest of a version; each method raises ServiceError.
 
     Attributes:
-      tables: The tables that they hold.
+      tables: The tables that the shards hold.
     """
 
     tables: Mapping[str, RemoteTable]
@@ -507,8 +508,15 @@ class RemoteParts(Protocol):
         """Fetches vectors of an index, in the order of the positions."""
 
     async def search(self, wanted: Any, left_s: float) -> tuple[Sequence[Any], float]:
-        """Has each shard search the partitions that it holds; takes an IndexSearch, returns what
-        each has Found, and the share of the candidates that were searched.
+        """Has each shard search the partitions that it holds.
+
+        Args:
+          wanted: An IndexSearch.
+          left_s: The time that is left, in seconds.
+
+        Returns:
+          The Neighbors that each shard has found, and the share of the candidates that were
+          searched.
         """
 
 
@@ -526,7 +534,7 @@ class DeniedParts:
         by_part: Sequence[NDArray[np.uint32]],
         part_ends: NDArray[np.uint32],
     ) -> None:
-        """Takes positions, and where the parts end."""
+        """Stores the positions; `part_ends` are the positions where the parts end."""
         self.positions = positions
         self.by_part = by_part
         self._sizes = lengths_of(np.concatenate([[0], part_ends])).tolist()
@@ -588,7 +596,7 @@ class ServedIndex:
 
     @cached_property
     def base_size(self) -> int:
-        """How many candidates of the index are the bundle's, if some changed."""
+        """The number of candidates that the bundle has, for an index of which some changed."""
         store = self.corpus.store
         assert isinstance(store, ChangedStore)  # noqa: S101 - candidates were added
         return store.base_size
@@ -631,7 +639,7 @@ class ServedIndex:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What of a version bounds the cost of its requests, whatever numbers they name.
+    """The sizes of a version that bound the cost of its requests, whatever numbers they name.
 
     Attributes:
       candidates: The number of candidates of its largest corpus.
@@ -658,8 +666,8 @@ class ModelVersion:
       contexts: The stores of contexts by name.
       indexes: The indexes by name.
       close: Unmaps the tables; called once, after the last request has ended.
-      memory_bytes: An upper bound of the memory that it takes beside its tables.
-      stamp: The stamp of its manifest, before it was loaded.
+      memory_bytes: An upper bound of the memory that the version takes beside its tables.
+      stamp: The stamp of the manifest, taken before the version was loaded.
       local_manifest: The part of the manifest that is on this machine; None: all of it.
       fingerprint: The crc32c of the manifest.
       shards: Reach what shards hold; None: the service is no router.
@@ -691,19 +699,19 @@ class ModelVersion:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """What bounds the cost of its requests."""
+        """The sizes that bound the cost of requests."""
         return Sizes(
             max([corpus.entry.size for corpus in self.corpora.values()], default=0),
             min([index.entry.dim for index in self.indexes.values()], default=1),
         )
 
     def ranking_inputs(self, tower: str, role: Role) -> tuple[str, ...]:
-        """Returns what a ranking tower of recommendations, and the stage before it, take of
-        contexts or of candidates.
+        """Returns the inputs of contexts or of candidates that a ranking tower of recommendations,
+        and the stage before it, take.
 
         Args:
           tower: The name of the ranking tower.
-          role: Whose inputs: those of contexts or of candidates.
+          role: The role of the inputs.
         """
         inputs = dict.fromkeys(self.towers[tower].by_role[role])
         stage = self.manifest.stages.get(tower)
@@ -713,12 +721,12 @@ class ModelVersion:
 
     @property
     def files(self) -> Manifest:
-        """What of the manifest is on this machine."""
+        """The part of the manifest that is on this machine."""
         return self.local_manifest or self.manifest
 
     @property
     def denied(self) -> list[NDArray[Any]]:
-        """The denied positions of every corpus; other arrays once others are denied."""
+        """The denied positions of every corpus; new arrays once other candidates are denied."""
         positions: list[NDArray[Any]] = []
         for corpus in self.corpora.values():
             positions += [corpus.denied.positions, corpus.denied_added.positions]
@@ -742,8 +750,8 @@ def _is_int64(text: str) -> bool:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Returns the stamp of a file; None: there is none. One that cannot be looked at has a stamp of
-    its own.
+    """Returns the stamp of a file; None: there is no file. All files whose status cannot be read
+    have the same stamp of zeros.
     """
     try:
         status = path.stat()

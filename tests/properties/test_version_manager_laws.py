@@ -16,7 +16,7 @@ from service.config import ServiceSettings
 from service.errors import ServiceError
 from service.versions.desired_state import DesiredModel, RolledBack
 from service.versions.lifecycle import Lease, VersionManager
-from service.versions.policy import arrangement, ranked
+from service.versions.policy import arrange, rank_versions
 from service.versions.version import ModelVersion
 
 VERSIONS = st.integers(1, 5)
@@ -58,7 +58,7 @@ class Managing(RuleBasedStateMachine):
     def arrange(self) -> None:
         loaded, before = self.manager.arranged(MODEL)
         self.manager.arrange(
-            MODEL, arrangement(self.wanted, self.settings, self.known, loaded, self.failed, before)
+            MODEL, arrange(self.wanted, self.settings, self.known, loaded, self.failed, before)
         )
 
     @rule(version=VERSIONS)
@@ -157,7 +157,9 @@ class Managing(RuleBasedStateMachine):
     def the_best_loaded_version_is_current(self) -> None:
         loaded, arranged = self.manager.arranged(MODEL)
         best = [
-            version for version in ranked(self.wanted, self.known | loaded) if version in loaded
+            version
+            for version in rank_versions(self.wanted, self.known | loaded)
+            if version in loaded
         ]
         if best:
             assert arranged.current == best[0]

@@ -71,7 +71,7 @@ class CandidatesNotFinite(RowNotFinite):
         rows = [row._replace(example=int(positions[row.example])) for row in self._rows]
         return CandidatesNotFinite(rows)
 
-    def kept(self, m: int) -> NDArray[np.int64]:
+    def finite_positions(self, m: int) -> NDArray[np.int64]:
         """Returns the positions of the other candidates of m, ascending."""
         is_kept = np.ones(m, bool)
         is_kept[list(self.messages)] = False
@@ -188,8 +188,8 @@ async def rank(
     except CandidatesNotFinite as problem:
         # The others are ranked without them. This happens at most once: their rows are finite.
         execution.check_alone()
-        failed = _failed(problem.among(scorable), candidates.offsets)
-        scorable = scorable[problem.kept(scorable.size)]
+        failed = _failed_candidates(problem.among(scorable), candidates.offsets)
+        scorable = scorable[problem.finite_positions(scorable.size)]
         scored = candidates.only(scorable)
         outputs = await score(model_version, plan.tower, plan.outputs, context, scored, execution)
 
@@ -211,7 +211,7 @@ async def rank(
     return ranked
 
 
-def _failed(problem: CandidatesNotFinite, offsets: Offsets) -> list[FailedCandidate]:
+def _failed_candidates(problem: CandidatesNotFinite, offsets: Offsets) -> list[FailedCandidate]:
     """Returns the candidates that cannot be ranked; context i owns offsets[i]:offsets[i + 1]."""
     failed = []
     for candidate, message in sorted(problem.messages.items()):
@@ -317,7 +317,7 @@ async def _scores(
     return scores
 
 
-def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:
+def pick_best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], Offsets]:
     """Picks the k best candidates of each context, best first; equal scores in the order sent.
 
     Returns:
@@ -434,16 +434,16 @@ def _select(
       k: The number of candidates that are returned of each context; 0: all.
     """
     positions = np.arange(scores.size)
-    kept_offsets = scored.searchsorted(offsets)
+    selected_offsets = scored.searchsorted(offsets)
     if k:
-        positions, kept_offsets = best(scores, kept_offsets, k)
+        positions, selected_offsets = pick_best(scores, selected_offsets, k)
         if ids is not None:
             ids = ids[positions]
         scores = scores[positions]
         heads = {head: values[positions] for head, values in heads.items()}
 
     # Clients count positions within each context.
-    first_of_context = offsets[:-1].repeat(lengths_of(kept_offsets))
+    first_of_context = offsets[:-1].repeat(lengths_of(selected_offsets))
     return RankingResult(
         model=model_version.model,
         version=model_version.version,
@@ -451,7 +451,7 @@ def _select(
         positions=(scored[positions] - first_of_context).astype(np.int32),
         scores=scores,
         heads=heads,
-        offsets=kept_offsets,
+        offsets=selected_offsets,
     )
 
 

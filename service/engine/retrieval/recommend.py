@@ -110,7 +110,7 @@ async def recommend(
     except CandidatesNotFinite as problem:
         execution.check_alone()
         reasons.append(_exclusion_reason(problem, staged.pool.neighbors))
-        staged = staged.only(problem.kept(staged.pool.sources.size))
+        staged = staged.only(problem.finite_positions(staged.pool.sources.size))
         scores, ranked = await ranker.score(staged, steps.ranked_max, execution)
     pool = staged.pool
     if ranked is None and not request.formula:
@@ -253,7 +253,7 @@ async def _pass_stage(
         execution.check_alone()
         reasons = (_exclusion_reason(problem, candidates.pool.neighbors),)
         # Candidates whose rows are not finite leave the pool, and the others are scored once more.
-        finite = problem.kept(needed.size)
+        finite = problem.finite_positions(needed.size)
         lost = np.delete(needed, finite)
         pool = pool.only(np.delete(np.arange(pool.sources.size), lost))
         needed = needed[finite] - lost.searchsorted(needed[finite])

@@ -97,9 +97,9 @@ class LoopShare:
         gRPC accepts one call at a time, in several turns of the loop. With a batch in each turn,
         calls would wait there until their deadlines, where nobody can reject them.
         """
-        accepting = now < self.accepted_at + _ACCEPT_S
+        is_accepting = now < self.accepted_at + _ACCEPT_S
         pause_s = self._computed_s * (1 / _COMPUTE_SHARE_MIN - 1)
-        return accepting and now < self._computed_at + pause_s
+        return is_accepting and now < self._computed_at + pause_s
 
 
 class Scheduler:
@@ -248,8 +248,8 @@ class Scheduler:
             self._submit_long_batches()
         now = self._compute_short_batches(began)
 
-        thread_is_free = self.queues.wants_thread and self._pool.idle > 0
-        if self.queues.inline.size or thread_is_free:
+        has_free_thread = self.queues.wants_thread and self._pool.idle > 0
+        if self.queues.inline.size or has_free_thread:
             self._share.yielded_at = now
             self._wake(now)
         else:
@@ -259,13 +259,13 @@ class Scheduler:
         # Set at each turn: a thread that helped with a large batch becomes idle without a result
         # that would wake the loop.
         loop = asyncio.get_running_loop()
-        self._pool.when_idle = functools.partial(self._thread_is_idle, loop)
+        self._pool.when_idle = functools.partial(self._wake_from_thread, loop)
         while self.queues.wants_thread and self._pool.idle > 0:
             # Batches that were suspended have waited the longest.
             if self.queues.resumed:
                 self._step_in_thread(self.queues.resumed.popleft())
                 continue
-            jobs = self._without_dead(self.queues.long.take(), self._clock())
+            jobs = self._drop_dead(self.queues.long.take(), self._clock())
             if jobs:
                 self._step_in_thread(Batch(jobs, self._compute(jobs, self._pool), False))
 
@@ -274,7 +274,7 @@ class Scheduler:
         now = began
         end = began + self._share.guaranteed_s(began)
         while self.queues.inline.size:
-            jobs = self._without_dead(self.queues.inline.take(), now)
+            jobs = self._drop_dead(self.queues.inline.take(), now)
             if jobs:
                 self._step_on_loop(Batch(jobs, self._compute(jobs, None), True), now)
             now = self._clock()
@@ -283,7 +283,7 @@ class Scheduler:
                 break
         return now
 
-    def _without_dead(self, jobs: Sequence[Job], now: float) -> list[Job]:
+    def _drop_dead(self, jobs: Sequence[Job], now: float) -> list[Job]:
         """Drops the jobs that nobody waits for any more, and returns the others."""
         waiting = list[Job]()
         for job in jobs:
@@ -305,7 +305,7 @@ class Scheduler:
     def _step_on_loop(self, batch: Batch, began: float) -> None:
         call = batch.step()
         batch.seconds += self._clock() - began
-        self._stepped(batch, call)
+        self._continue_batch(batch, call)
 
     def _step_in_thread(self, batch: Batch) -> None:
         self.queues.running_s += batch.expected_s
@@ -322,35 +322,35 @@ class Scheduler:
     ) -> None:
         """Returns a batch from a compute thread to the event loop."""
         try:
-            loop.call_soon_threadsafe(self._stepped_in_thread, batch, call)
+            loop.call_soon_threadsafe(self._continue_from_thread, batch, call)
         except RuntimeError:  # the loop is closed: nobody waits any more
             for job in batch.jobs:
                 job.lease.release()
 
-    def _stepped_in_thread(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
+    def _continue_from_thread(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
         # Rounding must not leave less than nothing.
         self.queues.running_s = max(0.0, self.queues.running_s - batch.expected_s)
         self._share.observe(self._clock(), batch.seconds / self._pool.threads)
-        self._stepped(batch, call)
+        self._continue_batch(batch, call)
         if self.queues.inline.size or self.queues.wants_thread:
             self._wake(self._clock())
 
-    def _thread_is_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _wake_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wakes the event loop, from a compute thread, if a batch waits for one."""
         if self.queues.wants_thread:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._wake, self._clock())
 
-    def _stepped(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
+    def _continue_batch(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
         """Makes the call that a batch waits for, or finishes the batch."""
         if call is None:
             self._finish(batch)
             return
         task = asyncio.ensure_future(call.make())
         self.queues.suspended[task] = batch
-        task.add_done_callback(self._called)
+        task.add_done_callback(self._receive_response)
 
-    def _called(self, call: asyncio.Future[Any]) -> None:
+    def _receive_response(self, call: asyncio.Future[Any]) -> None:
         """Continues the batch that waited for a call."""
         batch = self.queues.suspended.pop(call, None)
         if batch is None:  # the scheduler was closed

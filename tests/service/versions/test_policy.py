@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.config import ServiceSettings
 from service.versions.desired_state import DesiredModel, RolledBack
-from service.versions.policy import Arrangement, arrangement, ranked
+from service.versions.policy import Arrangement, arrange, rank_versions
 
 SETTINGS = ServiceSettings(root=Path.cwd())
 NOTHING = DesiredModel()
@@ -61,9 +61,9 @@ def test_arrangement_of_what_is_loaded(
     before: Arrangement,
     expected: Arrangement,
 ) -> None:
-    assert arrangement(wanted, SETTINGS, root_versions, loaded, failed, before) == expected
+    assert arrange(wanted, SETTINGS, root_versions, loaded, failed, before) == expected
     alone = SETTINGS.model_copy(update={"keep_previous": False})
-    assert arrangement(wanted, alone, root_versions, loaded, failed, before).previous is None
+    assert arrange(wanted, alone, root_versions, loaded, failed, before).previous is None
 
 
 VERSIONS = st.sets(st.integers(1, 6))
@@ -98,16 +98,18 @@ def test_arrangement_any_desired_state_uses_loaded_versions_and_keeps_no_more_th
     for wanted, arrived in zip(states, loads, strict=False):
         loaded |= arrived & root_versions
         served = before.current is not None
-        before = arrangement(wanted, settings, root_versions, loaded, (), before)
+        before = arrange(wanted, settings, root_versions, loaded, (), before)
         assert {*before.loaded, before.current, before.previous} - {None} <= loaded
         assert before.current is None or before.current in before.loaded
         assert before.previous not in before.loaded
         assert wanted.labels.keys() == before.labels.keys() or wanted.stopped
         if wanted.stopped:
             assert before == Arrangement(None)
-        elif best := [version for version in ranked(wanted, root_versions) if version in loaded]:
+        elif best := [
+            version for version in rank_versions(wanted, root_versions) if version in loaded
+        ]:
             assert before.current == best[0]
-        elif served and set(ranked(wanted, root_versions)) - set(wanted.unloaded):
+        elif served and set(rank_versions(wanted, root_versions)) - set(wanted.unloaded):
             assert before.current is not None, (
                 "another version will come, until then the old one stays"
             )
