@@ -15,7 +15,7 @@ from bundle.format import paths
 from bundle.storage import catalog
 from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
 from service.admin.report import report
-from service.admin.status import WorkerStatus, merged_versions, read_statuses
+from service.admin.status import WorkerStatus, merge_versions, read_statuses
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.errors import FieldViolation, NotFound, NotReady
@@ -30,7 +30,7 @@ _LOG = logger(__name__)
 _FOLLOW_TIMEOUT_S = 2.0
 """How long a command waits for the workers, which read the desired state ten times per second."""
 _FOLLOW_INTERVAL_S = 0.01
-"""Pause between two reads of the workers' statuses, of those ten times per second."""
+"""Pause between two reads of the statuses that workers report."""
 _MAX_NAMES = 10
 """Number of names that one error message lists."""
 
@@ -47,14 +47,14 @@ class Service:
         self._state = StateFile.of(settings)
 
     def status(self) -> Status:
-        """Returns what is desired, what is served, and what of the desired state is not in effect
-        yet.
+        """Returns the desired state, the versions that are served, and the part of the desired
+        state that is not in effect yet.
         """
         self._state.refresh()
         desired = self._state.desired or Desired()
         workers = self._workers()
         problems = [self._state.problem, *(worker.state_problem for worker in workers)]
-        versions = merged_versions(workers)
+        versions = merge_versions(workers)
 
         # A model may have versions of which no worker has loaded one, such as a stopped one.
         # Workers remember the directories of models that are gone since.
@@ -111,8 +111,8 @@ class Service:
         return report(self._settings, self.status(), self._workers())
 
     def apply(self, name: str, body: bytes, model: str = "") -> Status:
-        """Applies a command. What needs no load is in effect when this returns, unless
-        `is_followed` is false of it.
+        """Applies a command. A change that needs no load is in effect when this returns, unless
+        `is_followed` is false for the returned status.
 
         Args:
           name: The name of the command.
@@ -120,8 +120,8 @@ class Service:
           model: The model that the command is for; empty: it is for the service.
 
         Returns:
-          The status after it, what is not in effect yet as `unmet`, and whether the command
-          `changed` anything.
+          The status after the command, with the changes that are not in effect yet as `unmet`, and
+          whether the command `changed` anything.
 
         Raises:
           ServiceError: The arguments are invalid, there is no such version, or the state file
@@ -200,7 +200,7 @@ class Service:
         existing.update(*(worker.loaded(model) for worker in workers))
 
         if not existing and not any(worker.models.get(model) for worker in workers):
-            names = ", ".join(map(repr, list(merged_versions(workers))[:_MAX_NAMES])) or "none"
+            names = ", ".join(map(repr, list(merge_versions(workers))[:_MAX_NAMES])) or "none"
             name = repr(model[:128])
             violation = FieldViolation("model", name, f"one of {names}")
             raise NotFound(f"no model {name} is in the root; there are {names}", violation)
@@ -238,7 +238,7 @@ def _model(
     states: Sequence[VersionState],
     workers: Sequence[WorkerStatus],
 ) -> Status:
-    """Returns the part of the status that is about one model.
+    """Returns the status of one model.
 
     Args:
       name: The name of the model.

@@ -88,7 +88,7 @@ def read_statuses(documents: Iterable[bytes]) -> list[WorkerStatus]:
     return [_STATUS.validate_json(document) for document in documents if document]
 
 
-def merged_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[VersionState, ...]]:
+def merge_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[VersionState, ...]]:
     """Returns the versions of every model, newest first.
 
     A version whose workers disagree has the state that is farthest from serving, and names that
@@ -101,12 +101,12 @@ def merged_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[Version
             for state in states:
                 reports_by_version.setdefault(state.version, []).append((status.pid, state))
     return {
-        name: tuple(_merged(reports[version]) for version in sorted(reports, reverse=True))
+        name: tuple(_merge_reports(reports[version]) for version in sorted(reports, reverse=True))
         for name, reports in sorted(reports_by_model.items())
     }
 
 
-def _merged(reports: Sequence[tuple[int, VersionState]]) -> VersionState:
+def _merge_reports(reports: Sequence[tuple[int, VersionState]]) -> VersionState:
     """Merges the states that the workers, by process id, report of one version."""
     pid, worst = min(reports, key=lambda report: _BY_DISTANCE.index(report[1].state))
     if all(state.state == worst.state for _, state in reports):

@@ -157,7 +157,7 @@ def _ids(message: pb.ChangeRequest) -> Ids:
 
 def _matrix(data: bytes, where: str, count: int) -> NDArray[np.float32]:
     """Returns [count, dim] vectors."""
-    values = protobuf.packed(data, _FLOAT32, where)
+    values = protobuf.unpack(data, _FLOAT32, where)
     if not values.size or values.size % count:
         expected = f"a vector of equal length for each of {count} ids"
         raise InvalidArgument.of_field(where, f"{values.size} numbers", expected, "has")
@@ -178,11 +178,11 @@ def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
     values: list[Any]
     match message.WhichOneof("values"):
         case "int64s":
-            values = protobuf.packed(message.int64s, _INT64, f"{where}.int64s").tolist()
+            values = protobuf.unpack(message.int64s, _INT64, f"{where}.int64s").tolist()
         case "float64s":
-            values = protobuf.packed(message.float64s, _FLOAT64, f"{where}.float64s").tolist()
+            values = protobuf.unpack(message.float64s, _FLOAT64, f"{where}.float64s").tolist()
         case "bools":
-            values = protobuf.packed(message.bools, _BOOL, f"{where}.bools").tolist()
+            values = protobuf.unpack(message.bools, _BOOL, f"{where}.bools").tolist()
         case "strings":
             values = list(message.strings.values)
         case "lists":
@@ -201,7 +201,7 @@ def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
 def _sequences(data: bytes) -> NDArray[np.int64] | None:
     if not data:
         return None
-    sequences = protobuf.packed(data, _INT64, "sequences")
+    sequences = protobuf.unpack(data, _INT64, "sequences")
     _from_zero(int(sequences.min()), "sequences")
     return sequences
 
@@ -209,7 +209,7 @@ def _sequences(data: bytes) -> NDArray[np.int64] | None:
 def _expiries(data: bytes) -> NDArray[np.float64] | None:
     if not data:
         return None
-    return protobuf.packed(data, _FLOAT64, "expires_s")
+    return protobuf.unpack(data, _FLOAT64, "expires_s")
 
 
 def _from_zero(value: int, where: str) -> int:

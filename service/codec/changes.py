@@ -13,7 +13,7 @@ from bundle.changes.records import Action, Kind
 from bundle.features.columns import Column
 from bundle.tables.id_values import DECIMAL
 from service.changes.requests import ChangeRequest, ChangeResult
-from service.codec.columns import column, fields, flat, listed, numbers, shown
+from service.codec.columns import check_list, column, fields, flat, numbers, shown
 from service.codec.json import INTEGER_MAX
 from service.errors import FieldViolation, InvalidArgument
 
@@ -64,7 +64,7 @@ def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
         body_fields.insert(1, "feature")
     fields(body, body_fields, "body")
 
-    items = listed(body.get("items"), "items")
+    items = check_list(body.get("items"), "items")
     if not items:
         raise InvalidArgument.of_field("items", "empty", "at least one item")
     for number, item in enumerate(items):

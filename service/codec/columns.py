@@ -66,7 +66,7 @@ def fields(body: object, names: Sequence[str], where: str) -> dict[str, Any]:
     return body
 
 
-def listed(value: object, where: str) -> list[Any]:
+def check_list(value: object, where: str) -> list[Any]:
     """Checks that a JSON value is a list.
 
     Raises:
@@ -173,7 +173,7 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
         lists[name] = value
         if type(value) is not list:
             lists[name] = [value]
-    packed = packed_together(lists, where)
+    packed = pack_together(lists, where)
     columns = {}
     for name, value in table.items():
         if name not in packed:
@@ -185,7 +185,7 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
     return columns
 
 
-def packed_together(lists: Mapping[str, list[Any]], where: str) -> dict[str, NDArray[Any]]:
+def pack_together(lists: Mapping[str, list[Any]], where: str) -> dict[str, NDArray[Any]]:
     """Packs the scalars of many features as `flat` does, thousands of features in a few steps: all
     integers at once, and all numbers.
 
@@ -238,17 +238,17 @@ def _decimal(value: int | str, where: str) -> int:
 def _bag(bag: Any, where: str) -> tuple[list[Any], list[Any]]:
     """Returns the values of one example and their weights, 1 where none are sent."""
     if not isinstance(bag, dict):
-        values = _unnested(bag, where)
+        values = _flatten(bag, where)
         return values, [1.0] * len(values)
-    ids = listed(fields(bag, ("ids", "weights"), where).get("ids"), f"{where}.ids")
-    weights = listed(bag.get("weights", [1.0] * len(ids)), f"{where}.weights")
+    ids = check_list(fields(bag, ("ids", "weights"), where).get("ids"), f"{where}.ids")
+    weights = check_list(bag.get("weights", [1.0] * len(ids)), f"{where}.weights")
     if len(weights) != len(ids):
         counts = f"{len(ids)} ids and {len(weights)} weights"
         raise InvalidArgument.of_field(where, counts, "one weight per id", "has")
     return ids, weights
 
 
-def _unnested(value: Any, where: str) -> list[Any]:
+def _flatten(value: Any, where: str) -> list[Any]:
     """Returns the scalars of a scalar, a list, or a list of equally long lists."""
     values: list[Any] = [value]
     if isinstance(value, list):

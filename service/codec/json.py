@@ -22,13 +22,13 @@ from bundle.features.columns import Column
 from bundle.tables.offsets import offsets_of
 from service.codec import source_lists
 from service.codec.columns import (
+    check_list,
     column,
     columns_of_one,
     fields,
     flat,
-    listed,
     numbers,
-    packed_together,
+    pack_together,
     shown,
 )
 from service.config import ServiceSettings
@@ -228,7 +228,7 @@ def read_retrieval(
     if kind == "context":
         context = _columns(parts, "context", settings) or None
     elif kind is not None:
-        lists = [listed(part[kind], kind) for part in parts]
+        lists = [check_list(part[kind], kind) for part in parts]
         values = list(chain.from_iterable(lists))
         if kind == "vectors":
             vectors = _vectors(values)
@@ -270,17 +270,17 @@ def read_ranking(
     # Each context has as many candidates as ids or, without ids, as values of its first feature.
     candidate_ids = None
     if has_ids:
-        lists = [listed(part["candidate_ids"], "candidate_ids") for part in parts]
+        lists = [check_list(part["candidate_ids"], "candidate_ids") for part in parts]
         candidate_ids = flat(list(chain.from_iterable(lists)), "candidate_ids")
     else:
         lists = [
-            listed(next(iter(table.values()), []), "candidate_features")
+            check_list(next(iter(table.values()), []), "candidate_features")
             for table in candidate_features
         ]
     counts = list(map(len, lists))
     return calls.RankingRequest(
         target,
-        context=_packed(context, "context"),
+        context=_pack_tables(context, "context"),
         candidate_ids=candidate_ids,
         candidate_features=_candidate_columns(candidate_features, counts),
         offsets=offsets_of(counts),
@@ -308,7 +308,7 @@ def read_recommendation(
         target,
         context=_columns(parts, "context", settings),
         context_ids=_ids(parts, "context_id"),
-        sources=source_lists.read(listed(body.get("sources", []), "sources")),
+        sources=source_lists.read(check_list(body.get("sources", []), "sources")),
         **_selection(body, parts, settings),
         **_options(body, _RECOMMENDATION, settings),
     )
@@ -338,7 +338,7 @@ def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> c
     """
     fields(body, ("feature", "ids", "not_found"), "body")
     # A column, since ids of the feature may be numbers that buckets divide.
-    ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
+    ids = Column(flat(check_list(body.get("ids"), "ids"), "ids"))
     not_found = _option(body, "not_found", calls.NotFoundRule.ERROR)
     return calls.LookupRequest(target, _option(body, "feature", ""), ids, not_found)
 
@@ -374,11 +374,11 @@ def _rankings(result: calls.RankingResult) -> Iterator[dict[str, Any]]:
             "scores": result.scores[first:last],
             "positions": result.positions[first:last],
             "heads": {name: scores[first:last] for name, scores in result.heads.items()},
-            **_left_out(result, context),
+            **_unscored_fields(result, context),
         }
 
 
-def _left_out(result: calls.RankingResult, context: int) -> dict[str, Any]:
+def _unscored_fields(result: calls.RankingResult, context: int) -> dict[str, Any]:
     """Returns the fields with the candidates of a context that have no score: those that failed, if
     some did, and those that do not exist, if the request skips them.
     """
@@ -505,7 +505,7 @@ def _parts(
         message = f"the body has 'requests', so {misplaced!r} belongs in each of them"
         expected = "a field of each of the requests"
         raise InvalidArgument(message, FieldViolation(misplaced, "beside requests", expected))
-    parts = listed(body["requests"], "requests")
+    parts = check_list(body["requests"], "requests")
     if not parts:
         raise InvalidArgument.of_field("requests", "empty", "at least one")
     at_most(settings, "max_queries", len(parts), "requests")
@@ -614,10 +614,10 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
 def _columns(parts: list[Part], where: str, settings: ServiceSettings) -> dict[str, Column]:
     tables = _tables(parts, where)
     at_most(settings, "max_features", len(tables[0]), where)
-    return _packed(tables, where)
+    return _pack_tables(tables, where)
 
 
-def _packed(tables: list[Part], where: str) -> dict[str, Column]:
+def _pack_tables(tables: list[Part], where: str) -> dict[str, Column]:
     """Packs the features of all parts, which have the same names."""
     # One request of thousands of features is common: they are packed in a few steps.
     if len(tables) == 1:
@@ -641,7 +641,7 @@ def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Colum
     for table, count in zip(tables, counts, strict=True):
         for name, values in table.items():
             if type(values) is not list or len(values) != count:
-                size = len(listed(values, f"{where}.{name}"))
+                size = len(check_list(values, f"{where}.{name}"))
                 value = f"{size} values for {count} candidates"
                 raise InvalidArgument.of_field(f"{where}.{name}", value, "one per candidate", "has")
     lists = tables[0]
@@ -649,7 +649,7 @@ def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Colum
         lists = {}
         for name in tables[0]:
             lists[name] = list(chain.from_iterable([table[name] for table in tables]))
-    packed = packed_together(lists, where)
+    packed = pack_together(lists, where)
     columns = {}
     for name, values in lists.items():
         if name in packed:
@@ -672,7 +672,7 @@ def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
     Raises:
       InvalidArgument: A vector is no list of numbers, or they have different lengths.
     """
-    rows = [listed(vector, f"vectors[{number}]") for number, vector in enumerate(vectors)]
+    rows = [check_list(vector, f"vectors[{number}]") for number, vector in enumerate(vectors)]
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise InvalidArgument.of_field(
@@ -688,7 +688,7 @@ def _id_lists(parts: list[Part], name: str) -> calls.IdLists | None:
     """Returns a list of ids of each part, empty where a part has none; None: no part has one."""
     if not any(name in part for part in parts):
         return None
-    lists = [listed(part.get(name, []), name) for part in parts]
+    lists = [check_list(part.get(name, []), name) for part in parts]
     ids = flat(list(chain.from_iterable(lists)), name)
     return calls.IdLists(ids, offsets_of(list(map(len, lists))))
 
@@ -774,7 +774,7 @@ def _condition(body: Any, where: str) -> calls.Condition:
             if type(value) not in {int, float}:
                 raise InvalidArgument.of_field(f"{where}.{name}", shown(value), "a number")
             continue
-        values = listed(value, f"{where}.{name}")
+        values = check_list(value, f"{where}.{name}")
         # As in protobuf, whose lists of tokens have no booleans.
         if set(map(type, values)) == {bool}:
             values = [str(token).lower() for token in values]

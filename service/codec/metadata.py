@@ -98,7 +98,7 @@ def server_timing(phases: Mapping[str, float]) -> str:
     return ", ".join([f"{name};dur={seconds * 1e3:.3f}" for name, seconds in tuple(phases.items())])
 
 
-def joined(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Returns the headers of an ASGI scope that the service reads; one that comes more than once is
     the list of its values.
     """

@@ -268,8 +268,8 @@ def looked_up_message(result: calls.LookupResult) -> pb.LookupResponse:
     return message
 
 
-def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Returns numbers that were packed into bytes; raises InvalidArgument if they are truncated."""
+def unpack(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Reads packed numbers from bytes; raises InvalidArgument if they are truncated."""
     try:
         return np.frombuffer(data, dtype)
     except ValueError:
@@ -324,21 +324,21 @@ def _column(message: pb.Column, where: str) -> Column:
     weights = None
     # int32 on the wire, which no message can exceed; int64 in the engine, as in all its arrays.
     if message.offsets:
-        offsets = packed(message.offsets, _INT32, f"{where}.offsets").astype(np.int64)
+        offsets = unpack(message.offsets, _INT32, f"{where}.offsets").astype(np.int64)
     if message.weights:
-        weights = packed(message.weights, _FLOAT32, f"{where}.weights")
+        weights = unpack(message.weights, _FLOAT32, f"{where}.weights")
     return Column(values, offsets, weights)
 
 
 def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
     """Returns the values in one of the fields of a message: int64, float32 or str."""
     if kind == "int64s":
-        return packed(message.int64s, _INT64, f"{where}.int64s")
+        return unpack(message.int64s, _INT64, f"{where}.int64s")
     if kind == "strings":
         return np.array(list(message.strings.values), dtype=object)
     if kind == "float32s":
-        return packed(message.float32s, _FLOAT32, f"{where}.float32s")
-    return packed(message.int32s, _INT32, f"{where}.int32s").astype(np.int64)
+        return unpack(message.float32s, _FLOAT32, f"{where}.float32s")
+    return unpack(message.int32s, _INT32, f"{where}.int32s").astype(np.int64)
 
 
 def read_ids(message: pb.Ids, where: str) -> calls.Ids:
@@ -350,11 +350,11 @@ def read_ids(message: pb.Ids, where: str) -> calls.Ids:
 
 
 def _offsets(data: bytes, where: str) -> calls.Offsets:
-    return packed(data, _INT32, where).astype(np.int64)
+    return unpack(data, _INT32, where).astype(np.int64)
 
 
 def _vectors(data: bytes, where: str) -> calls.Vectors:
-    return packed(data, _FLOAT32, where)
+    return unpack(data, _FLOAT32, where)
 
 
 def _names(names: Sequence[str], where: str) -> tuple[str, ...]:  # noqa: ARG001 - see _READERS

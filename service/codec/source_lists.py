@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from bundle.tables.offsets import offsets_of
-from service.codec.columns import fields, flat, listed, shown
+from service.codec.columns import check_list, fields, flat, shown
 from service.engine.calls import SOURCES_MAX, IdLists, Source
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
@@ -57,7 +57,7 @@ def _source(value: Any, where: str) -> Source:
             expected = f"an integer up to {_COUNT_MAX}"
             raise InvalidArgument.of_field(f"{where}.{name}", field, expected)
     if "ids" in content:
-        content["ids"] = _ids(listed(content["ids"], f"{where}.ids"), f"{where}.ids")
+        content["ids"] = _ids(check_list(content["ids"], f"{where}.ids"), f"{where}.ids")
     return Source(**content)
 
 
@@ -65,6 +65,6 @@ def _ids(values: list[Any], where: str) -> IdLists:
     """Returns the ids of a source: one list for all contexts, or one list for each."""
     if not values or not isinstance(values[0], list):
         return IdLists(flat(values, where))
-    lists = [listed(part, f"{where}[{number}]") for number, part in enumerate(values)]
+    lists = [check_list(part, f"{where}[{number}]") for number, part in enumerate(values)]
     ids = flat(list(chain.from_iterable(lists)), where)
     return IdLists(ids, offsets_of([len(part) for part in lists]))

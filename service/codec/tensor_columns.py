@@ -96,12 +96,12 @@ class ColumnReader:
         # In whichever of the three forms: only the order of the weights counts.
         if tensor_input.weighted and name in self._arrays:
             weight_values, _, _ = self._values(name)
-            weights = _converted(weight_values.reshape(-1), "float32", name)
+            weights = _convert(weight_values.reshape(-1), "float32", name)
             if weights.size != values.size:
                 value = f"{weights.size} weights for the {values.size} values of "
                 value += repr(tensor_input.tensor)
                 raise input_error(name, value, "one weight for each value", "has")
-        column_values = _converted(values.reshape(-1), tensor_input.dtype, tensor_input.tensor)
+        column_values = _convert(values.reshape(-1), tensor_input.dtype, tensor_input.tensor)
         return Column(column_values, offsets, weights)
 
     def k(self) -> int:
@@ -114,7 +114,7 @@ class ColumnReader:
         array = self._take(K)
         is_integer = array.dtype.kind in "iu" and array.size > 0
         if not is_integer or (array != array.flat[0]).any():
-            raise input_error(K, _described(array), "one integer, or the same for each row,")
+            raise input_error(K, _describe(array), "one integer, or the same for each row,")
         k = int(array.flat[0])
         if k < 1:
             raise input_error(K, k, "1 or more")
@@ -181,7 +181,7 @@ class ColumnReader:
             splits = self._take(f"{name}_1")
             offsets = _whole_numbers(splits, f"{name}_1", 1)
             if values.ndim != 1:
-                value = _described(values)
+                value = _describe(values)
                 raise InvalidArgument(
                     f"input {name!r} is {value}; flat values were expected beside the "
                     f"row splits {name + '_1'!r}",
@@ -191,7 +191,7 @@ class ColumnReader:
             return values, offsets, offsets.size - 1
         if values.ndim == 0:
             expected = "a tensor whose first axis counts the rows"
-            raise input_error(name, _described(values), expected)
+            raise input_error(name, _describe(values), expected)
         return values, None, len(values)
 
     def _sparse_offsets(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
@@ -204,8 +204,8 @@ class ColumnReader:
         indices = _whole_numbers(self._take(name), name, 2)
         shape = _whole_numbers(self._take(f"{name}_2"), f"{name}_2", 1)
         if values.ndim != 1 or indices.shape != (values.size, 2) or shape.size != 2:
-            value = f"indices are {_described(indices)}, values {_described(values)} and the "
-            value += f"dense shape {_described(shape)}"
+            value = f"indices are {_describe(indices)}, values {_describe(values)} and the "
+            value += f"dense shape {_describe(shape)}"
             raise InvalidArgument(
                 f"input {name!r}: {value}; [m, 2], [m] and [2] were expected",
                 FieldViolation(f"inputs.{name}", value, "a sparse tensor of [m, 2], [m] and [2]"),
@@ -238,7 +238,7 @@ class ColumnReader:
         is_other_width = tensor_input.shape is not None and math.prod(tensor_input.shape) != width
         if is_other_width and not tensor_input.adjusted:
             expected = shown_tensor(tensor_input.tensors[0])
-            raise input_error(tensor_input.tensor, _described(values), expected)
+            raise input_error(tensor_input.tensor, _describe(values), expected)
         if tensor_input.shape == ():
             return None
         # Of a list, the number of rows is known by the offsets.
@@ -248,7 +248,7 @@ class ColumnReader:
 def _whole_numbers(array: NDArray[Any], name: str, axes: int) -> NDArray[np.int64]:
     """Returns the integers of a tensor with this number of axes."""
     if array.dtype.kind not in "iu" or array.ndim != axes:
-        value = _described(array)
+        value = _describe(array)
         raise InvalidArgument(
             f"input {name!r} is {value}; integers with {axes} axes were expected",
             FieldViolation(f"inputs.{name}", value, f"a tensor of integers with {axes} axes"),
@@ -256,7 +256,7 @@ def _whole_numbers(array: NDArray[Any], name: str, axes: int) -> NDArray[np.int6
     return array.astype(np.int64, copy=False)
 
 
-def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
+def _convert(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
     """Returns flat values as columns have them: int64, float32 or objects that are str.
 
     Raises:
@@ -317,7 +317,7 @@ def _dtype_name(array: NDArray[Any]) -> str:
     return str(array.dtype.name)
 
 
-def _described(array: NDArray[Any]) -> str:
+def _describe(array: NDArray[Any]) -> str:
     return f"{_dtype_name(array)} of shape {list(array.shape)}"
 
 

@@ -35,8 +35,8 @@ from service.versions.input_layout import Layout, Span
 from service.versions.version import LoadedPart, LoadedTower, ModelVersion, TowerPlan
 
 _BLOCK_BYTES = 1 << 20
-"""Bytes of inputs on which a part is run at once, about: the results for more of them would leave
-the core's own cache.
+"""Approximate size of the inputs on which a part is run at once, in bytes: the results for more of
+them would leave the core's own cache.
 """
 _ROWS_MIN = 100
 """Minimum number of examples in a block: with fewer, the weights are read too often."""
@@ -48,12 +48,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Contexts:
-    """The features of n contexts, and what the parts that run once for each context return.
+    """The features of n contexts, and the outputs of the parts that run once for each context.
 
     Attributes:
       offsets: [n + 1]; context i owns the candidates offsets[i]:offsets[i + 1].
       frames: The blocks of the layout that the features are to be looked up into.
-      outputs: The outputs by name, of the parts that were run.
+      outputs: The outputs of the parts that were run, by name.
     """
 
     offsets: Offsets
@@ -195,7 +195,7 @@ async def result(
     try:
         outputs = run(tower, plan, inputs, execution)
     except NotFinite:
-        # Only now: to look at all rows that were read would cost each request.
+        # Only after a failure: to check all rows that were read would cost each request.
         await lookup.check_rows_finite(model_version, inputs.blocks, columns, n, execution)
         raise
     return outputs[tower.entry.result].reshape(n, -1)
@@ -252,7 +252,7 @@ def run(
     def output(name: str) -> Array:
         array = outputs.get(name)
         if array is None:
-            # A part that runs once for each context gives it.
+            # The output is that of a part that runs once for each context.
             array = contexts.repeated(contexts.outputs[name])
         return array
 

@@ -108,7 +108,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
     def _handler(self, call: str, method: Method | None) -> RpcMethodHandler:
         async def respond(_: object, context: ServicerContext) -> bytes:
             began = time.perf_counter()
-            metadata = joined(context.invocation_metadata())
+            metadata = read_metadata(context.invocation_metadata())
             request = self._request(call, metadata, context)
             try:
                 request.principal = self.authenticate(context, metadata)
@@ -192,7 +192,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         return response
 
 
-def joined(metadata: Any) -> dict[str, str]:
+def read_metadata(metadata: Any) -> dict[str, str]:
     """Returns the textual metadata of a call; a key that comes more than once has the list of its
     values.
     """

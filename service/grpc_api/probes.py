@@ -17,7 +17,7 @@ from service.codec import protobuf
 from service.codec.failures import failure_of
 from service.codec.metadata import REQUEST_ID, request_id_of
 from service.errors import Overloaded, ServiceError, TooLarge
-from service.grpc_api.interceptors import CallInterceptor, Continuation, joined
+from service.grpc_api.interceptors import CallInterceptor, Continuation, read_metadata
 from service.grpc_api.reading import Reading
 from service.grpc_api.status import abort
 
@@ -60,7 +60,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
             return handler
 
         async def respond(requests: AsyncIterator[Any], context: ServicerContext) -> None:
-            metadata = joined(context.invocation_metadata())
+            metadata = read_metadata(context.invocation_metadata())
             stream = asyncio.current_task()
             try:
                 # Reflection alone receives a stream. Health checks need no token: probes have none.

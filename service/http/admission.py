@@ -60,9 +60,9 @@ _LARGE_BYTES = 1 << 20
 """Admission leaves larger bodies to what handles calls, which closes the connection where that is
 cheaper than to skip them.
 """
-_REMEMBERED = 64
+_REJECTIONS_MAX = 64
 """Number of different requests whose rejection is remembered."""
-_REMEMBERED_BYTES = 4_096
+_KEY_BYTES_MAX = 4_096
 """Maximum size of what distinguishes such a request."""
 _CODE = Overloaded.code.value
 _STATUS = TRANSPORT_STATUS[Overloaded.code].http
@@ -130,18 +130,18 @@ class Admission:
             return
         # In an overload, most requests end here. Otherwise nothing is remembered, and nothing is
         # compared.
-        response = self._repeated(scope) if self._rejections else None
+        response = self._repeat_rejection(scope) if self._rejections else None
         if response is None:
             match = _CALL.fullmatch(scope["path"])
             if match is not None:
                 scope["path_params"] = match.groupdict()
-            is_other = bool(self._protocols) and self._is_of_another(scope)
+            is_other = bool(self._protocols) and self._matches_other_protocol(scope)
             if match is None and not is_other:
                 await self._pages(scope, receive, send)
                 return
             # An idle engine rejects nothing.
             if not self._engine.idle:
-                response = self._rejected(scope)
+                response = self._reject_call(scope)
             if response is None:
                 await self._calls(scope, receive, send)
                 return
@@ -149,7 +149,7 @@ class Admission:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _is_of_another(self, scope: Scope) -> bool:
+    def _matches_other_protocol(self, scope: Scope) -> bool:
         """Returns whether a request is a call of another protocol, and notes what it names."""
         for protocol in self._protocols:
             names = protocol.match(scope["path"])
@@ -158,7 +158,7 @@ class Admission:
                 return True
         return False
 
-    def _repeated(self, scope: Scope) -> _Response | None:
+    def _repeat_rejection(self, scope: Scope) -> _Response | None:
         """Returns the response to a call like one that was rejected since the last request left the
         engine, and counts the call; None: there was none.
         """
@@ -166,7 +166,7 @@ class Admission:
         if self._rejected_at != self._engine.departures:
             self._rejections.clear()
             return None
-        key, request_id = _read(scope)
+        key, request_id = _rejection_key(scope)
         rejection = self._rejections.get(key)
         # The body, and so its content-length, was written for an id of this length.
         if rejection is None or len(request_id) != rejection.id_chars:
@@ -176,7 +176,7 @@ class Admission:
         headers = [*rejection.headers, (_REQUEST_ID, id_bytes)]
         return rejection.status, headers, id_bytes.join(rejection.around_id)
 
-    def _rejected(self, scope: Scope) -> _Response | None:
+    def _reject_call(self, scope: Scope) -> _Response | None:
         """Returns the response to a call that the service rejects; None: it does not."""
         names = scope["path_params"]
         protocol = names.get("protocol")
@@ -198,12 +198,12 @@ class Admission:
         self, scope: Scope, problem: Overloaded, request_id: str, response: _Response
     ) -> None:
         """Remembers a response for requests like the one that it is sent to."""
-        if self._rejected_at != self._engine.departures or len(self._rejections) >= _REMEMBERED:
+        if self._rejected_at != self._engine.departures or len(self._rejections) >= _REJECTIONS_MAX:
             self._rejections.clear()
             self._rejected_at = self._engine.departures
-        key, _ = _read(scope)
+        key, _ = _rejection_key(scope)
         # Clients choose what distinguishes requests: memory for it is bounded.
-        if not key or _size_of(key) > _REMEMBERED_BYTES:
+        if not key or _size_of(key) > _KEY_BYTES_MAX:
             return
         names = scope["path_params"]
         counters = self._metrics.rejection_counters(
@@ -243,7 +243,7 @@ def is_unusual(headers: Headers) -> bool:
     return "transfer-encoding" in headers or int(headers.get("content-length", 0)) > _LARGE_BYTES
 
 
-def _read(scope: Scope) -> tuple[tuple[object, ...], str]:
+def _rejection_key(scope: Scope) -> tuple[tuple[object, ...], str]:
     """Returns a key that is equal for requests that are rejected alike, and the request's id.
 
     The key of an unusual request is ().

@@ -200,9 +200,9 @@ class BodyReader:
             return await self._decompress(context, body)
         return body
 
-    def _check(self, size: int, form: str = "") -> None:
+    def _check(self, size: int, suffix: str = "") -> None:
         if size > self._limit:
-            size_text = f"{size} bytes or more{form}"
+            size_text = f"{size} bytes or more{suffix}"
             raise TooLarge.of_limit("body", size_text, self._limit, "max_request_bytes")
 
     async def _receive(self, context: RequestContext, receive: Receive) -> bytes:
@@ -269,13 +269,13 @@ class BodyReader:
         while not gzip.eof:
             # Each step may wait for a thread: the deadline may pass meanwhile.
             context.check()
-            inline = len(body) <= _INLINE_BYTES and not steps
-            step_bytes = _INLINE_STEP_BYTES if inline else _STEP_BYTES
+            is_inline = len(body) <= _INLINE_BYTES and not steps
+            step_bytes = _INLINE_STEP_BYTES if is_inline else _STEP_BYTES
             # One byte beyond the limit shows that the body exceeds it.
             reserved = min(step_bytes, self._limit - size + 1)
             self._budget.reserve(context, reserved)
             try:
-                if inline:
+                if is_inline:
                     step = gzip.decompress(compressed, reserved)
                 else:
                     step = await self._dataplane.offload(gzip.decompress, compressed, reserved)

@@ -26,7 +26,7 @@ from service.codec.metadata import (
     TRACE_PARENT,
     Headers,
     accepts_protobuf,
-    joined,
+    read_headers,
     request_id_of,
     server_timing,
 )
@@ -91,7 +91,7 @@ class RequestContextMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.monotonic()
-        headers = joined(scope["headers"])
+        headers = read_headers(scope["headers"])
         is_probe = scope["path"] in self._probes
         trace_parent = headers.get(TRACE_PARENT, "")
         request_id = request_id_of(headers.get(REQUEST_ID), trace_parent)

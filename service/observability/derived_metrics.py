@@ -81,7 +81,9 @@ def derived_values(families: Iterable[Metric]) -> dict[str, dict[Labels, float]]
     # The families hold the sums over all workers, from which the shares are computed.
     sums = _by_name(families)
     values: dict[str, dict[Labels, float]] = {name: {} for name in DERIVED}
-    for labels, window in _grouped(sums["live_recall_window"], "model", "index", "sum").items():
+    for labels, window in _group_by_labels(
+        sums["live_recall_window"], "model", "index", "sum"
+    ).items():
         hits, neighbors, squared = [window.get(term, 0.0) for term in RECALL_SUMS]
         if neighbors:
             estimate = recall_estimate(hits, neighbors, squared)
@@ -89,8 +91,8 @@ def derived_values(families: Iterable[Metric]) -> dict[str, dict[Labels, float]]
             values["live_recall_low"][labels] = estimate.low
             values["live_recall_high"][labels] = estimate.high
 
-    shares = _grouped(sums["score_baseline"], "model", "tower", "bin")
-    for labels, counts in _grouped(sums["score_window"], "model", "tower", "bin").items():
+    shares = _group_by_labels(sums["score_baseline"], "model", "tower", "bin")
+    for labels, counts in _group_by_labels(sums["score_window"], "model", "tower", "bin").items():
         if sum(counts.values()) < SCORES_MIN or labels not in shares:
             continue
         bins = [bin_label for bin_label, share in shares[labels].items() if share > 0]
@@ -158,7 +160,7 @@ def _by_name(families: Iterable[Metric]) -> dict[str, list[Any]]:
     return samples
 
 
-def _grouped(samples: Iterable[Any], *labels: str) -> dict[Labels, dict[str, float]]:
+def _group_by_labels(samples: Iterable[Any], *labels: str) -> dict[Labels, dict[str, float]]:
     """Returns values by the last of the labels, grouped by the other labels."""
     groups: dict[Labels, dict[str, float]] = defaultdict(dict)
     for sample in samples:

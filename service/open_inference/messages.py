@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from service.codec import json
-from service.codec.columns import fields, listed, shown
+from service.codec.columns import check_list, fields, shown
 from service.codec.stubs import open_inference_pb2 as pb
 from service.codec.tensor_columns import Arrays
 from service.codec.tensors import ReturnedTensors
@@ -111,7 +111,7 @@ def read_body(body: bytes, header_length: str | None, settings: ServiceSettings)
     binary = typed_parameter(parameters, "binary_data_output", False, "parameters")
 
     outputs = []
-    for number, output in enumerate(listed(value.get("outputs", []), "outputs")):
+    for number, output in enumerate(check_list(value.get("outputs", []), "outputs")):
         fields(output, _OUTPUT, f"outputs[{number}]")
         name = _text(output.get("name"), f"outputs[{number}].name")
         # The parameter of an output wins over that of the request.
@@ -120,7 +120,7 @@ def read_body(body: bytes, header_length: str | None, settings: ServiceSettings)
         output_binary = typed_parameter(output_parameters, "binary_data", binary, field)
         outputs.append(RequestedOutput(name, output_binary))
 
-    inputs = listed(value.get("inputs"), "inputs")
+    inputs = check_list(value.get("inputs"), "inputs")
     tensors = _tensors(inputs, _Unread(memoryview(body)[end:]), settings)
     request_id = _text(value.get("id", ""), "id")
     return _inference(request_id, parameters, tensors, outputs, settings, binary)
@@ -279,7 +279,7 @@ def _tensors(entries: Sequence[Any], unread: _Unread, settings: ServiceSettings)
         fields(entry, _INPUT, field)
         name = _text(entry.get("name"), f"{field}.name")
         datatype = _text(entry.get("datatype"), f"{field}.datatype")
-        shape = listed(entry.get("shape"), f"{field}.shape")
+        shape = check_list(entry.get("shape"), f"{field}.shape")
         tensor = inputs.declare(name, datatype, shape)
 
         parameters_field = f"{tensor.field}.parameters"

@@ -100,9 +100,11 @@ class Membership:
         for replica in self.replicas.values():
             await replica.close()
 
-    def holding(self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()) -> list[Replica]:
+    def holding(
+        self, key: Key, shard: ShardNumber, excluded: Collection[Replica] = ()
+    ) -> list[Replica]:
         """Returns the replicas of a shard that have loaded a bundle and can be called, except the
-        replicas in `but`.
+        excluded replicas.
         """
         return [
             replica
@@ -110,7 +112,7 @@ class Membership:
             if replica.shard == shard
             and key in replica.bundles
             and not replica.problem
-            and replica not in but
+            and replica not in excluded
         ]
 
     def division(self, key: Key) -> int | None:
@@ -131,11 +133,13 @@ class Membership:
             for replica in list(self.replicas.values())
             if replica.shard is not None and key in replica.bundles and not replica.problem
         ]
-        reached = {replica.shard for replica in holding}
-        well = {replica.shard for replica in holding if not replica.suspect}
-        totals = sorted({shard.total for shard in reached if shard is not None}, reverse=True)
+        reached_shards = {replica.shard for replica in holding}
+        well_shards = {replica.shard for replica in holding if not replica.suspect}
+        totals = sorted(
+            {shard.total for shard in reached_shards if shard is not None}, reverse=True
+        )
         # A complete division without suspects is better than a larger one that is about to fail.
-        for callable_shards in (well, reached):
+        for callable_shards in (well_shards, reached_shards):
             for total in totals:
                 if all(shard in callable_shards for shard in _shards_of(total)):
                     return total

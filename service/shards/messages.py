@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import offsets_of
 from bundle.tables.sharding import ShardNumber
 from service.codec import protobuf
-from service.codec.protobuf import explanation_message, packed, read_explanation
+from service.codec.protobuf import explanation_message, read_explanation, unpack
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
@@ -59,19 +59,19 @@ def read_search(
         expected = f"a list of float32 vectors of dim {message.dim}"
         raise InvalidArgument.of_field("vectors", f"{len(message.vectors)} bytes", expected, "has")
 
-    compound = None
+    search_filter = None
     if message.HasField("filter"):
-        compound = protobuf.read_filter(message.filter, settings)
+        search_filter = protobuf.read_filter(message.filter, settings)
     search = IndexSearch(
         index=message.index,
-        vectors=packed(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
+        vectors=unpack(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
         k=message.k,
         exact=message.exact,
         recall=message.recall,
-        filter=compound,
-        denied=packed(message.denied, _UINT32, "denied"),
+        filter=search_filter,
+        denied=unpack(message.denied, _UINT32, "denied"),
         excluded=tuple(
-            [packed(exclusion.positions, _UINT32, "excluded") for exclusion in message.excluded]
+            [unpack(exclusion.positions, _UINT32, "excluded") for exclusion in message.excluded]
         ),
         explain=message.explain,
     )
@@ -79,8 +79,8 @@ def read_search(
 
 
 def _row_positions(message: shard_pb.Rows) -> RowPositions:
-    counts = packed(message.counts, _UINT32, "counts")
-    positions = packed(message.positions, _UINT32, "positions")
+    counts = unpack(message.counts, _UINT32, "counts")
+    positions = unpack(message.positions, _UINT32, "positions")
     if not message.index and (
         counts.size != len(message.tables) or int(counts.sum()) != positions.size
     ):
@@ -201,7 +201,7 @@ def read_found(
     ):
         raise Internal(f"shard {shard} returned a candidate of index {search.index!r} twice")
     # How many candidates match a filter, only the shard knows.
-    if search.filter is None and (counts < _least_counts(search, held_positions)).any():
+    if search.filter is None and (counts < _minimum_counts(search, held_positions)).any():
         raise Internal(
             f"shard {shard} returned {counts.tolist()[:16]} candidates of index {search.index!r} "
             f"for queries of k {search.k}; it holds more that are not excluded"
@@ -218,7 +218,7 @@ def read_found(
     return Neighbors(positions, scores, offsets_of(counts), explanations)
 
 
-def _least_counts(search: IndexSearch, held_positions: range) -> NDArray[np.int64]:
+def _minimum_counts(search: IndexSearch, held_positions: range) -> NDArray[np.int64]:
     """Returns how many candidates a shard must return for each query of a search without a
     filter.
     """

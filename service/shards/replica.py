@@ -35,7 +35,7 @@ _LATENCIES_MIN = _LATENCIES_MAX // 8
 _SHARDS_MAX = 9_999
 """Largest number of shards of a bundle: a router looks at each of them at every poll."""
 _FRAMING_BYTES = 1 << 20
-"""Size of a response that is not rows and candidates, at most."""
+"""Upper bound of the size of the rest of a response, without rows and candidates."""
 _PING_MS = 20_000
 """Time between keepalive pings: longer than the shortest interval that shards accept."""
 _PING_TIMEOUT_MS = 5_000
@@ -46,12 +46,12 @@ class Replica:
     """A replica of a shard. Belongs to the event loop.
 
     Attributes:
-      address: Its HOST:PORT.
-      shard: The shard that it serves; None: it has not responded yet.
-      bundles: The bundles that it has loaded.
-      problem: Why it cannot be called; empty: it can.
-      suspect: Whether a call has failed to reach it since it was last polled.
-      outliers: The outcomes of its calls, and its ejection.
+      address: The HOST:PORT of the replica.
+      shard: The shard that the replica serves; None: it has not responded yet.
+      bundles: The bundles that the replica has loaded.
+      problem: Why the replica cannot be called; empty: it can.
+      suspect: Whether a call has failed to reach the replica since the last poll.
+      outliers: The outcomes of calls of the replica, and its ejection.
       inflight: The number of calls in progress.
       polled: An event that is set once it has been polled.
     """
@@ -86,12 +86,12 @@ class Replica:
 
     @property
     def is_well(self) -> bool:
-        """Whether calls should be sent to it, rather than to another one."""
+        """Whether calls should be sent to this replica, rather than to another one."""
         return not (self.problem or self.suspect or self.outliers.problem)
 
     @property
     def state(self) -> Hashable:
-        """What decides whether, and for what, it is called."""
+        """The values that decide whether, and for which bundles, the replica is called."""
         return self.shard, self.bundles, self.problem, self.suspect
 
     def _connect(self) -> None:
@@ -117,10 +117,11 @@ class Replica:
         self._connect()
 
     async def describe(self) -> None:
-        """Requests what it holds now, by a new connection if the certificates have changed.
+        """Requests what the replica holds now, over a new connection if the certificates have
+        changed.
 
-        After a failure, the next call uses a new connection: after a cut, TCP would repeat what was
-        lost on the one before only after a multiple of the time that the cut took.
+        After a failure, the next call uses a new connection: after a cut of the network, TCP would
+        repeat lost data on the old one only after a multiple of the time that the cut took.
         """
         if self._credentials.channel() is not self._channel_credentials:
             self._reconnect()

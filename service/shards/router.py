@@ -65,7 +65,7 @@ class Shards:
         """
         self._settings = settings
         self._metrics = metrics
-        self._membership = Membership(settings, metrics, self._serving, report)
+        self._membership = Membership(settings, metrics, self._divisions_in_use, report)
         self._budgets: dict[ShardNumber, RetryBudget] = {}
         self._versions = WeakSet[RemoteVersion]()
 
@@ -122,7 +122,7 @@ class Shards:
         """Returns into how many shards a bundle is divided. See `Membership.division`."""
         return self._membership.division(key)
 
-    def _serving(self) -> set[int]:
+    def _divisions_in_use(self) -> set[int]:
         """Returns the divisions that versions are read from."""
         return {version.total for version in self._versions if version.is_divided}
 
@@ -197,7 +197,7 @@ class Shards:
                 left_s /= 2
             tried.append(replica)
             try:
-                return await self._hedged(key, call, replica, tried, left_s)
+                return await self._call_hedged(key, call, replica, tried, left_s)
             except ServiceError as failure:
                 error = failure
                 if isinstance(error, DeadlineExceeded) and self.loop.time() >= end:
@@ -238,10 +238,10 @@ class Shards:
         if not candidates:
             return None
         # The best of all replicas would get the calls of every router at the same time.
-        pair = random.sample(candidates, min(2, len(candidates)))
-        return min(pair, key=lambda replica: replica.inflight)
+        contenders = random.sample(candidates, min(2, len(candidates)))
+        return min(contenders, key=lambda replica: replica.inflight)
 
-    async def _hedged(
+    async def _call_hedged(
         self, key: Key, call: ShardCall, replica: Replica, tried: list[Replica], left_s: float
     ) -> Any:
         """Calls a replica, and a second one if the first takes longer than usual."""
@@ -262,14 +262,14 @@ class Shards:
         tried.append(second)
         self._metrics.count("shard_hedges", 1, str(call.shard))
         calls = {first, asyncio.ensure_future(self._attempt(call, second, left_s - usual_s))}
-        succeeded: list[asyncio.Future[Any]] = []
+        succeeded_calls: list[asyncio.Future[Any]] = []
         try:
             # Both may end together: the call that succeeded counts. If both fail, the first one's
             # error is raised.
-            while calls and not succeeded:
+            while calls and not succeeded_calls:
                 done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                succeeded = [attempt for attempt in done if attempt.exception() is None]
-            return (succeeded or [first])[0].result()
+                succeeded_calls = [attempt for attempt in done if attempt.exception() is None]
+            return (succeeded_calls or [first])[0].result()
         finally:
             # The slower call; or both, if the request itself was cancelled.
             for unfinished in calls:

@@ -278,17 +278,20 @@ def _check_offsets(offsets: Offsets, n: int, size: int) -> None:
         raise NotAlike
 
 
-def _filter_key(wanted: Filter) -> Hashable:
+def _filter_key(request_filter: Filter) -> Hashable:
     """Returns what is equal for filters of the same parts, in the same order."""
-    if wanted.size > FILTER_SIZE_MAX:
+    if request_filter.size > FILTER_SIZE_MAX:
         raise NotAlike
-    return _parts_of(wanted)
+    return _nested_key(request_filter)
 
 
-def _parts_of(wanted: Filter) -> Hashable:
-    conditions = [(name, _condition_key(part)) for name, part in wanted.conditions.items()]
-    groups = [tuple(map(_parts_of, group)) for group in (wanted.all, wanted.any, wanted.none)]
-    return tuple(conditions), *groups, wanted.near
+def _nested_key(request_filter: Filter) -> Hashable:
+    conditions = [(name, _condition_key(part)) for name, part in request_filter.conditions.items()]
+    groups = [
+        tuple(map(_nested_key, group))
+        for group in (request_filter.all, request_filter.any, request_filter.none)
+    ]
+    return tuple(conditions), *groups, request_filter.near
 
 
 def _condition_key(condition: Condition) -> Hashable:

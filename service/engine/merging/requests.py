@@ -1,6 +1,4 @@
-"""Merges requests with equal keys into one, whose examples are theirs, one request after the
-other.
-"""
+"""Merges requests with equal keys into one, which has their examples, one request after another."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class MergedRequest:
     """Several requests as one.
 
     Attributes:
-      request: The one.
+      request: The merged request.
       ends: [r + 1]; request i has the examples ends[i]:ends[i + 1]: queries, contexts, examples
         or, of a lookup, ids.
     """

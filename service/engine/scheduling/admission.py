@@ -29,8 +29,8 @@ load faster; a smaller one is not misled by a single wait.
 _ESTIMATE_WEIGHT = 0.1
 """Weight of the newest measurement in the estimate of a kind; trades off the same as above."""
 _PREDICTION_MIN_S = 0.001
-"""Shorter predicted waits count as this one, in seconds: a turn of the event loop is not a slow
-queue.
+"""Minimum predicted wait in seconds, as which shorter ones count: a turn of the event loop is not a
+slow queue.
 """
 _OVERLOAD_S = 0.1
 """Time after a rejection in which the process counts as overloaded, in seconds (ADR 46)."""
@@ -43,7 +43,7 @@ _TOO_LATE = "the response would miss the deadline of the request"
 
 
 class Estimates:
-    """Exponentially weighted averages of what jobs take or cost, by kind."""
+    """Exponentially weighted averages of the times or costs of jobs, by kind."""
 
     def __init__(self) -> None:
         self._averages: dict[Hashable, float] = {}
@@ -133,11 +133,11 @@ class Admission:
         # The cost is an average of other requests: it alone must not keep a request out of a queue
         # that is half empty.
         cost = min(int(self._costs.expected(group) or 0), self._max_cost // 2)
-        return self._overload(cost, queued_cost, wait_s, expected_s, deadline, now)
+        return self._rejection(cost, queued_cost, wait_s, expected_s, deadline, now)
 
     def admit(self, job: Job, queued_s: float, queued_cost: int, now: float) -> float | None:
-        """Notes in a decoded job what is expected of it; returns the estimate of its kind, if there
-        is one.
+        """Notes the expected times in a decoded job; returns the estimate of its kind, if there is
+        one.
 
         Args:
           job: The job.
@@ -152,7 +152,7 @@ class Admission:
         expected_s = estimate_s or 0.0
         wait_s = self.wait_s(queued_s)
         deadline = job.context.deadline
-        problem = self._overload(job.cost, queued_cost, wait_s, expected_s, deadline, now)
+        problem = self._rejection(job.cost, queued_cost, wait_s, expected_s, deadline, now)
         if problem is not None:
             raise problem
         if not wait_s:
@@ -195,7 +195,7 @@ class Admission:
         for kind, count in observation_counts.items():
             self.estimates.observe(kind, seconds, count)
 
-    def _overload(
+    def _rejection(
         self,
         cost: int,
         queued_cost: int,
@@ -206,14 +206,14 @@ class Admission:
     ) -> Overloaded | None:
         # An empty queue admits any cost: else a request above the limit would never be served.
         if queued_cost and queued_cost + cost > self._max_cost:
-            return self._overloaded(_QUEUE_FULL, wait_s, "queue")
+            return self._reject(_QUEUE_FULL, wait_s, "queue")
         # The time of a turn is measured; only computations may take longer than expected.
         expected_end = now + _SAFETY_FACTOR * (wait_s + expected_s) - self._turn_s
         if wait_s and expected_end > deadline:
-            return self._overloaded(_TOO_LATE, wait_s, "deadline")
+            return self._reject(_TOO_LATE, wait_s, "deadline")
         return None
 
-    def _overloaded(self, message: str, wait_s: float, reason: str) -> Overloaded:
+    def _reject(self, message: str, wait_s: float, reason: str) -> Overloaded:
         self._overloaded_at = self._clock()
         wait_in_centiseconds = math.ceil(wait_s * 100)
         return Overloaded(message, max(self._retry_after_s, wait_in_centiseconds / 100), reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.admin.status import WorkerStatus, merged_versions, read_statuses
+from service.admin.status import WorkerStatus, merge_versions, read_statuses
 from service.versions.lifecycle import State, VersionState
 
 
@@ -48,7 +48,7 @@ def test_merged_version_has_the_state_that_is_farthest_from_serving(
         VersionState(2, state_name, "no memory" if state_name == "failed" else "")
         for state_name in (first, second)
     )
-    merged = merged_versions([status(pid, state) for pid, state in enumerate(states, 1)])
+    merged = merge_versions([status(pid, state) for pid, state in enumerate(states, 1)])
     assert [(version.version, version.state, version.problem) for version in merged["movies"]] == [
         (2, state, problem)
     ]
