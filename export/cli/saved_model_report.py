@@ -26,7 +26,7 @@ def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, A
     """Returns the plan as JSON values."""
     plan = prepared.variables
     workers = worker_count(settings.workers)
-    return prepared.described() | {
+    return prepared.description() | {
         "checkpoint": prepared.inventory.checkpoint,
         "destination": str(prepared.destination.location(prepared.job.model, prepared.version)),
         "read_bytes": plan.moved_bytes,

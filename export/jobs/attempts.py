@@ -1,4 +1,4 @@
-"""One task, wherever it runs, and which of its failures are tried again."""
+"""The attempts of one task, wherever it runs, and the failures after which it is tried again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TypeVar
 from export.errors import ExportError
 
 PAUSES_S = (1.0, 4.0, 16.0)
-"""Between one try and the next. Requests to stores are repeated for longer before they fail."""
+"""The pauses between attempts. Requests to stores are repeated for longer before they fail."""
 ATTEMPTS_MAX = 1 + len(PAUSES_S)
-"""How often a task is begun before what ends it ends the job."""
+"""The maximum number of attempts of a task: a failure of the last one ends the job."""
 
-_PASSING = {
+_TRANSIENT_ERRORS = {
     errno.EIO,
     errno.EREMOTEIO,
     errno.ESTALE,
@@ -25,7 +25,7 @@ _PASSING = {
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,
 }
-"""Failures of storage that another try may not meet. A full or read-only disk is none of them."""
+"""Failures of storage that may pass, unlike those of a full or read-only disk."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -35,20 +35,20 @@ def attempt(function: Callable[[Task], Result], task: Task) -> Result:
     """Runs a task, again where its storage fails in a way that may pass.
 
     Raises:
-      ExportError: no further try is worth it, or the last one failed too.
+      ExportError: The failure is not one that may pass, or the last attempt failed, too.
     """
     for pause_s in PAUSES_S:
         try:
             return function(task)
         except ExportError as problem:
-            if not _may_pass(problem.__cause__):
+            if not _is_transient(problem.__cause__):
                 raise
         # Random, so that workers that failed together do not come back together.
         time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
     return function(task)
 
 
-def _may_pass(cause: BaseException | None) -> bool:
+def _is_transient(cause: BaseException | None) -> bool:
     return isinstance(cause, OSError) and (
-        cause.errno in _PASSING or isinstance(cause, TimeoutError)
+        cause.errno in _TRANSIENT_ERRORS or isinstance(cause, TimeoutError)
     )

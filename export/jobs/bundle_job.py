@@ -26,8 +26,8 @@ from export.jobs.index_steps import IndexSteps
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
 from export.jobs.provided_files import ProvidedFiles
-from export.jobs.staged import Published, provenance, staged
-from export.jobs.table_steps import checked, copy_tables, staged_subject
+from export.jobs.staged import Published, open_staged, provenance
+from export.jobs.table_steps import check_staged, copy_tables, staged_bundle
 from export.recipe.settings import ExportSettings
 from export.tables.key_indexes import write_key_indexes
 from export.tables.older_versions import ReusedSegments
@@ -57,8 +57,8 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
       progress: Shows the steps.
 
     Raises:
-      VerificationFailed: What was written is wrong; what was compared with the checkpoint before
-        stays staged.
+      VerificationFailed: A file that was written is wrong; the files that passed their checks stay
+        staged.
       ExportError: Nothing is published; what is finished stays staged for the next run.
     """
     job = prepared.job
@@ -66,8 +66,8 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
     layouts = judge_recipe(
         job, prepared.checkpoint, prepared.inventory, prepared.traced.spec, prepared.entries
     )
-    version = staged(prepared.destination, job.model, prepared.version, reuse=settings.reuse)
-    with version as staged_version:
+    staging = open_staged(prepared.destination, job.model, prepared.version, reuse=settings.reuse)
+    with staging as staged_version:
         notes = list(prepared.notes)
         changes = None
         if settings.with_changes is not None:
@@ -95,7 +95,7 @@ class _Tables:
     Attributes:
       entries: Their entries in the manifest.
       keys: The entries of the indexes of their keys, where rows are found by keys.
-      reused: What they take from older versions.
+      reused: The segments that they take from older versions.
     """
 
     entries: dict[str, manifest.Table]
@@ -153,7 +153,7 @@ class _BundleSteps:
         """
         staged_version = self.context.staged
         # A resumed run takes the time of the first one, so that both write the same manifest.
-        created = staged_version.begun(self.job, self.prepared.inventory.fingerprint)
+        created = staged_version.start_time(self.job, self.prepared.inventory.fingerprint)
 
         provided_files = ProvidedFiles(self.context)
         with self.progress.step("vocabularies"):
@@ -353,26 +353,26 @@ class _BundleSteps:
             # All rows are compared.
             rows = None
         owners = steps.vector_owners
-        # What was made of rows is made again if a check finds that they are wrong.
-        made_of_rows = [
+        # These steps read rows, so they run again if a check finds that rows are wrong.
+        steps_from_rows = [
             *map(paths.index_vectors, owners.values()),
             *map(paths.index_directory, owners),
             *[paths.index_codes(name) for name, index in complete.indexes.items() if index.codes],
         ]
         with self.progress.step("checks"):
-            subject = staged_subject(
+            bundle = staged_bundle(
                 self.prepared.checkpoint,
                 self.prepared.plan,
                 self.context.staged,
                 complete,
                 rows,
                 layouts,
-                made_of_rows,
+                steps_from_rows,
             )
             # Stores hold the files of the recipe with these changes, so checks need both.
-            subject = replace(subject, reference=reference, changes=self.context.changes)
+            bundle = replace(bundle, reference=reference, changes=self.context.changes)
             recorded = features_behind(self.job.verify.expected, self.spec.towers)
-            return checked(subject, recorded)
+            return check_staged(bundle, recorded)
 
 
 def _forms_of(towers: Mapping[str, manifest.Tower]) -> list[str]:

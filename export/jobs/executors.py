@@ -18,21 +18,22 @@ from typing import Any
 from export.errors import ExportError
 from export.jobs.attempts import Result, Task, attempt
 
-_ENCODERS = 4
+_ENCODERS_MAX = 4
+"""The default maximum number of processes that encode an index: each holds up to half a GB."""
 
 
-def encoder_count(wanted: int) -> int:
-    """Returns how many processes encode an index by the same setting: each holds up to half a GB,
-    so 0 is 4 at most.
+def encoder_count(setting: int) -> int:
+    """Returns how many processes encode an index by the setting of the workers; 0 means one for
+    each core, but no more than `_ENCODERS_MAX`.
     """
-    return wanted or min(_ENCODERS, worker_count(0))
+    return setting or min(_ENCODERS_MAX, worker_count(0))
 
 
-def worker_count(wanted: int) -> int:
-    """Returns how many workers a setting means: 0 is one for each core that this
-    process may use.
+def worker_count(setting: int) -> int:
+    """Returns how many workers a setting means; 0 means one for each core that this process may
+    use.
     """
-    return wanted or len(os.sched_getaffinity(0))
+    return setting or len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class LocalExecutor:
         """
         results: dict[int, Result] = {}
 
-        def note(index: int, result: Result) -> None:
+        def record(index: int, result: Result) -> None:
             results[index] = result
             if on_done is not None:
                 on_done(tasks[index], result)
@@ -76,7 +77,7 @@ class LocalExecutor:
         workers = min(worker_count(self.workers), len(tasks))
         if workers < 2:
             for position, task in enumerate(tasks):
-                note(position, attempt(function, task))
+                record(position, attempt(function, task))
         else:
             with _pool(workers) as pool:
                 waiting = iter(enumerate(tasks))
@@ -86,12 +87,12 @@ class LocalExecutor:
                     for position, task in islice(waiting, workers + 1 - len(running)):
                         running[pool.submit(attempt, function, task)] = position
                     for done in wait(running, return_when=FIRST_COMPLETED).done:
-                        note(running.pop(done), done.result())
+                        record(running.pop(done), done.result())
         return [results[index] for index in range(len(tasks))]
 
 
 class _OwnWorkers(SpawnContext):
-    """Starts fresh processes and remembers them: this process may have others that are not ours."""
+    """Starts fresh processes and remembers them: this process may have started others elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,17 +106,15 @@ class _OwnWorkers(SpawnContext):
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Opens a pool of fresh processes, of which none is left when the block ends,
-    however it does.
-    """
+    """Opens a pool of fresh processes. None is left when the block ends, even by an error."""
     context = _OwnWorkers()
     pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
     try:
         yield pool
     except BaseException as problem:
         for worker in context.started:
-            # A task may take minutes, so none is waited for. The next run removes what it left
-            # unfinished.
+            # A task may take minutes, so no task is waited for. The next run removes the files that
+            # it left unfinished.
             if worker.is_alive():
                 worker.terminate()
         if isinstance(problem, BrokenProcessPool):

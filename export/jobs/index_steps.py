@@ -1,5 +1,5 @@
-"""The steps that write indexes over corpora: vectors of candidates, codes, the index itself; and
-what its recall and that of stages of ranking is.
+"""The steps that write indexes over corpora (vectors of candidates, codes, the index itself), and
+that measure the recall of indexes and of stages of rankings.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class IndexSteps:
         first_index: dict[tuple[str, str], str] = {}
         self.vector_owners: dict[str, str] = {}
         for name, section in self._job.indexes.items():
-            pair = (section.corpus, section.candidate_tower)
-            self.vector_owners[name] = first_index.setdefault(pair, name)
+            corpus_and_tower = (section.corpus, section.candidate_tower)
+            self.vector_owners[name] = first_index.setdefault(corpus_and_tower, name)
 
     @property
     def vector_count(self) -> int:
@@ -161,7 +161,7 @@ class IndexSteps:
         """Builds the indexes and measures their recall.
 
         Raises:
-          UsageError: The recipe limits what cannot be measured of an index.
+          UsageError: The recipe limits a recall that cannot be measured.
           VerificationFailed: The recall is lower than the recipe allows.
         """
         return {
@@ -195,7 +195,7 @@ class IndexSteps:
         build = partial(self._build_index, name, section, queries, vectors_file, has_codes)
         entry = self._context.staged.run(Step(key, manifest.Index, build))
 
-        # These notes hold of an index that an earlier run wrote, too.
+        # These notes are also given for an index that an earlier run wrote.
         if queries.cold is not None and (note := note_of_cold_users(name, entry)):
             self._context.notes.append(note)
         if note := indexes.note_of_costs(name, entry, corpus.size):

@@ -1,4 +1,4 @@
-"""What of a recipe is likely a mistake, though the job can be done."""
+"""Warnings about likely mistakes in a recipe, though the job can be done."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def likely_mistakes(entries: Mapping[str, manifest.Feature], model: ModelSpec) -
       entries: The manifest's features.
       model: The traced model.
     """
-    return (*_unlike_first_rows(entries), *_unlike_rules(entries, model))
+    return (*_warn_of_first_rows(entries), *_warn_of_rules(entries, model))
 
 
-def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
+def _warn_of_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
     """Warns of features that read one table by one vocabulary, and begin at different
     rows of it.
     """
-    firsts: dict[tuple[str, str], dict[int, str]] = {}
+    first_rows: dict[tuple[str, str], dict[int, str]] = {}
     for name, entry in entries.items():
         # An indicator reads no table, and the row of a cross is that of no key.
         if not isinstance(entry, manifest.EmbeddedFeature) or not entry.table:
@@ -34,18 +34,18 @@ def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
         if isinstance(entry.ids, manifest.MultiInputIds):
             continue
         for table in manifest.lookup_tables_of(entry.ids):
-            rows = firsts.setdefault((entry.table, table.vocabulary), {})
+            rows = first_rows.setdefault((entry.table, table.vocabulary), {})
             rows.setdefault(table.first_value, name)
     return [
         f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary "
         f"{vocabulary!r} from rows {' and '.join(map(str, rows))} on (first_row): one is likely "
         "wrong, which verify.expected would show"
-        for (table, vocabulary), rows in firsts.items()
+        for (table, vocabulary), rows in first_rows.items()
         if len(rows) > 1
     ]
 
 
-def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> list[str]:
+def _warn_of_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> list[str]:
     """Warns of features that read one table by different rules, where the model does not itself
     compute all of them.
     """
@@ -58,21 +58,22 @@ def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> 
             and entry.place is None
             and entry.table
         ):
-            alike = entry.ids.model_dump_json()
+            rule_key = entry.ids.model_dump_json()
             if tables := manifest.lookup_tables_of(entry.ids):
                 # Different rows of one vocabulary have a warning of their own.
-                alike = f"vocabularies {[table.vocabulary for table in tables]}"
-            features.setdefault(entry.table, {}).setdefault(alike, []).append((spec, entry))
+                rule_key = f"vocabularies {[table.vocabulary for table in tables]}"
+            features.setdefault(entry.table, {}).setdefault(rule_key, []).append((spec, entry))
 
     warnings = []
     for table, by_rule in features.items():
-        firsts = [readers[0] for readers in by_rule.values()]
+        first_readers = [readers[0] for readers in by_rule.values()]
         # Fields that share a table have an offset each.
-        only_moved = all(_is_arithmetic(entry.ids) for _, entry in firsts)
-        if len(firsts) < 2 or only_moved or all(spec.has_rule for spec, _ in firsts):
+        differ_by_offset = all(_is_arithmetic(entry.ids) for _, entry in first_readers)
+        are_computed = all(spec.has_rule for spec, _ in first_readers)
+        if len(first_readers) < 2 or differ_by_offset or are_computed:
             continue
         listed = " and ".join(
-            f"{spec.name!r} ({describe_ids(entry, spec.reads)})" for spec, entry in firsts
+            f"{spec.name!r} ({describe_ids(entry, spec.reads)})" for spec, entry in first_readers
         )
         warnings.append(
             f"features {listed} read table {table!r} by different rules: one is likely wrong, "
@@ -82,7 +83,7 @@ def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> 
 
 
 def _is_arithmetic(rule: manifest.IdRule) -> bool:
-    """Returns whether rows are numbers that are sent, or computed of one by constants."""
+    """Returns whether rows are numbers that are sent, or are computed from these by constants."""
     if not isinstance(rule, manifest.GraphIds):
         return isinstance(rule, manifest.IdentityIds)
     if rule.tables:

@@ -1,5 +1,5 @@
-"""What is known of a job before anything is written: recipe, checkpoint, traced and arranged
-towers, plan of tables.
+"""The preparation of a job, which writes nothing: it reads the recipe, opens the checkpoint, traces
+and arranges the towers, and plans the tables.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Prepared(TracedJob):
 
     @property
     def stays(self) -> tuple[str, ...]:
-        """What stays inside towers, or together, and why."""
+        """Notes on the lookups that stay inside towers, and on rankers that stay whole."""
         undivided = [note for split in self.splits.values() for note in split.notes]
         return (*self.traced.stays, *undivided)
 
@@ -128,7 +128,7 @@ class Prepared(TracedJob):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What in the recipe is likely a mistake."""
+        """Warnings about likely mistakes in the recipe."""
         unread = note_unread_inputs(
             self.unread_inputs, "a request may send them, and the service ignores them"
         )
@@ -218,7 +218,7 @@ def _check_weights(
 
     Raises:
       NotConvertible: A weight is not finite.
-      UsageError: The recipe allows it for a variable that the checkpoint lacks.
+      UsageError: The recipe allows such values for a variable that the checkpoint lacks.
     """
     allowed = job.checkpoint.allow_non_finite
     for key in allowed:
@@ -243,7 +243,7 @@ def _check_constants(towers: Iterable[TracedTower], job: ExportJob) -> None:
     """Checks that no constant is larger than a variable that stays inside a tower may be.
 
     Raises:
-      NotConvertible: One is; names the user's line.
+      NotConvertible: A constant is larger; the message names the user's line.
     """
     limit = job.code.inline_bytes_max
     for tower in towers:
@@ -307,7 +307,7 @@ def prepare(
     check_limits(job, traced.spec, converted)
     traced, splits = arrange_towers(traced, job, opened.entries)
     forecasts = {
-        name: _forecast(name, part, opened, settings) for name, part in job.indexes.items()
+        name: _forecast(name, section, opened, settings) for name, section in job.indexes.items()
     }
     return Prepared(
         **vars(opened) | {"traced": traced},
@@ -319,18 +319,18 @@ def prepare(
 
 
 def _forecast(
-    name: str, part: IndexSection, opened: TracedJob, settings: ExportSettings
+    name: str, section: IndexSection, opened: TracedJob, settings: ExportSettings
 ) -> IndexForecast:
-    files = locate_corpus(opened.base, part.corpus, opened.job.corpora[part.corpus])
-    tower = opened.traced.spec.towers[part.candidate_tower]
+    files = locate_corpus(opened.base, section.corpus, opened.job.corpora[section.corpus])
+    tower = opened.traced.spec.towers[section.candidate_tower]
     # The graph may leave the size of a vector open: then the forecast is too low.
     dim = next(output.shape[-1] for output in tower.outputs if output.name == tower.result) or 1
-    return forecast_index(name, part, files, dim, encoder_count(settings.workers))
+    return forecast_index(name, section, files, dim, encoder_count(settings.workers))
 
 
 def _tables_of_candidates(opened: TracedJob) -> set[str]:
-    """Returns the tables that the candidate towers of indexes read: once for each candidate."""
-    towers = {part.candidate_tower for part in opened.job.indexes.values()}
+    """Returns the tables that the candidate towers of indexes read, once for each candidate."""
+    towers = {section.candidate_tower for section in opened.job.indexes.values()}
     sources = {
         source
         for tower in towers
@@ -353,7 +353,9 @@ def _writing(section: TableSection, *, link: bool) -> WriteOptions:
 
 def _check_files(job: ExportJob, base: Path) -> None:
     """Rejects files that the recipe names and that do not exist, before anything is written."""
-    files = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
+    files = {
+        f"vocabularies.{name}.file": section.file for name, section in job.vocabularies.items()
+    }
     if job.verify.examples is not None and job.verify.examples_format is not None:
         # Records of a service or of training may lie in several files: a directory or a pattern.
         matching_files(base, job.verify.examples, "verify.examples")
@@ -365,10 +367,10 @@ def _check_files(job: ExportJob, base: Path) -> None:
     for key, file in files.items():
         if not (base / file).is_file():
             raise UsageError(f"{key}: file {base / file} does not exist")
-    for key, parts in (("corpora", job.corpora), ("contexts", job.contexts)):
-        for name, part in parts.items():
-            locate_corpus(base, name, part, key)
-            if part.filters and key == "contexts":
+    for key, sections in (("corpora", job.corpora), ("contexts", job.contexts)):
+        for name, section in sections.items():
+            locate_corpus(base, name, section, key)
+            if section.filters and key == "contexts":
                 raise UsageError(
                     f"contexts.{name}.filters: only a corpus has filters; leave it out"
                 )
@@ -376,14 +378,16 @@ def _check_files(job: ExportJob, base: Path) -> None:
 
 def _check_lists(job: ExportJob, base: Path) -> None:
     """Rejects lists that name files, corpora or inputs which do not exist."""
-    for name, part in job.lists.items():
-        locate_corpus(base, name, columns_of(part), "lists")
-        if part.corpus not in job.corpora:
+    for name, section in job.lists.items():
+        locate_corpus(base, name, columns_of(section), "lists")
+        if section.corpus not in job.corpora:
             corpora = ", ".join(sorted(job.corpora)) or "no corpora"
-            raise UsageError(f"lists.{name}.corpus names {part.corpus!r}; the recipe has {corpora}")
-        if part.by is not None and part.by not in job.inputs:
             raise UsageError(
-                f"lists.{name}.by names {part.by!r}; the recipe has the inputs "
+                f"lists.{name}.corpus names {section.corpus!r}; the recipe has {corpora}"
+            )
+        if section.by is not None and section.by not in job.inputs:
+            raise UsageError(
+                f"lists.{name}.by names {section.by!r}; the recipe has the inputs "
                 f"{', '.join(sorted(job.inputs))}"
             )
 
@@ -392,21 +396,21 @@ def _check_indexes(job: ExportJob) -> None:
     """Rejects indexes that name corpora or towers which the recipe does not have, and limits of
     recall without real queries.
     """
-    for name, part in job.indexes.items():
-        limits = sorted({"value", "of_tables", "of_cold_users"} & part.recall.model_fields_set)
+    for name, section in job.indexes.items():
+        limits = sorted({"value", "of_tables", "of_cold_users"} & section.recall.model_fields_set)
         if limits and job.verify.examples is None:
             raise UsageError(
                 f"indexes.{name}.recall.{limits[0]} is a limit, which needs real queries: name a "
                 "file of raw examples as verify.examples, or leave the limit out; recall on "
                 "invented queries stops nothing"
             )
-        if part.corpus not in job.corpora:
+        if section.corpus not in job.corpora:
             corpora = ", ".join(sorted(job.corpora)) or "no corpora"
             raise UsageError(
-                f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {corpora}"
+                f"indexes.{name}.corpus names {section.corpus!r}; the recipe has {corpora}"
             )
-        for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
-            towers = sorted(key for key, section in job.towers.items() if section.role == role)
+        for role, tower in (("query", section.query_tower), ("candidate", section.candidate_tower)):
+            towers = _towers_of_role(job, role)
             if tower not in towers:
                 raise UsageError(
                     f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = "
@@ -414,11 +418,16 @@ def _check_indexes(job: ExportJob) -> None:
                 )
 
 
+def _towers_of_role(job: ExportJob, role: str) -> list[str]:
+    """Returns the names of the recipe's towers with a role, sorted."""
+    return sorted(name for name, section in job.towers.items() if section.role == role)
+
+
 def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:
     """Checks that a corpus has a column for each input of the candidate towers over it."""
-    for name, part in job.indexes.items():
-        corpus = job.corpora[part.corpus]
-        inputs = model.read_by(model.towers[part.candidate_tower])
+    for name, section in job.indexes.items():
+        corpus = job.corpora[section.corpus]
+        inputs = model.read_by(model.towers[section.candidate_tower])
         missing = []
         for input_name in inputs:
             default = job.features.get(input_name, FeatureSection()).default
@@ -426,9 +435,9 @@ def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:
                 missing.append(input_name)
         if missing:
             raise UsageError(
-                f"corpora.{part.corpus}.features has no column for {', '.join(missing)}, which "
-                f"tower {part.candidate_tower!r} of index {name!r} reads; add it, as in features = "
-                f'{{ {missing[0]} = "COLUMN" }}, or set features.{missing[0]}.default'
+                f"corpora.{section.corpus}.features has no column for {', '.join(missing)}, which "
+                f"tower {section.candidate_tower!r} of index {name!r} reads; add it, as in "
+                f'features = {{ {missing[0]} = "COLUMN" }}, or set features.{missing[0]}.default'
             )
 
 
@@ -440,5 +449,5 @@ def _check_stages(
     for name, tower in model.towers.items():
         sources = [source for tensor in tower.inputs for source in tensor.sources]
         required[name] = required_inputs(sources, features)
-    for name, part in job.stages.items():
-        check_stage(name, part, required, job.corpora)
+    for name, section in job.stages.items():
+        check_stage(name, section, required, job.corpora)

@@ -46,8 +46,8 @@ class ProvidedFiles:
           UsageError: A vocabulary has keys without a row in the table of a feature.
         """
         entries: dict[str, manifest.Vocabulary] = {}
-        # A model that looks up its keys by itself brings them; then the recipe's file is
-        # read by the model's code alone.
+        # A model that looks up its keys by itself brings them; then only the model's code reads the
+        # recipe's file.
         read_by_code = named_vocabularies(self._job) - self._vocabularies_of_features()
         for name, section in self._job.vocabularies.items():
             if name in read_by_code:
@@ -132,52 +132,50 @@ class ProvidedFiles:
         return self._write_stores("contexts", self._job.contexts, moved)
 
     def _write_stores(
-        self, section: str, parts: Mapping[str, CorpusSection], moved: Callable[[int], None]
+        self, kind: str, sections: Mapping[str, CorpusSection], moved: Callable[[int], None]
     ) -> dict[str, manifest.Corpus]:
         entries = {}
         features = self._prepared.entries
         logged = self._context.changes
-        for name, part in parts.items():
-            files = locate_corpus(self._prepared.base, name, part, section)
-            corpus = CorpusReader(files, name, part.stored, features)
+        for name, section in sections.items():
+            files = locate_corpus(self._prepared.base, name, section, kind)
+            corpus = CorpusReader(files, name, section.stored, features)
             changes: Sequence[tuple[int, Change]] = []
             content = []
             if logged is not None:
-                changes = logged.of(section, name)
+                changes = logged.of(kind, name)
             # A store without changes in the log is not written again when the log grows.
             if logged is not None and changes:
                 content.append(logged.digest)
             key = StepKey(
-                _STORE_PATHS[section](name),
+                _STORE_PATHS[kind](name),
                 # How a column is read and checked depends on the features that read it.
-                {"corpus": part.stored, "features": features},
+                {"corpus": section.stored, "features": features},
                 content=content,
                 files=[file.path for file in files],
             )
-            write = partial(self._write_store, section, name, corpus, changes, moved)
+            write = partial(self._write_store, kind, name, corpus, changes, moved)
             entries[name] = self._context.staged.run(Step(key, manifest.Corpus, write))
-            self._context.notes.extend(
-                candidates.notes_of_lengths(f"{section}.{name}", entries[name])
-            )
+            self._context.notes.extend(candidates.notes_of_lengths(f"{kind}.{name}", entries[name]))
         return entries
 
     def _write_store(
         self,
-        section: str,
+        kind: str,
         name: str,
         corpus: CorpusReader,
         changes: Sequence[tuple[int, Change]],
         moved: Callable[[int], None],
     ) -> manifest.Corpus:
         """Writes a corpus or a store of contexts, with the changes of its log."""
-        file = _STORE_PATHS[section](name)
+        file = _STORE_PATHS[kind](name)
         entry = candidates.write_store(
-            self._directory, file, corpus, moved, searched=section == "corpora"
+            self._directory, file, corpus, moved, searched=kind == "corpora"
         )
         if self._context.changes is None:
             return entry
         log = self._context.changes.path.name
-        return fold(self._directory, entry, changes, f"{section}.{name}", log)
+        return fold(self._directory, entry, changes, f"{kind}.{name}", log)
 
     def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:
         """Writes the attribute indexes of a corpus, and returns its entry with them."""

@@ -25,8 +25,8 @@ from export.errors import UsageError, VerificationFailed
 from export.front_end.unread_inputs import note_unread_inputs
 from export.jobs.preparation import TracedJob, trace_job
 from export.jobs.progress import Progress
-from export.jobs.space import check_space
-from export.jobs.staged import provenance, staged
+from export.jobs.space import STAT_BLOCK_BYTES, check_space
+from export.jobs.staged import open_staged, provenance
 from export.jobs.table_steps import TaskRun
 from export.jobs.warm_up import locate_requests
 from export.locations import location_of
@@ -75,7 +75,7 @@ class PreparedInline(TracedJob):
     variables: VariablesPlan
     notes: tuple[str, ...]
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Returns the values that both the plan and the report contain, as JSON."""
         plan = self.variables
         graph = self.graph
@@ -127,15 +127,15 @@ def prepare_inline(
     checkpoint = opened.checkpoint
     root = opened.destination.root
     check_limits(job, traced.spec)
-    for part in job.vocabularies.values():
+    for section in job.vocabularies.values():
         # Mistakes in its file are reported before anything is written.
-        read_keys(base / part.file, part.dtype)
+        read_keys(base / section.file, section.dtype)
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
     graph = build_graph(job, base, traced, opened.entries, tables)
-    found_weights = traced.original.find_weights(graph.weights.values())
+    stored_weights = traced.original.find_weights(graph.weights.values())
     weights = {
         variable_key(attribute): key
-        for attribute, (_, key) in zip(graph.weights, found_weights, strict=True)
+        for attribute, (_, key) in zip(graph.weights, stored_weights, strict=True)
     }
     small = {
         name: key
@@ -150,7 +150,7 @@ def prepare_inline(
     # What an earlier run has staged is written over. The file may have holes, so its blocks count.
     staged_bytes = 0
     if plan.written_file.exists():
-        staged_bytes = plan.written_file.stat().st_blocks * 512
+        staged_bytes = plan.written_file.stat().st_blocks * STAT_BLOCK_BYTES
     check_space(
         root,
         plan.end - staged_bytes,
@@ -196,10 +196,10 @@ def run_inline(
     base = prepared.base
     model = prepared.traced.spec
     judged = judge_recipe(job, prepared.checkpoint, prepared.inventory, model, prepared.entries)
-    with staged(prepared.destination, job.model, prepared.version) as staged_version:
+    with open_staged(prepared.destination, job.model, prepared.version) as staged_version:
         stage = staged_version.stage
         directory = staged_version.stage.directory
-        begun = staged_version.begun(job, prepared.inventory.fingerprint)
+        created = staged_version.start_time(job, prepared.inventory.fingerprint)
         # Whether the SavedModel can be compared here is known before hours of copying.
         proofs.check_comparable(prepared.graph, prepared.variables, settings.unproved)
         with progress.step("graph"):
@@ -207,7 +207,7 @@ def run_inline(
             objects = write_graph(prepared.graph, directory)
         plan = prepared.variables
         with progress.step("variables", plan.moved_bytes) as moved:
-            receipts = _move(plan, settings, stage, moved)
+            receipts = _write_tables(plan, settings, stage, moved)
             _check_finite(prepared, receipts)
             write_variables(plan, prepared.checkpoint, prepared.small, objects, receipts)
             prepared.checkpoint.check_unchanged()
@@ -232,11 +232,11 @@ def run_inline(
                 f"verify.expected cannot verify the stated layouts: {proof['note']}; free memory, "
                 'or accept them with verify.stated_layouts = "accept"'
             )
-        report = prepared.described() | {
+        report = prepared.description() | {
             "format": REPORT_FORMAT,
             "model": job.model,
             "version": prepared.version,
-            "created": begun,
+            "created": created,
             "provenance": provenance(prepared.inventory, job.code.factory).model_dump(mode="json"),
             "links": {
                 path.name: os.path.basename(source)
@@ -256,12 +256,15 @@ def run_inline(
 
 
 def _left_out(job: ExportJob) -> Iterator[str]:
-    """Yields notes on what a recipe has and a SavedModel has not."""
+    """Yields notes on the sections of a recipe that a SavedModel does not have."""
     sections = ("corpora", "indexes", "lists", "stages")
     left_out = [section for section in sections if getattr(job, section)]
     if left_out:
         yield f"{' and '.join(left_out)} of the recipe are not part of a SavedModel"
-    padded = [name for name, part in job.inputs.items() if part.pad is not None or part.keep]
+    padded = []
+    for name, section in job.inputs.items():
+        if section.pad is not None or section.keep is not None:
+            padded.append(name)
     if padded:
         yield (
             f"lists of {', '.join(padded)} are neither padded nor cut by a SavedModel, whose "
@@ -274,7 +277,7 @@ def _unverified(
 ) -> list[str]:
     """Returns what was not verified of a SavedModel, each with the reason or the remedy."""
     if not proof["proved"]:
-        return ["what signatures give: not compared with the original model (--unproved)"]
+        return ["outputs of signatures: not compared with the original model (--unproved)"]
     lookups = prepared.graph.lookups
     recorded = features_behind(lookups.job.verify.expected, lookups.traced.spec.towers)
     accepted = [name for name, judgement in judgements.items() if judgement == "accepted"]
@@ -293,8 +296,8 @@ def _check_recipe(job: ExportJob, base: Path) -> None:
             f"output.root is {root}; a self-contained SavedModel is written to a path of this "
             "machine: give one, and send the directory with your store's own tool"
         )
-    for name, part in job.tables.items():
-        bundle_keys = part.model_fields_set - {"key", "mod", "segment_rows", "allow_non_finite"}
+    for name, section in job.tables.items():
+        bundle_keys = section.model_fields_set - {"key", "mod", "segment_rows", "allow_non_finite"}
         if bundle_keys:
             raise UsageError(
                 f"tables.{name}.{min(bundle_keys)} is for bundles; a self-contained SavedModel "
@@ -313,16 +316,15 @@ def _check_finite(prepared: PreparedInline, receipts: Iterable[Receipt]) -> None
     for receipt in receipts:
         non_finite.setdefault(receipt.key, []).append(receipt.non_finite)
     tables = {spec.key: name for name, spec in prepared.tables.items()}
-    for key, parts in non_finite.items():
+    for key, counts in non_finite.items():
         name = tables.get(key, key)
-        part = prepared.job.tables.get(name)
-        check_finite(name, joined(parts), allowed=part is not None and part.allow_non_finite)
+        section = prepared.job.tables.get(name)
+        allowed = section is not None and section.allow_non_finite
+        check_finite(name, joined(counts), allowed=allowed)
 
 
 def _clear(directory: Path) -> None:
-    """Removes all that earlier runs left but tables: TensorFlow does not write a graph
-    twice alike.
-    """
+    """Removes files of earlier runs, but no tables: TensorFlow never writes a graph twice alike."""
     for path in directory.iterdir():
         if path.is_file():
             path.unlink()
@@ -330,7 +332,7 @@ def _clear(directory: Path) -> None:
             shutil.rmtree(path)
 
 
-def _move(
+def _write_tables(
     plan: VariablesPlan,
     settings: ExportSettings,
     stage: staging.Staging,
@@ -347,5 +349,5 @@ def _move(
     # Tasks fill their ranges of it, some of which an earlier run may have filled.
     with plan.written_file.open("ab") as file:
         file.truncate(plan.end)
-    files = [part.file for source in plan.sources for part in source.slices]
+    files = [table_slice.file for source in plan.sources for table_slice in source.slices]
     return TaskRun(stage, settings, files, moved).run_checked(plan.tasks, plan.sources)

@@ -1,4 +1,4 @@
-"""Whether a plan fits the disk."""
+"""Checks that a plan fits the disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from export.report_text import size_text
 from export.tables.plan import ExportPlan
 from export.tables.tasks import TableTask
 
-_BLOCK_BYTES = 512
+STAT_BLOCK_BYTES = 512
 """The unit of `st_blocks`, whatever the size of the file system's own blocks."""
 
 
@@ -24,42 +24,48 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     first. Segments that may be those of an older version are not counted, since it is not known yet
     how many of them are written.
     """
-    compared = [task for task in plan.tasks if task.older is not None]
-    finished_bytes = _staged_bytes(plan, compared)
-    keyed = [table.spec.rows for table in plan.tables if table.spec.keys]
+    compared_tasks = [task for task in plan.tasks if task.older is not None]
+    finished_bytes = _staged_bytes(plan, compared_tasks)
+    key_counts = [table.spec.rows for table in plan.tables if table.spec.keys]
     # An index needs space twice: its entries are sorted in a file, then written.
-    indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)
-    tables = plan.local_bytes + plan.unpacked_bytes - sum(task.bytes for task in compared)
+    key_index_bytes = sum(index_bytes(count) + ENTRY_BYTES * count for count in key_counts)
+    compared_bytes = sum(task.bytes for task in compared_tasks)
+    table_bytes = plan.local_bytes + plan.unpacked_bytes - compared_bytes
     if finished_bytes:
         # The run that staged these rows has checked that the indexes fit.
-        indexes = 0
-    check_space(directory, tables - finished_bytes + indexes)
+        key_index_bytes = 0
+    check_space(directory, table_bytes - finished_bytes + key_index_bytes)
 
 
-def check_space(directory: Path, needed: int, remedy: str = "") -> None:
-    """Rejects what does not fit the disk of a directory, or of the nearest one above it that
-    exists.
+def check_space(directory: Path, needed_bytes: int, remedy: str = "") -> None:
+    """Checks that the disk of a directory has space, or that of the nearest existing one above it.
+
+    Args:
+      directory: The directory, which may not exist yet.
+      needed_bytes: The number of bytes that will be written.
+      remedy: What else the user can do, for the message.
 
     Raises:
-      DestinationError: There is less space; the message has both sizes, and the further remedy.
+      DestinationError: There is less space; the message has both sizes, and the remedies.
     """
     directory = directory.absolute()
     existing = next(path for path in (directory, *directory.parents) if path.is_dir())
-    free = shutil.disk_usage(existing).free
-    if needed > free:
+    free_bytes = shutil.disk_usage(existing).free
+    if needed_bytes > free_bytes:
         raise DestinationError(
-            f"{directory} has {size_text(free)} free, the tables need {size_text(needed)}: "
-            f"{size_text(needed - free)} more; free some, or export to another disk{remedy}"
+            f"{directory} has {size_text(free_bytes)} free, the tables need "
+            f"{size_text(needed_bytes)}: {size_text(needed_bytes - free_bytes)} more; "
+            f"free some, or export to another disk{remedy}"
         )
 
 
-def _staged_bytes(plan: ExportPlan, compared: Sequence[TableTask]) -> int:
-    """Returns how much of the disk is taken by what lies where the plan would write, without the
-    segments of the tasks that are not counted.
+def _staged_bytes(plan: ExportPlan, uncounted_tasks: Sequence[TableTask]) -> int:
+    """Returns how much of the disk is taken by the files that lie where the plan would write,
+    without the segments of the tasks that are not counted.
     """
     blocks = 0
-    uncounted = {Path(task.directory, task.file) for task in compared}
-    uncounted |= {Path(task.directory, task.scales) for task in compared if task.scales}
+    uncounted = {Path(task.directory, task.file) for task in uncounted_tasks}
+    uncounted |= {Path(task.directory, task.scales) for task in uncounted_tasks if task.scales}
     for table_directory in dict.fromkeys(Path(task.directory) for task in plan.tasks):
         for file in table_directory.rglob("*"):
             if file in uncounted:
@@ -67,4 +73,4 @@ def _staged_bytes(plan: ExportPlan, compared: Sequence[TableTask]) -> int:
             # Another run may be at work there, which is reported later.
             with suppress(FileNotFoundError):
                 blocks += file.lstat().st_blocks
-    return blocks * _BLOCK_BYTES
+    return blocks * STAT_BLOCK_BYTES

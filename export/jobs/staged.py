@@ -1,4 +1,4 @@
-"""A version while a job makes it: staged, and what is reported of it at the end."""
+"""A version while a job makes it: where it is staged, and how it is published and reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from export.steps import LIBRARIES, Result, Step, StepKey, versions
 from export.tables.older_versions import NOTHING_REUSED, ReusedSegments
 from object_store.locations import Location
 
-_CURES = {
+_REMEDIES = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; free some space, then run again: it resumes"
     ),
@@ -42,7 +42,7 @@ class Published:
     """A committed bundle.
 
     Attributes:
-      directory: Where it lies.
+      directory: The directory of the bundle.
       manifest: The manifest of the bundle.
       notes: What the user should know, such as towers that LiteRT cannot run, and why.
       reused: The segments that it takes from older versions.
@@ -62,7 +62,7 @@ class StagedVersion:
       stage: The staging directory with its journal.
       destination: Where the version goes.
       uploads: Sends its files to a store; None: it goes to a disk.
-      steps: The names of the steps that it is made of.
+      steps: The names of the steps that write its files.
     """
 
     stage: staging.Staging
@@ -85,9 +85,9 @@ class StagedVersion:
             return TableReader(self.stage.directory, table)
         return self.uploads.open_table(table)
 
-    def begun(self, job: Any, fingerprint: str) -> str:
-        """Returns when a job was begun. A resumed run gets the time of the first one, so that it
-        writes the same manifest.
+    def start_time(self, job: Any, fingerprint: str) -> str:
+        """Returns the time when a job began. A resumed run gets the time of the first one, so that
+        it writes the same manifest.
 
         Args:
           job: All that the user requested.
@@ -108,7 +108,7 @@ class StagedVersion:
         return self.uploads.reused(manifest)
 
     def publish(self, manifest: Manifest, progress: Progress) -> Location:
-        """Publishes it; errors as of `Destination.publish`."""
+        """Publishes the version; raises the errors of `Destination.publish`."""
         kinds = {step.partition("/")[0] for step in self.stage.resumed if "/" in step}
         if kinds:
             progress.note("resumed", f"{', '.join(sorted(kinds))} of an earlier run")
@@ -125,10 +125,10 @@ def _now() -> str:
 
 
 @contextmanager
-def staged(
+def open_staged(
     destination: Destination, model: str, version: int, *, reuse: bool = True
 ) -> Iterator[StagedVersion]:
-    """Opens the staging directory of a version. Whatever fails, what is finished stays there for
+    """Opens the staging directory of a version. Whatever fails, the finished files stay there for
     the next run.
 
     Args:
@@ -146,7 +146,7 @@ def staged(
             try:
                 yield StagedVersion(stage, destination, uploads)
             except VerificationFailed as problem:
-                # What a check found wrong is made again; all else is kept.
+                # The next run writes again what a check found wrong, and keeps all else.
                 for step in problem.steps:
                     stage.forget(step)
                 remedy = (
@@ -165,11 +165,11 @@ def staged(
         raise ExportError(str(problem)) from problem
     except OSError as problem:
         message = f"{problem.filename or 'the destination'}: {problem.strerror or problem}"
-        raise DestinationError(f"{message}{_CURES.get(problem.errno or 0, '')}") from problem
+        raise DestinationError(f"{message}{_REMEDIES.get(problem.errno or 0, '')}") from problem
 
 
 def provenance(inventory: Inventory, model_code: str) -> Provenance:
-    """Says what is exported, by what."""
+    """Returns the provenance of a bundle: its checkpoint, its model code, and the exporter."""
     return Provenance(
         checkpoint=inventory.checkpoint,
         step=inventory.step,

@@ -41,7 +41,7 @@ __all__ = ["GRACE_DAYS", "clean_store"]
 
 _REQUESTS = 16
 _REMOVED_AT_A_TIME = 256
-"""Objects that are removed between two looks for runs that have begun."""
+"""The number of objects that are removed between two looks for runs that have begun."""
 
 Times = dict[RemotePath, float | None]
 """When files were written last, in seconds; None: the store does not report it."""
@@ -83,48 +83,48 @@ def clean_store(
     removed: list[RemotePath] = []
     running: list[RemotePath] = []
     try:
-        before = _now(root) - older_than_days * 86_400
+        cutoff_s = _now(root) - older_than_days * 86_400
         for model in _models(root):
-            _clean_model(model, before, removed, running)
+            _clean_model(model, cutoff_s, removed, running)
     except OSError as problem:
         raise DestinationError(f"{problem.filename or root}: {problem.strerror}") from problem
     return removed, running
 
 
 def _clean_model(
-    model: RemotePath, before: float, removed: list[RemotePath], running: list[RemotePath]
+    model: RemotePath, cutoff_s: float, removed: list[RemotePath], running: list[RemotePath]
 ) -> None:
     """Removes objects of one model.
 
     Args:
       model: The directory of the model.
-      before: What was written later stays.
+      cutoff_s: The time of the store's clock; files that were written later stay.
       removed: Takes the files that are removed.
       running: Takes the versions that runs are writing.
     """
-    seen = _versions(model, before)
-    if seen.running:
-        running += seen.running
+    versions = _versions(model, cutoff_s)
+    if versions.running:
+        running += versions.running
         return
     stale = [
         file
-        for directory in seen.given_up
+        for directory in versions.given_up
         for file in _files_of(directory)
         # Another run may go on with the version now, and writes it first of all.
         if file.name != STARTED
     ]
     named: set[str] = set()
-    for directory in seen.committed:
-        names, unnamed = _read(directory)
+    for directory in versions.committed:
+        names, unnamed = _read_named(directory)
         named |= names
-        stale += [file for file, time in unnamed.items() if _is_old(time, before)]
-    stale += _stale_in_pool(model, named, before)
+        stale += [file for file, time in unnamed.items() if _is_old(time, cutoff_s)]
+    stale += _stale_in_pool(model, named, cutoff_s)
 
     for first in range(0, len(stale), _REMOVED_AT_A_TIME):
-        now = _versions(model, before)
+        current = _versions(model, cutoff_s)
         # A version that was removed meanwhile does no harm: what it named stays this time.
-        if now.running or not set(now.committed) <= set(seen.committed):
-            running += now.running
+        if current.running or not set(current.committed) <= set(versions.committed):
+            running += current.running
             return
         batch = stale[first : first + _REMOVED_AT_A_TIME]
         with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-clean") as pool:
@@ -153,7 +153,7 @@ def _models(root: RemotePath) -> Iterator[RemotePath]:
         yield root / model
 
 
-def _versions(model: RemotePath, before: float) -> _Versions:
+def _versions(model: RemotePath, cutoff_s: float) -> _Versions:
     """Finds the versions of a model, in the order of their numbers."""
     committed = []
     running = []
@@ -162,7 +162,7 @@ def _versions(model: RemotePath, before: float) -> _Versions:
         directory = model / number
         if is_committed(directory):
             committed.append(directory)
-        elif all(_is_old(time, before) for time in _files_of(directory).values()):
+        elif all(_is_old(time, cutoff_s) for time in _files_of(directory).values()):
             given_up.append(directory)
         else:
             running.append(directory)
@@ -176,12 +176,12 @@ def _files_of(directory: RemotePath) -> Times:
     return files
 
 
-def _read(directory: RemotePath) -> tuple[frozenset[str], Times]:
+def _read_named(directory: RemotePath) -> tuple[frozenset[str], Times]:
     """Reads which objects a published version names.
 
     Returns:
-      Those in the pool of the model, and the objects in a directory of the version's own that it
-      does not name.
+      The names of the objects in the pool of the model, and the objects in a directory of the
+      version's own that it does not name.
 
     Raises:
       DestinationError: The file that names them is damaged.
@@ -192,7 +192,8 @@ def _read(directory: RemotePath) -> tuple[frozenset[str], Times]:
         raise DestinationError(
             f"{directory / OBJECTS}: {problem}; nothing of this model was removed"
         ) from problem
-    if objects is None:  # a bundle that was copied as it lies on a disk, or was removed just now
+    # The bundle was copied as it lies on a disk, or was removed just now.
+    if objects is None:
         return frozenset(), {}
     # These are looked for in the pool, together with those of the other versions.
     if objects.format_version > 1:
@@ -203,7 +204,7 @@ def _read(directory: RemotePath) -> tuple[frozenset[str], Times]:
     return frozenset(), {file: times[file] for file in sorted(times.keys() - named)}
 
 
-def _stale_in_pool(model: RemotePath, named: set[str], before: float) -> list[RemotePath]:
+def _stale_in_pool(model: RemotePath, named: set[str], cutoff_s: float) -> list[RemotePath]:
     """Returns the old objects in the pool of a model that no version names."""
     directories: Sequence[RemotePath] = pool_directories(model / POOL)
     stale: list[RemotePath] = []
@@ -212,7 +213,7 @@ def _stale_in_pool(model: RemotePath, named: set[str], before: float) -> list[Re
             stale += [
                 file
                 for file, time in sorted(times.items())
-                if file.name not in named and _is_old(time, before)
+                if file.name not in named and _is_old(time, cutoff_s)
             ]
     return stale
 
@@ -221,6 +222,6 @@ def _times(directory: RemotePath) -> Times:
     return {directory / name: time for name, time in directory.times().items()}
 
 
-def _is_old(time: float | None, before: float) -> bool:
+def _is_old(time: float | None, cutoff_s: float) -> bool:
     # What has no time is never old, so that it is not removed by mistake.
-    return time is not None and time < before
+    return time is not None and time < cutoff_s

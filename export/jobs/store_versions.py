@@ -74,7 +74,7 @@ class StoreVersion:
         """
         self.directory = directory
         self._reuse = reuse
-        self._older: frozenset[str] = frozenset()
+        self._older_objects: frozenset[str] = frozenset()
         self._young_from_s: float | None = None
 
     def begin(self) -> None:
@@ -100,7 +100,7 @@ class StoreVersion:
         newest = _newest_objects(self.directory.parent)
         if newest is not None:
             # The store may have lost objects that the version names: these are sent again.
-            self._older = pool_objects(newest) - self.missing(newest.files.values())
+            self._older_objects = pool_objects(newest) - self.missing(newest.files.values())
 
     def mark(self) -> None:
         """Shows `clean` that a run is writing the version now.
@@ -118,7 +118,7 @@ class StoreVersion:
 
     def is_older(self, block: StoredBlock) -> bool:
         """Returns whether the newest version has an object."""
-        return block.sha256 in self._older
+        return block.sha256 in self._older_objects
 
     def missing(self, files: Iterable[StoredFile | WholeFile]) -> set[str]:
         """Returns the objects of files that the store does not hold, by their SHA-256. Their names
@@ -138,7 +138,9 @@ class StoreVersion:
             else:
                 names = list(expected)
             checks = pool.map(lambda sha256: self._holds(sha256, expected[sha256]), names)
-            return {sha256 for sha256, is_held in zip(names, checks, strict=True) if not is_held}
+            return {
+                sha256 for sha256, is_stored in zip(names, checks, strict=True) if not is_stored
+            }
 
     def send(self, source: Path, expected: File) -> StoredFile:
         """Sends the blocks of a local file that the store does not have.
@@ -152,11 +154,11 @@ class StoreVersion:
             sent.
           OSError: The store cannot be written.
         """
-        stored, crcs = _digested(source, expected)
+        stored, crcs = _digest_blocks(source, expected)
 
         def send_block(number: int) -> None:
             block = stored.blocks[number]
-            if block.sha256 not in self._older and not self._is_young(block):
+            if block.sha256 not in self._older_objects and not self._is_young(block):
                 self._write(source, block, crcs[number])
 
         # Blocks of the same content are one object, which is sent once.
@@ -178,13 +180,13 @@ class StoreVersion:
         try:
             target.write(data, new=True)
         except FileExistsError as problem:
-            # After a lost response, what is there is our own.
+            # If the response to an earlier request was lost, the file is our own.
             if target.read(0, len(data) + 1) != data:
                 raise DestinationExists(
                     f"another run has published {self.directory}; this run published nothing: "
                     "choose another version"
                 ) from problem
-        # Beside `objects.json` it has no meaning.
+        # Beside `objects.json` the file `started` has no meaning.
         with suppress(OSError):
             (self.directory / STARTED).remove()
 
@@ -202,8 +204,8 @@ class StoreVersion:
             return False
 
     def _is_young(self, block: StoredBlock) -> bool:
-        """Returns whether the store has an object, and has had it for so short that nothing removes
-        it before this run ends.
+        """Returns whether the store has an object that is so young that nothing removes it before
+        this run ends.
         """
         if self._young_from_s is None:
             return False
@@ -224,7 +226,7 @@ class StoreVersion:
             )
         target = self._object(block.sha256)
         target.write(data)
-        if not _arrived(target, data, crc):
+        if not _has_arrived(target, data, crc):
             raise DestinationError(
                 f"{target} does not hold what was sent ({block.bytes} bytes of {source.name} from "
                 f"byte {block.offset}); remove it and run the export again"
@@ -265,9 +267,9 @@ def pool_objects(objects: ObjectMap) -> frozenset[str]:
 
 
 def _newest_objects(model: RemotePath) -> ObjectMap | None:
-    """Returns what the newest version of a model that shares objects consists of.
+    """Returns the objects of the newest version of a model that shares objects.
 
-    What a version that cannot be read has is sent again.
+    A version that cannot be read is skipped, and its objects are sent again.
     """
     numbers = sorted(map(int, filter(VERSION.fullmatch, model.listing())), reverse=True)
     for number in numbers:
@@ -280,9 +282,11 @@ def _newest_objects(model: RemotePath) -> ObjectMap | None:
     return None
 
 
-def _digested(source: Path, expected: File) -> tuple[StoredFile, list[int]]:
-    """Returns the names of a file's blocks as objects and their crc32c, once its content is known
-    to be what was written.
+def _digest_blocks(source: Path, expected: File) -> tuple[StoredFile, list[int]]:
+    """Returns a file as its blocks are stored, and the crc32c of each block.
+
+    Raises:
+      DestinationError: The file has changed since it was written.
     """
     # One pass computes both: the names of the objects, and the checksum of the whole file.
     names = []
@@ -304,7 +308,7 @@ def _digested(source: Path, expected: File) -> tuple[StoredFile, list[int]]:
     return StoredFile(bytes=size, objects=tuple(names)), crcs
 
 
-def _arrived(target: RemotePath, data: bytes, crc: int) -> bool:
+def _has_arrived(target: RemotePath, data: bytes, crc: int) -> bool:
     """Compares a new object with what was sent, where the store has not done so."""
     # A store that compares a checksum of each request has rejected what arrived otherwise.
     if target.verifies_uploads:

@@ -23,7 +23,7 @@ _GAP_BYTES = 16 << 10
 _RANGE_BYTES = 8 << 20
 
 Locate = Callable[[str], StoredContent]
-"""Bundle path of a segment -> its content in the store."""
+"""Returns the content in the store of the segment with a bundle path."""
 
 
 class StreamedTable(TableReader):
@@ -58,19 +58,20 @@ class _RemoteRows(MappedRows):
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """See MappedRows.take."""
-        wanted, positions = np.unique(rows.clip(0, self._map.starts[-1] - 1), return_inverse=True)
-        raw = np.empty((wanted.size, self._row_bytes), np.uint8)
-        segments, local = self._map.locate(wanted)
+        clipped_rows = rows.clip(0, self._map.starts[-1] - 1)
+        unique_rows, positions = np.unique(clipped_rows, return_inverse=True)
+        raw = np.empty((unique_rows.size, self._row_bytes), np.uint8)
+        segments, local_rows = self._map.locate(unique_rows)
 
         def fetch(run: tuple[int, int]) -> None:
             first, end = run
-            start = int(local[first])
-            count = int(local[end - 1]) + 1 - start
-            values = self._range(int(segments[first]), start, count)
-            raw[first:end] = values[local[first:end] - start]
+            start = int(local_rows[first])
+            count = int(local_rows[end - 1]) + 1 - start
+            values = self._read_range(int(segments[first]), start, count)
+            raw[first:end] = values[local_rows[first:end] - start]
 
         with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-rows") as pool:
-            for _ in pool.map(fetch, self._runs(segments, local)):
+            for _ in pool.map(fetch, self._runs(segments, local_rows)):
                 pass
         return raw[positions.reshape(-1)]
 
@@ -79,20 +80,20 @@ class _RemoteRows(MappedRows):
         return self.take(np.arange(wanted.first, wanted.end))
 
     def _runs(
-        self, segments: NDArray[np.int64], local: NDArray[np.int64]
+        self, segments: NDArray[np.int64], local_rows: NDArray[np.int64]
     ) -> Iterator[tuple[int, int]]:
         """Yields [first, end) of the ascending rows that one request reads."""
-        if not len(local):
+        if not len(local_rows):
             return
-        first_bytes = local * self._row_bytes
+        first_bytes = local_rows * self._row_bytes
         # A gap that is not too wide is read, too: a request costs more than its bytes.
         begins_run = np.diff(segments) != 0
         begins_run |= np.diff(first_bytes) - self._row_bytes > _GAP_BYTES
         begins_run |= np.diff(first_bytes // _RANGE_BYTES) != 0
         starts = [0, *(np.flatnonzero(begins_run) + 1).tolist()]
-        yield from zip(starts, [*starts[1:], len(local)], strict=False)
+        yield from zip(starts, [*starts[1:], len(local_rows)], strict=False)
 
-    def _range(self, segment: int, first: int, rows: int) -> NDArray[np.uint8]:
+    def _read_range(self, segment: int, first: int, rows: int) -> NDArray[np.uint8]:
         count = rows * self._row_bytes
         offset = self._offsets[segment] + first * self._row_bytes
         content = self._contents[segment]

@@ -1,4 +1,4 @@
-"""The steps that write tables, each a segment of one, and what their checks need to know."""
+"""The steps that write tables, one segment each, and the checks of what they wrote."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class TaskRun:
             else:
                 pending.append(task)
 
-        def note(task: TableTask | SumTask, receipt: Receipt) -> None:
+        def record(task: TableTask | SumTask, receipt: Receipt) -> None:
             payload = receipt.model_dump(mode="json")
             self.stage.finish(task.step, keys[task.step], payload, receipt.files(task))
             receipts.append(receipt)
@@ -237,7 +237,7 @@ class TaskRun:
             memory_bytes = max(task.memory_bytes for task in pending)
             sizes = [task.bytes for task in pending]
             executor = executor_of(self.settings, self.stage, sizes, memory_bytes, self.sources)
-            executor.run(carry_out, pending, note)
+            executor.run(carry_out, pending, record)
         return receipts
 
     def run_checked(
@@ -247,10 +247,10 @@ class TaskRun:
 
         Args:
           tasks: The tasks.
-          sources: What they read.
+          sources: The variables that they read.
 
         Raises:
-          ExportError: As of `run`, or what was read does not match its checksum.
+          ExportError: As in `run`, or a variable does not match its checksum.
         """
         receipts = self.run(tasks)
         if self.uploads is not None:
@@ -310,26 +310,26 @@ class TaskRun:
         return receipts, segments & set(receipts) - sent_steps
 
 
-def staged_subject(
+def staged_bundle(
     checkpoint: Checkpoint,
     plan: ExportPlan,
     staged_version: StagedVersion,
     complete: manifest.Manifest,
     rows: int | None,
     judged: Mapping[str, StatedLayout],
-    made_of_rows: Sequence[str] = (),
+    steps_from_rows: Sequence[str] = (),
 ) -> CheckedBundle:
-    """Returns a staged bundle as its checks take it; what they find wrong in a table is made again
-    by the next run.
+    """Returns a staged bundle as its checks take it; the next run writes tables again in which they
+    find a mistake.
 
     Args:
       checkpoint: The checkpoint that the tables were copied from.
       plan: The plan of the tables.
-      staged_version: the version that is being made.
-      complete: Its manifest.
+      staged_version: The version that is being made.
+      complete: The manifest of the bundle.
       rows: The number of rows that are compared of each table; None: all.
       judged: How the stated layouts of tables are known.
-      made_of_rows: Steps that read rows of tables: they are done again with any table.
+      steps_from_rows: Steps that read rows of tables: they run again with any table.
     """
     open_table = None
     if staged_version.uploads is not None:
@@ -339,7 +339,7 @@ def staged_subject(
         key = complete.tables[name].source.key
         steps = [task.step for task in plan.tasks if task.table == name]
         steps += [task.step for task in plan.unpacked if task.key == key]
-        return [*steps, paths.key_index(name), *made_of_rows]
+        return [*steps, paths.key_index(name), *steps_from_rows]
 
     return CheckedBundle(
         staged_version.stage.directory,
@@ -353,19 +353,20 @@ def staged_subject(
     )
 
 
-def checked(subject: CheckedBundle, recorded: Collection[str] = ()) -> manifest.Manifest:
-    """Checks a staged bundle; returns its manifest with what was compared, and what was not.
+def check_staged(bundle: CheckedBundle, recorded: Collection[str] = ()) -> manifest.Manifest:
+    """Checks a staged bundle; returns its manifest, which then says what was compared, and what was
+    not.
 
     Args:
-      subject: The staged bundle.
+      bundle: The staged bundle.
       recorded: The features whose towers were compared with outputs that training recorded.
 
     Raises:
       VerificationFailed: A file differs from its source; the message names it, and the error has
         the steps to be done again.
     """
-    compared = check_bundle(subject, STAGED).tables
-    complete = _verified(subject.manifest, tables=dict(compared))
+    compared = check_bundle(bundle, STAGED).tables
+    complete = _verified(bundle.manifest, tables=dict(compared))
     return _verified(complete, unverified=unverified(complete, recorded))
 
 

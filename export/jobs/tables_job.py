@@ -14,8 +14,8 @@ from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import NotConvertible, UsageError
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
-from export.jobs.staged import Published, provenance, staged
-from export.jobs.table_steps import checked, copy_tables, plan_copy, staged_subject
+from export.jobs.staged import Published, open_staged, provenance
+from export.jobs.table_steps import check_staged, copy_tables, plan_copy, staged_bundle
 from export.recipe.settings import ExportSettings
 from export.tables.key_indexes import write_key_indexes
 from export.tables.plan import AS_STORED, ExportPlan, WriteOptions, check_exportable
@@ -159,9 +159,11 @@ def export_tables(
         remedy="give ids that occur in training (--trained-ids NAME=FILE), export with a recipe "
         "that has verify.expected, or accept the statement with --accept-stated-layouts",
     )
-    with staged(prepared.destination, job.model, version, reuse=settings.reuse) as staged_version:
+    with open_staged(
+        prepared.destination, job.model, version, reuse=settings.reuse
+    ) as staged_version:
         stage = staged_version.stage
-        created = staged_version.begun(job, prepared.inventory.fingerprint)
+        created = staged_version.start_time(job, prepared.inventory.fingerprint)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables, reused = copy_tables(plan, stage, settings, moved, staged_version.uploads)
             # Rows of a dump are found by its keys, not by their numbers.
@@ -184,10 +186,10 @@ def export_tables(
             rows: int | None = SAMPLE_ROWS
             if settings.full:
                 rows = None
-            subject = staged_subject(
+            bundle = staged_bundle(
                 prepared.checkpoint, plan, staged_version, written, rows, layouts
             )
-            written = checked(subject)
+            written = check_staged(bundle)
         notes = (*prepared.notes, *prepared.plan.notes, *reused.notes)
         directory = staged_version.publish(written, progress)
         return Published(directory, written, notes, staged_version.reused(written, reused))

@@ -1,5 +1,5 @@
-"""The requests that a service computes before it serves a bundle: found, compared with the towers,
-and copied into the bundle.
+"""Finds the requests that a service computes before it serves a bundle, compares them with the
+towers, and copies them into the bundle.
 
 A service rejects a version whose requests it cannot compute. So whatever is known of a request
 before is compared here: its signature, and its inputs.
@@ -50,15 +50,15 @@ def locate_requests(job: ExportJob, base: Path, checkpoint: Checkpoint) -> Path 
     Raises:
       UsageError: The file does not exist, or the SavedModel is in a store.
     """
-    part = job.warm_up
-    if part.requests is not None:
-        path = base / part.requests
+    section = job.warm_up
+    if section.requests is not None:
+        path = base / section.requests
         if not path.is_file():
             raise UsageError(f"{KEY}: file {path} does not exist")
         return path
     # A SavedModel in use by TensorFlow Serving has its requests beside its variables.
     file = _file_of_saved_model(checkpoint.prefix)
-    if file is None or not part.from_saved_model:
+    if file is None or not section.from_saved_model:
         return None
     if isinstance(file, RemotePath):
         raise UsageError(
@@ -116,7 +116,7 @@ class WarmUpWriter:
           UsageError: The file cannot be read, or holds none or too many, or a request does not fit
             the model; names file, record and input.
         """
-        part = self._job.warm_up
+        section = self._job.warm_up
         count = 0
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
@@ -129,13 +129,13 @@ class WarmUpWriter:
                     )
                 log = record
                 # A bundle has requests in one format, whatever the recipe's file has (ADR 68).
-                if part.format == "elwc":
-                    log = _as_log(record, where, part)
+                if section.format == "elwc":
+                    log = _as_log(record, where, section)
                 try:
                     self._check(log, where)
                 except UsageError as problem:
                     # The user did not name the file of a SavedModel, so the remedy must.
-                    if part.requests is not None:
+                    if section.requests is not None:
                         raise
                     raise UsageError(f"{problem}{_LEAVE_OUT}") from problem
                 file.write(framed(log))
@@ -145,7 +145,7 @@ class WarmUpWriter:
 
     def _check(self, record: bytes, where: str) -> None:
         # The tower, and with it the inputs, is known only once the record was read.
-        names = {model_input.tensor for model_input in self._every_input().values()}
+        names = {model_input.tensor for model_input in self._all_inputs().values()}
         request = read_prediction_log(record, where, names)
         tower, is_retrieval = self._tower_of(request.signature, where)
         self._check_call(request, tower, where, is_retrieval=is_retrieval)
@@ -195,7 +195,7 @@ class WarmUpWriter:
             name = self._default_tower()
         if name in towers:
             return towers[name], False
-        indexes = {f"{_RETRIEVE}:{index}": part for index, part in self._job.indexes.items()}
+        indexes = {f"{_RETRIEVE}:{index}": section for index, section in self._job.indexes.items()}
         # A service has the short name for the only index, too.
         if len(indexes) == 1:
             indexes[_RETRIEVE] = next(iter(indexes.values()))
@@ -220,7 +220,7 @@ class WarmUpWriter:
                 return names[0]
         return next(iter(self._model.towers))
 
-    def _every_input(self) -> dict[str, SentInput]:
+    def _all_inputs(self) -> dict[str, SentInput]:
         # No tower has an empty name, so this key is free.
         return self._as_served("", self._model.inputs)
 
@@ -241,12 +241,12 @@ class WarmUpWriter:
         return self._inputs[key]
 
 
-def _as_log(record: bytes, where: str, part: WarmUpSection) -> bytes:
+def _as_log(record: bytes, where: str, section: WarmUpSection) -> bytes:
     """Returns an ELWC record as the PredictionLog of a request to classify its examples."""
     read_elwc(record, where)
     request = message(
         "ExamplesRequest",
-        model_spec=message("ModelSpec", signature_name=part.signature),
+        model_spec=message("ModelSpec", signature_name=section.signature),
         input=message("Input", example_list_with_context=decode("ExampleListWithContext", record)),
     )
     log = message("PredictionLog", classify_log=message("ClassifyLog", request=request))

@@ -102,7 +102,7 @@ def test_ray_worker_that_sees_other_files_is_an_error(cluster: Any) -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_ray_task_that_fits_on_no_node_is_an_error(cluster: Any) -> None:
-    with pytest.raises(UsageError, match="no Ray node gives more than"):
+    with pytest.raises(UsageError, match="no Ray node offers more than"):
         RayExecutor(cluster.address, memory_bytes=1 << 50).run(task_functions.square, [1])
 
 

@@ -9,7 +9,7 @@ import pytest
 from bundle.errors import DestinationExists, FeatureError, FormatError
 from export.errors import DestinationError, ExportError, UsageError, VerificationFailed
 from export.jobs.destinations import Destination
-from export.jobs.staged import staged
+from export.jobs.staged import open_staged
 from export.steps import Step, StepKey
 
 
@@ -25,7 +25,7 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
     tmp_path: Path, number: int, cure: str
 ) -> None:
     def fail() -> None:
-        with staged(Destination(tmp_path, None), "m", 1) as version:
+        with open_staged(Destination(tmp_path, None), "m", 1) as version:
             (version.stage.directory / "kept").touch()
             raise OSError(number, os.strerror(number), "/the/file")
 
@@ -68,7 +68,7 @@ def test_what_stops_a_job_is_told_and_wrong_steps_are_done_again(
     steps = [Step(StepKey(name), int, make) for name in ("rows.bin", "towers")]
 
     def run() -> None:
-        with staged(Destination(tmp_path, None), "m", 1) as version:
+        with open_staged(Destination(tmp_path, None), "m", 1) as version:
             for step in steps:
                 version.run(step)
             assert version.steps == ["rows.bin", "towers"]
@@ -85,11 +85,11 @@ def test_what_stops_a_job_is_told_and_wrong_steps_are_done_again(
 
 def test_version_that_another_run_makes_is_a_destination_error(tmp_path: Path) -> None:
     destination = Destination(tmp_path, None)
-    with staged(destination, "m", 1) as version:
-        begun = version.begun({"model": "m"}, "crc32c:0")
-        assert version.begun({"model": "m"}, "crc32c:0") == begun
+    with open_staged(destination, "m", 1) as version:
+        begun = version.start_time({"model": "m"}, "crc32c:0")
+        assert version.start_time({"model": "m"}, "crc32c:0") == begun
         with (
             pytest.raises(DestinationError, match="version 1 of model 'm' is being written by"),
-            staged(destination, "m", 1),
+            open_staged(destination, "m", 1),
         ):
             pass
