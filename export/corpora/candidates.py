@@ -90,7 +90,7 @@ def write_store(
             if positions is not None:
                 lines = " and ".join(map(corpus.line_of, positions))
                 raise NotConvertible(
-                    f"corpus {corpus.name!r}, column {corpus.part.id!r}: id "
+                    f"corpus {corpus.name!r}, column {corpus.section.id!r}: id "
                     f"{writer.id(positions[0])!r} stands in {lines}; ids must be distinct"
                 )
             written = writer.finish()

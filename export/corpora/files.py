@@ -84,21 +84,22 @@ class Rows:
 
 
 def locate_corpus(
-    folder: Path, name: str, part: CorpusSection, section: str = "corpora"
+    folder: Path, name: str, section: CorpusSection, group: str = "corpora"
 ) -> list[CorpusFile]:
     """Finds the files of a corpus, in the order of their candidates: that of their names.
 
     Args:
       folder: The folder of the recipe.
       name: The name of the corpus.
-      part: The corpus in the recipe: a file, a directory of part files, a pattern, or several of
-        these.
-      section: The section of the recipe that has it: `corpora` or `contexts`.
+      section: The section of the corpus: a file, a directory of part files, a pattern, or several
+        of these.
+      group: The key of the recipe that holds the section: `corpora`, `contexts` or `lists`.
+
     Raises:
-      UsageError: There is none, or a file's format is unknown.
+      UsageError: There is no file, or the format of a file is unknown.
     """
-    key = f"{section}.{name}"
-    patterns = part.file
+    key = f"{group}.{name}"
+    patterns = section.file
     if isinstance(patterns, str):
         patterns = (patterns,)
     paths: list[Path] = []
@@ -108,7 +109,7 @@ def locate_corpus(
             if path in paths:
                 raise UsageError(f"{key}.file names {path} twice")
             paths.append(path)
-    return [_corpus_file(path, part, key) for path in paths]
+    return [_corpus_file(path, section, key) for path in paths]
 
 
 def matching_files(folder: Path, named: str, key: str) -> list[Path]:
@@ -141,7 +142,7 @@ def matching_files(folder: Path, named: str, key: str) -> list[Path]:
 
 
 def read_batches(
-    file: CorpusFile, name: str, part: CorpusSection, columns: Sequence[str]
+    file: CorpusFile, name: str, section: CorpusSection, columns: Sequence[str]
 ) -> Iterator[Rows]:
     """Reads columns of one file of a corpus; one batch is in memory at a time.
 
@@ -152,10 +153,10 @@ def read_batches(
     where = f"corpus {name!r}, {file.path.name}"
     first = 0
     if file.format == "tfrecord":
-        batched_by = part.id if part.prebatched else None
+        batched_by = section.id if section.prebatched else None
         for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, where):
             records = None
-            if part.prebatched:
+            if section.prebatched:
                 records = np.array(examples.records)
             yield Rows("tfrecord", examples.columns(), where, first, records)
             first += len(examples.records)
@@ -184,7 +185,7 @@ def read_batches(
 def read_rows(
     files: Sequence[CorpusFile],
     name: str,
-    part: CorpusSection,
+    section: CorpusSection,
     positions: NDArray[np.int64],
     columns: Sequence[str],
 ) -> list[dict[str, Any]]:
@@ -194,7 +195,7 @@ def read_rows(
     selected: list[dict[str, Any]] = []
     first = 0
     for file in files:
-        for rows in read_batches(file, name, part, list(dict.fromkeys(columns))):
+        for rows in read_batches(file, name, section, list(dict.fromkeys(columns))):
             is_here = (positions >= first) & (positions < first + len(rows))
             indices = pa.array(positions[is_here] - first)
             cells = [array.take(indices).to_pylist() for array in rows.columns.values()]
@@ -205,7 +206,7 @@ def read_rows(
     return selected
 
 
-def _corpus_file(path: Path, part: CorpusSection, key: str) -> CorpusFile:
+def _corpus_file(path: Path, section: CorpusSection, key: str) -> CorpusFile:
     """Returns a file with its format and compression: as the recipe states them, else by its
     name.
     """
@@ -213,7 +214,7 @@ def _corpus_file(path: Path, part: CorpusSection, key: str) -> CorpusFile:
     is_gzip = suffixes[-1:] == [".gz"]
     if is_gzip:
         suffixes.pop()
-    kind = part.format
+    kind = section.format
     if kind is None and suffixes:
         kind = _SUFFIXES.get(suffixes[-1])
     if kind is None:
@@ -221,11 +222,11 @@ def _corpus_file(path: Path, part: CorpusSection, key: str) -> CorpusFile:
             f"{key}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set "
             f"{key}.format"
         )
-    if part.prebatched and kind != "tfrecord":
+    if section.prebatched and kind != "tfrecord":
         raise UsageError(f"{key}.prebatched is of TFRecord files; {path.name} is {kind}")
     gzip = is_gzip
-    if part.compression is not None:
-        gzip = part.compression == "gzip"
+    if section.compression is not None:
+        gzip = section.compression == "gzip"
     if gzip and kind == "parquet":
         raise UsageError(f"{key}.compression: {path.name} is Parquet, which compresses by itself")
     return CorpusFile(path, kind, gzip)

@@ -1,5 +1,5 @@
-"""Candidate vectors -> ScaNN index at the cheapest setting whose recall, against exact search,
-reaches the target.
+"""Builds ScaNN indexes of candidate vectors, each with the cheapest setting whose recall against
+exact search reaches the target.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ BuildOnce = Callable[[str, Any, Callable[[], None]], None]
 SEARCH_PARAMETERS = ("leaves_to_search", "reorder")
 """Parameters of a tree that only searches depend on."""
 BRUTE_FORCE_BELOW = 20_000
-"""Source: google-research/scann docs/algorithms.md: below 20 000 points exact search, leaves about
-the square root.
+"""The number of candidates below which exact search is the default. Source: google-research/scann,
+docs/algorithms.md, which recommends about as many leaves as the square root of the number.
 """
 _LEAF_SHARES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0)
 """Shares of a tree's leaves that are tried as the number of leaves to search, cheapest first."""
@@ -69,7 +69,7 @@ def always(_: str, __: Any, build: Callable[[], None]) -> None:
 def build_index(
     base: Path,
     name: str,
-    part: IndexSection,
+    section: IndexSection,
     queries: Vectors,
     run: Run = run_here,
     build_once: BuildOnce = always,
@@ -85,19 +85,22 @@ def build_index(
     Args:
       base: The directory of the bundle that is being written; holds `indexes/<name>/vectors.bin`.
       name: The name of the index.
-      part: The section of the recipe.
+      section: The section of the recipe.
       queries: [q, dim] float32, the query tower's results for examples; up to
-        `part.recall.queries` of them are used, evenly.
+        `section.recall.queries` of them are used, evenly.
       run: Encodes blocks of vectors, perhaps several at a time.
-      build_once: Takes the directory of each partition, relative to `base`, what its content
-        depends on beside the vectors (neither queries nor the required recall), and a function
-        that builds it.
+      build_once: Takes the directory of each partition, relative to `base`; the values that its
+        content depends on beside the vectors (neither queries nor the required recall); and a
+        function that builds it.
       representative: Whether the examples are real; on synthetic ones recall is measured, but stops
         nothing.
-      vectors_file: Relative to `base`, of an index over the same vectors; empty: its own.
+      vectors_file: The file of the vectors of an index over the same candidates, relative to
+        `base`; "": the index has its own file.
       coded: Whether codes of the vectors were written.
+
     Returns:
       The index's entry in the manifest.
+
     Raises:
       UsageError: A parameter is unknown or does not belong to the kind.
       NotConvertible: ScaNN cannot build from these vectors and parameters, or the queries are
@@ -107,22 +110,22 @@ def build_index(
     """
     vectors_file = vectors_file or paths.index_vectors(name)
     vectors = open_vectors(base / vectors_file, name, queries)
-    kind, parameters = choose(part, name, len(vectors))
+    kind, parameters = choose(section, name, len(vectors))
     directory = paths.index_directory(name)
-    row_ranges = partition_rows(len(vectors), part.partitions)
+    row_ranges = partition_rows(len(vectors), section.partitions)
     partitions = paths.index_partitions(directory, len(row_ranges))
     directories = [base / partition for partition in partitions]
-    deeper = _deeper(kind, part, len(vectors))
+    deeper_k = _deeper_k(kind, section, len(vectors))
     try:
         _remove_others(base / directory, directories)
         # The smallest partition, which is the last one, comes first: it fails first.
         for partition, rows in reversed([*zip(partitions, row_ranges, strict=True)]):
             _build_partition(
-                base, vectors, part.distance, kind, parameters, partition, rows, run, build_once
+                base, vectors, section.distance, kind, parameters, partition, rows, run, build_once
             )
-        sampled = queries[sample_rows(len(queries), part.recall.queries)]
+        sampled = queries[sample_rows(len(queries), section.recall.queries)]
         exact = ExactNeighbors(
-            vectors, part.distance, part.recall.k, sampled, k_max=max(deeper, default=0)
+            vectors, section.distance, section.recall.k, sampled, k_max=max(deeper_k, default=0)
         )
     except (InvalidIndex, InvalidInput) as problem:
         raise NotConvertible(f"index {name!r}: {problem}") from problem
@@ -133,54 +136,54 @@ def build_index(
 
     # The setting is the cheapest one that reaches the recall on one half of the queries; the other
     # half, which did not choose it, judges it.
-    levels = _levels(part, parameters, len(vectors))
+    levels = _levels(section, parameters, len(vectors))
     split = QuerySplit.of(np.arange(len(sampled)), has_choice=sum(map(len, levels)) > 1)
-    index = load_written(directories, part.distance, vectors, name)
-    trials = _try(index, exact, split, levels, part.recall.value)
-    best = _choose(trials, part.recall.value)
+    index = load_written(directories, section.distance, vectors, name)
+    trials = _try(index, exact, split, levels, section.recall.value)
+    best = _choose(trials, section.recall.value)
     judging = best.judging
     if representative:
-        _check_recall(name, part, judging, best, split)
+        _check_recall(name, section, judging, best, split)
 
     if best.setting:
-        # What counts is the index as a service loads it. The first one goes before: two of them
-        # may not fit into memory.
+        # The recall is measured again on the index as a service loads it. The loaded one is dropped
+        # first: two of them may not fit into memory.
         del index
         for partition_directory in directories:
             set_search_parameters(partition_directory, **best.setting)
-        index = load_written(directories, part.distance, vectors, name)
+        index = load_written(directories, section.distance, vectors, name)
         judging = exact.measure(index, {}).of(split.judging)
         if representative:
-            _check_recall(name, part, judging, best, split)
+            _check_recall(name, section, judging, best, split)
 
     exact_search_s = exact.search_s()
     points = [trial.point(exact_search_s) for trial in trials]
     parameters |= best.setting
-    depths = _measure_depths(index, exact, part, parameters, deeper)
+    depths = _measure_depths(index, exact, section, parameters, deeper_k)
     # The process that measures the costs loads the index, too.
     del index
     costs = None
     if kind == "tree_ah":
         leaves = parameters["num_leaves"]
         costs = _costs(
-            base, name, part.distance, directories, vectors, exact.queries, leaves, coded
+            base, name, section.distance, directories, vectors, exact.queries, leaves, coded
         )
     codes = None
     if coded:
         codes = Codes.of(name)
     return Index(
-        corpus=part.corpus,
-        query_tower=part.query_tower,
-        candidate_tower=part.candidate_tower,
+        corpus=section.corpus,
+        query_tower=section.query_tower,
+        candidate_tower=section.candidate_tower,
         kind=kind,
-        distance=part.distance,
+        distance=section.distance,
         dim=vectors.shape[1],
         directory=directory,
         partitions=len(row_ranges),
         vectors=vectors_file,
         parameters=parameters,
         recall=recall_entry(
-            judging, part.recall.k, part.recall.value, split.chosen_on, representative
+            judging, section.recall.k, section.recall.value, split.chosen_on, representative
         ),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
         depths=depths,
@@ -190,7 +193,7 @@ def build_index(
 
 
 def note_of_costs(name: str, written: Index, size: int) -> str:
-    """Returns what an operator must know of the search costs of an index; empty: nothing.
+    """Returns a note on the search costs of an index; "" if there is nothing to note.
 
     Args:
       name: The name of the index.
@@ -223,50 +226,50 @@ def partition_step(partition: str) -> str:
     return f"built {partition}"
 
 
-def choose(part: IndexSection, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
-    """Picks the kind of index and what it is trained with, each partition alike.
+def choose(section: IndexSection, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
+    """Chooses the kind of an index and the parameters that each of its partitions is trained with.
 
     Raises:
       UsageError: A parameter is unknown or does not belong to the kind, or there are more
         partitions than candidates.
     """
-    if part.partitions > size:
+    if section.partitions > size:
         raise UsageError(
-            f"indexes.{name}.partitions is {part.partitions}; there are only {size} candidates"
+            f"indexes.{name}.partitions is {section.partitions}; there are only {size} candidates"
         )
-    ranges = partition_rows(size, part.partitions)
+    ranges = partition_rows(size, section.partitions)
     largest = ranges[0].rows
     smallest = ranges[-1].rows
-    unknown_keys = sorted(set(part.parameters) - set(TREE_PARAMETERS))
+    unknown_keys = sorted(set(section.parameters) - set(TREE_PARAMETERS))
     if unknown_keys:
         raise UsageError(
             f"indexes.{name}.parameters: unknown key {unknown_keys[0]!r}; known: "
             f"{', '.join(TREE_PARAMETERS)}"
         )
     kind: Kind
-    if part.kind != "auto":
-        kind = part.kind
+    if section.kind != "auto":
+        kind = section.kind
     elif largest < BRUTE_FORCE_BELOW:
         kind = "brute_force"
     else:
         kind = "tree_ah"
     if kind == "brute_force":
-        if part.parameters:
+        if section.parameters:
             raise UsageError(
                 f"indexes.{name}.parameters are of a tree, but {largest} candidates are searched "
                 "by exact search; leave them out or set kind = 'tree_ah'"
             )
         return kind, {}
     # All partitions have as many leaves, and none may have fewer vectors than leaves.
-    leaves = part.parameters.get("num_leaves", min(max(1, round(math.sqrt(largest))), smallest))
-    # Parameters of searches stand in here until a setting is measured and chosen.
+    leaves = section.parameters.get("num_leaves", min(max(1, round(math.sqrt(largest))), smallest))
+    # The parameters of searches are provisional until a setting is measured and chosen.
     chosen = {
         "num_leaves": leaves,
         "leaves_to_search": 1,
         "dimensions_per_block": 2,
-        "reorder": part.recall.k,
+        "reorder": section.recall.k,
     }
-    return kind, chosen | part.parameters
+    return kind, chosen | section.parameters
 
 
 def has_codes(kind: Kind, corpus: Corpus) -> bool:
@@ -341,37 +344,37 @@ def _choose(trials: Sequence[_Trial], target: float) -> _Trial:
     return max(trials, key=lambda trial: trial.choosing.recall)
 
 
-def _deeper(kind: Kind, part: IndexSection, size: int) -> list[int]:
+def _deeper_k(kind: Kind, section: IndexSection, size: int) -> list[int]:
     """Returns the other k at which recall is measured: beyond that of the recipe, and so few that
     a tree searches less than all candidates.
     """
     if kind == "brute_force":
         return []
-    return [k for k in _DEPTHS if part.recall.k < k <= size // 10]
+    return [k for k in _DEPTHS if section.recall.k < k <= size // 10]
 
 
 def _measure_depths(
     index: ScannIndex,
     exact: ExactNeighbors,
-    part: IndexSection,
+    section: IndexSection,
     parameters: Mapping[str, Any],
-    deeper: Sequence[int],
+    deeper_k: Sequence[int],
 ) -> tuple[DepthPoint, ...]:
     """Finds how deep to search for a larger k: the smallest growth of the setting before that
     reaches the recall, or else the largest.
     """
     depths = []
-    k_before = part.recall.k
+    k_before = section.recall.k
     leaves_before = parameters.get("leaves_to_search", 0)
     reorder_before = parameters.get("reorder", 0)
-    for k in deeper:
+    for k in deeper_k:
         for leaves_power, reorder_power in _GROWTHS:
             leaves = math.ceil(leaves_before * (k / k_before) ** leaves_power)
             leaves = min(leaves, parameters["num_leaves"])
             reorder = math.ceil(reorder_before * (k / k_before) ** reorder_power)
             setting = {"leaves_to_search": leaves, "reorder": reorder}
             recall = exact.measure(index, setting, k=k).recall
-            if recall >= part.recall.value:
+            if recall >= section.recall.value:
                 break
         depths.append(DepthPoint(k=k, leaves_to_search=leaves, reorder=reorder, recall=recall))
         k_before = k
@@ -390,7 +393,7 @@ def _costs(
     leaves: int,
     coded: bool,
 ) -> SearchCosts:
-    """Returns what the parts of searches of a tree cost."""
+    """Returns the costs of the parts of searches of a tree."""
     size, dim = vectors.shape
     if size < BRUTE_FORCE_BELOW:
         # Every search is so short that its parts are lost in noise.
@@ -414,9 +417,9 @@ def _costs(
 
 
 def _check_recall(
-    name: str, part: IndexSection, measured: Measured, best: _Trial, split: QuerySplit
+    name: str, section: IndexSection, measured: Measured, best: _Trial, split: QuerySplit
 ) -> None:
-    target = part.recall.value
+    target = section.recall.value
     if measured.recall >= target:
         return
     chosen = ""
@@ -425,7 +428,7 @@ def _check_recall(
             f", chosen on {split.chosen_on} other queries, where it is {best.choosing.recall:.4f}"
         )
     raise VerificationFailed(
-        f"index {name!r}: recall@{part.recall.k} is {measured.recall:.4f} on "
+        f"index {name!r}: recall@{section.recall.k} is {measured.recall:.4f} on "
         f"{measured.shares.size} queries (with {best.setting}{chosen}), the recipe requires "
         f"{target}; lower indexes.{name}.recall.value, raise parameters.reorder or leave "
         "leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
@@ -459,7 +462,7 @@ def _build_partition(
     build_once(partition, (distance, kind, built, rows), build)
 
 
-def _levels(part: IndexSection, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
+def _levels(section: IndexSection, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
     """Returns the settings to try, by rising cost: each level has one number of leaves, and the
     numbers of reordered candidates to try with it.
     """
@@ -468,11 +471,11 @@ def _levels(part: IndexSection, parameters: dict[str, Any], size: int) -> list[l
         return [[{}]]
     # Sets, since several shares of a small tree are the same number of leaves.
     leaves = {math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES}
-    if "leaves_to_search" in part.parameters:
-        leaves = {part.parameters["leaves_to_search"]}
-    reorders = {min(times * part.recall.k, size) for times in _REORDER_PER_NEIGHBOR}
-    if "reorder" in part.parameters:
-        reorders = {part.parameters["reorder"]}
+    if "leaves_to_search" in section.parameters:
+        leaves = {section.parameters["leaves_to_search"]}
+    reorders = {min(times * section.recall.k, size) for times in _REORDER_PER_NEIGHBOR}
+    if "reorder" in section.parameters:
+        reorders = {section.parameters["reorder"]}
     return [
         [{"leaves_to_search": count, "reorder": reorder} for reorder in sorted(reorders)]
         for count in sorted(leaves)
@@ -480,7 +483,7 @@ def _levels(part: IndexSection, parameters: dict[str, Any], size: int) -> list[l
 
 
 def _remove_others(directory: Path, partitions: Sequence[Path]) -> None:
-    """Removes what another number of partitions left."""
+    """Removes the files that a run with another number of partitions left."""
     if len(partitions) == 1:
         # A single partition lies in the index's own directory, and is removed before it is built.
         return

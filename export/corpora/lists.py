@@ -43,47 +43,50 @@ class WrittenList:
         ]
 
 
-def columns_of(part: ListSection) -> CorpusSection:
+def columns_of(section: ListSection) -> CorpusSection:
     """Returns the columns of a list's files, in the form of a corpus."""
-    attributes = tuple(filter(None, [part.segment]))
-    return CorpusSection(file=part.file, format=part.format, id=part.id, attributes=attributes)
+    attributes = tuple(filter(None, [section.segment]))
+    return CorpusSection(
+        file=section.file, format=section.format, id=section.id, attributes=attributes
+    )
 
 
-def check_segment_input(name: str, part: ListSection, features: Mapping[str, Feature]) -> None:
+def check_segment_input(name: str, section: ListSection, features: Mapping[str, Feature]) -> None:
     """Checks the input whose value is the segment of a context.
 
     Args:
       name: The name of the list.
-      part: The list in the recipe.
+      section: The list in the recipe.
       features: Every feature of the model.
 
     Raises:
       UsageError: No tower reads the input, or it is none of contexts, or no id.
     """
-    if part.by is None:
+    if section.by is None:
         return
-    readers = readers_of(features).get(part.by, ())
+    readers = readers_of(features).get(section.by, ())
     if not readers:
         raise UsageError(
-            f"lists.{name}.by names {part.by!r}, which no tower reads; an input that requests "
+            f"lists.{name}.by names {section.by!r}, which no tower reads; an input that requests "
             "send was expected"
         )
     feature = features[readers[0]]
-    if input_facts(part.by, feature).role != "context":
+    if input_facts(section.by, feature).role != "context":
         raise UsageError(
-            f"lists.{name}.by names {part.by!r}, an input of candidates; one of contexts was "
+            f"lists.{name}.by names {section.by!r}, an input of candidates; one of contexts was "
             "expected"
         )
     if isinstance(feature, DenseFeature):
         raise UsageError(
-            f"lists.{name}.by names {part.by!r}, which holds numbers; an input of ids was expected"
+            f"lists.{name}.by names {section.by!r}, which holds numbers; an input of ids was "
+            "expected"
         )
 
 
 def write_candidate_list(
     base: Path,
     name: str,
-    part: ListSection,
+    section: ListSection,
     rows: CorpusReader,
     corpus: manifest.Corpus,
     deleted: Collection[Any],
@@ -93,7 +96,7 @@ def write_candidate_list(
     Args:
       base: The directory of the bundle that is being written; holds the store of the corpus.
       name: The name of the list.
-      part: The list in the recipe.
+      section: The list in the recipe.
       rows: Where its rows are read.
       corpus: The manifest entry of its corpus.
       deleted: Ids of candidates that the change log deletes: these may be missing.
@@ -104,11 +107,11 @@ def write_candidate_list(
         the default segment; names it.
       DestinationError: The file cannot be written.
     """
-    ids, segments = _read(rows, part)
+    ids, segments = _read(rows, section)
     kind = arrow.kind_of(ids.type)
     if kind != corpus.id_dtype:
         raise NotConvertible(
-            f"lists.{name}: its ids are {kind}, those of corpus {part.corpus!r} are "
+            f"lists.{name}: its ids are {kind}, those of corpus {section.corpus!r} are "
             f"{corpus.id_dtype}"
         )
     # An id that the corpus lacks is a mistake, unless the change log has deleted the candidate.
@@ -117,14 +120,14 @@ def write_candidate_list(
     missing = unknown.filter(pc.invert(is_deleted))
     if len(missing):
         raise NotConvertible(
-            f"lists.{name}: {len(missing)} of {len(ids)} ids are not in corpus {part.corpus!r}, "
+            f"lists.{name}: {len(missing)} of {len(ids)} ids are not in corpus {section.corpus!r}, "
             f"such as {missing[0].as_py()!r}; leave them out of the list, or add them to the corpus"
         )
     is_known = pc.invert(pc.is_in(ids, value_set=unknown))
     deleted_count = len(ids) - pc.sum(is_known).as_py()
     ids = ids.filter(is_known)
     segments = segments.filter(is_known)
-    _check_rows(name, part, ids, segments)
+    _check_rows(name, section, ids, segments)
     file = paths.candidate_list(name)
     try:
         write_list(base / file, ids, segments)
@@ -134,12 +137,12 @@ def write_candidate_list(
             "then run again"
         ) from problem
     entry = manifest.CandidateList(
-        file=file, corpus=part.corpus, size=len(ids), by=part.by, default=part.default
+        file=file, corpus=section.corpus, size=len(ids), by=section.by, default=section.default
     )
     return WrittenList(entry, deleted_count)
 
 
-def _read(rows: CorpusReader, part: ListSection) -> tuple[Any, Any]:
+def _read(rows: CorpusReader, section: ListSection) -> tuple[Any, Any]:
     """Returns the ids and segments of all rows; a row without a segment has ""."""
     ids = []
     segments = []
@@ -149,10 +152,10 @@ def _read(rows: CorpusReader, part: ListSection) -> tuple[Any, Any]:
             # Files may hold strings of both widths, and only arrays of one type can be joined.
             batch = batch.cast(pa.large_string())
         ids.append(batch)
-        if part.segment is None:
+        if section.segment is None:
             segments.append(pa.array([""] * len(batch), pa.large_string()))
         else:
-            column = attributes[part.segment].cast(pa.large_string())
+            column = attributes[section.segment].cast(pa.large_string())
             segments.append(pc.fill_null(column, ""))
     return pa.concat_arrays(ids), pa.concat_arrays(segments)
 
@@ -166,7 +169,7 @@ def _unknown(base: Path, corpus: manifest.Corpus, ids: Any) -> Any:
     return unknown
 
 
-def _check_rows(name: str, part: ListSection, ids: Any, segments: Any) -> None:
+def _check_rows(name: str, section: ListSection, ids: Any, segments: Any) -> None:
     """Checks that ids are distinct in a segment, and that the default segment is not empty."""
     pairs = pa.table({"id": ids, "segment": segments})
     counts = pairs.group_by(["id", "segment"]).aggregate([([], "count_all")])
@@ -177,11 +180,11 @@ def _check_rows(name: str, part: ListSection, ids: Any, segments: Any) -> None:
             f"lists.{name}: id {row['id']!r} comes {row['count_all']} times in segment "
             f"{row['segment']!r}; once was expected"
         )
-    default = pa.array([part.default])
+    default = pa.array([section.default])
     has_default = pc.is_in(default, value_set=segments.unique().cast(pa.string()))[0].as_py()
     if not has_default:
         raise NotConvertible(
-            f"lists.{name}: no row is of segment {part.default!r}, which contexts have whose value "
-            "has no list of its own; name one of the segments as default, or leave the segment of "
-            "some rows empty"
+            f"lists.{name}: no row is of segment {section.default!r}, which contexts have whose "
+            "value has no list of its own; name one of the segments as default, or leave the "
+            "segment of some rows empty"
         )

@@ -44,12 +44,12 @@ of one type in all batches; column by feature; `pyarrow.Array` by attribute."""
 class CorpusReader:
     """Reads the columns that the recipe names; a batch is in memory.
 
-    The values of a bag or sequence in CSV are split at `part.list_separator`, and an empty cell is
-    an empty list. An attribute whose column feeds a bag is a list, too. An empty or null cell of a
-    single or dense feature takes the feature's default.
+    The values of a bag or sequence in CSV are split at `section.list_separator`, and an empty cell
+    is an empty list. An attribute whose column feeds a bag is a list, too. An empty or null cell of
+    a single or dense feature takes the feature's default.
 
     Attributes:
-      name, part: The name of the corpus, and its section of the recipe.
+      name, section: The name of the corpus, and its section of the recipe.
       cut, padded: The number of rows so far whose list was longer or shorter than its input takes,
         by input.
     """
@@ -58,7 +58,7 @@ class CorpusReader:
         self,
         files: Sequence[CorpusFile],
         name: str,
-        part: CorpusSection,
+        section: CorpusSection,
         features: Mapping[str, Feature],
     ) -> None:
         """Begins a corpus.
@@ -66,14 +66,14 @@ class CorpusReader:
         Args:
           files: The files of the corpus.
           name: The name of the corpus.
-          part: The section of the recipe.
+          section: The section of the recipe.
           features: All features of the model.
 
         Raises:
           UsageError: The recipe names a feature that the model does not have.
         """
         readers = readers_of(features)
-        for key in part.features:
+        for key in section.features:
             if key not in readers:
                 raise UsageError(
                     f"corpora.{name}.features: the model has no feature {key!r}; it has "
@@ -81,12 +81,16 @@ class CorpusReader:
                 )
         self._files = files
         self.name = name
-        self.part = part
-        self._features = {key: input_entry(key, features[readers[key][0]]) for key in part.features}
+        self.section = section
+        self._features = {
+            key: input_entry(key, features[readers[key][0]]) for key in section.features
+        }
         # A column may feed several inputs and an attribute, and is read once.
-        self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
+        self._columns = list(
+            dict.fromkeys([section.id, *section.features.values(), *section.attributes])
+        )
         self._lists = {
-            part.features[key] for key, feature in self._features.items() if holds_lists(feature)
+            section.features[key] for key, feature in self._features.items() if holds_lists(feature)
         }
         self.cut = Counter[str]()
         self.padded = Counter[str]()
@@ -108,7 +112,7 @@ class CorpusReader:
             file, row, column and value.
         """
         for file in self._files:
-            for rows in read_batches(file, self.name, self.part, self._columns):
+            for rows in read_batches(file, self.name, self.section, self._columns):
                 self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
                 yield self._checked(rows)
         first = self._files[0].path.name
@@ -141,11 +145,11 @@ class CorpusReader:
         for column, array in rows.columns.items():
             if rows.format != "tfrecord" or len(array.values):
                 self._seen.add(column)
-        part = self.part
+        section = self.section
         ids = self._ids(rows)
         attributes = {}
-        for column in part.attributes:
-            separator = part.list_separator if column in self._lists else None
+        for column in section.attributes:
+            separator = section.list_separator if column in self._lists else None
             values = attribute_array(rows, column, separator)
             attributes[column] = values
             # Columns of other formats have types of their own.
@@ -153,15 +157,15 @@ class CorpusReader:
             if is_text and values.null_count < len(rows):
                 # One batch of a wider type decides for the whole column.
                 self._texts[column] = max(self._texts.get(column, 0), _text_kind(values))
-        columns = {key: self._column(rows, key) for key in part.features}
+        columns = {key: self._column(rows, key) for key in section.features}
         return rows.where, ids, columns, attributes
 
     def _column(self, rows: Rows, key: str) -> Column:
         """Returns the column of an input, with lists of the length that the input takes."""
         feature = self._features[key]
         length = feature.input_length
-        name = self.part.features[key]
-        column = feature_column(rows, name, feature, self.part.list_separator)
+        name = self.section.features[key]
+        column = feature_column(rows, name, feature, self.section.list_separator)
         if length is None:
             return column
         try:
@@ -182,10 +186,10 @@ class CorpusReader:
 
         CSV has no types: all ids are integers if the first one is, and strings otherwise.
         """
-        cells = cells_of(rows, self.part.id)
+        cells = cells_of(rows, self.section.id)
         array = cells.array
         kind = cells.array.type
-        where = f"{rows.where}, column {self.part.id!r}"
+        where = f"{rows.where}, column {self.section.id!r}"
         cells.reject(array.is_null(), "is null; every candidate needs an id")
         if types.is_floating(kind):
             cells.reject(array.is_valid(), "is a float; ids are integers or strings")

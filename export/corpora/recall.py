@@ -1,5 +1,5 @@
-"""Recall of an index against exact search, on queries of which some choose its setting and others
-judge it.
+"""Measures the recall of an index against exact search. Some queries choose the setting of the
+index, and others judge it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,31 @@ from runtime.vectors import VectorFile
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 Setting = dict[str, int]
-"""What one search costs by: leaves_to_search and reorder; nothing of a brute force index."""
+"""The parameters of a search, leaves_to_search and reorder; {} for a brute-force index."""
 
 _EXACT_TIMED = 16
+"""The maximum number of exact searches that are timed."""
 _EXACT_TIMED_BLOCKS = 4
+"""The maximum number of blocks of vectors that a timed exact search reads."""
 _TIE = 1e-6
+"""The share of a score within which float32 does not distinguish close neighbors."""
 _Z95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution, for intervals of 95 %."""
 
 
 @dataclass(frozen=True)
 class QuerySplit:
-    """Which queries choose a setting, and which judge it.
+    """The queries that choose a setting, and those that judge it.
 
     A setting that was chosen on some queries looks better on these than on others, because it suits
     them by chance. So every second query chooses, and the others judge. Where there is nothing to
     choose, all queries judge.
 
     Attributes:
-      choosing: [c] rows of the queries.
-      judging: [j] rows. They are others than those of `choosing` unless `chosen_on` is 0.
-      chosen_on: As in the manifest: c, or 0 where nothing is chosen.
+      choosing: [c] rows of the queries that choose.
+      judging: [j] rows of the queries that judge: not those of `choosing`, unless `chosen_on` is 0.
+      chosen_on: The number of queries that choose, as the manifest has it: c, or 0 where nothing
+        is chosen.
     """
 
     choosing: Positions
@@ -60,9 +65,9 @@ class QuerySplit:
         return cls(choosing, rows[1::2], choosing.size)
 
 
-def sample_rows(count: int, wanted: int) -> Positions:
-    """Returns up to `wanted` of `count` rows, evenly spread."""
-    rows = np.linspace(0, count - 1, min(wanted, count)).round().astype(np.int64)
+def sample_rows(count: int, sample_size: int) -> Positions:
+    """Returns up to `sample_size` of `count` rows, evenly spread."""
+    rows = np.linspace(0, count - 1, min(sample_size, count)).round().astype(np.int64)
     return np.unique(rows)
 
 
@@ -71,8 +76,8 @@ class Measured:
     """Searches of an index, compared with exact search.
 
     Attributes:
-      shares: [n] share of the nearest k that each query found.
-      search_s: Median time of a search in seconds.
+      shares: [n] float64, the share of its nearest k that each query found.
+      search_s: The median time of a search in seconds.
     """
 
     shares: NDArray[np.float64]
@@ -80,11 +85,11 @@ class Measured:
 
     @property
     def recall(self) -> float:
-        """Mean share over all queries."""
+        """The mean share over all queries."""
         return float(self.shares.mean())
 
     def of(self, queries: Positions) -> Measured:
-        """Returns what was found for some of the queries."""
+        """Returns the measurement of some of the queries."""
         return replace(self, shares=self.shares[queries])
 
 
@@ -92,8 +97,8 @@ class ExactNeighbors:
     """The true neighbors of some queries, which searches of an index are compared with.
 
     Attributes:
-      queries: [n, dim] float32.
-      k: Number of neighbors of each query.
+      queries: [n, dim] float32, the queries.
+      k: The number of neighbors of each query.
     """
 
     def __init__(
@@ -104,14 +109,15 @@ class ExactNeighbors:
         queries: Vectors,
         k_max: int = 0,
     ) -> None:
-        """Searches for them.
+        """Searches for the neighbors.
 
         Args:
-          vectors: What is searched.
+          vectors: The vectors that are searched.
           distance: The distance of the index.
-          k: Neighbors that `measure` compares unless it is told another number.
-          queries: [n, dim].
-          k_max: Most neighbors that `measure` may be told; 0: k.
+          k: The number of neighbors that `measure` compares by default.
+          queries: [n, dim] float32, the queries.
+          k_max: The maximum number of neighbors that `measure` can compare; 0: k.
+
         Raises:
           InvalidInput: A query or a vector holds NaN or infinities.
         """
@@ -122,8 +128,8 @@ class ExactNeighbors:
         # One search serves all k that are measured later.
         deepest = min(max(k, k_max), len(vectors))
         nearest, _ = ExactIndex(vectors, distance).search(self.queries, deepest)
-        # What a right neighbor reaches, for each k: the score of the k-th one.
-        self._reached = [
+        # The score that a right neighbor reaches, for each k: that of the k-th nearest.
+        self._scores_to_reach = [
             # Exact search ranks by float32, so that scores of close neighbors may not descend here.
             np.minimum.accumulate(self._scores(row, query))
             for row, query in zip(nearest, self.queries, strict=True)
@@ -139,31 +145,34 @@ class ExactNeighbors:
         """Searches an index for the queries.
 
         A neighbor counts as right if its exact score reaches that of the true k-th one, less 1e-6
-        of it: among equals any is as good, and float32 cannot tell closer ones apart.
+        of it: among equals any is as good, and float32 does not distinguish closer ones.
 
         Args:
-          index: What is searched.
-          setting: Of the searches; {}: as written.
-          sent_queries: [n, dim] float32, what is sent in place of each query; None: the queries.
-          k: Neighbors to compare; 0: the usual number.
+          index: The index.
+          setting: The parameters of the searches; {}: those that the index was written with.
+          sent_queries: [n, dim] float32, the vectors that are sent in place of the queries; None:
+            the queries themselves.
+          k: The number of neighbors to compare; 0: `self.k`.
         """
         k = min(k or self.k, len(self._vectors))
-        queries = self.queries
+        searched_queries = self.queries
         if sent_queries is not None:
-            queries = np.ascontiguousarray(sent_queries, np.float32)
+            searched_queries = np.ascontiguousarray(sent_queries, np.float32)
         shares = []
         times = []
-        for query, reached, vector in zip(self.queries, self._reached, queries, strict=True):
+        queries = zip(self.queries, self._scores_to_reach, searched_queries, strict=True)
+        for query, scores_to_reach, searched_query in queries:
             # One query at a time: the times are those of single searches.
             began = time.perf_counter()
-            neighbors, _ = index.search(vector[np.newaxis], k, **setting)
+            neighbors, _ = index.search(searched_query[np.newaxis], k, **setting)
             times.append(time.perf_counter() - began)
 
-            worst = reached[k - 1]
+            score_to_reach = scores_to_reach[k - 1]
+            tolerance = _TIE * abs(score_to_reach)
             # -1 stands for neighbors that were not found. One that is found twice counts once.
             positions = np.unique(neighbors[0][neighbors[0] >= 0])
-            right = self._scores(positions, query) >= worst - _TIE * abs(worst)
-            shares.append(np.count_nonzero(right) / k)
+            is_right = self._scores(positions, query) >= score_to_reach - tolerance
+            shares.append(np.count_nonzero(is_right) / k)
         return Measured(np.array(shares), float(np.median(times)))
 
     def search_s(self) -> float:
@@ -182,44 +191,47 @@ class ExactNeighbors:
         return float(np.median(times)) * len(self._vectors) / len(timed)
 
     def _scores(self, positions: Positions, query: Vectors) -> NDArray[np.float64]:
-        # In float64, row by row: equal vectors get equal scores whatever stands beside them.
+        # In float64, row by row: equal vectors get equal scores, whichever rows come with them.
         rows = self._vectors[positions]
         if self._distance == "cosine":
             rows = normalized(rows)
             query = normalized(query[np.newaxis])[0]
         wide = rows.astype(np.float64)
-        true_query = query.astype(np.float64)
-        scores: NDArray[np.float64] = np.einsum("ij,j->i", wide, true_query)
-        return (
-            -np.square(wide - true_query).sum(axis=1) if self._distance == "squared_l2" else scores
-        )
+        wide_query = query.astype(np.float64)
+        scores: NDArray[np.float64]
+        if self._distance == "squared_l2":
+            scores = -np.square(wide - wide_query).sum(axis=1)
+        else:
+            scores = np.einsum("ij,j->i", wide, wide_query)
+        return scores
 
 
 def recall_of_tables(
     base: Path,
     name: str,
-    part: IndexSection,
+    section: IndexSection,
     written: Index,
     served_queries: Vectors,
     trained: Vectors,
     path: Path,
 ) -> Recall:
-    """Measures a written index against exact search over what the checkpoint's own rows would have
-    given, on the queries that its recall was measured on.
+    """Measures a written index against exact search over vectors that are computed from the rows of
+    the checkpoint, on the queries that the recall of the index was measured on.
 
     Args:
       base: Directory of the bundle that is being written.
       name: The name of the index.
-      part: What the recipe says of it.
+      section: The section of the recipe.
       written: The index's entry in the manifest.
-      served_queries: [q, dim] queries as the service will send them, made of converted rows.
-      trained: [q, dim] the same queries, made of the checkpoint's own rows.
-      path: The file of the candidates' vectors, made of the checkpoint's own rows.
+      served_queries: [q, dim] float32, the queries of the service, computed from converted rows.
+      trained: [q, dim] float32, the same queries, computed from the rows of the checkpoint.
+      path: The file of the candidates' vectors, computed from the rows of the checkpoint.
+
     Raises:
-      VerificationFailed: It is less than `part.recall.of_tables`.
+      VerificationFailed: The recall is less than `section.recall.of_tables`.
     """
     recall = measure_again(base, name, written, served_queries, trained, path)
-    target = part.recall.of_tables
+    target = section.recall.of_tables
     if target is not None and recall.value < target:
         raise VerificationFailed(
             f"index {name!r}: recall@{recall.k} is {recall.value:.4f} against exact search over "
@@ -231,25 +243,26 @@ def recall_of_tables(
 
 
 def recall_of_cold_users(
-    base: Path, name: str, part: IndexSection, written: Index, queries: Vectors, rows: Positions
+    base: Path, name: str, section: IndexSection, written: Index, queries: Vectors, rows: Positions
 ) -> Recall | None:
     """Measures a written index on the queries of users whose bags are empty.
 
     Args:
       base: Directory of the bundle that is being written.
       name: The name of the index.
-      part: What the recipe says of it.
+      section: The section of the recipe.
       written: The index's entry in the manifest.
-      queries: [q, dim] queries of the examples, with empty bags. rows: The rows to measure.
+      queries: [q, dim] float32, the queries of the examples with empty bags.
+      rows: The rows of the queries to measure.
 
     Returns:
-      None: the vector of such a user is NaN or infinite.
+      The recall; None if the vector of such a user is NaN or infinite.
 
     Raises:
-      VerificationFailed: The recall is less than `part.recall.of_cold_users`, or cannot be
+      VerificationFailed: The recall is less than `section.recall.of_cold_users`, or cannot be
         measured though the recipe limits it.
     """
-    limit = part.recall.of_cold_users
+    limit = section.recall.of_cold_users
     # Users that differ in nothing but their bags are the same query.
     cold = np.unique(queries[rows], axis=0)
     if not np.isfinite(cold).all():
@@ -257,30 +270,33 @@ def recall_of_cold_users(
             raise VerificationFailed(
                 f"index {name!r}: the query of a user with empty bags is not finite, so its recall "
                 f"cannot be measured, the recipe requires {limit}; give empty bags a finite vector "
-                f"in tower {part.query_tower!r}, or leave out indexes.{name}.recall.of_cold_users"
+                f"in tower {section.query_tower!r}, or leave out "
+                f"indexes.{name}.recall.of_cold_users"
             )
         return None
     vectors = open_vectors(base / written.vectors, name, cold)
-    wanted = written.recall
-    exact = ExactNeighbors(vectors, written.distance, wanted.k, cold)
+    stated = written.recall
+    exact = ExactNeighbors(vectors, written.distance, stated.k, cold)
     directories = [base / directory for directory in written.directories]
     index = load_written(directories, written.distance, vectors, name)
     measured = exact.measure(index, {})
     if limit is not None and measured.recall < limit:
         raise VerificationFailed(
-            f"index {name!r}: recall@{wanted.k} is {measured.recall:.4f} for users with empty bags "
+            f"index {name!r}: recall@{stated.k} is {measured.recall:.4f} for users with empty bags "
             f"({len(cold)} queries), the recipe requires {limit}; raise "
             f"indexes.{name}.recall.value or parameters.leaves_to_search, lower "
             f"indexes.{name}.recall.of_cold_users, or set kind = 'brute_force'"
         )
-    target = wanted.target if limit is None else limit
+    target = stated.target
+    if limit is not None:
+        target = limit
     # No setting was chosen on these queries (0).
-    return recall_entry(measured, wanted.k, target, 0, wanted.representative)
+    return recall_entry(measured, stated.k, target, 0, stated.representative)
 
 
 def note_of_cold_users(name: str, written: Index) -> str:
-    """Returns what an operator must know of the recall of users whose bags are empty; empty:
-    nothing, since it reaches that of the recipe.
+    """Returns a note on the recall of users whose bags are empty; "" if it reaches the recall that
+    the recipe requires.
 
     Args:
       name: The name of the index.
@@ -312,9 +328,9 @@ def measure_again(
       base: Directory of the bundle.
       name: The name of the index.
       written: The index's entry in the manifest.
-      served_queries: [q, dim] what is sent to the index for each query.
-      queries: [q, dim] what exact search gets.
-      path: The file of the vectors that exact search gets.
+      served_queries: [q, dim] float32, the queries that the index is searched for.
+      queries: [q, dim] float32, the queries that exact search takes.
+      path: The file of the vectors that exact search reads.
     """
     vectors = open_vectors(path, name, queries)
     before = written.recall
@@ -332,7 +348,7 @@ def measure_again(
 def recall_entry(
     measured: Measured, k: int, target: float, chosen_on: int, representative: bool
 ) -> Recall:
-    """Returns what the manifest says of a measurement."""
+    """Returns the entry of a measurement in the manifest."""
     queries = measured.shares.size
     return Recall(
         k=k,
@@ -362,7 +378,7 @@ def open_vectors(path: Path, name: str, queries: Vectors) -> VectorFile:
     """Opens the vectors of an index, which must have the dim of its queries.
 
     Raises:
-      NotConvertible: They have not, or there is none.
+      NotConvertible: The dims differ, or there are no vectors or no queries.
     """
     if queries.ndim != 2 or not len(queries):
         raise NotConvertible(
@@ -388,7 +404,7 @@ def load_written(
     """Loads an index as it was written.
 
     Raises:
-      DestinationError: It was not written whole.
+      DestinationError: A file of the index is damaged.
     """
     try:
         return load_index(directories, distance, vectors.mapped)

@@ -51,7 +51,7 @@ class IndexForecast:
 
 
 def forecast_index(
-    name: str, part: IndexSection, files: Sequence[CorpusFile], dim: int, encoders: int
+    name: str, section: IndexSection, files: Sequence[CorpusFile], dim: int, encoders: int
 ) -> IndexForecast:
     """Forecasts what an index takes that `encoders` processes build over vectors of `dim`.
 
@@ -62,13 +62,13 @@ def forecast_index(
       NotConvertible: The corpus has more candidates than positions have bits for.
     """
     candidates = _count(files)
-    check_candidate_count(part.corpus, candidates or 0)
+    check_candidate_count(section.corpus, candidates or 0)
     # An empty corpus is reported where it is read.
     size = MILLION
     if candidates is not None:
         size = max(1, candidates)
-    kind, parameters = choose(part, name, size)
-    partitions = partition_rows(size, part.partitions)
+    kind, parameters = choose(section, name, size)
+    partitions = partition_rows(size, section.partitions)
     vectors = 4 * dim * size
     # Partitions are built one after another, and none is larger than the first.
     rows = partitions[0].rows

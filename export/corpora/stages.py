@@ -55,7 +55,7 @@ def required_inputs(tower_features: Sequence[str], features: Mapping[str, Featur
 
 def check_stage(
     name: str,
-    part: StageSection,
+    section: StageSection,
     required: Mapping[str, Sequence[str]],
     corpora: Mapping[str, CorpusSection],
 ) -> None:
@@ -63,7 +63,7 @@ def check_stage(
 
     Args:
       name: The tower that ranks.
-      part: The stage before it, in the recipe.
+      section: The stage before it, in the recipe.
       required: The inputs of candidates that each tower must get, by tower.
       corpora: The corpora of the recipe.
 
@@ -83,10 +83,10 @@ def check_stage(
             f"{_missing(corpus, missing_by_corpus[corpus])}, or leave the stage out"
         )
     for corpus in rankable:
-        missing = _lacking(corpora[corpus], required[part.tower])
+        missing = _lacking(corpora[corpus], required[section.tower])
         if missing:
             raise UsageError(
-                f"stages.{name}.tower: tower {part.tower!r} reads inputs of candidates that a "
+                f"stages.{name}.tower: tower {section.tower!r} reads inputs of candidates that a "
                 f"corpus lacks; {_missing(corpus, missing)}"
             )
 
@@ -130,7 +130,7 @@ class StageJudge:
     def judge(
         self,
         name: str,
-        part: StageSection,
+        section: StageSection,
         indexes: Mapping[str, Index],
         queries: Mapping[str, Vectors],
     ) -> tuple[Stage, list[str]]:
@@ -138,7 +138,7 @@ class StageJudge:
 
         Args:
           name: The tower that ranks.
-          part: The stage before it, in the recipe.
+          section: The stage before it, in the recipe.
           indexes: The indexes of the bundle.
           queries: The vectors of the examples, [n, dim], by index.
 
@@ -146,27 +146,29 @@ class StageJudge:
           The entry of the stage in the manifest, and notes on what was not measured.
 
         Raises:
-          VerificationFailed: A recall is less than `part.recall.value`, or is not known though the
-            recipe limits it.
+          VerificationFailed: A recall is less than `section.recall.value`, or is not known though
+            the recipe limits it.
           NotConvertible: A candidate cannot be scored.
         """
         notes = []
         recalls = {}
         for index_name, index in indexes.items():
-            where = f"stage {part.tower!r} before {name!r}, index {index_name!r}"
+            where = f"stage {section.tower!r} before {name!r}, index {index_name!r}"
             corpus = self.corpora[index.corpus]
             if not self._can_rank(name, corpus):
                 continue
             # A stage that keeps the whole pool drops nothing that could be measured.
-            pool_size = min(part.recall.pool_size or 10 * part.keep, corpus.size)
-            if pool_size <= part.keep:
+            pool_size = min(section.recall.pool_size or 10 * section.keep, corpus.size)
+            if pool_size <= section.keep:
                 notes.append(
-                    f"{where}: the recall is not measured, since the stage keeps {part.keep} "
+                    f"{where}: the recall is not measured, since the stage keeps {section.keep} "
                     f"candidates, and the corpus has {corpus.size}"
                 )
                 continue
             try:
-                recall = self._recall(name, part, index_name, index, queries[index_name], pool_size)
+                recall = self._recall(
+                    name, section, index_name, index, queries[index_name], pool_size
+                )
             except FormulaUndefined as problem:
                 notes.append(f"{where}: the recall is not measured: {problem}")
                 continue
@@ -175,14 +177,14 @@ class StageJudge:
                     f"{where}: candidates cannot be scored: {problem}"
                 ) from problem
             recalls[index_name] = recall
-            _check_recall(where, name, part, recall)
-        if part.recall.value is not None and not recalls:
+            _check_recall(where, name, section, recall)
+        if section.recall.value is not None and not recalls:
             reasons = "; ".join(notes) or "no index has candidates that both towers can rank"
             raise VerificationFailed(
                 f"stages.{name}.recall.value is a limit, and the recall is not known: {reasons}; "
                 "leave the limit out"
             )
-        return Stage(tower=part.tower, keep=part.keep, recall=recalls), notes
+        return Stage(tower=section.tower, keep=section.keep, recall=recalls), notes
 
     def _can_rank(self, tower: str, corpus: Corpus) -> bool:
         """Returns whether a corpus has what a tower must get of candidates."""
@@ -192,26 +194,26 @@ class StageJudge:
     def _recall(
         self,
         name: str,
-        part: StageSection,
+        section: StageSection,
         index_name: str,
         index: Index,
         queries: Vectors,
         pool_size: int,
     ) -> StageRecall:
-        rows = sample_rows(self.count, part.recall.contexts)
+        rows = sample_rows(self.count, section.recall.contexts)
         vectors = open_vectors(self.base / index.vectors, index_name, queries)
         pools, _ = ExactIndex(vectors, index.distance).search(queries[rows], pool_size)
         corpus = self.corpora[index.corpus]
         store = MappedColumns(self.base / corpus.file, corpus)
         # The towers that were written are run, as a service runs them.
         best = _Scorer(self, name, store, corpus)
-        cheaper = _Scorer(self, part.tower, store, corpus)
-        k = part.recall.k or min(_K, part.keep)
+        cheaper = _Scorer(self, section.tower, store, corpus)
+        k = section.recall.k or min(_K, section.keep)
         shares = []
         for row, pool in zip(rows.tolist(), pools, strict=True):
             scores = best.scores(row, pool)
             stage_scores = cheaper.scores(row, pool)
-            shares.append(kept_share(scores, stage_scores, part.keep, k))
+            shares.append(kept_share(scores, stage_scores, section.keep, k))
         value = float(np.mean(shares))
         return StageRecall(
             k=k,
@@ -248,14 +250,14 @@ def kept_share(scores: Scores, stage_scores: Scores, keep: int, k: int) -> float
     return min(hits, k) / k
 
 
-def _check_recall(where: str, name: str, part: StageSection, recall: StageRecall) -> None:
-    limit = part.recall.value
+def _check_recall(where: str, name: str, section: StageSection, recall: StageRecall) -> None:
+    limit = section.recall.value
     if limit is not None and recall.value < limit:
         raise VerificationFailed(
             f"{where}: of the {recall.k} best candidates of {name!r} in pools of "
             f"{recall.pool_size}, the stage keeps {recall.value:.4f}, stages.{name}.recall.value = "
             f"{limit:g}; raise stages.{name}.keep, change the limit, or train a better tower "
-            f"{part.tower!r}"
+            f"{section.tower!r}"
         )
 
 

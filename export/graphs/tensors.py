@@ -10,14 +10,14 @@ from export.graphs.loading import tf
 from export.recipe.schema import InputSection
 
 
-def input_spec(part: InputSection) -> Any:
+def input_spec(section: InputSection) -> Any:
     """Returns the TensorFlow type of one declared input, for any batch size."""
-    dtype = tf.as_dtype(part.sent_dtype)
-    if part.kind == "ragged":
+    dtype = tf.as_dtype(section.sent_dtype)
+    if section.kind == "ragged":
         return tf.RaggedTensorSpec([None, None], dtype, ragged_rank=1, row_splits_dtype=tf.int64)
-    if part.kind == "sparse":
+    if section.kind == "sparse":
         return tf.SparseTensorSpec([None, None], dtype)
-    return tf.TensorSpec([None, *part.shape], dtype)
+    return tf.TensorSpec([None, *section.shape], dtype)
 
 
 def with_values(ids: Any, values: Any) -> Any:
@@ -30,23 +30,23 @@ def with_values(ids: Any, values: Any) -> Any:
 
 
 def composed(
-    name: str, part: InputSection, column: Column, n: int, padding: int | str | None = None
+    name: str, section: InputSection, column: Column, n: int, padding: int | str | None = None
 ) -> Any:
     """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with
     padding, else zeros.
     """
-    dtype = tf.as_dtype(part.sent_dtype)
+    dtype = tf.as_dtype(section.sent_dtype)
     values = column.values
     if dtype == tf.string and values.dtype != object:
         values = values.astype(str).astype(object)
     splits = checked_offsets(name, column, n)
     ragged = tf.RaggedTensor.from_row_splits(tf.constant(values, dtype), splits)
-    if part.kind == "ragged":
+    if section.kind == "ragged":
         return ragged
-    if part.kind == "sparse":
+    if section.kind == "sparse":
         sparse = ragged.to_sparse()
         # A batch of empty examples would have no column.
         shape = tf.maximum(sparse.dense_shape, [0, 1])
         return tf.SparseTensor(sparse.indices, sparse.values, shape)
-    dense = ragged.to_tensor(padding, shape=[n, math.prod(part.shape)])
-    return tf.reshape(dense, [n, *part.shape])
+    dense = ragged.to_tensor(padding, shape=[n, math.prod(section.shape)])
+    return tf.reshape(dense, [n, *section.shape])

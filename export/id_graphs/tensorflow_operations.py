@@ -195,11 +195,11 @@ def rows_by_tensorflow(
     return np.asarray(rows.numpy(), np.int64)
 
 
-def positions_in_file(part: VocabularySection, base: Path) -> Any:
+def positions_in_file(section: VocabularySection, base: Path) -> Any:
     """Returns TensorFlow's lookup table of a vocabulary's file: key -> position, -1 if unknown."""
-    path = str((base / part.file).resolve())
+    path = str((base / section.file).resolve())
     index = tf.lookup.TextFileIndex
     lines = tf.lookup.TextFileInitializer(
-        path, tf.as_dtype(part.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+        path, tf.as_dtype(section.dtype), index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
     )
     return tf.lookup.StaticHashTable(lines, -1)

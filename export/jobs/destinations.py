@@ -180,7 +180,7 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
         return Destination(Path(os.path.normpath(location)), None)
     if scratch.exists() and not scratch.is_dir():
         raise UsageError(f"scratch {scratch} is not a directory; name one, or a new path")
-    # The digest tells stores apart whose readable names are the same.
+    # The digest distinguishes stores whose readable names are the same.
     readable = re.sub(r"[^A-Za-z0-9]+", "-", location.url)[:40].strip("-")
     digest = hashlib.sha256(location.url.encode()).hexdigest()[:8]
     return Destination(scratch.absolute() / f"{readable}-{digest}", location)

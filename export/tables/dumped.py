@@ -45,10 +45,10 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
       CheckpointError: A dump is damaged.
     """
     dumped_tables = {}
-    for name, part in job.tables.items():
-        if part.dump is None:
+    for name, section in job.tables.items():
+        if section.dump is None:
             continue
-        directory = location_of(part.dump, base)
+        directory = location_of(section.dump, base)
         if not isinstance(directory, Path):
             raise UsageError(
                 f"tables.{name}.dump: {directory} is a URL; bring the dump to a disk of this "
@@ -62,7 +62,7 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
             raise CheckpointError(
                 f"dump {directory} cannot be read: {problem.strerror}"
             ) from problem
-        dumped_tables[name] = _chosen(name, part.key, tables, directory)
+        dumped_tables[name] = _chosen(name, section.key, tables, directory)
     return dumped_tables
 
 

@@ -22,7 +22,7 @@ def add_bag_placeholders(
     stops: Iterable[Any],
     inputs: Mapping[str, Any],
     lengths: Mapping[str, Any],
-    parts: Mapping[str, InputSection],
+    sections: Mapping[str, InputSection],
     fed: dict[str, Any],
 ) -> None:
     """Adds a placeholder for every ragged or sparse input whose values the results depend on.
@@ -30,7 +30,7 @@ def add_bag_placeholders(
     Args:
       results, stops: A tower's outputs, and the placeholders of its lookups.
       inputs, lengths: The tensors of the inputs and the lengths of its TracedCall.
-      parts: The recipe's inputs.
+      sections: The recipe's inputs.
       fed: Receives the placeholders, [batch, length_max], as `<input>@padded`, for weights of
         another input's ids as `<that input>@weights`.
     """
@@ -41,12 +41,12 @@ def add_bag_placeholders(
             continue
         name = source.name
         feature = f"{name}@padded"
-        owner = parts[name].weights_for
+        owner = sections[name].weights_for
         # Weights without lengths of their own share those of their ids.
         if owner is not None and owner in lengths and name not in lengths:
             name = owner
             feature = f"{owner}@weights"
-        size = parts[name].length_max
+        size = sections[name].length_max
         with placeholder.graph.as_default():
             fed[feature] = tf.compat.v1.placeholder(
                 placeholder.dtype, [None, size], name=identifier(feature)

@@ -43,7 +43,7 @@ class TracedCall:
       lengths: The placeholders of the number of ids per example, by input: ragged, sparse, or a
         dense sequence.
       returned: What the call returned.
-      parts: The recipe's inputs.
+      sections: The inputs of the call, as the recipe declares them.
       lookups: The TracedLookups, in the order of the call.
       bags: The placeholders of the values of ragged and sparse inputs, from
         `add_bag_placeholders`.
@@ -55,7 +55,7 @@ class TracedCall:
     inputs: Mapping[str, Any]
     lengths: Mapping[str, Any]
     returned: Returned
-    parts: Mapping[str, InputSection]
+    sections: Mapping[str, InputSection]
     lookups: Sequence[Any]
     bags: dict[str, Any] = field(default_factory=dict)
     features: dict[str, FeatureSpec] = field(default_factory=dict)
@@ -64,22 +64,22 @@ class TracedCall:
 
 def prune(
     name: str,
-    part: TowerSection,
+    section: TowerSection,
     trace: TracedCall,
     layer_tables: Mapping[str, str],
 ) -> TracedTower:
     """Extracts one tower from a traced call.
 
     Args:
-      name, part: The recipe's tower.
-      trace: The call.
+      name, section: The name of the tower, and its section of the recipe.
+      trace: The traced call.
       layer_tables: The names of the tables of embedding layers, by their resources.
 
     Raises:
       UsageError: The call does not return what the recipe's outputs name.
       NotConvertible: The tower needs more than activations and dense inputs; names it and the cure.
     """
-    chosen = tower_results(name, part, trace.returned)
+    chosen = tower_results(name, section, trace.returned)
     # Outputs are float32 in a bundle, whatever the model computes in.
     with trace.function.graph.as_default():
         results = {output: tf.cast(tensor, tf.float32) for output, tensor in chosen.tensors.items()}
@@ -88,7 +88,7 @@ def prune(
         trace.activations.values(),
         trace.inputs,
         trace.lengths,
-        trace.parts,
+        trace.sections,
         trace.bags,
     )
     _take_batch_from_activations(results.values(), trace)
@@ -119,7 +119,7 @@ def prune(
     )
     spec = TowerSpec(
         name=name,
-        role=part.role,
+        role=section.role,
         call=trace.call,
         keys=chosen.keys,
         inputs=tuple(
@@ -130,7 +130,7 @@ def prune(
             manifest.TowerOutput(name=output, **type_of(tensor))
             for output, tensor in results.items()
         ),
-        result=_result_name(name, part, results),
+        result=_result_name(name, section, results),
         variables=tuple(variable.name for variable in variables),
         half=_half_precision_dtype(part_of_graph),
         largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
@@ -159,18 +159,18 @@ def _half_precision_dtype(part_of_graph: Needed) -> str:
     return ""
 
 
-def _result_name(name: str, part: TowerSection, results: Mapping[str, Any]) -> str:
+def _result_name(name: str, section: TowerSection, results: Mapping[str, Any]) -> str:
     """Returns the output that is a tower's result: the only one, unless the recipe names one.
 
     Raises:
       UsageError: There are several and the recipe names none, or names another one.
     """
-    result = part.result
+    result = section.result
     if not result and len(results) == 1:
         (result,) = results
     if result not in results:
         raise UsageError(
-            f"towers.{name}.result is {part.result!r}; it must be one of its outputs: "
+            f"towers.{name}.result is {section.result!r}; it must be one of its outputs: "
             f"{', '.join(results)}"
         )
     return str(result)

@@ -60,7 +60,7 @@ class TowerResults:
     is_query: bool = False
 
 
-def tower_results(name: str, part: TowerSection, returned: Returned) -> TowerResults:
+def tower_results(name: str, section: TowerSection, returned: Returned) -> TowerResults:
     """Returns the outputs of a tower.
 
     Without `outputs` in the recipe, the vector of a query tower is what the retrieval layer of its
@@ -71,8 +71,8 @@ def tower_results(name: str, part: TowerSection, returned: Returned) -> TowerRes
       NotConvertible: A result is not a dense tensor of floats with a shape that is fixed but for
         the batch.
     """
-    label = f"towers.{name}: {name_of_call(part.call)}"
-    results = _chosen(label, name, part, returned)
+    label = f"towers.{name}: {name_of_call(section.call)}"
+    results = _chosen(label, name, section, returned)
     for output, tensor in results.tensors.items():
         if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
             raise NotConvertible(
@@ -86,22 +86,22 @@ def tower_results(name: str, part: TowerSection, returned: Returned) -> TowerRes
     return results
 
 
-def _chosen(label: str, name: str, part: TowerSection, returned: Returned) -> TowerResults:
+def _chosen(label: str, name: str, section: TowerSection, returned: Returned) -> TowerResults:
     """Returns the results that the recipe names, or the only one.
 
     Args:
       label: The tower and its call, for messages.
-      name, part: The recipe's tower.
+      name, section: The name of the tower, and its section of the recipe.
       returned: What the call returned.
 
     Raises:
       UsageError: The recipe names no results, and there are several.
     """
-    if part.outputs:
-        keys = {output: _key(label, name, key, returned) for output, key in part.outputs.items()}
+    if section.outputs:
+        keys = {output: _key(label, name, key, returned) for output, key in section.outputs.items()}
         return TowerResults({output: returned.value[key] for output, key in keys.items()}, keys)
     # Before the result of the call, which is what the layer found, not the query.
-    if part.role == "query" and returned.queries:
+    if section.role == "query" and returned.queries:
         return _query(label, name, returned)
     if isinstance(returned.value, tf.Tensor):
         return TowerResults({"result": returned.value}, {"result": None})

@@ -1,6 +1,6 @@
-"""Ids by the model's own operations: what lies between inputs and the rows of a table, as it is.
+"""Captures the model's own operations between inputs and the rows of a table as a graph of ids.
 
-Nothing is recognized. A computation is right because each of its operations is.
+No pattern is recognized: a graph is right because each of its operations is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from export.tensorflow_models.id_graphs.vocabularies import UNNAMED, exported, t
 
 _FIND = "LookupTableFindV2"
 _STACK_JOIN = "ReduceJoin"
-"""The operation that joins the texts of a stack."""
+"""TensorFlow's operation that joins the texts of a stack."""
 _INPUT_DTYPES = frozenset({"int32", "int64", "float32", "string"})
 """The types of values that callers can send."""
 _CONSTANT_DTYPES = frozenset(
@@ -68,7 +68,7 @@ def find_graph(ids: Values, call: CallGraph) -> ResolvedIds | Values:
     """Follows ids back to inputs through operations that a bundle computes.
 
     Args:
-      ids: Integers, or what other operations make integers of.
+      ids: Integers, or values that other operations turn into integers.
       call: The traced call.
 
     Returns:
@@ -103,7 +103,7 @@ def find_rule(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | V
     """Follows ids back to one input, through the model's own operations.
 
     Args:
-      ids: Rows of a table, or what another rule takes.
+      ids: Rows of a table, or the values that another rule takes.
       call: The traced call.
       rows: The number of rows of the table; None: another rule takes the ids.
 
@@ -118,7 +118,7 @@ def find_rule(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | V
             bucketed = _find_buckets(ids, call, rows)
         return bucketed or computed
     if computed.other_sources:
-        # The operation that combines the inputs is the one that a message names.
+        # A message names the operation that combines the inputs.
         combined = call.origin(ids)
         if isinstance(combined, Values):
             return combined
@@ -136,34 +136,35 @@ def _keeps_ids(graph: GraphIds, rows: int | None) -> bool:
       graph: The graph that computes rows.
       rows: The number of rows of the table; None: all integers are to be kept.
     """
-    before = np.dtype(object)
+    dtype_before = np.dtype(object)
     if graph.dtype != "string":
-        before = np.dtype(graph.dtype)
+        dtype_before = np.dtype(graph.dtype)
     for node in graph.nodes[1:]:
-        if not isinstance(node, OperationNode) or node.op != "Cast" or before.kind not in "iuf":
+        is_number = dtype_before.kind in "iuf"
+        if not isinstance(node, OperationNode) or node.op != "Cast" or not is_number:
             return False
-        after = np.dtype(node.attributes["DstT"])
-        if after.kind == "f":
+        dtype = np.dtype(node.attributes["DstT"])
+        if dtype.kind == "f":
             # A float beyond its significand is another integer, but like the id no row of the
             # table.
-            if before.kind == "f" or rows is None or rows > _WHOLE_MAX.get(after.name, 0):
+            if dtype_before.kind == "f" or rows is None or rows > _WHOLE_MAX.get(dtype.name, 0):
                 return False
-        elif after.name not in ID_DTYPES:
+        elif dtype.name not in ID_DTYPES:
             return False
-        elif before.kind == "f":
-            # Numbers that callers send become other ones, integers.
+        elif dtype_before.kind == "f":
+            # Fractions that callers send become integers, which are other numbers.
             if graph.dtype == "float32":
                 return False
-        elif after.itemsize < before.itemsize:
+        elif dtype.itemsize < dtype_before.itemsize:
             # Ids wrap around.
             return False
-        before = after
+        dtype_before = dtype
     return True
 
 
 def only_casts(graph: GraphIds, rows: int) -> bool:
-    """Returns whether a graph makes integers of what is sent, and keeps all rows of a table: a
-    recipe's rule can take its place.
+    """Returns whether a graph only casts sent values to integers, and keeps all rows of a table, so
+    that a recipe's rule can replace it.
     """
     for node in graph.nodes[1:]:
         if not isinstance(node, OperationNode) or node.op not in _CASTS:
@@ -179,15 +180,15 @@ def row_of_others(graph: GraphIds, rows: int) -> int | None:
     """Returns the row that a graph leads ids to that are no rows of a table, -1 for none; None if
     it does not lead each row to itself, or others to several rows.
 
-    A recipe's rule can take the place of such a check of bounds: what it makes is a row, or none.
+    A recipe's rule can replace such a check of bounds: it leads each id to a row, or to none.
     """
     if graph.tables or graph.dtype not in ("int32", "int64"):
         return None
-    ends = np.iinfo(graph.dtype)
+    limits = np.iinfo(graph.dtype)
     count = min(rows, _ROWS_TESTED)
     inside = np.unique(np.linspace(0, rows - 1, count, dtype=np.int64))
-    # The ends of the type, and the ids next to the table, also where they count from its end.
-    outside = np.array([ends.min, -rows - 1, -2, -1, rows, rows + 1, ends.max])
+    # The limits of the type, and the ids next to the table, also where ids count from its end.
+    outside = np.array([limits.min, -rows - 1, -2, -1, rows, rows + 1, limits.max])
     ids = np.concatenate([inside, outside])
     try:
         results = rule_of(graph, {}).resolve("", ids)
@@ -211,8 +212,8 @@ class _Capture:
       nodes: The nodes.
       tables: The vocabularies that nodes search.
       keys: The keys of these vocabularies.
-      positions: The position of the node that computes values, by these.
-      readers: The values that are computed from values, by the latter.
+      positions: The position of the node that computes some values, by the key of the values.
+      readers: The values that an operation computes from some values, by the key of the latter.
     """
 
     call: CallGraph
@@ -227,13 +228,13 @@ class _Capture:
         """Adds all nodes that ids are computed by.
 
         Raises:
-          NotComputed: An operation has no function, or several inputs are read; names it.
+          NotComputed: An operation has no function in a bundle; the error holds its values.
         """
         # Without recursion: a graph may be deeper than Python's stack.
         path = [self._passed(ids)]
         while path:
             values = path[-1]
-            # Computations meet again: values may have got their node along another path.
+            # Paths meet again: another path may have added the node of these values.
             if self._has_node(values):
                 path.pop()
                 continue
@@ -271,14 +272,14 @@ class _Capture:
         return ResolvedIds(first, graph, keys=keys, other_sources=tuple(following))
 
     def _needed(self) -> tuple[Any, ...]:
-        """Returns the nodes that the last one is computed from, and itself: what stands behind
-        buckets is not computed, and may reject values that the buckets take.
+        """Returns the last node with the nodes that it is computed from. Nodes that buckets
+        replaced are left out: they are not computed, and may reject values that the buckets take.
         """
-        read = {len(self.nodes) - 1}
+        needed = {len(self.nodes) - 1}
         for position in reversed(range(len(self.nodes))):
-            if position in read:
-                read.update(getattr(self.nodes[position], "inputs", ()))
-        new_positions = {position: index for index, position in enumerate(sorted(read))}
+            if position in needed:
+                needed.update(getattr(self.nodes[position], "inputs", ()))
+        new_positions = {position: index for index, position in enumerate(sorted(needed))}
         nodes = []
         for position in new_positions:
             node = self.nodes[position]
@@ -389,7 +390,7 @@ class _Capture:
         """Adds an input, and returns its node.
 
         Raises:
-          NotComputed: It is no value of an example; names the operation that reads it.
+          NotComputed: It is no value of an example; the error holds the values that read it.
         """
         source = self.call.sources[values.tensor.name]
         dtype = values.tensor.dtype.name
@@ -411,8 +412,10 @@ class _Capture:
     def _list(self, values: Values) -> int:
         """Adds a constant as a list, and returns its position."""
         constant = self._constant(values)
-        one_axis = constant is not None and constant.shape[:-1] in ((), (1,))
-        if constant is None or not one_axis or not 0 < constant.size <= CONSTANT_MAX:
+        if constant is None or not 0 < constant.size <= CONSTANT_MAX:
+            raise NotComputed(values)
+        has_one_axis = constant.shape[:-1] in ((), (1,))
+        if not has_one_axis:
             raise NotComputed(values)
         self.nodes.append(_constants(values, constant.reshape(-1), is_list=True))
         return len(self.nodes) - 1
@@ -443,15 +446,15 @@ class _Capture:
         return OperationNode(op=values.type, inputs=inputs, attributes=attributes)
 
     def _add_buckets(self, path: list[Values]) -> None:
-        """Replaces what computes integers on a path by buckets of an input, if they are a step
-        function of one: the last bit of a logarithm differs from one library to another.
+        """Replaces the operations that compute integers on a path by buckets of an input, if the
+        integers are a step function of it: the last bit of a logarithm differs between libraries.
 
         Args:
           path: The values on the way from the result; the last ones have no function. Shortened to
             those that have buckets.
 
         Raises:
-          NotComputed: None of them have.
+          NotComputed: No values of the path have buckets.
         """
         failed = path[-1]
         # From the operation without a function towards the result.
@@ -547,7 +550,7 @@ def _constant_node(values: Values, constant: NDArray[Any]) -> ConstantNode:
     """Returns the node of a constant that meets each value of other operands.
 
     Raises:
-      NotComputed: It is a list, of which a different value meets each.
+      NotComputed: It is a list, and each value of the operands meets another value of it.
     """
     if constant.size == 1:
         return _constants(values, constant.reshape(-1))
@@ -562,7 +565,7 @@ def _constants(values: Values, constants: NDArray[Any], *, is_list: bool = False
         constants = constants.astype(int)
     written: list[Any] = constants.tolist()
     if values.tensor.dtype.name == "string" and constants.dtype.kind == "i":
-        # What tf.zeros_like makes of texts.
+        # tf.zeros_like of texts returns empty texts.
         written = [""] * len(written)
     elif constants.dtype.kind in "OS":
         written = [text_of(value) for value in written]

@@ -159,7 +159,7 @@ def plan_activations(
     Raises:
       NotConvertible: An input is not what its specification needs; names it, and what to write.
     """
-    weights = {part.weights_for: name for name, part in inputs.items() if part.weights_for}
+    weights = {section.weights_for: name for name, section in inputs.items() if section.weights_for}
     bags: dict[str, Bag] = {}
     for name, table in table_of.items():
         if name not in inputs:
@@ -180,30 +180,32 @@ def plan_activations(
     return Activations(bags, variables)
 
 
-def _check_ids(name: str, part: InputSection) -> None:
-    if part.dtype == "float32":
+def _check_ids(name: str, section: InputSection) -> None:
+    if section.dtype == "float32":
         raise NotConvertible(
             f"input {name!r} is float32, and the feature specification of that name reads a table "
             f'by ids: write inputs.{name}.dtype = "int32", or rename one of them'
         )
-    if part.weights_for is not None:
+    if section.weights_for is not None:
         raise NotConvertible(
             f"input {name!r} has the name of a feature specification, and the recipe states that "
-            f"it holds the weights of {part.weights_for!r}; rename the input"
+            f"it holds the weights of {section.weights_for!r}; rename the input"
         )
 
 
-def _positions(name: str, part: InputSection, table: PooledTable, sizes: StatedSizes | None) -> int:
+def _positions(
+    name: str, section: InputSection, table: PooledTable, sizes: StatedSizes | None
+) -> int:
     """Returns how many activations one example has.
 
     Raises:
       NotConvertible: The recipe gives an example several ids, and the specification combines them,
         or states no sizes.
     """
-    if part.kind != "dense" or not part.shape:
+    if section.kind != "dense" or not section.shape:
         return 1
-    count = math.prod(part.shape)
-    subject = f"input {name!r} has {list(part.shape)} ids in each example"
+    count = math.prod(section.shape)
+    subject = f"input {name!r} has {list(section.shape)} ids in each example"
     bag = f'write inputs.{name}.kind = "ragged", and leave its shape out'
     if sizes is None or (sizes.ids is not None and sizes.ids > 1):
         raise NotConvertible(f"{subject}, which its feature specification combines: {bag}")

@@ -39,7 +39,7 @@ _OTHER_DTYPE = re.compile(r"has type (\w+) that does not match expected type of 
 
 
 def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns what runs a call in inference mode; it takes the values of its inputs by their names.
+    """Returns a function that runs a call in inference mode on the values of its inputs, by name.
 
     Raises:
       UsageError: The model has no such attribute or layer, it cannot be called, or it takes other
@@ -47,7 +47,7 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
     """
     target = _target_of(root, call)
     if hasattr(type(target), "with_call"):
-        # What stands for the model gives the user's function its arguments.
+        # An object that replaces the model passes the user's function its arguments.
         return cast(Callable[[Mapping[str, Any]], Any], target.with_call(call))
     if not callable(target):
         raise UsageError(f"{call} is a {type(target).__name__}, which cannot be called")
@@ -66,15 +66,15 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _target_of(root: Any, call: Call) -> Any:
-    """Returns what a call names: the model, or an attribute or layer below it."""
+    """Returns the target of a call: the model, or an attribute or layer below it."""
     if not call.path:
         return root
     return reduce(_step_into(call), call.path.split("."), root)
 
 
 def _step_into(call: Call) -> Callable[[Any, str], Any]:
-    """Returns what finds one step of a call's path: an attribute, or a layer of a Keras model by
-    its name.
+    """Returns a function that takes one step of a call's path: to an attribute, or to a layer of a
+    Keras model by its name.
     """
 
     def step_into(owner: Any, step: str) -> Any:
@@ -135,18 +135,18 @@ def zeros(lookup: TracedLookup) -> Any:
 
 
 def trace_call(
-    root: Any, call: Call, parts: Mapping[str, InputSection], make_table: MakeTable
+    root: Any, call: Call, sections: Mapping[str, InputSection], make_table: MakeTable
 ) -> TracedCall:
     """Traces one call of the model.
 
     Args:
       root: The model.
       call: The call.
-      parts: The inputs that the call takes, as the recipe declares them.
+      sections: The inputs that the call takes, as the recipe declares them.
       make_table: Returns the variable of an embedding layer's table.
 
     Raises:
-      NotConvertible: The model raises an error; names the user's line.
+      NotConvertible: The model raises an error; the message names the user's line.
       UsageError: The recipe declares a string as numbers, or the reverse.
     """
     target = resolve_call(root, call)
@@ -176,18 +176,18 @@ def trace_call(
 
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
-        tensors.update(_with_row_lengths(inputs, parts, lengths))
+        tensors.update(_with_row_lengths(inputs, sections, lengths))
         with tf.variable_creator_scope(create_variable):
-            return _without_placeholders(converted(with_booleans(tensors, parts)))
+            return _without_placeholders(converted(with_booleans(tensors, sections)))
 
-    eagerly = tf.config.functions_run_eagerly()
+    runs_eagerly = tf.config.functions_run_eagerly()
     # tf.functions inside the call become part of the one graph.
     tf.config.run_functions_eagerly(True)
     try:
         replacements = (recorder.record, recorder.record_gather, recorder.lengths_of)
         with lookups_intercepted(make_table, *replacements), queries_recorded() as queries:
             # A WrappedFunction, since it can be pruned: each tower is a part of this graph.
-            specs = {name: input_spec(part) for name, part in parts.items()}
+            specs = {name: input_spec(section) for name, section in sections.items()}
             function = tf.compat.v1.wrap_function(body, [specs])
     except ExportError:
         raise
@@ -197,12 +197,12 @@ def trace_call(
         if explanation:
             raise UsageError(f"{call} raised {explanation}{line}") from problem
         raise NotConvertible(
-            f"{call} with inputs {', '.join(parts)} raised {one_line(problem)}{line}; "
-            f"{_cure(problem, call, parts)}{_python_code_cure(recorder.graph)}"
+            f"{call} with inputs {', '.join(sections)} raised {one_line(problem)}{line}; "
+            f"{_remedy(problem, call, sections)}{_python_code_remedy(recorder.graph)}"
         ) from problem
     finally:
         # The setting is that of the whole process.
-        tf.config.run_functions_eagerly(eagerly)
+        tf.config.run_functions_eagerly(runs_eagerly)
 
     _check_casts(function.graph, tensors)
     # The queries of other graphs are those in which Keras infers shapes.
@@ -210,7 +210,7 @@ def trace_call(
         query for query in queries if getattr(query, "graph", None) is function.graph
     ]
     returned = Returned(function.structured_outputs, _output_names(root, call), queries_in_graph)
-    return TracedCall(call, function, tensors, lengths, returned, parts, recorder.lookups)
+    return TracedCall(call, function, tensors, lengths, returned, sections, recorder.lookups)
 
 
 def _output_names(root: Any, call: Call) -> tuple[str, ...]:
@@ -219,39 +219,41 @@ def _output_names(root: Any, call: Call) -> tuple[str, ...]:
     return tuple(names or ())
 
 
-def with_booleans(values: Mapping[str, Any], parts: Mapping[str, InputSection]) -> dict[str, Any]:
+def with_booleans(
+    values: Mapping[str, Any], sections: Mapping[str, InputSection]
+) -> dict[str, Any]:
     """Returns the values of inputs as a call takes them: numbers that stand for a bool as one."""
     converted = dict(values)
     for name, value in values.items():
-        if parts[name].dtype == "bool":
+        if sections[name].dtype == "bool":
             converted[name] = tf.cast(value, tf.bool)
     return converted
 
 
 def _without_placeholders(result: Any) -> Any:
-    """Returns the result of a call with copies of what is a placeholder itself: only what reads a
-    lookup's placeholder can read something else in its place.
+    """Returns the result of a call with a copy of each tensor that is itself a placeholder. Another
+    tensor can replace a lookup's placeholder only where an operation reads it.
     """
     if isinstance(result, Mapping):
-        return {name: _without_placeholders(part) for name, part in result.items()}
+        return {name: _without_placeholders(value) for name, value in result.items()}
     if isinstance(result, list | tuple):
-        return [_without_placeholders(part) for part in result]
+        return [_without_placeholders(value) for value in result]
     if tf.is_symbolic_tensor(result) and result.op.type == "Placeholder":
         return tf.identity(result)
     return result
 
 
 def _check_casts(graph: Any, inputs: Mapping[str, Any]) -> None:
-    """Checks that nothing is cast between strings and numbers, which TensorFlow only does in a
-    graph that never runs.
+    """Checks that nothing is cast between strings and numbers. TensorFlow can trace such a cast,
+    but not run it.
 
     Keras adds such a cast where an input has another dtype than its layer was made for.
 
     Raises:
-      UsageError: An input is cast; names it.
-      NotConvertible: Something else is cast; names the line.
+      UsageError: An input is cast; the message names it.
+      NotConvertible: A computed value is cast; the message names the line.
     """
-    followed = CallGraph(sources_of(inputs), {})
+    call_graph = CallGraph(sources_of(inputs), {})
     for operation in graph.get_operations():
         if operation.type != "Cast":
             continue
@@ -260,7 +262,7 @@ def _check_casts(graph: Any, inputs: Mapping[str, Any]) -> None:
         if (before.dtype == tf.string) == (after.dtype == tf.string):
             continue
         line = at_line(line_of_operation(operation))
-        source = followed.origin(Values(before))
+        source = call_graph.origin(Values(before))
         if not isinstance(source, Source):
             raise NotConvertible(
                 f"the model casts {before.dtype.name} to {after.dtype.name}{line}, which "
@@ -312,7 +314,7 @@ class _Recorder:
         return self._placeholder(lookup, gather=True)
 
     def lengths_of(self, ids: Any) -> Any:
-        """Returns how many positions of a dense input each example uses."""
+        """Returns the number of positions of a dense input that each example uses."""
         source = CallGraph(sources_of(self._inputs), {}).origin(Values(ids))
         if not isinstance(source, Source):
             raise NotConvertible(
@@ -346,7 +348,7 @@ def _lengths_placeholder(name: str) -> Any:
 
 
 def _with_row_lengths(
-    inputs: Mapping[str, Any], parts: Mapping[str, InputSection], lengths: dict[str, Any]
+    inputs: Mapping[str, Any], sections: Mapping[str, InputSection], lengths: dict[str, Any]
 ) -> dict[str, Any]:
     """Rebuilds ragged and sparse inputs from their values and row lengths.
 
@@ -355,16 +357,16 @@ def _with_row_lengths(
     """
     tensors = dict(inputs)
     # Ids before their weights, which share the ids' lengths.
-    for name in sorted(inputs, key=lambda name: parts[name].weights_for is not None):
-        part = parts[name]
+    for name in sorted(inputs, key=lambda name: sections[name].weights_for is not None):
+        section = sections[name]
         values = inputs[name]
-        if part.kind == "dense":
+        if section.kind == "dense":
             continue
 
-        owner = part.weights_for
-        if owner in lengths and parts[owner].kind == part.kind:
+        owner = section.weights_for
+        if owner in lengths and sections[owner].kind == section.kind:
             ids = tensors[owner]
-            if part.kind == "ragged":
+            if section.kind == "ragged":
                 tensors[name] = ids.with_values(values.values)
             else:
                 tensors[name] = tf.SparseTensor(ids.indices, values.values, ids.dense_shape)
@@ -372,7 +374,7 @@ def _with_row_lengths(
 
         lengths[name] = _lengths_placeholder(name)
         rows = tf.RaggedTensor.from_row_lengths(values.values, lengths[name], validate=False)
-        if part.kind == "ragged":
+        if section.kind == "ragged":
             tensors[name] = rows
         else:
             tensors[name] = _sparse(rows, lengths[name])
@@ -391,9 +393,9 @@ def _sparse(rows: Any, lengths: Any) -> Any:
     return tf.SparseTensor(indices, rows.values, extent)
 
 
-def _python_code_cure(graph: Any) -> str:
-    """Returns what to change in a call that ran Python code before it raised, which is the likely
-    cause.
+def _python_code_remedy(graph: Any) -> str:
+    """Returns the remedy for a call that ran Python code before it raised an error, which is then
+    the likely cause; "" if it ran none.
     """
     for operation in graph.get_operations():
         if operation.type in PYTHON_CODE:
@@ -406,20 +408,20 @@ def _python_code_cure(graph: Any) -> str:
     return ""
 
 
-def _cure(problem: Exception, call: Call, parts: Mapping[str, InputSection]) -> str:
-    """Returns what to change, as far as the message shows.
+def _remedy(problem: Exception, call: Call, sections: Mapping[str, InputSection]) -> str:
+    """Returns the remedy for an error of a call, as far as its message shows the cause.
 
     Args:
-      problem: What the call raised.
+      problem: The error that the call raised.
       call: The call.
-      parts: The inputs that the call was given.
+      sections: The inputs that the call was given.
     """
     text = one_line(problem)
     # From the surest sign to the vaguest: the last remedy fits any call.
     mismatch = _OTHER_DTYPE.search(text)
     declared: list[str] = []
     if mismatch is not None:
-        declared = [name for name, part in parts.items() if part.dtype == mismatch[1]]
+        declared = [name for name, section in sections.items() if section.dtype == mismatch[1]]
     if mismatch is not None and declared:
         keys = " or ".join(f"inputs.{name}.dtype" for name in declared)
         return (
@@ -443,8 +445,8 @@ def _cure(problem: Exception, call: Call, parts: Mapping[str, InputSection]) -> 
             "the model's own name has the dot, write the dict as the tower's 'arguments', as in "
             'arguments = [{ "a.b" = "a.b" }]'
         )
-    if call.arguments is None and len(parts) == 1 and _TAKES_ARRAY.search(text):
-        (name,) = parts
+    if call.arguments is None and len(sections) == 1 and _TAKES_ARRAY.search(text):
+        (name,) = sections
         return (
             "it was given one dict, and seems to take the input itself: write arguments = "
             f'["{name}"] in its tower'

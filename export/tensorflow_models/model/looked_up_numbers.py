@@ -99,7 +99,7 @@ def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> TracedLook
         return None
 
     # One number for each value of one input, whatever the axes.
-    size = math.prod(call.parts[resolved.source.name].shape)
+    size = math.prod(call.sections[resolved.source.name].shape)
     if resolved.source.position is not None or _per_example(tensor, size) != size:
         return None
 

@@ -25,8 +25,8 @@ def find_variables(job: ExportJob, checkpoint: Checkpoint) -> tuple[ExportJob, C
         # Without an object graph, TensorFlow's checkpoints are those of a Saver of TF1.
         is_named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
         kind = "names" if is_named else "objects"
-        part = job.checkpoint.model_copy(update={"by": kind})
-        job = job.model_copy(update={"checkpoint": part})
+        section = job.checkpoint.model_copy(update={"by": kind})
+        job = job.model_copy(update={"checkpoint": section})
     if job.checkpoint.averages:
         checkpoint = _averaged(checkpoint, job)
     return job, checkpoint

@@ -57,11 +57,11 @@ def replace_stated_rows(
         what to state.
     """
     for name, tensor in call.inputs.items():
-        part = job.features.get(name, FeatureSection())
+        section = job.features.get(name, FeatureSection())
         readers = [
             feature
             for feature in features
-            if feature.reads == (name,) and _is_stated(feature, part)
+            if feature.reads == (name,) and _is_stated(feature, section)
         ]
         if not readers:
             continue
@@ -69,8 +69,8 @@ def replace_stated_rows(
         if line is None:
             continue
 
-        count = _row_count(name, readers, rows, part, line)
-        size = math.prod(call.parts[name].shape)
+        count = _row_count(name, readers, rows, section, line)
+        size = math.prod(call.sections[name].shape)
         lookup = indicator_of_numbers(name, tensor, count, size)
         (resolved,) = resolve_lookups(call, [lookup])
         assert resolved.feature is not None  # noqa: S101 - its ids are an unchanged input
@@ -78,15 +78,15 @@ def replace_stated_rows(
         yield resolved, resolved.feature
 
 
-def _is_stated(spec: FeatureSpec, part: FeatureSection) -> bool:
+def _is_stated(spec: FeatureSpec, section: FeatureSection) -> bool:
     """Returns whether the rows that a feature reads are not the ids that callers send."""
     if spec.rule is not None or spec.entry.place is not None:
         return False
     # Rows that are found by key have no numbers of their own: the model takes the keys.
-    if part.ids.kind != "identity":
-        return part.ids.kind != "keyed"
+    if section.ids.kind != "identity":
+        return section.ids.kind != "keyed"
     # Identities are rows, but for the ids to which the recipe gives a row of unknown ids.
-    return spec.unknown is None and part.unknown.rule == "row"
+    return spec.unknown is None and section.unknown.rule == "row"
 
 
 def _line_of_reader(tensor: Any, call: TracedCall, results: Sequence[Any]) -> str | None:
@@ -108,7 +108,7 @@ def _row_count(
     name: str,
     readers: Sequence[FeatureSpec],
     rows: Mapping[str, int],
-    part: FeatureSection,
+    section: FeatureSection,
     line: str,
 ) -> int:
     """Returns how many rows the ids of an input may have, whose numbers a tower reads.
@@ -138,14 +138,14 @@ def _row_count(
             f"{conflict}, which are exact for up to {EXACT_MAX} rows, and the table has {count}; "
             f"{_REMEDIES}"
         )
-    if part.ids.kind == "identity" and first.outside.from_end:
+    if section.ids.kind == "identity" and first.outside.from_end:
         raise UsageError(
             f"{conflict}; it counts ids below 0 from the end of the table, so that the row of "
             f"unknown ids does not determine the number of each; {_REMEDIES}"
         )
     # Hashes and buckets have a row for every id, so that none is unknown.
-    has_row_for_all = part.ids.kind in ("hash", "buckets")
-    if not has_row_for_all and unknown_of(first, part).rule == "zeros":
+    has_row_for_all = section.ids.kind in ("hash", "buckets")
+    if not has_row_for_all and unknown_of(first, section).rule == "zeros":
         raise UsageError(
             f"{conflict}; an unknown id, which reads zeros, is no number: state the row that "
             f"unknown ids had in training, as features.{name}.unknown = "

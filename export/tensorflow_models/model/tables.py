@@ -74,7 +74,7 @@ def recognize_tables(
                 or _by_name(recognized, spec, traced.tables[name], model)
             )
 
-    mod = {name for name, part in job.tables.items() if part.mod}
+    mod = {name for name, section in job.tables.items() if section.mod}
     mod_by_code: set[str] = set()
     if isinstance(traced.root, NamedGraph):
         mod_by_code = {

@@ -47,21 +47,23 @@ def resolve_lookups(call: TracedCall, lookups: Iterable[TracedLookup]) -> list[T
       The lookups, each with its feature, or with the reason why it stays in the graph.
 
     Raises:
-      NotConvertible: A lookup that cannot stay in the graph reads computed ids; names the user's
-        line.
+      NotConvertible: A lookup that cannot stay in the graph reads computed ids; the message names
+        the user's line.
       UsageError: Weights are not declared as such.
     """
     captured = {inner.name: outer for outer, inner in call.function.graph.captures}
-    followed = CallGraph(sources_of(call.inputs), captured)
+    call_graph = CallGraph(sources_of(call.inputs), captured)
     resolved_lookups: list[TracedLookup] = []
     for lookup in lookups:
-        resolved = _resolve(lookup, call.parts, followed)
-        resolved_lookups += [replace(part, unresolved=lookup) for part in resolved]
+        resolved_lookups += [
+            replace(resolved_lookup, unresolved=lookup)
+            for resolved_lookup in _resolve(lookup, call.sections, call_graph)
+        ]
     return resolved_lookups
 
 
 def _resolve(
-    lookup: TracedLookup, parts: Mapping[str, InputSection], call: CallGraph
+    lookup: TracedLookup, sections: Mapping[str, InputSection], call: CallGraph
 ) -> list[TracedLookup]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a
     lookup of each.
@@ -82,7 +84,7 @@ def _resolve(
     if missing is not None and _one_row_per_id(lookup) and lookup.length in (None, 1):
         joined_ids = crosses.find(lookup.ids[0], call)
         if joined_ids is not None:
-            return [_resolved_jointly(lookup, joined_ids, parts, call)]
+            return [_resolved_jointly(lookup, joined_ids, sections, call)]
 
     if missing is None:
         padded = _computed_padding(lookup, resolved)
@@ -94,14 +96,14 @@ def _resolve(
     if not _one_row_per_id(lookup) or (missing is not None and missing.cure == _COMBINE):
         if missing is not None:
             return _inlined(lookup, missing)
-        return [_resolved(lookup, parts, call, resolved)]
-    return _resolve_per_id(lookup, resolved, missing, parts, call)
+        return [_resolved(lookup, sections, call, resolved)]
+    return _resolve_per_id(lookup, resolved, missing, sections, call)
 
 
 def _resolved_jointly(
     lookup: TracedLookup,
     joined_ids: ResolvedIds,
-    parts: Mapping[str, InputSection],
+    sections: Mapping[str, InputSection],
     call: CallGraph,
 ) -> TracedLookup:
     """Returns a resolved lookup of one id per example that is computed from several inputs."""
@@ -115,14 +117,14 @@ def _resolved_jointly(
     )
     # The rule is the lookup's now: its inputs have none of their own.
     inputs = [ResolvedIds(source) for source in joined_ids.sources]
-    return _resolved(joined, parts, call, inputs)
+    return _resolved(joined, sections, call, inputs)
 
 
 def _resolve_per_id(
     lookup: TracedLookup,
     resolved: list[ResolvedIds],
     missing: MissingRule | None,
-    parts: Mapping[str, InputSection],
+    sections: Mapping[str, InputSection],
     call: CallGraph,
 ) -> list[TracedLookup]:
     """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for
@@ -135,20 +137,20 @@ def _resolve_per_id(
     if is_flat and missing is not None:
         size = flattened_from(lookup.ids[0])
     elif is_flat and resolved[0].source.position is None:
-        size = _ids_per_example(resolved[0], parts)
+        size = _ids_per_example(resolved[0], sections)
 
-    if missing is None and _ids_per_example(resolved[0], parts) == size:
+    if missing is None and _ids_per_example(resolved[0], sections) == size:
         whole = lookup
         if size != (lookup.length or 1):
             whole = by_example(lookup, size)
-        return [_resolved(whole, parts, call, resolved)]
+        return [_resolved(whole, sections, call, resolved)]
 
-    columns = _columns(lookup, size, parts, call)
+    columns = _columns(lookup, size, sections, call)
     if not isinstance(columns, MissingRule):
         columns = _computed_padding(lookup, columns) or columns
     if not isinstance(columns, MissingRule):
         return [
-            _resolved(column_lookup, parts, call, [ids])
+            _resolved(column_lookup, sections, call, [ids])
             for column_lookup, ids in zip(columns_of(lookup, size), columns, strict=True)
         ]
     if missing is not None:
@@ -156,7 +158,7 @@ def _resolve_per_id(
 
     name = resolved[0].source.name
     reason = (
-        f"those of input {name!r}, {parts[name].shape} in each example, in a tensor of shape "
+        f"those of input {name!r}, {sections[name].shape} in each example, in a tensor of shape "
         f"{lookup.ids[0].shape}"
     )
     return _inlined(lookup, MissingRule(reason, "keep each example's ids together"))
@@ -182,15 +184,15 @@ def _one_row_per_id(lookup: TracedLookup) -> bool:
     return lookup.encoding == "dense" and lookup.kind != "bag" and len(lookup.ids) == 1
 
 
-def _ids_per_example(ids: ResolvedIds, parts: Mapping[str, InputSection]) -> int:
+def _ids_per_example(ids: ResolvedIds, sections: Mapping[str, InputSection]) -> int:
     """Returns how many ids an example has in a source."""
     if ids.source.position is not None:
         return 1
-    return math.prod(parts[ids.source.name].shape)
+    return math.prod(sections[ids.source.name].shape)
 
 
 def _columns(
-    lookup: TracedLookup, size: int, parts: Mapping[str, InputSection], call: CallGraph
+    lookup: TracedLookup, size: int, sections: Mapping[str, InputSection], call: CallGraph
 ) -> list[ResolvedIds] | MissingRule:
     """Returns the source and rule of each id of an example, or why one has none."""
     ids = lookup.ids[0]
@@ -201,7 +203,7 @@ def _columns(
         if isinstance(column, Values):
             # A message names one operation: the one of the first id without a rule.
             first_computed = first_computed or column
-        elif _ids_per_example(column, parts) == 1:
+        elif _ids_per_example(column, sections) == 1:
             columns.append(column)
     if len(columns) == size:
         return columns
@@ -210,7 +212,7 @@ def _columns(
 
 def _resolved(
     lookup: TracedLookup,
-    parts: Mapping[str, InputSection],
+    sections: Mapping[str, InputSection],
     call: CallGraph,
     resolved: list[ResolvedIds],
 ) -> TracedLookup:
@@ -222,14 +224,15 @@ def _resolved(
     """
     names = tuple(ids.source.name for ids in resolved)
     first = resolved[0]
-    part = parts[names[0]]
+    section = sections[names[0]]
     combined = _combined_rule(resolved, lookup)
     rule = _within_table(combined, lookup)
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
-    if rule is None and part.sent_dtype in ("string", "float32"):
+    if rule is None and section.sent_dtype in ("string", "float32"):
         raise NotConvertible(
-            f"input {names[0]!r} is {part.sent_dtype}, and feature {lookup.path!r} takes it as ids"
+            f"input {names[0]!r} is {section.sent_dtype}, and feature {lookup.path!r} takes it as "
+            "ids"
         )
 
     can_be_stated, unknown = _outside(combined, lookup)
@@ -246,17 +249,17 @@ def _resolved(
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
         from_end=lookup.outside.from_end and _may_be_negative(rule, combined),
-        **_layout(lookup, first, part),
+        **_layout(lookup, first, section),
     )
     ids_max = None
     if lookup.encoding == "dense" and lookup.kind == "bag":
-        ids_max = math.prod(part.shape)
+        ids_max = math.prod(section.shape)
     feature = FeatureSpec(
         name="",
         entry=entry,
-        weights=_weights(lookup, names[0], parts, call),
+        weights=_weights(lookup, names[0], sections, call),
         encoding=lookup.encoding,
-        ids_dtype=part.sent_dtype,
+        ids_dtype=section.sent_dtype,
         ids_max=ids_max,
         has_rule=rule is not None and not can_be_stated,
         has_unknown=unknown is not None,
@@ -267,13 +270,13 @@ def _resolved(
     return replace(lookup, feature=feature)
 
 
-def _layout(lookup: TracedLookup, first: ResolvedIds, part: InputSection) -> dict[str, Any]:
+def _layout(lookup: TracedLookup, first: ResolvedIds, section: InputSection) -> dict[str, Any]:
     """Returns the fields of a feature's entry that say which values an example has.
 
     Args:
       lookup: The lookup.
       first: Its first ids.
-      part: The input that these come from.
+      section: The input that these come from.
     """
     fields: dict[str, Any] = dict.fromkeys(
         ("padding", "length", "indicator", "max_norm", "place", "places")
@@ -293,7 +296,7 @@ def _layout(lookup: TracedLookup, first: ResolvedIds, part: InputSection) -> dic
         fields["max_norm"] = lookup.max_norm
     if first.source.position is not None:
         fields["place"] = first.source.position
-        fields["places"] = math.prod(part.shape)
+        fields["places"] = math.prod(section.shape)
     return fields
 
 
@@ -422,7 +425,7 @@ def _computed_weights(lookup: TracedLookup, call: CallGraph) -> MissingRule | No
 
 
 def _weights(
-    lookup: TracedLookup, name: str, parts: Mapping[str, InputSection], call: CallGraph
+    lookup: TracedLookup, name: str, sections: Mapping[str, InputSection], call: CallGraph
 ) -> str | None:
     """Returns the input of a lookup's weights; None if it has none.
 
@@ -438,7 +441,7 @@ def _weights(
             f"weights of feature {lookup.path!r} are computed by {_origin_text(source)} of the "
             "model, not an unchanged input; give the model an input that holds them"
         )
-    if parts[source.name].weights_for != name:
+    if sections[source.name].weights_for != name:
         raise UsageError(
             f"input {source.name!r} holds the weights of {name!r} in feature {lookup.path!r}; "
             f'write inputs.{source.name}.weights_for = "{name}"'
@@ -456,7 +459,7 @@ def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | Missing
     elif isinstance(value, tf.SparseTensor):
         values = value.values
         structure = {"indices": value.indices}
-    part = "values" if structure else "dense"
+    expected_source_part = "values" if structure else "dense"
 
     resolved = find_rule(Values(values), call, rows)
     if not isinstance(resolved, ResolvedIds):
@@ -466,9 +469,9 @@ def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | Missing
         return words or _missing_rule_for(resolved)
 
     name = resolved.source.name
-    if resolved.source.part != part and part == "dense":
+    if resolved.source.part != expected_source_part and not structure:
         return MissingRule(f"those of input {name!r}, whose ragged rows it reads", _COMBINE)
-    if resolved.source.part != part:
+    if resolved.source.part != expected_source_part:
         return MissingRule(f"computed by {name!r} of the model")
     # The ids of an example must be those that callers send for it, not regrouped ones.
     for expected_part, tensor in structure.items():

@@ -55,7 +55,7 @@ from export.tensorflow_models.model.ordered_variables import find_ordered_variab
 from export.user_lines import at_line
 
 _SHOWN_MAX = 5
-"""How many variables or problems a message names."""
+"""The maximum number of variables or problems that a message names."""
 _UNSEEN = (
     "tf.train.Checkpoint saves only what a model holds as attributes, not layers in lists and "
     "dicts of Keras 3. Add an attribute that holds them, both in training and in the factory: "
@@ -79,7 +79,7 @@ _NAMES_IN_LAYERS = {
     *("kernel", "bias", "weights", "biases"),
     *("gamma", "beta", "moving_mean", "moving_variance"),
 }
-"""How `tf.layers` and TF-Slim name the variables of a layer."""
+"""The names that `tf.layers` and TF-Slim give the variables of a layer."""
 _MERGED = (
     "Keras saves a layer with its LoRA matrices merged into its own: let the factory create the "
     "layer without enable_lora"
@@ -125,7 +125,7 @@ class TrainedModel:
                 variable.restored = True
 
     def restore_normalizations(self) -> None:
-        """Gives Normalization layers that the factory adapted what training adapted them to.
+        """Gives Normalization layers that the factory adapted the mean and variance of training.
 
         A layer whose variables the checkpoint lacks, or has with another shape, stays as it is.
         """
@@ -147,7 +147,7 @@ class TrainedModel:
         Raises:
           CheckpointError: The checkpoint has no object graph or no such object; variables are
             missing or of another shape or dtype; or a list that the tower reads has more layers
-            there; names them.
+            there. The message names them.
         """
         # Problems are reported together, so that a user mends them in one go.
         locations = self.locations
@@ -182,8 +182,8 @@ class TrainedModel:
         """
         problems = []
         for unmatched in self.unmatched_objects:
-            beginning = f"{unmatched.owner}." if unmatched.owner else ""
-            lines_of_owner = [line for path, line in lines.items() if path.startswith(beginning)]
+            prefix = f"{unmatched.owner}." if unmatched.owner else ""
+            lines_of_owner = [line for path, line in lines.items() if path.startswith(prefix)]
             # What no tower reads may be missing.
             if not unmatched.counted or not lines_of_owner:
                 continue
@@ -214,15 +214,15 @@ class TrainedModel:
 
     @cached_property
     def why_unlike(self) -> str:
-        """Why the objects of the checkpoint are not those of the model, and the cure; "" if that is
-        not known.
+        """The reason why the objects of the checkpoint are not those of the model, with the
+        remedy; "" if it is not known.
         """
         if isinstance(self.root, NamedGraph):
             return ""
         return why_unlike(self.root, self.checkpoint.graph)
 
     def why_missing(self, variable: Any) -> str:
-        """Returns why TensorFlow or Keras could not save a variable, and the cure; "" if it
+        """Returns why TensorFlow or Keras could not save a variable, and the remedy; "" if it
         could.
         """
         if isinstance(self.root, NamedGraph) or resource(variable.handle) in self.locations:
@@ -236,11 +236,11 @@ class TrainedModel:
         return _UNSEEN_OBJECT
 
     def why_quantized(self, weights: Iterable[tuple[Any, str]]) -> str:
-        """Returns what to do about layers that were saved as integers, the model's being floats; ""
+        """Returns the remedy for layers that were saved as integers and are floats in the model; ""
         if there are none.
 
         Args:
-          weights: Variables, each with its key in the checkpoint; "": it is not there.
+          weights: Variables, each with its key in the checkpoint; "": the checkpoint lacks it.
         """
         if not saved_by_keras(self.checkpoint):
             return ""

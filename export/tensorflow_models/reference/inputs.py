@@ -18,11 +18,11 @@ from export.tensorflow_models.lookups.activations import Bag
 
 def dense_input(name: str, job: ExportJob, inputs: ReferenceInputs) -> NDArray[Any]:
     """Returns [n, ...]: an input of the recipe as its tower takes it."""
-    part = job.inputs[name]
+    section = job.inputs[name]
     column = inputs.columns[name]
-    tensor = composed(name, part, column, inputs.n, inputs.padding.get(name))
+    tensor = composed(name, section, column, inputs.n, inputs.padding.get(name))
     values = np.asarray(tensor)
-    if part.dtype == "bool":
+    if section.dtype == "bool":
         return values.astype(bool)
     return values
 

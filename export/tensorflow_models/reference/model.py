@@ -126,9 +126,9 @@ class TensorFlowReference:
         return {call: called(call) for call in calls}
 
     def _input(self, name: str, inputs: ReferenceInputs) -> Any:
-        part = self.job.inputs[name]
+        section = self.job.inputs[name]
         column = inputs.columns[name]
-        return composed(name, part, column, inputs.n, inputs.padding.get(name))
+        return composed(name, section, column, inputs.n, inputs.padding.get(name))
 
     def _called(
         self, root: Any, call: Call, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]

@@ -144,7 +144,7 @@ def test_trace_call_runs_the_call_once_on_tensors_of_its_inputs() -> None:
         "age": (tf.float32, [None]),
         "item": (tf.int64, [None]),
     }
-    assert traced_call.parts == {"age": AGE, "item": ITEM}
+    assert traced_call.sections == {"age": AGE, "item": ITEM}
     assert (traced_call.lengths, traced_call.lookups) == ({}, [])
     assert run(traced_call, age=[1.0, 2.5]) == [[2.0, 5.0]]
 
