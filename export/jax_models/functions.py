@@ -36,7 +36,7 @@ _KERAS_LISTS = " or ".join(map("/".join, KERAS_LISTS))
 
 
 class JaxFunctions:
-    """Functions that share parameters, and the variables without memory that replace these.
+    """Functions that share parameters, and variables without memory in place of the parameters.
 
     Attributes:
       parameters: The parameters, a tree of `jax.ShapeDtypeStruct`.
@@ -88,7 +88,7 @@ class JaxFunctions:
 
 
 class Calls:
-    """The functions as attributes, by the names that towers' `call` has, and nothing else."""
+    """The functions as attributes, by the names that the `call` of a tower has."""
 
     def __init__(self, model: JaxFunctions) -> None:
         self._model = model
@@ -105,16 +105,16 @@ class Calls:
 
 
 class _EvaluatedCall:
-    """One call, evaluated as TensorFlow operations inside whatever graph is being traced."""
+    """One call, evaluated as TensorFlow operations in the graph that is being traced."""
 
     def __init__(self, model: JaxFunctions, call: Call) -> None:
         self._model = model
         self._call = call
         # AutoGraph would rewrite JAX itself.
-        self._evaluated = tf.autograph.experimental.do_not_convert(self._evaluate)
+        self._evaluate_plain = tf.autograph.experimental.do_not_convert(self._evaluate)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        return self._evaluated(dict(inputs))
+        return self._evaluate_plain(dict(inputs))
 
     def _evaluate(self, inputs: dict[str, Any]) -> Any:
         model = self._model
@@ -124,8 +124,8 @@ class _EvaluatedCall:
         # Every input has the batch as its first axis before activations are made flat.
         batch = tf.shape(inputs[min(inputs)])[0]
         for name in inputs.keys() & model.activations.bags.keys():
-            inputs[name] = _flat(inputs[name])
-        traced = self._traced(inputs)
+            inputs[name] = _flatten(inputs[name])
+        traced = self._trace_any_batch(inputs)
 
         arguments: list[Value] = []
         for path, leaf in model.leaves.items():
@@ -143,20 +143,20 @@ class _EvaluatedCall:
         results = Evaluator({BATCH: batch}).results(traced.jaxpr, arguments)
         return jax.tree.unflatten(traced.structure, results)
 
-    def _traced(self, inputs: Mapping[str, Any]) -> TracedFunction:
+    def _trace_any_batch(self, inputs: Mapping[str, Any]) -> TracedFunction:
         """Traces the function for any batch, or else in the batch of training, which is opened."""
         try:
             return self._trace(inputs)
         except NotConvertible as problem:
             batch = self._model.activations.batch
             if batch is not None and batch > 1:
-                return self._opened(inputs, batch, problem)
+                return self._trace_fixed_batch(inputs, batch, problem)
             message = str(problem)
             if isinstance(problem, FixedBatch) and self._model.specs is not None and not batch:
                 message = f"{message}. {_STATE_BATCH}"
             raise self._with_missing(message) from problem
 
-    def _opened(
+    def _trace_fixed_batch(
         self, inputs: Mapping[str, Any], batch: int, problem: NotConvertible
     ) -> TracedFunction:
         """Traces the function in the batch of training, and opens that.
@@ -227,7 +227,7 @@ class _EvaluatedCall:
         )
 
 
-def _flat(activations: Any) -> Any:
+def _flatten(activations: Any) -> Any:
     """Returns activations [b, positions, dim] in the shape that SparseCores return,
     [b * positions, dim].
     """

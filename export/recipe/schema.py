@@ -208,7 +208,7 @@ class VocabularyRule(Section):
     """
 
     @model_validator(mode="after")
-    def _placed(self) -> VocabularyRule:
+    def _first_oov_row_stated(self) -> VocabularyRule:
         # No default fits all: TensorFlow has these rows behind the keys, Keras before them.
         if self.oov_buckets and self.oov_first_row is None:
             raise ValueError("'oov_buckets' requires 'oov_first_row'")
@@ -329,7 +329,7 @@ class TowerSection(Section):
         return arguments
 
     @model_validator(mode="after")
-    def _one_form(self) -> TowerSection:
+    def _one_kind_of_arguments(self) -> TowerSection:
         if self.arguments is not None and self.inputs:
             raise ValueError(
                 "'inputs' belongs to a call that takes one dict; 'arguments' names all"
@@ -408,7 +408,7 @@ class CorpusSection(Section):
     def stored(self) -> CorpusSection:
         """The section as its store depends on it: columns of filters are among the attributes."""
         attributes = tuple(dict.fromkeys((*self.attributes, *self.filters)))
-        # Which columns are filters changes no file of the store: it need not be written anew.
+        # A change of the filters changes no file of the store, so the store is not written again.
         return self.model_copy(update={"attributes": attributes, "filters": ()})
 
 

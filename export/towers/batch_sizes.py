@@ -31,17 +31,17 @@ def take_sizes_from_context(tower: TracedTower, per: Mapping[str, int]) -> Trace
     if not misplaced:
         return tower
     # The context part must read the input whose size it takes, so the smallest one is taken.
-    smallest = min(
+    smallest_input = min(
         (tensor for tensor in rewriting.inputs if flow.per(tensor) == CONTEXT),
         key=lambda tensor: math.prod(size or 1 for size in tensor.shape[1:]),
     )
     for operation in misplaced:
-        old = operation.outputs[0]
+        old_shape = operation.outputs[0]
         with rewriting.graph.as_default():
-            batch_size = tf.shape(smallest, out_type=old.dtype)[:1]
-            further_sizes = tf.constant(operation.inputs[0].shape.as_list()[1:], old.dtype)
-            new = tf.concat([batch_size, further_sizes], axis=0)
-        rewriting.put(old, new)
+            batch_size = tf.shape(smallest_input, out_type=old_shape.dtype)[:1]
+            further_sizes = tf.constant(operation.inputs[0].shape.as_list()[1:], old_shape.dtype)
+            new_shape = tf.concat([batch_size, further_sizes], axis=0)
+        rewriting.put(old_shape, new_shape)
     return rewriting.finished()
 
 

@@ -18,7 +18,7 @@ from export.towers.savedmodels import save_function
 from export.user_lines import at_line
 
 _REASON_CHARACTERS = 300
-"""The length to which the converter's reasons are cut: some contain a graph."""
+"""The maximum length of a reason of the converter: some contain a graph, and are cut."""
 _NO_LINES: Mapping[str, str] = MappingProxyType({})
 _TABLE_OPERATIONS = frozenset({"HashTableV2", "LookupTableImportV2"})
 """The operations of every lookup table, beside the operation that looks up."""
@@ -28,7 +28,7 @@ _MISSING = re.compile(
 )
 """The lines of the converter that name operations which LiteRT lacks: several, or one."""
 _LOCATED = re.compile(
-    r'^\S+: error: loc\((?:callsite\()?(?:fused)?\["(?P<operation>\w+):".*\)\): (?P<why>.*?)\s*$',
+    r'^\S+: error: loc\((?:callsite\()?(?:fused)?\["(?P<operation>\w+):".*\)\): (?P<text>.*?)\s*$',
     re.MULTILINE,
 )
 """The line of the converter about one operation, between the lines of its callers."""
@@ -83,7 +83,7 @@ def reason_not_compiled(tower: TracedTower) -> str:
 
 
 def _runtime_problem(flatbuffer: bytes) -> str:
-    """Returns what fails when a tower runs on batches of 1 and 3; "" if nothing does. Some
+    """Returns the failure of a tower that runs on batches of 1 and 3; "" if it runs. Some
     operations convert but fail when they run.
     """
     # Imported here, because only exports with towers need LiteRT.
@@ -116,7 +116,7 @@ def _converter_problem(problem: Exception, lines: Mapping[str, str]) -> str:
         missing.update((match["names"] or match["name"]).split(", "))
     if not missing:
         return _first_problem(text, lines) or type(problem).__name__
-    # Of a lookup table, the operation that looks up says enough.
+    # For a lookup table, it is enough to name the operation that looks up.
     if "LookupTableFindV2" in missing:
         missing -= _TABLE_OPERATIONS
 
@@ -129,14 +129,14 @@ def _first_problem(text: str, lines: Mapping[str, str]) -> str:
     located = _LOCATED.search(text)
     if located:
         line = at_line(lines.get(located["operation"], ""))
-        reason = f"LiteRT's converter rejects {located['operation']}{line}: {located['why']}"
+        reason = f"LiteRT's converter rejects {located['operation']}{line}: {located['text']}"
     else:
         reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return reason[:_REASON_CHARACTERS]
 
 
 def _remedy(missing: set[str]) -> str:
-    """Returns what to change in a model with operations that LiteRT lacks; "" if it is unknown."""
+    """Returns the remedy for operations that LiteRT lacks; "" if there is none."""
     if any(name.startswith("TensorList") for name in missing):
         return (
             ": recurrent layers of Keras are unrolled if inputs.NAME.shape states the number of "

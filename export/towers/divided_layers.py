@@ -1,8 +1,8 @@
 """Divides layers over a context's and a candidate's activations side by side: [c, x] W = c W_c + x
 W_x.
 
-The first term belongs to the context and is computed once; what parts pass on is as wide as the
-layer instead of the context. A context of thousands of features is thus not repeated for every
+The first term belongs to the context and is computed once; the tensor that parts pass on is as wide
+as the layer, not as the context. A context of thousands of features is thus not repeated for every
 candidate.
 """
 
@@ -27,13 +27,13 @@ class DividedLayer(NamedTuple):
 
     Attributes:
       product: The matrix product.
-      pieces: The tensors that are concatenated to its input.
-      of_context: Whether each piece depends on the context alone.
+      pieces: The tensors that are concatenated to form the input of the product.
+      is_of_context: Whether each piece depends on the context alone.
     """
 
     product: Any
     pieces: list[Any]
-    of_context: list[bool]
+    is_of_context: list[bool]
 
 
 def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
@@ -61,29 +61,29 @@ def divide_layers(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
 
 
 def _layer(operation: Any, flow: DataFlow) -> DividedLayer | None:
-    """Returns the layer to divide whose product an operation is; None: it is not worth dividing,
-    or no such product.
+    """Returns the layer to divide if an operation is its product; None if the operation is no such
+    product, or the layer is not worth dividing.
     """
     if operation.type != "MatMul" or operation.outputs[0].dtype.name != "float32":
         return None
     # The second operand must be weights, which depend on no input.
     if operation.get_attr("transpose_a") or flow.per(operation.inputs[1]):
         return None
-    pieces = _concatenated(operation.inputs[0])
-    of_context = [flow.per(piece) == CONTEXT for piece in pieces]
+    pieces = _concatenated_tensors(operation.inputs[0])
+    is_of_context = [flow.per(piece) == CONTEXT for piece in pieces]
     # A layer over the context alone runs once per context anyway. Without pieces, all() is true.
-    if all(of_context) or any(piece.shape[1] is None for piece in pieces):
+    if all(is_of_context) or any(piece.shape[1] is None for piece in pieces):
         return None
-    layer = DividedLayer(operation, pieces, of_context)
+    layer = DividedLayer(operation, pieces, is_of_context)
     context_columns = sum(piece.shape[1] for piece in _of_side(pieces, layer, is_context=True))
     if context_columns < COLUMNS_MIN:
         return None
     return layer
 
 
-def _concatenated(tensor: Any) -> list[Any]:
-    """Returns the tensors that are concatenated side by side to a matrix;
-    [] if the tensor is no concatenation.
+def _concatenated_tensors(tensor: Any) -> list[Any]:
+    """Returns the tensors that are concatenated side by side to a matrix; [] if the tensor is no
+    concatenation.
     """
     operation = tensor.op
     while operation.type == "Identity":
@@ -101,27 +101,27 @@ def _of_side(tensors: Sequence[Any], layer: DividedLayer, *, is_context: bool) -
     """Returns the tensors, one for each piece of a layer's input, that belong to one side."""
     return [
         tensor
-        for tensor, of_context in zip(tensors, layer.of_context, strict=True)
-        if of_context == is_context
+        for tensor, is_of_context in zip(tensors, layer.is_of_context, strict=True)
+        if is_of_context == is_context
     ]
 
 
 def _sum_of_both_sides(layer: DividedLayer) -> Any:
     """Returns the sum of a layer over the context and one over the candidate."""
-    transposed = layer.product.get_attr("transpose_b")
+    is_transposed = layer.product.get_attr("transpose_b")
     # The axis of the weights that belongs to the columns of the input.
-    axis = 1 if transposed else 0
+    axis = 1 if is_transposed else 0
     sizes = [piece.shape[1] for piece in layer.pieces]
     weights = tf.split(layer.product.inputs[1], sizes, axis=axis)
     products = []
     for is_context in (True, False):
-        inputs = _joined(_of_side(layer.pieces, layer, is_context=is_context), 1)
-        kernel = _joined(_of_side(weights, layer, is_context=is_context), axis)
-        products.append(tf.matmul(inputs, kernel, transpose_b=transposed))
+        inputs = _concatenate(_of_side(layer.pieces, layer, is_context=is_context), 1)
+        kernel = _concatenate(_of_side(weights, layer, is_context=is_context), axis)
+        products.append(tf.matmul(inputs, kernel, transpose_b=is_transposed))
     return products[0] + products[1]
 
 
-def _joined(tensors: Sequence[Any], axis: int) -> Any:
+def _concatenate(tensors: Sequence[Any], axis: int) -> Any:
     if len(tensors) == 1:
         return tensors[0]
     return tf.concat(tensors, axis)

@@ -41,7 +41,7 @@ class Split:
 
     parts: tuple[TracedPart, ...] = ()
     notes: tuple[str, ...] = ()
-    """Notes about what stays together, and why."""
+    """Notes on the tensors that stay together, with the reasons."""
 
 
 def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split:
@@ -53,7 +53,7 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
     """
     name = tower.spec.name
     outputs = dict(tower.function.structured_outputs)
-    # Parts name what they pass on by the outputs that compute it.
+    # Parts name the tensors that they pass on by outputs, so each output needs a tensor of its own.
     if len({tensor.name for tensor in outputs.values()}) < len(outputs):
         return Split(notes=(f"tower {name!r} is not split: two of its outputs are the same",))
     per = {}
@@ -87,26 +87,28 @@ class _Partition:
             self._names.setdefault(tensor.name, output)
 
     def split(self) -> Split:
-        """Returns the parts, and notes on what stays together."""
+        """Returns the parts, and notes on the tensors that stay together."""
         parts = []
-        of_context = self._of_context()
-        if of_context:
-            parts.append(self._part("context", "context", of_context, {}))
-        parts += self._candidate_parts(of_context)
+        context_tensors = self._context_boundary()
+        if context_tensors:
+            parts.append(self._part("context", "context", context_tensors, {}))
+        parts += self._candidate_parts(context_tensors)
         # A single part is the tower itself.
         if len(parts) < 2:
             parts = []
         return Split(tuple(parts), tuple(self._notes))
 
-    def _candidate_parts(self, of_context: Mapping[str, Any]) -> list[TracedPart]:
-        """Returns the parts that run per candidate: one that outputs share, and heads."""
+    def _candidate_parts(self, context_tensors: Mapping[str, Any]) -> list[TracedPart]:
+        """Returns the parts that run per candidate: the one that outputs share, and the heads."""
         flow = self._flow
         outputs = {
-            name: tensor for name, tensor in flow.outputs.items() if tensor.name not in of_context
+            name: tensor
+            for name, tensor in flow.outputs.items()
+            if tensor.name not in context_tensors
         }
-        shared, heads = self._of_candidates(outputs, of_context)
+        shared, heads = self._shared_and_heads(outputs, context_tensors)
         parts = []
-        stops = dict(of_context)
+        stops = dict(context_tensors)
         if shared:
             name = "trunk" if heads else "candidate"
             parts.append(self._part(name, "candidate", shared, stops))
@@ -116,18 +118,19 @@ class _Partition:
             # Another head may be computed from this one, as a product is.
             stops[tensor.name] = tensor
 
-        operations, _ = flow.upstream(outputs.values(), of_context)
+        operations, _ = flow.upstream(outputs.values(), context_tensors)
         cost = sum(part.cost for part in parts)
         if heads and cost > _REPEATED_MAX * flow.cost(operations):
             self._notes.append(
-                f"the outputs of tower {self._name!r} stay together: apart they would repeat what "
-                "they share, since no tensor between them holds a row for each candidate"
+                f"the outputs of tower {self._name!r} stay together: apart they would repeat the "
+                "operations that they share, since no tensor between them holds a row for each "
+                "candidate"
             )
             fetches = {tensor.name: tensor for tensor in outputs.values()}
-            return [self._part("candidate", "candidate", fetches, of_context)]
+            return [self._part("candidate", "candidate", fetches, context_tensors)]
         return parts
 
-    def _of_context(self) -> dict[str, Any]:
+    def _context_boundary(self) -> dict[str, Any]:
         """Returns the tensors that depend on context features only and are read per candidate, or
         are outputs.
         """
@@ -171,7 +174,7 @@ class _Partition:
         """Returns whether an operation reads rows and computes no rows."""
         if operation.type in ("Shape", "Placeholder"):
             return False
-        # A part hands on no truth values, whether or not they are rows.
+        # Parts pass on no truth values, even if they are rows.
         if operation.outputs[0].dtype.name == "bool":
             return False
         if any(tensor.name in self._rows for tensor in operation.outputs):
@@ -180,11 +183,11 @@ class _Partition:
             tensor.name in self._rows or not self._flow.per(tensor) for tensor in operation.inputs
         )
 
-    def _of_candidates(
+    def _shared_and_heads(
         self, outputs: Mapping[str, Any], stops: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the tensors of the shared part, and the outputs with their own parts,
-        in order.
+        """Returns the tensors of the shared part, and the outputs with parts of their own, in
+        order.
         """
         flow = self._flow
         derived = self._derived(outputs, stops)
@@ -192,7 +195,7 @@ class _Partition:
         needs = {name: flow.upstream([tensor], stops)[0] for name, tensor in primary.items()}
         uses = Counter(operation.name for operations in needs.values() for operation in operations)
 
-        # An output is a head if enough is computed for it alone.
+        # An output is a head if enough operations compute it alone.
         heads = {}
         if len(primary) > 1:
             for name, tensor in primary.items():

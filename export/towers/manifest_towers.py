@@ -123,8 +123,8 @@ def check_formulas(job: schema.ExportJob, model: ModelSpec) -> None:
     """Checks each tower's formula against the tower's outputs.
 
     Raises:
-      UsageError: It is not a formula, names something other than an output of one number per
-        candidate, or its tower does not rank.
+      UsageError: The text is no formula, names something other than an output of one number per
+        candidate, or the tower does not rank.
     """
     for name, tower in model.towers.items():
         output_names = [output.name for output in tower.outputs]
@@ -146,7 +146,7 @@ def describe_tower(
     """Returns the manifest entry of a traced tower with its forms and parts.
 
     Raises:
-      NotConvertible: The precision to be served has no form.
+      NotConvertible: The precision at which a service runs the tower has no form.
     """
     serve = job.towers[spec.name].serve
     # A service would have nothing to run: f32 always has a SavedModel, int8 has LiteRT alone.

@@ -1,7 +1,5 @@
-"""Compares candidates and contexts of a finished bundle with their files, and vectors with the
-reference model.
-
-Sampled candidates are read from the file again.
+"""Compares a sample of the candidates and contexts of a finished bundle with their files, which are
+read again, and a sample of the vectors with the reference model.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ SAMPLE = 256
 """The number of candidates of each corpus and index that are compared."""
 
 Positions = NDArray[np.int64]
-Original = Callable[[str, Examples], NDArray[Any]]
+ReferenceVectors = Callable[[str, Examples], NDArray[Any]]
 """(candidate tower, candidates as examples) -> [n, dim] vectors of the reference model."""
 
 
@@ -40,7 +38,7 @@ def check_candidates(
     manifest: Manifest,
     job: ExportJob,
     base: Path,
-    original: Original,
+    reference_vectors: ReferenceVectors,
     changes: LoggedChanges | None = None,
 ) -> None:
     """Compares a sample of every corpus with its file, and of every index with the reference model.
@@ -50,7 +48,7 @@ def check_candidates(
       manifest: The bundle's manifest.
       job: The recipe.
       base: The recipe's folder.
-      original: Computes vectors by the reference model.
+      reference_vectors: Computes vectors by the reference model.
       changes: The logged changes that the bundle contains; None: it contains none.
     Raises:
       UsageError: The bundle contains changes, and they are not those of the log.
@@ -78,7 +76,7 @@ def check_candidates(
             _check_store(stores[kind, name], name, section.stored, sources, file, store_changes)
     for name, index in manifest.indexes.items():
         store = stores["corpora", index.corpus]
-        _check_vectors(root, manifest, name, index, store, job, original)
+        _check_vectors(root, manifest, name, index, store, job, reference_vectors)
 
 
 def _check_vectors(
@@ -88,7 +86,7 @@ def _check_vectors(
     index: Index,
     store: MappedColumns,
     job: ExportJob,
-    original: Original,
+    reference_vectors: ReferenceVectors,
 ) -> None:
     """Compares a sample of the vectors of an index with the reference model."""
     corpus = manifest.corpora[index.corpus]
@@ -101,7 +99,7 @@ def _check_vectors(
     )
     features = [feature for feature in corpus.features if feature in tower_inputs]
     columns = store.features(positions, features)
-    expected = original(index.candidate_tower, Examples(positions.size, columns))
+    expected = reference_vectors(index.candidate_tower, Examples(positions.size, columns))
 
     vectors = np.memmap(
         files.locate(root, index.vectors), "<f4", "r", shape=(store.size, index.dim)
@@ -234,7 +232,7 @@ def _check_rows(
     values = {key: _values(key, column, len(rows)) for key, column in columns.items()}
     attributes = store.attributes(positions, list(attribute_names))
     for i, row in enumerate(rows):
-        # By its description: the column of the file, and the value in the store.
+        # The column of the file, and the value in the store, by the description of the field.
         fields: dict[str, tuple[str, Any]] = {"id": (section.id, ids[i])}
         for key, column in section.features.items():
             fields[f"feature {key!r}"] = column, values[key][i]

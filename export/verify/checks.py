@@ -61,7 +61,7 @@ class CheckedBundle:
       rows: The number of rows that are compared of each table; None: all.
       reference: The original model, with examples that it can compute; None: it is not called.
       expected: The outputs of the original model for the examples.
-      layouts: How the layouts of tables are known that the training program did not record.
+      layouts: The evidence for the layouts that the training program did not record, by table.
       linked: Tables whose rows lie in the checkpoint's own files, so that only a comparison of all
         rows proves anything.
       open_table: Opens a table that may not lie in `root`; None: all of them do.
@@ -84,14 +84,14 @@ class CheckedBundle:
 
 @dataclass(frozen=True)
 class Findings:
-    """What the checks found in order.
+    """The results of the checks: the parts of the bundle that are in order.
 
     Attributes:
       files: The number of listed files whose checksums were compared.
       bytes: The size of these files.
       unlisted: Files in the directory that the manifest does not name, so that nothing reads them.
       opened: Parts of the bundle that open and can be used.
-      tables: What was compared of each table with the checkpoint.
+      tables: The comparison of each table with the checkpoint.
       examples: The number of examples that the model and every form of every tower were called
         with.
       recall: The recall of each index, measured again.
@@ -114,7 +114,7 @@ def check_bundle(bundle: CheckedBundle, names: Sequence[str]) -> Findings:
       names: The checks, in their order.
 
     Raises:
-      VerificationFailed: Something is wrong; names it.
+      VerificationFailed: A check fails; the message names what is wrong.
       UsageError: The directory holds no bundle.
     """
     findings = Findings()
@@ -126,7 +126,7 @@ def check_bundle(bundle: CheckedBundle, names: Sequence[str]) -> Findings:
 
 @contextmanager
 def raising_verification_failed() -> Iterator[None]:
-    """Turns what a reader of the bundle rejects into a failed check."""
+    """Turns the errors of a reader of the bundle into those of a failed check."""
     try:
         yield
     except NotCommitted as problem:
@@ -226,7 +226,8 @@ def check_recall(root: Path, manifest: Manifest, name: str, queries: NDArray[np.
     was measured on before.
 
     Raises:
-      VerificationFailed: It is below the target, or below what the manifest's measurement allows.
+      VerificationFailed: The recall is below the target, or below the range that the measurement
+        in the manifest allows.
     """
     index = manifest.indexes[name]
     published = index.recall

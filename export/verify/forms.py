@@ -114,7 +114,8 @@ class OpenForm:
           batch: [b] positions of the batch among all examples.
 
         Raises:
-          VerificationFailed: It is beyond the limit; names tower, form, output, example and values.
+          VerificationFailed: The difference is beyond the limit; the message names tower, form,
+            output, example and values.
         """
         precision = self.form.precision
         key = f"towers.{self.spec.name}.max_abs_error.{self.form.precision}"
@@ -157,7 +158,7 @@ def largest_difference(
       tolerance: [b, ...] the difference that each value may have; None: by `limit`.
 
     Raises:
-      VerificationFailed: It is beyond the limit; names example and values.
+      VerificationFailed: The difference is beyond the limit; the message names example and values.
     """
     if result.shape != expected.shape:
         raise VerificationFailed(
@@ -234,8 +235,10 @@ def run(
       n: The number of examples.
       candidates: The number of adjacent examples that share a context. Parts of contexts run once
         for these, with the values of the first.
+
     Returns:
-      [n, ...] each feature, each output, and what parts hand on.
+      [n, ...] the values of each feature, of each output, and of the tensors between parts.
+
     Raises:
       VerificationFailed: A form cannot compute.
     """
@@ -251,13 +254,15 @@ def run(
             raise VerificationFailed(
                 f"{opened.label}, batch of {n // step}: {problem}"
             ) from problem
-        # Later parts find what they read under the names of this part's outputs.
+        # Later parts read these outputs by their names.
         tensors |= {name: array.repeat(step, axis=0) for name, array in results.items()}
     return tensors
 
 
 def another_order(n: int) -> NDArray[np.int64]:
-    """Returns half of n examples in another order, at most _REORDERED_MAX, always the same ones."""
+    """Returns the positions of half of n examples, at most _REORDERED_MAX, in another order: the
+    same in every run.
+    """
     count = min(_REORDERED_MAX, (n + 1) // 2)
     return np.random.default_rng(_SEED).permutation(n)[:count]
 

@@ -195,7 +195,7 @@ def hostile_values(dtype: str) -> Values:
         scaled = normal * 10.0 ** random.integers(-2, 12, normal.size)
         return np.concatenate([listed, scaled]).astype(np.float32)
     count = HOSTILE_VALUES - len(integers)
-    # Of every magnitude alike: uniform numbers would nearly all be large.
+    # Each magnitude is as likely as any other: of uniform numbers, nearly all would be large.
     magnitudes = np.minimum(1 << random.integers(1, bits - 1, count), high)
     random_integers = random.integers(-magnitudes, magnitudes)
     return np.concatenate([np.array(integers, np.int64), random_integers])
@@ -229,7 +229,7 @@ def _is_compared(
     expected = _computed(own_rows.compute, columns, n)
     if expected is None or rows is None or expected.size != rows.size:
         return False
-    # What one side rejects has no row to compare with.
+    # A value that one side rejects has no row to compare with.
     is_rejected = (rows == _REJECTED) | (expected == _REJECTED)
     unknown = spec.unknown or manifest.Unknown()
     if unknown.rule == "refuse":
@@ -394,8 +394,8 @@ def _rows_or_rejected(
     compute: ComputeRows, columns: Mapping[str, Values], n: int, first: int, last: int
 ) -> Rows | None:
     """Returns the rows of the examples from `first` to `last`; None if one of them is rejected."""
-    part = {name: column.reshape(n, -1)[first:last].ravel() for name, column in columns.items()}
+    values = {name: column.reshape(n, -1)[first:last].ravel() for name, column in columns.items()}
     try:
-        return compute(part, last - first)
+        return compute(values, last - first)
     except Exception:  # noqa: BLE001 - a model's framework raises errors of any type
         return None

@@ -35,7 +35,7 @@ _CANDIDATES = 4
 
 
 def feature_values(reference: Reference, features: FeatureReader) -> dict[str, NDArray[Any]]:
-    """Returns what the towers take of each feature of the examples, read by `features`."""
+    """Returns the values of each feature of the examples that towers take, read by `features`."""
     examples = reference.examples
     activations = features.activations(reference.model.features, examples.columns, examples.n)
     return {name: activation.values for name, activation in activations.items()}
@@ -105,19 +105,23 @@ def check_towers(
       root: The directory of the (staged) bundle.
       towers: The towers' entries in the manifest.
       expected: The outputs of the reference model.
+
     Returns:
-      The entries, each form with the largest difference of its outputs and what it does to their
+      The entries, each form with the largest difference of its outputs and its effect on their
       order. An output of a part that is no output of its tower is compared with that of the part's
       SavedModel.
+
     Raises:
-      VerificationFailed: A form differs by more than its limit; names tower, form, output, example
-        and values.
+      VerificationFailed: A form differs by more than its limit; the message names tower, form,
+        output, example and values.
     """
     values = feature_values(reference, reference.features)
     checked_towers = {}
     for name, tower in towers.items():
         try:
-            checked_towers[name] = _checked(reference, root, name, tower, values, expected[name])
+            checked_towers[name] = _check_tower(
+                reference, root, name, tower, values, expected[name]
+            )
         except VerificationFailed as problem:
             # A difference may come from the model's own code, or from its treatment of unknown
             # ids: a message that names the cause is worth the further runs.
@@ -148,7 +152,7 @@ def _unknown_ids_at_fault(
     count = int(without_unknown.sum())
     examples = replace(reference.examples, n=count, labels={})
     try:
-        _checked(
+        _check_tower(
             replace(reference, examples=examples),
             root,
             name,
@@ -173,22 +177,22 @@ def _unknown_ids_at_fault(
     return clause
 
 
-def _checked(
+def _check_tower(
     reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values
 ) -> Tower:
-    """Returns the entry of a tower with what its forms, and those of its parts, differ by."""
+    """Returns the entry of a tower with the differences of its forms, and of those of its parts."""
     forms = []
     for form in tower.forms:
         opened = open_form(reference, root, name, tower, form)
         results, errors = compare([opened], values, expected)
-        forms.append(_measured(reference, opened, results, errors, expected))
+        forms.append(_form_entry(reference, opened, results, errors, expected))
     parts: tuple[TowerPart, ...] = ()
     if tower.parts:
         parts = _check_parts(reference, root, name, tower, values, expected)
     return tower.model_copy(update={"forms": tuple(forms), "parts": parts})
 
 
-def _measured(
+def _form_entry(
     reference: Reference,
     opened: OpenForm,
     results: Values,
@@ -213,9 +217,9 @@ def _check_parts(
 ) -> tuple[TowerPart, ...]:
     """Runs parts one after the other, as a service does, in each combination of forms.
 
-    Each example is a context with one candidate first. Then candidates share contexts, whose parts
-    run once for each: that must be what the whole tower gives, and proves that a context's row is
-    made of that context alone.
+    First, each example is a context with one candidate. Then candidates share contexts, whose parts
+    run once for each context. If the outputs are those of the whole tower, a context's row is
+    computed from that context alone.
     """
     n = reference.examples.n // _CANDIDATES * _CANDIDATES
     shared = _with_shared_contexts(tower, values, n)
@@ -241,7 +245,7 @@ def _check_parts(
                 for inner in {output.name for output in part.outputs} - set(expected):
                     difference = np.abs(results[inner].astype(np.float64) - first[inner])
                     errors[inner] = float(difference.max(initial=0.0))
-            form = _measured(reference, opened, results, errors, expected)
+            form = _form_entry(reference, opened, results, errors, expected)
             measured[part.name].setdefault(opened.form.path, form)
         first = first or results
     return tuple(

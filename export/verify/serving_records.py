@@ -62,13 +62,13 @@ def read_example(record: bytes, where: str) -> ServedRequest:
       where: The names of file and record, for messages.
 
     Raises:
-      UsageError: It is no `tf.train.Example`.
+      UsageError: The record is no `tf.train.Example`.
     """
-    example = _decoded("Example", record, where)
+    example = _decode_message("Example", record, where)
     # The bytes of another message often decode as an Example whose fields are all unknown.
-    known_and_unknown = example.ByteSize()
+    size_bytes = example.ByteSize()
     example.DiscardUnknownFields()
-    if example.ByteSize() != known_and_unknown:
+    if example.ByteSize() != size_bytes:
         raise UsageError(f"{where} is no tf.train.Example: it has other fields")
     return ServedRequest(1, _columns([_features(example, where)], {}), are_features=True)
 
@@ -82,9 +82,9 @@ def read_elwc(record: bytes, where: str) -> ServedRequest:
       where: The names of file and record, for messages.
 
     Raises:
-      UsageError: It is no such list, or the context and an example have the same feature.
+      UsageError: The record is no such list, or the context and an example have the same feature.
     """
-    elwc = _decoded("ExampleListWithContext", record, where)
+    elwc = _decode_message("ExampleListWithContext", record, where)
     if not elwc.examples:
         raise UsageError(f"{where} has no examples")
     examples = [_features(example, where) for example in elwc.examples]
@@ -109,9 +109,10 @@ def read_prediction_log(record: bytes, where: str, inputs: Collection[str]) -> S
         in a request, holds serialized Examples.
 
     Raises:
-      UsageError: It is no such log, or a tensor or feature cannot be read; names it.
+      UsageError: The record is no such log, or a tensor or feature cannot be read; the message
+        names it.
     """
-    log = _decoded("PredictionLog", record, where)
+    log = _decode_message("PredictionLog", record, where)
     kind = next((name for name in _REQUEST_LOGS if log.HasField(name)), None)
     if kind is None:
         content = next((name for name in _OTHER_LOGS if log.HasField(name)), "no request")
@@ -131,7 +132,7 @@ def read_prediction_log(record: bytes, where: str, inputs: Collection[str]) -> S
     return _with_responses(request, outputs, where)
 
 
-def _decoded(kind: str, data: bytes, where: str) -> Any:
+def _decode_message(kind: str, data: bytes, where: str) -> Any:
     try:
         return decode(kind, data)
     except Malformed as problem:
@@ -196,7 +197,7 @@ def _request_of_tensors(
     if len(arrays) == 1 and first not in inputs and arrays[first].dtype == object:
         examples = []
         for data in arrays[first].reshape(-1):
-            example = _decoded("Example", data, f"{where}, a string of {first!r}")
+            example = _decode_message("Example", data, f"{where}, a string of {first!r}")
             examples.append(_features(example, where))
         if examples:
             columns = _columns(examples, {})
@@ -275,11 +276,12 @@ def _dense_rows(array: NDArray[Any]) -> Rows:
 
 
 def _ragged_rows(name: str, values: NDArray[Any], splits: NDArray[Any], where: str) -> Rows:
-    fits = values.ndim == 1 and splits.ndim == 1 and splits.dtype.kind in "iu" and splits.size > 0
-    if fits:
-        ascends = bool((np.diff(splits.astype(np.int64)) >= 0).all())
-        fits = ascends and splits[0] == 0 and splits[-1] == values.size
-    if not fits:
+    are_flat = values.ndim == 1 and splits.ndim == 1
+    are_splits = are_flat and splits.dtype.kind in "iu" and splits.size > 0
+    if are_splits:
+        is_ascending = bool((np.diff(splits.astype(np.int64)) >= 0).all())
+        are_splits = is_ascending and splits[0] == 0 and splits[-1] == values.size
+    if not are_splits:
         raise UsageError(
             f"{where}, input {name!r}: flat values and row splits from 0 to their number were "
             f"expected; it has {list(values.shape)} values and {list(splits.shape)} splits"

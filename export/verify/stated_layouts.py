@@ -43,7 +43,7 @@ shows: the shard of a core may lie in a chunk of gigabytes, which is decoded as 
 """
 LANE_ROWS = 32
 """The number of rows that are read at either end of the padding of a core."""
-_ALIKE_SHARE = 1 / 16
+_EQUAL_SHARE = 1 / 16
 """The share of equal padding rows from which on all must be equal: initializers of few values, as
 bfloat16 of one column has them, repeat a row by chance, but far less often.
 """
@@ -57,7 +57,7 @@ Ranges = list[tuple[int, int]]
 
 
 class StatedLayout(NamedTuple):
-    """How the layout of a table is known that the training program did not record.
+    """The evidence for the layout of a table.
 
     Attributes:
       judgement: The reason why the table may be published by this layout; None: the layout is
@@ -156,7 +156,7 @@ def _judgement(table: TableSpec, unverified: Collection[str]) -> Judgement | Non
 def with_layouts(
     checks: Mapping[str, TableCheck], stated: Mapping[str, StatedLayout]
 ) -> dict[str, TableCheck]:
-    """Returns the checks of tables, completed by how the layout of each is known."""
+    """Returns the checks of tables, completed by the evidence for the layout of each."""
     recorded = StatedLayout(None)
     complete = {}
     for name, check in checks.items():
@@ -207,7 +207,7 @@ def check_padding(
       names: The names of the exported tables.
 
     Returns:
-      What was compared, by the name of a table in a stack.
+      The padding that was compared, by the name of the table.
 
     Raises:
       NotConvertible: A layout contradicts the data.
@@ -231,7 +231,7 @@ class _Padding:
     Attributes:
       table: The table.
       padding: The stored rows of padding.
-      last: The stored rows at the end of the table on each core.
+      last: The stored rows of the table itself that lie before the padding of each core.
     """
 
     table: TableSpec
@@ -243,7 +243,7 @@ def _paddings(tables: Sequence[TableSpec]) -> list[_Padding]:
     """Returns the padding behind each SparseCore table of a stack."""
     stacked = sorted(
         ((table.layout, table) for table in tables if isinstance(table.layout, SparseCore)),
-        key=lambda pair: pair[0].offset,
+        key=lambda layout_and_table: layout_and_table[0].offset,
     )
     paddings = []
     # On each core, the padding of a table ends where the next table of the stack begins, and that
@@ -291,14 +291,14 @@ def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> PaddingCheck:
     """Compares a layout with the values of its padding.
 
     Raises:
-      NotConvertible: They contradict the layout.
+      NotConvertible: The values contradict the layout.
     """
     if not table.padding:
         return PaddingCheck(rows=0)
     spec = table.table
     padding = _read(checkpoint, key, table.padding)
     equal = _count_equal(padding)
-    if max(2, len(padding) * _ALIKE_SHARE) <= equal < len(padding):
+    if max(2, len(padding) * _EQUAL_SHARE) <= equal < len(padding):
         raise _contradiction(
             table,
             f"of {len(padding)} of these rows, {equal} are alike and the others are not, as if "

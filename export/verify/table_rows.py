@@ -35,7 +35,7 @@ SAMPLE_ROWS = 4096
 _BLOCK_BYTES = 8 << 20
 """The size of the rows that are compared at a time, which bounds the memory."""
 _SCATTERED_ROWS = 128
-"""The number of distant rows that are read at a time: the kernel maps 64 kB around each."""
+"""The number of distant rows that are read at a time: the kernel maps 64 kB around each of them."""
 _GROUP_ROWS = 16
 """The number of neighbors that are compared together where rows are in a store: each group is one
 request.
@@ -80,11 +80,13 @@ def verify_tables(
         at random, the same in every run. With `open_table`, they are groups of neighbors, of which
         the first is chosen so. None: all rows, and the digests of the segments.
       open_table: Opens a table that does not lie in `root`, whose digests were compared before.
+
     Returns:
-      What was compared, by table.
+      The checks of the tables, by name.
+
     Raises:
-      VerificationFailed: A row differs, a segment is missing or cut short, or the table is not the
-        variable's; names it.
+      VerificationFailed: A row differs, a segment is missing or cut short, or a table does not fit
+        its variable; the message names it.
       CheckpointError: The checkpoint cannot be read.
     """
     checks = {}
@@ -132,7 +134,7 @@ def _compare_table(
         _compare(name, table, rows, trained, vectors)
         if table.non_finite is None:
             _check_finite(name, rows, vectors)
-        # Otherwise, the pages of the whole table would stay in memory.
+        # Without this, the pages of the whole table would stay in memory.
         reader.release()
     reader.close()
     return compared
@@ -279,8 +281,8 @@ def _sample(name: str, table: Table, entry: Entry, count: int, step: int) -> Ite
     if edges.size > count // 2:
         edges = np.sort(random.choice(edges, count // 2, replace=False))
 
-    # The other ranks are divided into equal intervals, and one rank is drawn from each: all are
-    # distinct, ascend, and need no memory for those that are not drawn.
+    # The other ranks are divided into equal intervals, and one rank is drawn from each. So the
+    # ranks are distinct and ascend, and only the drawn ones take memory.
     inner_count = table.rows - edges.size
     intervals = count - edges.size
     width, wider = divmod(inner_count, intervals)
@@ -288,9 +290,9 @@ def _sample(name: str, table: Table, entry: Entry, count: int, step: int) -> Ite
     edges_before = edges - np.arange(edges.size)
     edges_read = 0
     for first in range(0, intervals, step):
-        number = np.arange(first, min(first + step, intervals) + 1)
+        interval = np.arange(first, min(first + step, intervals) + 1)
         # The first `wider` intervals have one rank more.
-        starts = number * width + np.minimum(number, wider)
+        starts = interval * width + np.minimum(interval, wider)
         inner_ranks = random.integers(starts[:-1], starts[1:])
         ranks = inner_ranks + np.searchsorted(edges_before, inner_ranks, side="right")
         yield order.rows_at(ranks)
@@ -316,11 +318,12 @@ def _edges(table: Table, entry: Entry) -> Rows:
     for segment in table.segments:
         edges |= {segment.first_row, segment.first_row + segment.rows - 1}
     if table.source.layout == "plain":
-        for part in entry.slices:
-            first = part.starts[0]
+        for stored_slice in entry.slices:
+            first = stored_slice.starts[0]
             # The variable may have more rows than the table.
-            if part.bytes and first < table.rows:
-                edges |= {first, min(first + part.shape[0], table.rows) - 1}
+            if stored_slice.bytes and first < table.rows:
+                end = min(first + stored_slice.shape[0], table.rows)
+                edges |= {first, end - 1}
     else:
         # Adjacent rows lie on different lanes: the first and last rows are the ends of all lanes.
         lanes = layout_of(table.source).lanes
@@ -351,17 +354,18 @@ def _compare(
         position, column = (int(index) for index in np.argwhere(wrong)[0])
         raise VerificationFailed(
             f"table {name!r}: row {rows[position]} {problem}, first in column {column} "
-            f"({trained[position, column]:.9g}); nothing "
-            "may be published; run the export again, and report it if it persists"
+            f"({trained[position, column]:.9g}); nothing may be published; run the "
+            "export again, and report it if it persists"
         )
     if table.error is not None:
-        errors = np.abs(vectors - trained.astype(np.float64)).max(axis=1)
+        differences = np.abs(vectors - trained.astype(np.float64))
+        errors = differences.max(axis=1)
         # The manifest's value was computed in float32.
         if errors.max() > table.error.max_abs * (1 + 1e-6):
             raise VerificationFailed(
-                f"table {name!r}: row {rows[int(np.argmax(errors))]} lies {errors.max():.6g} "
-                "from the checkpoint, "
-                f"the manifest states {table.error.max_abs:.6g} at most; export the table again"
+                f"table {name!r}: row {rows[int(np.argmax(errors))]} differs from the checkpoint "
+                f"by {errors.max():.6g}, the manifest states {table.error.max_abs:.6g} at most; "
+                "export the table again"
             )
 
 

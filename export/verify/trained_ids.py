@@ -70,8 +70,8 @@ def trained_rows(
       entries: The features of the manifest.
 
     Raises:
-      UsageError: A file is missing, unreadable, too large, or does not hold ids of its feature;
-        names it and the first id.
+      UsageError: A file is missing, unreadable, too large, or does not hold ids of its feature; the
+        message names it and the first id.
     """
     if not job.verify.trained_ids:
         return {}
@@ -102,7 +102,7 @@ def trained_rows(
                 f"features: {', '.join(sorted(features))}; its tables: "
                 f"{', '.join(sorted(model.tables))}"
             )
-    return {table: _joined(parts) for table, parts in by_table.items()}
+    return {table: _join(parts) for table, parts in by_table.items()}
 
 
 def trained_rows_of_tables(
@@ -127,7 +127,7 @@ def trained_rows_of_tables(
             )
         ids = _read_ids(key, name, Path(file), TrainedIdsSection(file=file))
         by_table.setdefault(name, []).append(_rows_of_table(key, ids))
-    return {table: _joined(parts) for table, parts in by_table.items()}
+    return {table: _join(parts) for table, parts in by_table.items()}
 
 
 def _read_section(
@@ -323,7 +323,7 @@ def _rows_of_table(key: str, ids: _Ids) -> TrainedRows:
             f"{key}: {ids.source} has {wrong[0]!r}; of a table, its rows were expected: integers "
             "from 0; ids that a rule turns into rows are given under the name of their feature"
         )
-    return _summed(ids, ids.values)
+    return _sum_counts(ids, ids.values)
 
 
 def _rows_of_feature(
@@ -354,13 +354,13 @@ def _rows_of_feature(
         )
     embedded = TableFeature(name, entry, Indicator(table_rows), vocabularies, {})
     try:
-        rows = _resolved(embedded, ids.values)
+        rows = _resolve_rows(embedded, ids.values)
     except FeatureError as problem:
         if ids.values.dtype != np.int64:
             raise UsageError(f"{key}: {ids.source}: {problem}") from problem
         # The ids of a feature of texts may all be written in digits.
         try:
-            rows = _resolved(embedded, ids.values.astype(str).astype(object))
+            rows = _resolve_rows(embedded, ids.values.astype(str).astype(object))
         except FeatureError:
             raise UsageError(f"{key}: {ids.source}: {problem}") from problem
 
@@ -380,10 +380,10 @@ def _rows_of_feature(
     if ids.counts is not None:
         counts = ids.counts[has_row]
     ids_with_rows = _Ids(ids.values[has_row], counts, ids.all_trained, ids.source)
-    return _summed(ids_with_rows, rows[has_row])
+    return _sum_counts(ids_with_rows, rows[has_row])
 
 
-def _resolved(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.int64]:
+def _resolve_rows(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.int64]:
     """Returns [n] int64, the rows of n ids by the rule of a feature."""
     # Each id is an example of its own, so that a bag is no other than a single value.
     column = Column(values)
@@ -397,7 +397,7 @@ def _resolved(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.int64]
     return embedded.rule.resolve(embedded.input_name, ids.values)
 
 
-def _summed(ids: _Ids, rows: NDArray[np.int64]) -> TrainedRows:
+def _sum_counts(ids: _Ids, rows: NDArray[np.int64]) -> TrainedRows:
     """Returns distinct rows; the counts of ids that read one row are added."""
     distinct, inverse = np.unique(rows, return_inverse=True)
     counts = None
@@ -406,8 +406,8 @@ def _summed(ids: _Ids, rows: NDArray[np.int64]) -> TrainedRows:
     return TrainedRows(distinct, counts, ids.all_trained, ids.source)
 
 
-def _joined(parts: Sequence[TrainedRows]) -> TrainedRows:
-    """Returns the rows of several features that read one table."""
+def _join(parts: Sequence[TrainedRows]) -> TrainedRows:
+    """Returns the rows that several features read of one table."""
     if len(parts) == 1:
         return parts[0]
     source = ", ".join(part.source for part in parts)
@@ -418,4 +418,4 @@ def _joined(parts: Sequence[TrainedRows]) -> TrainedRows:
     if len(part_counts) == len(parts):
         counts = np.concatenate(part_counts)
     all_trained = all(part.all_trained for part in parts)
-    return _summed(_Ids(values, counts, all_trained, source), values)
+    return _sum_counts(_Ids(values, counts, all_trained, source), values)

@@ -554,8 +554,8 @@ def test_split_tower_keeps_outputs_together_that_would_repeat_what_they_share() 
         ("candidate", "candidate", ["item", "context_0"], ["click", "like"]),
     ]
     assert split_result.notes == (
-        "the outputs of tower 'tower' stay together: apart they would repeat what they share, "
-        "since no tensor between them holds a row for each candidate",
+        "the outputs of tower 'tower' stay together: apart they would repeat the "
+        "operations that they share, since no tensor between them holds a row for each candidate",
     )
     assert_parts_compute_the_tower(tower, 4)
 

@@ -186,7 +186,8 @@ def test_verify_tables_holds_rows_to_the_recorded_error(
         return
     apart = np.abs(VALUES.astype(np.float16).astype(np.float64) - VALUES).max(axis=1)
     message = (
-        f"row {apart.argmax()} lies {apart.max():.6g} from the checkpoint, the manifest states"
+        f"row {apart.argmax()} differs from the checkpoint by {apart.max():.6g}, the manifest "
+        "states"
     )
     with pytest.raises(VerificationFailed, match=message):
         verify(tmp_path, less)
