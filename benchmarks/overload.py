@@ -127,7 +127,7 @@ class Overload:
             recovery_max_s = RECOVERY_OF_CORE_MAX_S
         unexpected = sorted(set(statuses.tolist()) - expected)
         checks = {
-            "no request was answered in time": self.goodput == 0,
+            "no request succeeded in time": self.goodput == 0,
             f"requests ended with {unexpected}, not with a rejection": bool(unexpected),
             "rejected requests were computed": self.computed > self.answers.answered + late,
             "health checks failed": self.probes.failed > 0,
@@ -267,7 +267,7 @@ def figures(seen: Overload) -> dict[str, str]:
         "goodput by peak": f"{seen.goodput:.2f}",
         "rejections by failures": f"{seen.rejected_share:.2f}",
         "cancelled": str(seen.cancelled),
-        "p99 ms of answers": f"{seen.p99_ms(ANSWERED):.0f}",
+        "p99 ms of responses": f"{seen.p99_ms(ANSWERED):.0f}",
         "p99 ms of rejections": f"{seen.p99_ms(seen.rejected_status):.1f}",
         "p99 ms of health checks": f"{probe_ms:.0f}",
         "recovered after s": f"{seen.recovery_s:.2f}",

@@ -34,7 +34,7 @@ OVERLOAD = {
     "load": "load",
     "offered/s": "offered/s",
     "goodput by peak": "goodput / peak",
-    "p99 ms of answers": "p99 ms of responses",
+    "p99 ms of responses": "p99 ms of responses",
     "p99 ms of rejections": "p99 ms of rejections",
     "recovered after s": "s to recover",
 }

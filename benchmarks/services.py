@@ -66,7 +66,7 @@ class Program:
         while not ready():
             if self._process.poll() is not None or time.perf_counter() - began > READY_WITHIN_S:
                 self.close()
-                raise NotStarted(f"{Path(command[0]).name} does not answer; see {log}")
+                raise NotStarted(f"{Path(command[0]).name} did not become ready; see {log}")
             time.sleep(LOOK_EVERY_S)
         self.ready_s = time.perf_counter() - began
 

@@ -180,5 +180,5 @@ def compare(
         "CPU of the shards",
         "local: p50 / p99 ms at half",
     ]
-    columns += ["router", "p99 ms beyond", "bytes answered by bytes of rows", "failed"]
+    columns += ["router", "p99 ms beyond", "bytes of responses / bytes of rows", "failed"]
     return Sheet(f"A router of {shards} shards, by one local process", columns, rows)

@@ -63,9 +63,9 @@ class Seen:
 
     def add(self, call: str, where: str, body: bytes) -> None:
         """Compares a response with that of one process."""
-        self.counts["answers"] += 1
+        self.counts["responses"] += 1
         if deterministic(call, body) != self.answers[call]:
-            self.wrong.append(f"{where} {call}: another answer than that of one process")
+            self.wrong.append(f"{where} {call}: the response differs from that of one process")
 
     def recovered(self, what: str, seconds: float) -> None:
         """Notes how long recovery took after one disturbance."""

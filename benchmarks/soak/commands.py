@@ -67,7 +67,7 @@ def press(
             )
         wrong += [f"{what}: {failed} requests failed"] if failed else []
     versions = {version for _, version in seen.answers}
-    SHOW.print(f"{sum(seen.counts.values())} answers of {len(versions)} versions compared")
+    SHOW.print(f"{sum(seen.counts.values())} responses of {len(versions)} versions compared")
     return wrong + seen.failures[:5]
 
 

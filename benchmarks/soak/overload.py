@@ -33,7 +33,7 @@ TIMES = (2.0, 10.0)
 CONNECTIONS = (64, 512, 2_000)
 WORKLOADS = ("R", "Q")
 _MESSAGES = {"R": "rank_messages", "Q": "retrieve_messages"}
-NOT_JUDGED = "no request was answered in time"
+NOT_JUDGED = "no request succeeded in time"
 """Over gRPC: rejecting ten times the peak can take all of the CPU time."""
 
 
@@ -113,7 +113,11 @@ def main() -> None:
     )
     arguments.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS)
     arguments.add_argument(
-        "--times", type=float, nargs="+", default=TIMES, help="load, by what the service can answer"
+        "--times",
+        type=float,
+        nargs="+",
+        default=TIMES,
+        help="load, as multiples of the service's peak",
     )
     arguments.add_argument("--seconds", type=float, default=SECONDS, help="of each block")
     arguments.add_argument("--precision", choices=("f32", "int8"), default="f32")

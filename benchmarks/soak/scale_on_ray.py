@@ -291,10 +291,11 @@ def run(moments: int, seed: int, towers: Path) -> list[str]:
             for moment in range(moments):
                 disturb(site, seen, seed + moment)
             site.nodes("remove_head")
-            before = seen.counts["answers"]
+            before = seen.counts["responses"]
             time.sleep(HEADLESS_S)
             SHOW.print(
-                f"{seen.counts['answers'] - before} answers in {HEADLESS_S} s without the head node"
+                f"{seen.counts['responses'] - before} responses in {HEADLESS_S} s without the head"
+                " node"
             )
     return seen.report()
 

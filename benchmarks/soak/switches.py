@@ -117,7 +117,7 @@ class Seen:
         answer = message.SerializeToString(deterministic=True)
         if self.answers.setdefault((call, message.model.version), answer) != answer:
             self.failures.append(
-                f"{transport} {call}: version {message.model.version} answered differently"
+                f"{transport} {call}: responses of version {message.model.version} differ"
             )
         self.counts[f"{transport} {call}"] += 1
 
@@ -269,7 +269,7 @@ def switch_under_load(
     SHOW.print(
         f"{publisher.switches} switches to {versions} versions at {min(rates):.0f} to "
         f"{max(rates):.0f} calls a second: "
-        f"{sent_count} requests timed, {failed} failed; {sum(seen.counts.values())} answers of "
+        f"{sent_count} requests timed, {failed} failed; {sum(seen.counts.values())} responses of "
         f"{len(answered)} versions compared"
     )
     for line in compared(rounds, "switches"):

@@ -22,7 +22,7 @@ LARGE = bytes(200_000)
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Answers every POST to / with as many bytes."""
+    """Responds to every POST to / with the same bytes."""
 
     protocol_version = "HTTP/1.1"
 
@@ -136,7 +136,7 @@ def test_load_on_a_port_without_service_names_the_port() -> None:
 
 
 def test_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
-    with pytest.raises(NotStarted, match=r"false does not answer; see .*log"):
+    with pytest.raises(NotStarted, match=r"false did not become ready; see .*log"):
         Program(["false"], lambda: False, tmp_path / "log")
 
 

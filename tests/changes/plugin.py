@@ -23,7 +23,7 @@ SIDES = ("export", "service", "client", "docs")
 COSTS = "tests/costs/costs.json"
 """No test reads it."""
 MODELS = "tests/models/"
-"""Exports load them by their paths, which no import tells."""
+"""The exporter loads them by their paths, so no import statement refers to them."""
 SNAPSHOTS = "tests/plans/"
 """Data that the tests beside it read alone."""
 

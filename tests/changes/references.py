@@ -51,7 +51,8 @@ def references_of(path: Path) -> References:
         if file in files:
             continue
         files.add(file)
-        # The import contracts tell what the product imports in turn: no program the other.
+        # What the product imports in turn need not be followed: by the import contracts, no program
+        # imports another.
         if file.relative_to(REPOSITORY).parts[0] in _CALLERS_OF_THE_PRODUCT:
             imported, named = _direct_references(file)
             pending += imported
@@ -75,7 +76,7 @@ def _direct_references(file: Path) -> tuple[list[Path], set[str]]:
     """Returns the files that a file imports, anywhere in it, and the folders that it names."""
     try:
         tree = ast.parse(file.read_bytes())
-    except SyntaxError:  # pytest tells where, if it collects the file
+    except SyntaxError:  # pytest reports the line, if it collects the file
         return [], set(_PACKAGES.values())
     documentation = {
         node.body[0].value

@@ -15,11 +15,13 @@ follow it.
 
 
 class Stopwatch:
-    """Counts CPU seconds that never decrease: what ended without being waited for was used."""
+    """Counts CPU seconds, which never decrease: those of an ended child still count."""
 
     def __init__(self, read: Callable[[], float] | None = None) -> None:
-        """Starts; `read`: returns the seconds as they are told now, those of this process if it is
-        None.
+        """Starts to count.
+
+        Args:
+          read: Returns the current number of seconds; None: the seconds of this process.
         """
         self._read = cpu_seconds if read is None else read
         self._last = self._read()

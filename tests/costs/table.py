@@ -29,7 +29,9 @@ has grown if it costs more than this ratio of its entry, and these seconds more.
 _NEIGHBORS = 10
 _COMPARABLE_SECONDS = 0.2
 _FASTEST_RATIO = 0.25
-"""A file that costs less than this ratio of its entry ran in part: it tells nothing of the host."""
+"""A file that costs less than this ratio of its entry ran in part, so that its cost says nothing
+about the host.
+"""
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class ServeCluster:
         }
 
     def wait(self, replicas: int) -> set[int]:
-        """Waits until so many replicas serve and Serve is done; returns their process ids."""
+        """Waits until Serve is done and has this many replicas; returns their process ids."""
 
         def done() -> bool:
             application = self.application()

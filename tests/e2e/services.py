@@ -55,7 +55,9 @@ def is_ready(client: httpx.Client) -> bool:
 
 
 def versions_of(service: Process, path: str = "movies") -> set[int | None]:
-    """The versions that answer on connections of their own, which reach every worker."""
+    """Returns the versions that respond to requests on connections of their own, which reach every
+    worker.
+    """
     call = f"/v1/models/{path}:retrieve"
     alone = {"connection": "close"}
     with client_of(service) as client:
@@ -79,7 +81,7 @@ def wait_for(service: Process, workers: str) -> None:
 
 
 def wait_for_workers(service: Process, workers: int) -> None:
-    """Waits until so many workers run, all of them ready."""
+    """Waits until this number of workers run and all of them are ready."""
     until(
         lambda: (
             count_of(service, "rowcast_workers") == workers

@@ -1,6 +1,4 @@
-"""A model with tables out of dumps, from files that SOK and HugeCTR wrote to answers of
-a service.
-"""
+"""A model with dumped tables: from files that SOK and HugeCTR wrote to responses of a service."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A bundle's way over Google Cloud Storage: exported from there to there, pulled, compared.
 
-The store is gcp-storage-emulator, which ignores preconditions. That the programs ask for them is
-seen in its log.
+The store is gcp-storage-emulator, which ignores preconditions. Its log shows
+that the programs send them.
 """
 
 from __future__ import annotations

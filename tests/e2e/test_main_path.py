@@ -1,6 +1,6 @@
 """The main path with real processes and sockets: a model is trained, exported, served and queried.
 
-Every answer is compared with what TensorFlow computes from the original model, restored from the
+Every response is compared with what TensorFlow computes from the original model, restored from the
 same checkpoint.
 """
 
@@ -97,7 +97,7 @@ def close(got: Any, expected: Any) -> None:
 
 @dataclass(frozen=True)
 class World:
-    """Two versions of a model, exported aside, and the originals that they must answer like."""
+    """Two versions of a model, exported aside, and the originals whose results they must return."""
 
     originals: Mapping[int, Original]
     bundles: Path
@@ -182,8 +182,8 @@ def drop(bundle: Path, root: Path, version: int) -> None:
 
 
 def check_retrieved(client: Client, world: World, place: int, k: int = 5) -> int:
-    """Requests neighbors and compares them with the original of the version that answered; returns
-    that version.
+    """Requests neighbors and compares them with the original of the version in the response;
+    returns that version.
     """
     answer = client.retrieve(EXAMPLES[place], k=k, attributes=["title", "year"])
     ids, scores = world.originals[answer.version].nearest(place, k)
@@ -305,9 +305,7 @@ def test_sigterm_completes_requests_in_flight_and_exits_0(
 
 
 def ended_while_it_answered(service: Served, world: World) -> bool:
-    """Ends a service that is busy; returns whether it answered a call that began before
-    the signal.
-    """
+    """Ends a busy service; returns whether it completed a call that began before the signal."""
     service.event("version_available")
     contexts = [EXAMPLES[place % len(EXAMPLES)] for place in range(100)]
     answers: list[tuple[float, float]] = []

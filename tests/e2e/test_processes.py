@@ -46,8 +46,8 @@ from tests.service.grpc_api.requests import call, retrieve
 
 @contextmanager
 def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
-    """A request in progress, half of its body sent; the value sends the rest and returns the
-    answer.
+    """A request in progress, half of its body sent; the value sends the other half and
+    returns the response.
     """
     body = json.dumps(BODY).encode()
     with socket.create_connection(
@@ -265,7 +265,7 @@ def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
     directory = run_directory_of(service)
     assert versions_of(service) == {1}
     answered = 'rowcast_requests_total{call="retrieve",code="OK"'
-    until(lambda: count_of(service, answered) == 8)  # workers write their counts once a second
+    until(lambda: count_of(service, answered) == 8)  # workers write their counts every second
     for worker in workers_of(service):
         replace_killed(service, worker)
         until(lambda: count_of(service, answered) == 8)

@@ -1,5 +1,5 @@
-"""Replicas on Ray Serve: one answer by every way in, and no failed request while they are replaced
-and updated.
+"""Replicas on Ray Serve: the same response through every entry, and no failed request while they
+are replaced and updated.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Site:
 
     @contextmanager
     def callers(self) -> Iterator[dict[str, Callable[[], int]]]:
-        """A caller by each way in, which returns the version that answered. None through the
-        ingress tries again.
+        """Yields a caller for each entry, which returns the version in the response. Through the
+        ingress it does not retry.
         """
         url = {
             way: f"{'grpc' if way == 'grpc' else 'http'}://127.0.0.1:{self.cluster.ports[way]}"
@@ -83,8 +83,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterat
 
 @contextmanager
 def load(site: Site) -> Iterator[dict[str, list[int]]]:
-    """Calls by every way in, one after the other, meanwhile; yields the versions that answered.
-    None may fail.
+    """Calls through every entry in the background, one call after the other; yields the versions in
+    the responses by entry. No call may fail.
     """
     ended = threading.Event()
     answered: dict[str, list[int]] = {way: [] for way in WAYS}

@@ -78,7 +78,7 @@ class Programs:
         return page
 
     def killed_at(self, marks: dict[str, int], *words: object) -> None:
-        """Kills a program once so many bytes have passed."""
+        """Kills a program once as many bytes have passed as `marks` states."""
         self.valve.stop_at(**marks)
         with self.start(*words) as program:
             reached = self.valve.reached.wait(PATIENCE_S)

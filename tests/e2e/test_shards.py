@@ -1,5 +1,5 @@
-"""Routers and shards in processes of their own: the answers of one process, whatever fails beside a
-last replica.
+"""Routers and shards in processes of their own respond as one process does, whatever fails while
+one replica of each shard remains.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def test_new_version_is_served_once_every_shard_has_it(
             answers.append(answer(client, "lookup", body))
         second = answer(client, "lookup", body)
     assert {code for code, _ in answers} == {200}
-    assert all(each in (first, second) for each in answers), "no answer holds rows of two versions"
+    assert all(each in (first, second) for each in answers), "no response has rows of two versions"
     assert first[1]["vectors"] != second[1]["vectors"]
     assert versions_of(service) == {2}
 

@@ -39,7 +39,7 @@ class Valve:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stop_at(self, *, sent: float = math.inf, returned: float = math.inf) -> None:
-        """Counts anew, and stops once so many bytes have passed to the port, or back."""
+        """Counts anew, and stops once `sent` bytes have passed to the port, or `returned` back."""
         self._open.clear()
         self.reached.clear()
         self.sent = self.returned = 0

@@ -150,7 +150,7 @@ class Walk(NamedTuple):
     walk: Callable[[Traced], object]
 
     def traced(self, layers: int) -> Traced:
-        """Returns the graph of so many layers."""
+        """Returns the graph of a number of layers."""
         return trace(lambda features: {"result": self.graph(features, layers)}, **self.inputs)
 
 

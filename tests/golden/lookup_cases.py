@@ -64,13 +64,13 @@ class Ids:
 
 @dataclass(frozen=True)
 class Case:
-    """One feature: what of TensorFlow answers, how a manifest describes it, and what is sent.
+    """One feature: the lookup of TensorFlow, its entry in a manifest, and the values that are sent.
 
     Attributes:
-      call: what of TensorFlow answers.
+      call: The name of TensorFlow's lookup.
       entry: The feature of the manifest.
-      ids: what is sent to each input.
-      options: what else the call takes.
+      ids: The values that are sent to each input.
+      options: Further arguments of the call.
     """
 
     call: str

@@ -1,5 +1,5 @@
-"""A bundle that was changed while it was served answers as one that is exported anew from the
-changed checkpoint and the changed candidates, bit for bit.
+"""A bundle that was changed while it was served gives the same responses, bit for bit, as one that
+is exported anew from the changed checkpoint and the changed candidates.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every example's tiny bundle, as it was once written, answers today as its trained
-model did then.
+"""Every example's tiny bundle, as it was once written, gives the results today that its trained
+model gave then.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Project:
         return export(self.folder / "recipe.toml")
 
     def served(self, ids: Mapping[str, Sequence[Any]]) -> NDArray[np.float32]:
-        """Returns what the service answers to ids by input."""
+        """Returns the vectors with which the service responds to ids by input."""
         parts = [{"features": example} for example in examples_of(ids)]
         answer = answer_to(self.folder / "bundles", "embed", {"tower": "query", "requests": parts})
         return np.array([result["vector"] for result in answer["results"]], np.float32)

@@ -1,7 +1,7 @@
-"""Writes the golden bundle and what a service answers from it.
+"""Writes the golden bundle and a service's responses from it.
 
 `python -m tests.golden.write_bundle` makes `tests/golden/bundle/`. The committed one is of format
-version 1, and stays so: every later reader must open it and answer as it did.
+version 1, and stays so: every later reader must open it and return the same responses.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ FEATURES: dict[str, Feature] = {
 
 
 def answers(root: Path) -> dict[str, Any]:
-    """Returns what a service over `root` answers to one retrieval and one ranking."""
+    """Returns what a service over `root` responds to one retrieval and one ranking."""
     running = RunningService(root)
     try:
         details = running.dataplane.engine.model(Target("movies"))
@@ -116,7 +116,7 @@ def answers(root: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes bundle and answers."""
+    """Writes the bundle and the responses."""
     place = BUNDLE
     if place.exists():
         sys.exit(f"{place} is committed, and not written anew")

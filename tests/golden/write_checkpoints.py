@@ -69,8 +69,8 @@ def custom_optimizer() -> Any:
 
 
 def mid_level_plain(directory: Path, optimizer: Any, slots: Sequence[str]) -> None:
-    """TPUEmbeddingV0, for TPUs without embedding hardware; the strategy it asks for is stood in
-    for.
+    """TPUEmbeddingV0, for TPUs without embedding hardware. The class below takes the place of the
+    strategy that it requires.
     """
 
     class StandIn(tpu_strategy.TPUStrategyV2):  # type: ignore[misc]  # TensorFlow has no types

@@ -1,9 +1,9 @@
 """Writes the golden bundle of every example's tiny version, with requests and the trained model's
-answers to them.
+results for them.
 
 `python -m tests.golden.write_examples [NAME ...]` makes `tests/golden/examples/<name>.tar.xz`. They
-are written again only where an example changes: every later reader opens them and answers as they
-say.
+are written again only where an example changes: every later reader opens them and must
+return these results.
 """
 
 from __future__ import annotations

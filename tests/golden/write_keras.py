@@ -196,7 +196,7 @@ def keras_file(
     else:
         model.save(str(directory / name))
     values = {layer: np.asarray(model.get_layer(layer).embeddings) for layer in ROWS}
-    if not named:  # the layers are told by their class and number alone
+    if not named:  # the layers have no names but their class and number
         values = {"embedding": values["movies"], "embedding_1": values["genres"]}
     finish(directory, values, [], step=1, origin="Keras Embedding", dtype=dtype, candidates=1)
 

@@ -89,7 +89,7 @@ def real_column(directory: Path) -> None:
 
 
 def bare(directory: Path) -> None:
-    """A variable that nothing tells to be a table; cut along its columns."""
+    """A variable, cut along its columns, that nothing shows to be a table."""
     with session() as opened:
         v1.train.create_global_step()
         cut = partitioned("scope/emb", 1, 3)

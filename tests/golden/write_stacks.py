@@ -45,8 +45,8 @@ class StandIn(tpu_strategy.TPUStrategyV2):  # type: ignore[misc]  # TensorFlow h
 
 
 def padded(values: np.ndarray[Any, Any]) -> Callable[..., Any]:
-    """An initializer that puts a table's values into the padded shape it is asked for, with ones
-    around them.
+    """Returns an initializer that puts a table's values into the padded shape that it is called
+    with, with ones around them.
     """
 
     def initialize(shape: Any, dtype: Any = None) -> Any:

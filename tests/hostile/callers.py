@@ -80,8 +80,8 @@ def post(body: bytes, *headers: str) -> bytes:
 
 
 def assert_rejected(opened: Sequence[socket.socket], *statuses: int) -> None:
-    """Each is rejected with one of the statuses, or since so many came at once; at least one for
-    what it sent.
+    """Asserts that each connection is rejected, with one of the statuses or for the number of
+    connections, and that one of the statuses occurs.
     """
     actual = [int(read(connection)[9:12] or 0) for connection in opened]  # 0: it was closed instead
     assert set(statuses) & set(actual), actual
@@ -192,8 +192,8 @@ def invalid_requests(port: int) -> None:
 
 
 def never_read(port: int) -> None:
-    """Bound: what the kernel and one write buffer take of an answer, for 1.4 MB asked for 50 times
-    a connection.
+    """Bound: what the kernel and one write buffer take of a response, where each connection
+    requests 1.4 MB 50 times.
     """
     with connections(port, 30) as opened:
         for connection in opened:
@@ -341,7 +341,7 @@ def no_handshakes(port: int) -> None:
 
 
 def never_read_over_tls(port: int) -> None:
-    """Large answers, of which nothing is read."""
+    """Large responses, of which nothing is read."""
     with secured(port, 20) as opened:
         for connection in opened:
             send(

@@ -19,7 +19,7 @@ def rewrite(bundle: Path, edit: Callable[[Json], None]) -> None:
 
 
 def reseal(bundle: Path) -> None:
-    """Has the manifest tell the digests that fit, so that only contents tell what is wrong."""
+    """Writes the right digests into the manifest, so that only the contents show what is wrong."""
 
     def edit(manifest: Json) -> None:
         for file in manifest["files"]:

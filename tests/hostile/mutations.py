@@ -155,8 +155,8 @@ def change_entries(rng: random.Random, files: Files) -> None:
 
 
 def change_blocks(rng: random.Random, files: Files) -> None:
-    """The index' blocks, sealed anew: entries with their prefixes and restart points, handles,
-    kinds, the footer.
+    """The blocks of the index, sealed anew: entries with their prefixes and restart points,
+    handles, kinds, the footer.
     """
     name, pairs = _index(files)
     body = block(sorted(pairs.items()), interval=rng.choice([1, 2, 16, 1000]))[:-5]

@@ -116,7 +116,7 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
             open_unchecked(sample_bundle)
         except BundleError:
             pass
-        else:  # what is not told from sound data must read as data
+        else:  # damage that opening does not notice must read as data
             store = CandidateStore(sample_bundle / STORE, corpus)
             store.features(store.positions(store.ids(np.arange(store.size))), list(corpus.features))
             titles = AttributeIndex(sample_bundle, corpus.filters["title"], "string", corpus.size)

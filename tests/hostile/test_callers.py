@@ -1,4 +1,4 @@
-"""Hostile clients of a running service: its memory stays bounded, and the others are answered
+"""Hostile clients of a running service: its memory stays bounded, and it serves other clients
 meanwhile.
 """
 
@@ -124,8 +124,8 @@ def secured_service(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def endure(port: str, attack: Attack, service: Attacked) -> None:
-    """Attacks an endpoint; checks that others are answered meanwhile, and that the service stays
-    small.
+    """Attacks an endpoint; checks that other clients get responses meanwhile, and that the service
+    stays small.
     """
     (worker,) = workers_of(service.process)
     process = Path(f"/proc/{worker.pid}")
@@ -151,7 +151,8 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
                     else:
                         client.get("/readyz").raise_for_status()
                 except (httpx.HTTPError, grpc.RpcError) as problem:
-                    if way == "probe" or not _is_overload(problem):  # which is answered at once
+                    # A rejection for overload is a response, too, but never to a probe.
+                    if way == "probe" or not _is_overload(problem):
                         failures.append(f"{way}: {problem!r}")
                 else:
                     answers[way] += 1
@@ -258,7 +259,7 @@ def test_admin_listener_with_silent_connections_serves_operators(service: Attack
 
 
 def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path) -> None:
-    """Bound: three requests in progress, of 48 clients that come again whatever the answer was."""
+    """Bound: three requests in progress, of 48 clients that retry whatever the response was."""
     service = Attacked(
         root, None, "--threads", "1", "--max-concurrent-requests", "3", "--inline-max-us", "0"
     )

@@ -25,7 +25,7 @@ BATCH = 8
 LENGTH = 3
 DIM = 4
 HIDDEN = 8
-"""As many as examples in the batch, so that a size alone does not tell which is which."""
+"""As many as examples in the batch, so that a size alone does not show which dimension is which."""
 AXIS = "device"
 TABLE_OF = {"user": "users", "history": "movies", "movie": "movies"}
 POSITIONS = {"user": 1, "history": LENGTH, "movie": 1}

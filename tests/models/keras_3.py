@@ -108,7 +108,7 @@ def build_function():
 
 
 class Twins(keras.Model):
-    """Two parts with one structure, which only the names of what holds them tell apart."""
+    """Two parts with one structure, which only their names distinguish."""
 
     def __init__(self, names=("left", "right"), **how):
         super().__init__(**how)

@@ -160,7 +160,7 @@ def mixed(ids, rows=ROWS):
 
 
 class Bags(tf.keras.Model):
-    """Ragged ids that no rule tells, combined in every way or read as they are; and ids padded,
+    """Ragged ids that no rule describes, combined in every way or read as they are; and ids padded,
     masked and left out.
     """
 
@@ -202,7 +202,7 @@ class Bags(tf.keras.Model):
 
 class Beyond(tf.keras.Model):
     """Lookups that only TensorFlow computes: sparse ids with weights, weights and strings that the
-    model makes, and feature columns of ids that no rule tells."""
+    model makes, and feature columns of ids that no rule describes."""
 
     def __init__(self):
         super().__init__()

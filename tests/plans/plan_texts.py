@@ -180,7 +180,7 @@ def _part_lines(tower: TracedTower, part: TracedPart) -> Iterator[str]:
 
 
 def _note_lines(prepared: Prepared) -> Iterator[str]:
-    """Yields what the user is told by `plan`, by `explain`, or by both."""
+    """Yields what `plan`, `explain` or both show to the user."""
     for note in prepared.notes:
         yield f"{'note, and stays' if note in prepared.stays else 'note'}: {note}"
     for note in prepared.stays:

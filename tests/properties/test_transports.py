@@ -1,5 +1,5 @@
-"""Random JSON, bytes and packed columns over each transport: answered or rejected, alike, and the
-service goes on.
+"""Random JSON, bytes and packed columns: every transport gives the same response or rejection, and
+the service goes on.
 """
 
 from __future__ import annotations

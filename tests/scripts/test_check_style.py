@@ -134,6 +134,15 @@ def test_counts_are_lowered_and_never_raised(checkout: Path) -> None:
     assert run(checkout).returncode == 0
 
 
+def test_words_in_the_tests_of_the_rules_are_not_counted(checkout: Path) -> None:
+    (checkout / "tests" / "scripts").mkdir(parents=True)
+    text = f'"""A service that {ANSWERS} requests."""\n'
+    (checkout / "tests" / "scripts" / "test_check_words.py").write_text(text)
+    assert run(checkout).returncode == 0
+    (checkout / "tests" / "scripts" / "test_other.py").write_text(text)
+    assert "tests: 1 banned words; at most 0" in run(checkout).stderr
+
+
 def test_list_names_path_and_line(checkout: Path) -> None:
     lines = run(checkout, "--list").stdout.splitlines()
     assert lines[0] == "service/a.py:4: 'a: of it.' has no noun; write what it is"

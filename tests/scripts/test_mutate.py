@@ -1,4 +1,4 @@
-"""`scripts/mutate`: it tells which changes of a package the tests notice."""
+"""`scripts/mutate`: it reports which changes of a package the tests notice."""
 
 from __future__ import annotations
 

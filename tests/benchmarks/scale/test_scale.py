@@ -23,7 +23,7 @@ def test_a_router_and_one_process_are_measured_on_both_workloads(
     assert [row["workload"] for row in rows] == ["R", "Q"]
     for row in rows:
         assert row["failed"] == "0.0%"
-        assert float(row["bytes answered by bytes of rows"]) > 0.5
+        assert float(row["bytes of responses / bytes of rows"]) > 0.5
 
 
 @pytest.mark.nightly

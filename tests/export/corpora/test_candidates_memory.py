@@ -62,7 +62,7 @@ def steps(name, vectors):
         at["written"] = peak()
         index = IndexSection(corpus="movies", query_tower="query", candidate_tower="candidate",
             kind="brute_force")
-        # Few queries: the pages of the vectors' file that each has mapped, up to 2 MiB a row,
+        # Few queries: the pages of the vectors' file that each maps, up to 2 MiB per vector,
         # count as memory here.
         build_index(base, "wide", index, random.random((2, 64), np.float32))
         at["indexes"] = peak()

@@ -113,7 +113,7 @@ def neighbors(
     [
         ([0, 1, 2], 1),
         ([0, 1, 3], 1),  # as good as the third
-        ([0, 1, 4], 1),  # so is one that float32 cannot tell apart
+        ([0, 1, 4], 1),  # so is one whose score is the same in float32
         ([0, 1, 5], 2 / 3),
         ([0, 6, -1], 1 / 3),
         ([-1, -1, -1], 0),
@@ -183,7 +183,7 @@ PART = IndexSection(corpus="movies", query_tower="query", candidate_tower="candi
 
 
 def written(base: Path, vectors: Vectors, queries: Vectors) -> Index:
-    """Writes an index by brute force over some vectors."""
+    """Writes a brute-force index of vectors."""
     path = base / paths.index_vectors("movies")
     path.parent.mkdir(parents=True)
     vectors.astype("<f4").tofile(path)

@@ -1,5 +1,5 @@
-"""What the exporter measures of searches. How long they take is the machine's affair: the tests ask
-what is measured, and that the numbers can be used.
+"""What the exporter measures of searches. How long searches take depends on the machine: the
+tests check which searches are measured, and that the numbers can be used.
 """
 
 from __future__ import annotations

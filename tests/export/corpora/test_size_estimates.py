@@ -102,7 +102,7 @@ def test_forecast_of_more_candidates_than_positions_have_bits_for_is_rejected(
 @pytest.mark.parametrize(
     ("size", "dim", "part", "encoders", "disk_bytes", "build_bytes", "load_bytes"),
     [
-        # By brute force: 64 bytes each, and as many again.
+        # A brute-force index: 64 bytes for each vector, and as many again.
         (3000, 16, {}, 2, 384_000, 384_000, 384_000),
         (0, 16, {}, 2, 128, 128, 128),
         # Of a million, 100 000 are the sample; two processes of 640 MiB encode the others.

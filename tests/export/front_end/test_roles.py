@@ -16,7 +16,7 @@ from tests.export.traced_models import recipe
 
 Role = Literal["query", "candidate", "ranking"]
 READ: dict[str, tuple[Role, tuple[str, ...]]] = {
-    "ask": ("query", ("user", "country")),
+    "query": ("query", ("user", "country")),
     "offer": ("candidate", ("item", "country")),
     "rank": ("ranking", ("user", "item", "price", "age", "hour")),
 }
@@ -65,7 +65,7 @@ def test_input_roles_follow_from_towers_and_stores() -> None:
 def test_input_roles_that_conflict_must_be_stated() -> None:
     corpus = STORES["corpora"]["items"] | {"features": {"user": "user"}}
     message = (
-        "input 'user' is a context's by tower 'ask', and a candidate's by corpora.items; "
+        "input 'user' is a context's by tower 'query', and a candidate's by corpora.items; "
         "state .* features.user.role"
     )
     with pytest.raises(UsageError, match=message):

@@ -35,7 +35,7 @@ def small_facts(
 def killed_runs(
     small_recipe: Recipe, forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
-    """Returns the project of a run that was killed when it had noted so many steps."""
+    """Returns a function that returns the project of a run killed after a number of steps."""
 
     @functools.cache
     def killed(steps: int) -> Path:

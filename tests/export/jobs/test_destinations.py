@@ -228,7 +228,7 @@ def test_exporters_from_a_copied_scratch_directory_publish_one_version(
     run_elsewhere(second)
     published = contents_of(local(store))
     os.kill(frozen, signal.SIGCONT)
-    assert forked.status() == 0  # the journal tells the same time of beginning: the same bundle
+    assert forked.status() == 0  # the journal has the same start time: the same bundle
     assert contents_of(local(store)) == published
     assert_whole(store, tmp_path / "root")
 

@@ -1,4 +1,4 @@
-"""What a job tells of each finished step where there is no terminal."""
+"""What a job reports of each finished step where there is no terminal."""
 
 from __future__ import annotations
 

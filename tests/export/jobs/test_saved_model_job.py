@@ -1,4 +1,4 @@
-"""Self-contained SavedModels, asked as a client does and held to the original model, which
+"""Self-contained SavedModels, called as by a client and compared with the original model, which
 TensorFlow runs whole.
 """
 

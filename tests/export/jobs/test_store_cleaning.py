@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> RemotePath:
 
 
 def written(store: RemotePath, path: str, days: float, content: bytes = b"x") -> RemotePath:
-    """Writes a file that is so many days old."""
+    """Writes a file that is `days` old."""
     file = store / path
     file.write(content)
     then = time.time() - days * DAY_S
@@ -68,7 +68,7 @@ def test_clean_store_removes_old_objects_that_no_version_names(store: RemotePath
     assert [file.is_file() for file in (*named, fresh, *old)] == [True, True, True, False, False]
     assert clean_store(store, 5) == ([fresh], [])
     assert clean_store(store, 5) == ([], [])
-    assert set(store.listing()) == {"m"}  # the file that told the time is gone
+    assert set(store.listing()) == {"m"}  # the file that showed the store's time is gone
 
 
 def test_clean_store_keeps_an_object_until_no_version_names_it(store: RemotePath) -> None:

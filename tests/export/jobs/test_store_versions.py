@@ -52,7 +52,7 @@ def page(content: bytes = CONTENT, version: int = 1) -> ObjectMap:
 
 
 def age(file: RemotePath, days: float) -> None:
-    """Makes a file so many days old."""
+    """Sets the age of a file."""
     then = time.time() - days * DAY_S
     os.utime(Path(file.url.removeprefix("local://")), (then, then))
 

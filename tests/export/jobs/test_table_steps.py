@@ -156,7 +156,7 @@ def test_checkpoint_that_was_moved_is_not_copied_again(tmp_path: Path, name: str
     shutil.rmtree(tmp_path / "a")
     second = Run(tmp_path / "b" / checkpoint.relative_to(tmp_path / "a"), tmp_path / "out")
     assert second.files == first.files
-    assert first.moved_bytes == second.moved_bytes == BEFORE.nbytes  # as its progress tells
+    assert first.moved_bytes == second.moved_bytes == BEFORE.nbytes  # as its progress reports
     np.testing.assert_array_equal(second.rows, BEFORE)
 
 

@@ -236,7 +236,7 @@ def test_tables_whose_names_are_ways_to_write_tables_are_selected(
 def test_tables_whose_reads_fail_are_read_again_and_then_named(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    """As a network filesystem answers while it fails."""
+    """Reads fail as they do on a network filesystem that is out of order."""
     write_bundle(tmp_path / "c", {"user/embeddings": TABLE})
     monkeypatch.setenv("ROWCAST_EXPORT_WORKERS", "1")
     read = os.preadv
@@ -260,7 +260,7 @@ def test_tables_whose_reads_fail_are_read_again_and_then_named(
 def test_tables_that_are_linked_are_verified_in_full_or_not_at_all(
     command: Command, tmp_path: Path
 ) -> None:
-    """Their rows lie in the checkpoint's own file: to compare some of them would tell nothing."""
+    """Their rows lie in the checkpoint's own file: to compare some of them would prove nothing."""
     large = np.arange(5000 * 4, dtype=np.float32).reshape(5000, 4)
     write_bundle(tmp_path / "c", {"user/embeddings": large})
     done = command("tables", tmp_path / "c", tmp_path / "out", "--tables", "link")

@@ -28,7 +28,7 @@ CHECKPOINTS = {
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A model, and how it is exported and asked.
+    """A model, with what its export and its requests need.
 
     Attributes:
       seed: The seed that it was drawn from.

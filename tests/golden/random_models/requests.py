@@ -1,4 +1,4 @@
-"""What a random model is asked: examples as clients send them, and as the model takes them."""
+"""Requests to a random model: examples as clients send them, and as the model reads them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def request_of(model: RandomModel, examples: Sequence[Example]) -> tuple[str, di
 
 
 def values_of(model: RandomModel, answer: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-    """Returns what a service answered, by output: [examples, ...]."""
+    """Returns the values of a service's response, by output: [examples, ...]."""
     results = answer["results"]
     if not model.heads:
         return {"": np.array([result["vector"] for result in results], np.float32)}

@@ -26,7 +26,7 @@ MEMORY_BYTES = 4 << 30
 
 
 def answer_to(root: Path, call: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Loads version 1 of the model `random` of a root, and answers a request.
+    """Loads version 1 of the model `random` of a root, and responds to a request.
 
     Args:
       root: The root of the bundles.

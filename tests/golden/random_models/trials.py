@@ -54,11 +54,11 @@ class Outcome:
 
 
 def trial(seed: int, directory: Path) -> Outcome:
-    """Draws a model, exports it in a directory, and compares its answers.
+    """Draws a model, exports it in a directory, and compares the service's responses.
 
     Raises:
-      Exception: the answers differ, or something fails in another way than by a typed error that
-        names a part of the model. A note shows the model, and how to try it again.
+      Exception: The responses differ from the model's results, or an error is raised that is not
+        typed, or names no part of the model. A note shows the model, and how to try it again.
     """
     model = draw_model(seed)
     try:
@@ -71,7 +71,7 @@ def trial(seed: int, directory: Path) -> Outcome:
 
 
 def _rejection_or_comparison(model: RandomModel, directory: Path) -> str:
-    """Exports, asks and compares; returns the message of a rejection."""
+    """Exports, sends requests and compares; returns the message of a rejection."""
     examples = draw_examples(model, "requests")
     expected = _saved_and_called(model, directory, arrays_of(model, examples))
     try:

@@ -386,8 +386,8 @@ def test_filter_requested_while_all_candidates_were_denied_matches_them_later(
 def test_costs_in_the_manifest_choose_the_way(
     index: LoadedIndex, queries: NDArray[np.float32]
 ) -> None:
-    """Neither the machine nor its load does: where exact scores are said to be dear, the tree is
-    searched, and the other way round.
+    """Neither the machine nor its load does: where the manifest states high costs of exact scores,
+    the tree is searched, and the other way round.
     """
     tenth = allow(tenth=1)
 
