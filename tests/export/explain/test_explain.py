@@ -52,7 +52,7 @@ def test_text_is_the_one_that_was_read(name: str, features: int, tables: int) ->
     the file.
     """
     drawing = drawn(features, tables, default=0)
-    stores = ("rows of users in Redis, from which those are read that the memory does not hold",)
+    stores = ("rows of users in Redis, which holds those that do not fit into memory",)
     recorded = Path(__file__).with_name(f"{name}.txt").read_text()
     assert explain_text(replace(drawing, stores=stores)) == recorded.rstrip("\n")
 
