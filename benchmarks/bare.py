@@ -42,7 +42,7 @@ class RepeatedCall:
     """
 
     def __init__(self, name: str, module: str, *arguments: object) -> None:
-        """Starts the process of a module whose main function calls `answer`."""
+        """Starts the process of a module whose main function calls `respond`."""
         self.name = name
         program = [sys.executable, "-m", module, *map(str, arguments)]
         self._process = subprocess.Popen(
@@ -104,7 +104,7 @@ def _run(step: Step, threads: int, seconds: float) -> tuple[float, float]:
     return sum(counts) / (time.perf_counter() - began), cpu_ms
 
 
-def answer(step: Step, threads: int = 1) -> None:
+def respond(step: Step, threads: int = 1) -> None:
     """Responds to lines from stdin, each with a number of seconds, until it closes."""
     step(0)
     for line in sys.stdin:
@@ -120,7 +120,7 @@ def main() -> None:
         step = _search(bundle)
     else:
         step = _tower(bundle, "int8" if kind == "int8" else "f32")
-    answer(step, threads)
+    respond(step, threads)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from rowcast_client import Client
 from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.stubs import embedding_service_pb2_grpc as pb_grpc
 
-from benchmarks.bare import RepeatedCall, Step, answer
+from benchmarks.bare import RepeatedCall, Step, respond
 from benchmarks.report import Sheet
 from benchmarks.rounds import Rounds
 from benchmarks.services import Service
@@ -138,7 +138,7 @@ CALLS: dict[str, Callable[[int, str, Contexts], Step]] = {
 def main() -> None:
     """Calls a service as the arguments name it."""
     name, port, model, file = sys.argv[1:]
-    answer(CALLS[name](int(port), model, json.loads(Path(file).read_text())))
+    respond(CALLS[name](int(port), model, json.loads(Path(file).read_text())))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import orjson
 from rich.console import Console
 
 from benchmarks import cores
-from benchmarks.load import Answers, Endpoint, Load
+from benchmarks.load import Endpoint, Load, Responses
 from benchmarks.services import Checkout, Service
 from benchmarks.workload_towers import ITEM_DIM
 from benchmarks.workloads import RetrievalWorkload, write_retrieval
@@ -189,7 +189,7 @@ def _cpu_of_a_query(
         _throughput(client)
         before_s = client.service.cpu_s()
         responses = client.queries.closed(CALLERS, 20.0)
-        return (client.service.cpu_s() - before_s) / responses.answered
+        return (client.service.cpu_s() - before_s) / responses.succeeded
 
 
 @contextmanager
@@ -252,23 +252,23 @@ def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> N
     alone.append(_minute(client, half_load, seed=minutes + 1))
     console.print(f"queries alone again: {_latencies(alone[1])}")
     alone_ms, beside_ms = (
-        np.median([answers.percentile_ms(99) for answers in blocks])
+        np.median([responses.percentile_ms(99) for responses in blocks])
         for blocks in (alone, minutes_beside)
     )
     console.print(f"p99 beside changes: {beside_ms / alone_ms:.2f} x that alone (medians)")
 
 
-def _minute(client: Client, rate: float, seed: int) -> Answers:
+def _minute(client: Client, rate: float, seed: int) -> Responses:
     """Sends queries at random instants for a minute, `rate` per second on average.
 
     Raises:
       RuntimeError: More than 1 percent failed. A busy host can make an overloaded service reject
         some.
     """
-    answers = client.queries.open(rate, 60.0, seed)
-    if answers.failed > FAILED_SHARE_MAX * len(answers.status):
-        raise RuntimeError(f"{answers.failed} of {len(answers.status)} queries failed")
-    return answers
+    responses = client.queries.open(rate, 60.0, seed)
+    if responses.failed > FAILED_SHARE_MAX * len(responses.status):
+        raise RuntimeError(f"{responses.failed} of {len(responses.status)} queries failed")
+    return responses
 
 
 def _stream(admin: str, rate: int) -> None:
@@ -293,10 +293,10 @@ def _throughput(client: Client) -> float:
     return client.queries.closed(CALLERS, 5.0).requests_per_s
 
 
-def _latencies(answers: Answers) -> str:
-    p50_ms = answers.percentile_ms(50)
-    p99_ms = answers.percentile_ms(99)
-    return f"p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, {answers.failed} rejected"
+def _latencies(responses: Responses) -> str:
+    p50_ms = responses.percentile_ms(50)
+    p99_ms = responses.percentile_ms(99)
+    return f"p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, {responses.failed} rejected"
 
 
 def _milliseconds(seconds: Sequence[float]) -> str:

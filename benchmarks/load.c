@@ -1,13 +1,13 @@
 /* Load on a service over loopback, from one thread that takes microseconds of CPU a request.
 
-   load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS        closed loop: each caller waits for its answer
+   load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS        closed loop: each caller waits for its response
    load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS DUE PATIENCE
                                     open loop: requests go at the instants in DUE
 
    REQUESTS holds [uint32 size, bytes] of each request as it goes over the wire: for http headers and body, for grpc the
    HTTP/2 frames of one call with 0 for the stream. DUE holds float64 seconds, rising. RESULTS is written as float64
-   [requests, 3]: when it was sent or due, how long until its whole answer, and how it ended: the HTTP status; of
-   grpc 200 for an answer with a message, else the number of its status; -1: the connection ended; -2: no answer.
+   [requests, 3]: when it was sent or due, how long until its whole response, and how it ended: the HTTP status; of
+   grpc 200 for a response with a message, else the number of its status; -1: the connection ended; -2: no response.
    In the open loop time counts from the instant a request was due, so that a slow service cannot hide its delay; a
    request that finds no idle connection opens one, up to CALLERS; one that waits for a connection for PATIENCE seconds
    is not sent (-2). Prints the seconds from first to last, and of CPU. */
@@ -44,7 +44,7 @@ struct connection {
     size_t sent;            /* of out */
     uint32_t stream;        /* HTTP/2: of the call in flight; odd */
     int64_t window, stream_window, stream_room; /* HTTP/2: bytes of DATA taken now, of one call, of a new call */
-    size_t message;         /* HTTP/2: bytes of the answer so far */
+    size_t message;         /* HTTP/2: bytes of the response so far */
     int failure;            /* gRPC: the status that the call ends with, if no message comes */
     const uint8_t *put, *put_end; /* HTTP/2: what of the request is not on the wire yet, behind the windows */
     int leaving;            /* the service takes no more calls here: GOAWAY, or connection: close */
@@ -108,7 +108,7 @@ static void open_connection(struct connection *c) {
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
         "\0\0\x0c\x04\0\0\0\0\0"                           /* SETTINGS */
         "\0\x01\0\0\0\0"                                   /* no table of headers: each comes by its name */
-        "\0\x04\x7f\xff\xff\xff"                           /* answers of any size */
+        "\0\x04\x7f\xff\xff\xff"                           /* responses of any size */
         "\0\0\x04\x08\0\0\0\0\0" "\x7f\xfe\xff\xff";      /* WINDOW_UPDATE of the connection */
     int one = 1;
     size_t next = c->next;
@@ -152,7 +152,7 @@ static void put_frames(struct connection *c) {
     flush(c);
 }
 
-static void ask(struct connection *c, size_t number, double begun) {
+static void send_request(struct connection *c, size_t number, double begun) {
     if (c->leaving) {
         close(c->fd);
         open_connection(c);
@@ -174,8 +174,8 @@ static void ask(struct connection *c, size_t number, double begun) {
     put_frames(c);
 }
 
-/* Returns whether the whole answer is there; sets its status. */
-static int http_answer(struct connection *c, double *status) {
+/* Returns whether the whole response is there; sets its status. */
+static int http_response(struct connection *c, double *status) {
     uint8_t *at = c->in.at, *end = c->in.size ? memmem(at, c->in.size, "\r\n\r\n", 4) : NULL;
     if (!end) return 0;
     size_t head = end - at + 4, length = 0;
@@ -276,7 +276,7 @@ static int receive(struct connection *c) {
     if (grpc) {
         if (!grpc_frames(c, &status)) return 0;
     } else {
-        if (!http_answer(c, &status)) return 0;
+        if (!http_response(c, &status)) return 0;
         c->in.size = 0;
     }
     if (!c->busy) return 0;
@@ -318,7 +318,7 @@ static void closed_loop(struct connection *connections, size_t callers, double s
     size_t flying = callers;
     for (size_t i = 0; i < callers; i++) {
         connections[i].next = i + callers;
-        ask(&connections[i], i, now());
+        send_request(&connections[i], i, now());
     }
     while (flying && now() < seconds + GRACE_S) {
         int n = epoll_wait(poller, events, EVENTS, 100);
@@ -329,7 +329,7 @@ static void closed_loop(struct connection *connections, size_t callers, double s
             if (now() >= seconds) { flying--; continue; }
             size_t next = c->next;
             c->next += callers;
-            ask(c, next, now());
+            send_request(c, next, now());
         }
     }
     give_up(connections, callers);
@@ -358,11 +358,11 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
                 idle[(idle_first + idle_count++) % room] = &connections[opened++];
             }
             /* The one that was idle for longest: one that was just rejected would be rejected again. */
-            ask(idle[idle_first], sent, due[sent]);
+            send_request(idle[idle_first], sent, due[sent]);
             idle_first = (idle_first + 1) % room, idle_count--;
             sent++;
         }
-        /* Set once a request, not once an answer; one that is due and finds no connection waits for an answer. */
+        /* Set once a request, not once a response; one that is due and finds no connection waits for a response. */
         if (sent < count && armed != sent && (idle_count || opened < room)) {
             double at = due[sent] + started + 1e-7; /* not before it by rounding, either: it goes off once */
             struct itimerspec when = {.it_value = {(time_t)at, (long)((at - (time_t)at) * 1e9)}};

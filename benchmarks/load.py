@@ -26,7 +26,7 @@ from benchmarks import cores
 
 SOURCE = Path(__file__).with_name("load.c")
 PROGRAM = Path("build/bench/load")
-ANSWERED = 200
+SUCCESS = 200
 CONNECTIONS_MAX = 512
 """The number of connections of an open loop, unless a caller passes another number; requests beyond
 them wait in the generator, on the clock.
@@ -88,7 +88,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Answers:
+class Responses:
     """What one block of load saw.
 
     Attributes:
@@ -107,20 +107,20 @@ class Answers:
     generator_s: float
 
     @property
-    def answered(self) -> int:
-        return int((self.status == ANSWERED).sum())
+    def succeeded(self) -> int:
+        return int((self.status == SUCCESS).sum())
 
     @property
     def failed(self) -> int:
-        return len(self.status) - self.answered
+        return len(self.status) - self.succeeded
 
     @property
     def requests_per_s(self) -> float:
-        return self.answered / self.elapsed_s
+        return self.succeeded / self.elapsed_s
 
     def percentile_ms(self, percent: float) -> float:
         """Returns a percentile of the latency of successful requests, ms; nan without any."""
-        latencies_s = self.latency_s[self.status == ANSWERED]
+        latencies_s = self.latency_s[self.status == SUCCESS]
         return (
             float(np.percentile(latencies_s, percent)) * 1e3 if len(latencies_s) else float("nan")
         )
@@ -138,11 +138,11 @@ class Load:
                 encoded = endpoint.encode(body)
                 file.write(struct.pack("<I", len(encoded)) + encoded)
 
-    def closed(self, callers: int, duration_s: float) -> Answers:
+    def closed(self, callers: int, duration_s: float) -> Responses:
         """Keeps `callers` requests in flight for `duration_s` seconds.
 
         Raises:
-          ServiceLost: no connection can be made.
+          ServiceLost: No connection can be made.
         """
         return self._run(str(callers), f"{duration_s:g}")
 
@@ -153,7 +153,7 @@ class Load:
         seed: int,
         connections: int = CONNECTIONS_MAX,
         patience_s: float = math.inf,
-    ) -> Answers:
+    ) -> Responses:
         """Sends requests at Poisson instants, whether or not earlier ones have a response.
 
         Args:
@@ -165,7 +165,7 @@ class Load:
             sent.
 
         Raises:
-          ServiceLost: no connection can be made.
+          ServiceLost: No connection can be made.
         """
         gaps = np.random.default_rng(seed).exponential(
             1 / rate_per_s, int(rate_per_s * duration_s * 1.2) + 8
@@ -175,7 +175,7 @@ class Load:
         instants[: max(1, int(np.searchsorted(instants, duration_s)))].tofile(due)
         return self._run(str(connections), f"{duration_s:g}", str(due), f"{patience_s:g}")
 
-    def _run(self, *options: str) -> Answers:
+    def _run(self, *options: str) -> Responses:
         results = Path(self._scratch.name) / "results"
         protocol = "http" if self.endpoint.content_type else "grpc"
         program = [
@@ -192,7 +192,7 @@ class Load:
             raise ServiceLost(f"port {self.endpoint.port}: {ran.stderr.strip()}")
         elapsed_s, generator_s = map(float, ran.stdout.split())
         begun, latency, status = np.fromfile(results).reshape(-1, 3).T
-        return Answers(begun, latency, status, elapsed_s, generator_s)
+        return Responses(begun, latency, status, elapsed_s, generator_s)
 
     def close(self) -> None:
         """Removes the encoded requests."""
@@ -204,7 +204,7 @@ def compiled() -> Path:
     """Returns the load generator, compiled if its source is newer.
 
     Raises:
-      NoCompiler: neither $CC nor cc is there.
+      NoCompiler: Neither $CC nor cc exists.
     """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
@@ -235,11 +235,11 @@ def _text(value: str) -> bytes:
     encoded = value.encode()
     if len(encoded) < 127:
         return bytes([len(encoded)]) + encoded
-    rest = len(encoded) - 127
+    excess = len(encoded) - 127
     return (
-        bytes([127, rest]) + encoded
-        if rest < 128
-        else bytes([127, rest % 128 + 128, rest // 128]) + encoded
+        bytes([127, excess]) + encoded
+        if excess < 128
+        else bytes([127, excess % 128 + 128, excess // 128]) + encoded
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import httpx
 import numpy as np
 
-from benchmarks.load import ANSWERED, CONNECTIONS_MAX, Answers, Endpoint, Floats, Load
+from benchmarks.load import CONNECTIONS_MAX, SUCCESS, Endpoint, Floats, Load, Responses
 from benchmarks.requests import Kind
 from benchmarks.services import Service
 
@@ -71,7 +71,7 @@ class Overload:
 
     peak_per_s: float
     offered_per_s: float
-    answers: Answers
+    responses: Responses
     rejected_status: int
     probes: Probes
     computed: float
@@ -80,28 +80,28 @@ class Overload:
     @property
     def goodput(self) -> float:
         """Responses within the deadline, as a share of the peak."""
-        in_time = (self.latency_s(ANSWERED) <= DEADLINE_S).sum()
-        return float(in_time) / self.answers.elapsed_s / self.peak_per_s
+        in_time = (self.latency_s(SUCCESS) <= DEADLINE_S).sum()
+        return float(in_time) / self.responses.elapsed_s / self.peak_per_s
 
     @property
     def generator_cores(self) -> float:
         """Cores that the load generator used."""
-        return self.answers.generator_s / self.answers.elapsed_s
+        return self.responses.generator_s / self.responses.elapsed_s
 
     @property
     def sent_share(self) -> float:
         """Requests that found a connection, as a share of those that were due."""
-        return float((self.answers.status != UNSENT).mean())
+        return float((self.responses.status != UNSENT).mean())
 
     def latency_s(self, status: int) -> Floats:
         """Returns the latencies of the requests that ended with a status."""
-        latencies_s: Floats = self.answers.latency_s[self.answers.status == status]
+        latencies_s: Floats = self.responses.latency_s[self.responses.status == status]
         return latencies_s
 
     @property
     def rejected_share(self) -> float:
         """Rejections, as a share of the requests that were sent and returned no result."""
-        failures = self.answers.status[~np.isin(self.answers.status, (ANSWERED, UNSENT))]
+        failures = self.responses.status[~np.isin(self.responses.status, (SUCCESS, UNSENT))]
         if not len(failures):
             return float("nan")
         return float((failures == self.rejected_status).mean())
@@ -109,7 +109,7 @@ class Overload:
     @property
     def cancelled(self) -> int:
         """Calls that gRPC cancelled."""
-        return int((self.answers.status == CANCELLED).sum())
+        return int((self.responses.status == CANCELLED).sum())
 
     def p99_ms(self, status: int) -> float:
         """Returns the 99th percentile of the same; nan without any."""
@@ -118,9 +118,9 @@ class Overload:
 
     def problems(self) -> list[str]:
         """Returns what must not happen on any host."""
-        statuses = self.answers.status.astype(int)
+        statuses = self.responses.status.astype(int)
         late = int(np.isin(statuses, LATE).sum())
-        expected = {ANSWERED, self.rejected_status, UNSENT, *LATE}
+        expected = {SUCCESS, self.rejected_status, UNSENT, *LATE}
         recovery_max_s = RECOVERY_MAX_S
         if self.cancelled and self.offered_per_s >= FILLS_CORE_FROM * self.peak_per_s:
             expected.add(CANCELLED)
@@ -129,7 +129,7 @@ class Overload:
         checks = {
             "no request succeeded in time": self.goodput == 0,
             f"requests ended with {unexpected}, not with a rejection": bool(unexpected),
-            "rejected requests were computed": self.computed > self.answers.answered + late,
+            "rejected requests were computed": self.computed > self.responses.succeeded + late,
             "health checks failed": self.probes.failed > 0,
             f"recovered after more than {recovery_max_s:g} s": self.recovery_s > recovery_max_s,
         }
@@ -179,7 +179,7 @@ def overload(
         prober = threading.Thread(target=_probe, args=(service.health, probes, done))
         prober.start()
         try:
-            answers = pressing.open(
+            responses = pressing.open(
                 times * before,
                 seconds,
                 seed=7,
@@ -195,7 +195,7 @@ def overload(
     after = _peak_per_s(measured, own_kind, transport, seconds)
     peak_per_s = (before + after) / 2
     return Overload(
-        peak_per_s, times * before, answers, REJECTED[transport], probes, computed, recovery_s
+        peak_per_s, times * before, responses, REJECTED[transport], probes, computed, recovery_s
     )
 
 
@@ -213,9 +213,9 @@ def _peak_per_s(service: Service, kind: Kind, transport: str, seconds: float) ->
     service.resume()
     with closing(Load(endpoint_of(service, kind, transport), kind.bodies)) as load:
         load.closed(CALLERS, min(seconds, WARM_UP_S))
-        answers = load.closed(CALLERS, min(seconds, PEAK_S))
+        responses = load.closed(CALLERS, min(seconds, PEAK_S))
     service.pause()
-    return answers.requests_per_s
+    return responses.requests_per_s
 
 
 def _computed(port: int, call: str) -> float:
@@ -237,7 +237,7 @@ def _probe(port: int, probes: Probes, done: threading.Event) -> None:
             with closing(connection):
                 try:
                     connection.request("GET", path)
-                    probes.failed += connection.getresponse().status != ANSWERED
+                    probes.failed += connection.getresponse().status != SUCCESS
                 except (OSError, http.client.HTTPException):
                     probes.failed += 1
             probes.latency_s.append(time.perf_counter() - began)
@@ -250,7 +250,7 @@ def _recovery_s(load: Load, usual_s: float) -> float:
     began = time.perf_counter()
     while (elapsed_s := time.perf_counter() - began) < GIVE_UP_S:
         seen = load.closed(1, 0.05)
-        fine = seen.status == ANSWERED
+        fine = seen.status == SUCCESS
         if fine.any() and np.median(seen.latency_s[fine]) < USUAL * usual_s:
             return elapsed_s
     return float("inf")
@@ -267,7 +267,7 @@ def figures(seen: Overload) -> dict[str, str]:
         "goodput by peak": f"{seen.goodput:.2f}",
         "rejections by failures": f"{seen.rejected_share:.2f}",
         "cancelled": str(seen.cancelled),
-        "p99 ms of responses": f"{seen.p99_ms(ANSWERED):.0f}",
+        "p99 ms of responses": f"{seen.p99_ms(SUCCESS):.0f}",
         "p99 ms of rejections": f"{seen.p99_ms(seen.rejected_status):.1f}",
         "p99 ms of health checks": f"{probe_ms:.0f}",
         "recovered after s": f"{seen.recovery_s:.2f}",

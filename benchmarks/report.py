@@ -84,8 +84,8 @@ def document(
     Raises:
       ValueError: The page has no marks.
     """
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, _, marked = page.read_text().partition(BEGIN)
+    _, end, after = marked.partition(END)
     if not end:
         raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
     write_tables(description, sheets, results / f"{description[:10]}.md")
@@ -173,7 +173,7 @@ def _best(row: dict[str, str]) -> tuple[str, str]:
 
 def _chart(best: dict[str, dict[str, str]], peers: Sequence[dict[str, str]]) -> str:
     """Returns a bar for each server, at the best of the ways to run it."""
-    rates = {name: int(best[way]["requests/s"]) for name, way in _OWN.items()}
+    rates = {name: int(best[request]["requests/s"]) for name, request in _OWN.items()}
     for name, rate in ((row["peer"].partition(",")[0], int(_best(row)[1])) for row in peers):
         rates[name] = max(rate, rates.get(name, 0))
     names = ", ".join(f'"{name}"' for name in rates)

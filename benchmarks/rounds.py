@@ -14,7 +14,7 @@ from math import nan
 from statistics import median
 from typing import Protocol
 
-from benchmarks.load import Answers, Load
+from benchmarks.load import Load, Responses
 from benchmarks.services import Program
 
 CALLERS = (1, 8, 32)
@@ -29,7 +29,7 @@ class Block:
 
     Attributes:
       cpu_ms, generator_ms: CPU a request, of the program and of the load generator.
-      failed: share of the requests that were rejected or failed.
+      failed: The share of the requests that were rejected or failed.
     """
 
     per_s: float
@@ -40,16 +40,16 @@ class Block:
     failed: float
 
 
-def block_of(answers: Answers, cpu_s: float) -> Block:
+def block_of(responses: Responses, cpu_s: float) -> Block:
     """Returns the figures of what came back."""
-    count = max(1, len(answers.status))
+    count = max(1, len(responses.status))
     return Block(
-        answers.requests_per_s,
-        answers.percentile_ms(50),
-        answers.percentile_ms(99),
-        cpu_s / max(1, answers.answered) * 1e3,
-        answers.generator_s / count * 1e3,
-        answers.failed / count,
+        responses.requests_per_s,
+        responses.percentile_ms(50),
+        responses.percentile_ms(99),
+        cpu_s / max(1, responses.succeeded) * 1e3,
+        responses.generator_s / count * 1e3,
+        responses.failed / count,
     )
 
 
@@ -77,10 +77,10 @@ class Called:
         self.program.resume()
         self.load.closed(callers, min(SETTLE_S, seconds))
         before = self.program.cpu_s()
-        answers = self.load.closed(callers, seconds)
+        responses = self.load.closed(callers, seconds)
         cpu_s = self.program.cpu_s() - before
         self.program.pause()
-        return block_of(answers, cpu_s)
+        return block_of(responses, cpu_s)
 
 
 class Rounds:

@@ -21,7 +21,7 @@ from benchmarks.peers.contenders import (
     Inputs,
     OtherResults,
     Peer,
-    Way,
+    Target,
     check_scores,
     queries,
     rankings,
@@ -82,9 +82,9 @@ class Run:
         return self.subjects.checkouts
 
     def service(self) -> list[Sheet]:
-        """Measures every way to call the service, in each checkout, beside the bare calls."""
+        """Measures every kind of request to each checkout's service, beside the bare calls."""
         measured = Rounds(self.seconds)
-        ways = list[str]()
+        request_names = list[str]()
         scores = dict[str, list[_Scores]]()
         for checkout in self.checkouts:
             self.subjects.files(checkout)  # nothing is compiled while a service runs
@@ -97,15 +97,18 @@ class Run:
                     for checkout, service in zip(self.checkouts, services, strict=True)
                 ]
                 bare = self._bare_calls(running, precision)
-                for way, first in called[0].items():
-                    if any(way not in ways for ways in called):
+                for request_name, first in called[0].items():
+                    if any(request_name not in calls for calls in called):
                         continue
-                    group: list[Contestant] = [first, *(ways[way] for ways in called[1:])]
-                    group += bare.get(way, [])
+                    group: list[Contestant] = [
+                        first,
+                        *(calls[request_name] for calls in called[1:]),
+                    ]
+                    group += bare.get(request_name, [])
                     measured.run(group, self.rounds, self.callers)
-                    ways.append(way)
+                    request_names.append(request_name)
         return [
-            self._service_sheet(measured, ways),
+            self._service_sheet(measured, request_names),
             self._bare_sheet(measured),
             _error_sheet(scores["f32"], scores["int8"]),
             self._index_sheet(),
@@ -122,12 +125,14 @@ class Run:
         for checkout, service in zip(self.checkouts, services, strict=True):
             service.resume()
             bodies = self.subjects.files(checkout).bodies
-            way = Way(Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast)
-            scores = scores or [way.call(number) for number in range(len(way.bodies))]
-            check_scores(way, scores, allowed)
+            target = Target(
+                Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast
+            )
+            scores = scores or [target.call(number) for number in range(len(target.bodies))]
+            check_scores(target, scores, allowed)
             if precision == "f32":
                 endpoint = Endpoint(service.http, RETRIEVE, MEDIA[JSON])
-                recall_of(Way(endpoint, bodies["retrieve_json"], read_ids), self._exact())
+                recall_of(Target(endpoint, bodies["retrieve_json"], read_ids), self._exact())
             service.pause()
         return scores
 
@@ -142,9 +147,9 @@ class Run:
     def _called(
         self, running: ExitStack, checkout: Checkout, service: Service, precision: str
     ) -> dict[str, Called]:
-        """Returns by way how a service is called."""
+        """Returns the calls of a service by the name of their request."""
         ranked = {JSON: "rank_json", PROTOBUF: "rank_messages", GRPC: "rank_messages"}
-        bodies = {f"R {precision}, {way}": name for way, name in ranked.items()}
+        bodies = {f"R {precision}, {medium}": name for medium, name in ranked.items()}
         if precision == "f32":
             bodies |= {
                 f"Q, {JSON}": "retrieve_json",
@@ -154,32 +159,32 @@ class Run:
             }
         written = self.subjects.files(checkout).bodies
         problems = {}
-        for way, name in bodies.items():
+        for request_name, name in bodies.items():
             if name not in written:
                 continue
-            media = MEDIA[way.split(", ")[1]]
-            ranks = way.startswith("R")
+            media = MEDIA[request_name.split(", ")[1]]
+            ranks = request_name.startswith("R")
             if media:
                 endpoint = Endpoint(service.http, RANK if ranks else RETRIEVE, media)
             else:
                 endpoint = Endpoint(service.grpc, requests.RANK if ranks else requests.RETRIEVE)
             load = running.enter_context(closing(Load(endpoint, written[name])))
-            problems[way] = Called(f"{way}, {checkout.name}", service, load)
+            problems[request_name] = Called(f"{request_name}, {checkout.name}", service, load)
         return problems
 
     def _bare_calls(self, running: ExitStack, precision: str) -> dict[str, list[RepeatedCall]]:
-        """Returns the bare calls that are measured beside a way to call the service."""
+        """Returns the bare calls that are measured beside a request, by the request's name."""
         calls: dict[str, list[RepeatedCall]] = {}
-        for way, kind, threads in BARE:
+        for request_name, kind, threads in BARE:
             if kind in (precision, "search" if precision == "f32" else ""):
                 work = self.subjects.retrieval if kind == "search" else self.subjects.ranking
                 name = bare_name(kind, threads)
                 call = RepeatedCall(name, "benchmarks.bare", kind, work.directory, threads)
                 running.enter_context(closing(call))
-                calls.setdefault(way, []).append(call)
+                calls.setdefault(request_name, []).append(call)
         return calls
 
-    def _service_sheet(self, measured: Rounds, ways: Sequence[str]) -> Sheet:
+    def _service_sheet(self, measured: Rounds, request_names: Sequence[str]) -> Sheet:
         first = self.checkouts[0].name
         checkout_names = [checkout.name for checkout in self.checkouts[1:]]
         columns = ["request", "callers", *_FIGURES, "generator ms", "failed"]
@@ -191,19 +196,19 @@ class Run:
                 "CPU",
             ]
         rows = []
-        for way in ways:
-            name = f"{way}, {first}"
+        for request_name in request_names:
+            name = f"{request_name}, {first}"
             for callers in measured.callers(name):
                 block = measured.block(name, callers)
                 row = [
-                    way,
+                    request_name,
                     str(callers),
                     *_cells(block),
                     f"{block.generator_ms:.3f}",
                     f"{block.failed:.1%}",
                 ]
                 for checkout_name in (
-                    f"{way}, {checkout_name}" for checkout_name in checkout_names
+                    f"{request_name}, {checkout_name}" for checkout_name in checkout_names
                 ):
                     row += _cells(measured.block(checkout_name, callers))
                     ratios = (
@@ -217,8 +222,8 @@ class Run:
     def _bare_sheet(self, measured: Rounds) -> Sheet:
         """Returns the share of the bare calls' throughput that the service reaches."""
         rows = []
-        for way, kind, threads in BARE:
-            name = f"{way}, {self.checkouts[0].name}"
+        for request_name, kind, threads in BARE:
+            name = f"{request_name}, {self.checkouts[0].name}"
             for callers in self.callers:
                 served = measured.block(name, callers)
                 bare = measured.block(bare_name(kind, threads), callers)
@@ -229,7 +234,7 @@ class Run:
                     f"{bare.cpu_ms:.3f}",
                     f"{served.cpu_ms - bare.cpu_ms:.3f}",
                 )
-                rows.append((way, str(callers), str(threads), *figures))
+                rows.append((request_name, str(callers), str(threads), *figures))
         columns = ["request", "callers", "threads", "requests/s", "bare calls/s", "share"]
         columns += ["CPU ms of a bare call", "CPU ms beyond"]
         return Sheet("Bare tower and bare search, in process", columns, rows)
@@ -262,21 +267,23 @@ class Run:
         service = self.subjects.service(self.checkouts[0], "f32")
         service.resume()
         bodies = self.subjects.files(self.checkouts[0]).bodies
-        ranking = Way(Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast)
+        ranking = Target(
+            Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast
+        )
         wanted = [ranking.call(number) for number in range(3)]
-        retrieval = Way(
+        retrieval = Target(
             Endpoint(service.http, RETRIEVE, MEDIA[JSON]), bodies["retrieve_json"], read_ids
         )
         exact = self._exact()
         own_recall = recall_of(retrieval, exact)
         service.pause()
 
-        def check_ranking(way: Way) -> str:
-            check_scores(way, wanted)
+        def check_ranking(target: Target) -> str:
+            check_scores(target, wanted)
             return "equal"
 
-        def check_retrieval(way: Way) -> str:
-            return f"{recall_of(way, exact):.3f} / {own_recall:.3f}"
+        def check_retrieval(target: Target) -> str:
+            return f"{recall_of(target, exact):.3f} / {own_recall:.3f}"
 
         model = self.subjects.scratch / "whole"
         if any(not peer.problem for peer in PEERS):
@@ -315,18 +322,18 @@ class Run:
     def _beside(
         self,
         service: Service,
-        rowcast_way: Way,
+        rowcast_target: Target,
         peer: Peer,
         model: Path,
         ranking_inputs: Sequence[Inputs],
-        check: Callable[[Way], str],
+        check: Callable[[Target], str],
         absent: list[tuple[str, str]],
     ) -> list[str]:
         """Measures a peer in turns with the service.
 
         Args:
           service: It is paused.
-          rowcast_way: How it is called.
+          rowcast_target: The same model, served by rowcast.
           model: What the peer serves.
           ranking_inputs: The requests.
           check: Compares the results of the peer with the model's; returns how they compare.
@@ -339,13 +346,13 @@ class Run:
             absent.append((peer.name, peer.problem))
             return []
         try:
-            program, way = peer.start(model, ranking_inputs, self.subjects.scratch)
+            program, target = peer.start(model, ranking_inputs, self.subjects.scratch)
             with (
                 closing(program),
-                closing(Load(rowcast_way.endpoint, rowcast_way.bodies)) as load,
-                closing(Load(way.endpoint, way.bodies)) as theirs,
+                closing(Load(rowcast_target.endpoint, rowcast_target.bodies)) as load,
+                closing(Load(target.endpoint, target.bodies)) as theirs,
             ):
-                checked = check(way)
+                checked = check(target)
                 memory_bytes = program.memory_bytes()
                 measured = Rounds(self.seconds)
                 group = [Called("rowcast", service, load), Called(peer.name, program, theirs)]
@@ -369,10 +376,10 @@ class Run:
         kind = requests.rankings(self.subjects.ranking)
         for checkout in self.checkouts:
             bodies = self.subjects.files(checkout).bodies["rank_messages"]
-            way = replace(kind, bodies=bodies)
+            rankings = replace(kind, bodies=bodies)
             service = self.subjects.service(checkout, "f32")
             for times in OVERLOADS:
-                seen = overload.overload(service, way, times, 2 * self.seconds)
+                seen = overload.overload(service, rankings, times, 2 * self.seconds)
                 figures = overload.figures(seen)
                 rows.append((checkout.name, f"{times} x", *figures.values()))
         return [Sheet("Overload", ("service", "load", *figures), rows)]

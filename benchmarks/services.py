@@ -37,7 +37,7 @@ class Program:
     """A program with all of its processes.
 
     Attributes:
-      ready_s: seconds from process start until `ready` returned true.
+      ready_s: The seconds from process start until `ready` returned true.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Program:
         """Starts it and waits.
 
         Args:
-          command: what is run, from the current directory.
-          ready: whether it answers.
-          log: where its output goes.
-          environment: variables beside those of this process.
+          command: The command, which runs in the current directory.
+          ready: Returns whether the program responds.
+          log: The file of the program's output.
+          environment: Variables beside those of this process.
         Raises:
-          NotStarted: it ended, or is not ready after 120 s.
+          NotStarted: The program ended, or is not ready after 120 s.
         """
         self._log = log.open("wb")
         began = time.perf_counter()
@@ -199,9 +199,9 @@ class Service(Program):
     """A `rowcast-serve` over a root of bundles, on free ports.
 
     Attributes:
-      http, grpc: its ports.
-      health: the port of its health checks; an old one has them at its HTTP port.
-      admin: the port of its admin API.
+      http, grpc: The ports of both endpoints.
+      health: The port of the health checks; an old service has them at its HTTP port.
+      admin: The port of the admin API.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ class WorkloadFiles:
     """What a checkout wrote.
 
     Attributes:
-      root: directory of the bundles.
-      bodies: encoded requests by the name of what encodes them; `several` has 16 queries in each
+      root: The directory of the bundles.
+      bodies: Encoded requests by the name of what encodes them; `several` has 16 queries in each
         message, and older versions do not write it.
     """
 

@@ -43,15 +43,15 @@ def test_help_prints_the_usage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("3.10", "is Python 3.10: "), ("3.14", "is Python 3.14: ")]
+    ("version", "message"), [("3.10", "is Python 3.10: "), ("3.14", "is Python 3.14: ")]
 )
 def test_other_version_of_python_is_named_with_those_that_are_supported(
-    tmp_path: Path, version: str, said: str
+    tmp_path: Path, version: str, message: str
 ) -> None:
     done = make(tmp_path / "venv", interpreter(tmp_path / "python", version))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert said + "install Python 3.11, 3.12 or 3.13" in done.stderr
+    assert message + "install Python 3.11, 3.12 or 3.13" in done.stderr
 
 
 def test_missing_python_is_named(tmp_path: Path) -> None:

@@ -56,17 +56,19 @@ def sheets(part: str, directory: Path, size: int, rounds: int) -> Iterator[Sheet
             rows.append([name, *(f"{figure:.2f}" for figure in figures), *sizes])
         columns = ["layout", "cp s", "copy s", "command s", "cp / copy", "bytes", "largest process"]
     elif part == "tensorflow":
-        ways = contests.contest_tensorflow(directory, size, rounds)
-        rowcast_way = ways["rowcast-export tables"]
-        for name, way in ways.items():
+        measured_by_exporter = contests.contest_tensorflow(directory, size, rounds)
+        by_rowcast = measured_by_exporter["rowcast-export tables"]
+        for name, measured in measured_by_exporter.items():
             figures = [
-                way.seconds,
-                way.seconds / rowcast_way.seconds,
-                way.peak_bytes / rowcast_way.peak_bytes,
+                measured.seconds,
+                measured.seconds / by_rowcast.seconds,
+                measured.peak_bytes / by_rowcast.peak_bytes,
             ]
-            rows.append([name, *(f"{each:.2f}" for each in figures), size_text(way.peak_bytes)])
+            rows.append(
+                [name, *(f"{each:.2f}" for each in figures), size_text(measured.peak_bytes)]
+            )
         columns = [
-            "way",
+            "exporter",
             "s until synced",
             "time by rowcast's",
             "memory by rowcast's",

@@ -51,11 +51,11 @@ def write_plain(
     """Writes a table whose rows lie in order, in one data file.
 
     Args:
-      directory: made if it is not there.
-      size: bytes of the table, whole rows and a multiple of `slices`.
-      slices: how many slices it is written in.
-      hole: nothing is written: the file is all zeros, and needs no disk space.
-      dim: float32 values of a row.
+      directory: The directory of the checkpoint, which is made if it does not exist.
+      size: The bytes of the table, whole rows and a multiple of `slices`.
+      slices: The number of slices of the table.
+      hole: Whether nothing is written: the file is all zeros, and needs no disk space.
+      dim: The number of float32 values of a row.
     """
     rows = size // (4 * dim)
     data = directory / "c.data-00000-of-00001"

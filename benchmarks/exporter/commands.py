@@ -39,7 +39,7 @@ class Ran:
     """What a command did.
 
     Attributes:
-      peak_bytes: the largest VmHWM of the command's own processes: mapped pages are counted, a
+      peak_bytes: The largest VmHWM of the command's own processes: mapped pages are counted, a
         parent's are not.
     """
 
@@ -52,7 +52,7 @@ def run(command: Sequence[str | Path]) -> Ran:
     """Runs a command to its end.
 
     Raises:
-      RuntimeError: it failed; the message has its output.
+      RuntimeError: The command failed; the message has its output.
     """
     begun = time.perf_counter()
     with subprocess.Popen(

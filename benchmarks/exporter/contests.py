@@ -103,8 +103,8 @@ def _touch(path: Path, size: int) -> None:
 
 
 def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Ran]:
-    """Exports one checkpoint of TensorFlow's by each way, in turns; medians until everything lies
-    on the disk.
+    """Exports one checkpoint of TensorFlow's by each exporter, in turns; returns medians until
+    everything lies on the disk.
     """
     rows = size // big_checkpoints.ROW_BYTES
     tensorflow_directory = directory / "tensorflow"
@@ -120,7 +120,7 @@ def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Ran
         tensorflow_directory / "ckpt.data-00000-of-00001",
         ("--table", "t=model.table"),
     )
-    ways: dict[str, tuple[Callable[[], Ran], Path]] = {
+    exporters: dict[str, tuple[Callable[[], Ran], Path]] = {
         "TensorFlow, tf.Variable(zeros)": (
             lambda: run([*peer, "zeros", tensorflow_directory, str(rows)]),
             saved,
@@ -137,7 +137,7 @@ def contest_tensorflow(directory: Path, size: int, rounds: int) -> dict[str, Ran
     }
     seen: dict[str, list[Ran]] = defaultdict(list)
     for _ in range(rounds):
-        for name, (export, written) in ways.items():
+        for name, (export, written) in exporters.items():
             ran = export()
             sync_s = run(["sync", *(file for file in written.rglob("*") if file.is_file())]).seconds
             seen[name].append(replace(ran, seconds=ran.seconds + sync_s))

@@ -16,7 +16,7 @@ from benchmarks.exporter.big_checkpoints import DIM
 os.environ |= {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def main(way: str, directory: Path, rows: int) -> None:
+def main(step: str, directory: Path, rows: int) -> None:
     """Does one of them."""
     import tensorflow as tf
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
@@ -29,13 +29,13 @@ def main(way: str, directory: Path, rows: int) -> None:
         def rows(self, ids: object) -> object:
             return tf.gather(self.table, ids)
 
-    if way == "write":
+    if step == "write":
         table = tf.Variable(tf.random.stateless_normal([rows, DIM], [1, 2]))
         tf.train.Checkpoint(model=Model(table)).write(str(directory / "ckpt"))
         return
     variables = (
         tf.Variable(tf.zeros([rows, DIM]))
-        if way == "zeros"
+        if step == "zeros"
         else UninitializedVariable(shape=[rows, DIM], dtype=tf.float32)
     )
     model = Model(variables)

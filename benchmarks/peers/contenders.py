@@ -46,8 +46,8 @@ class OtherResults(Exception):
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a program is called: its endpoint, its requests, and how its responses are read."""
+class Target:
+    """What requests are sent to: an endpoint, its requests, and how its responses are read."""
 
     endpoint: Endpoint
     bodies: list[bytes]
@@ -57,7 +57,7 @@ class Way:
         """Sends one request and returns its scores, or ids.
 
         Raises:
-          OSError: it cannot be reached, or answers an error.
+          OSError: The endpoint cannot be reached, or responds with an error.
         """
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.endpoint.port}{self.endpoint.path}", self.bodies[number]
@@ -69,32 +69,32 @@ class Way:
             return self.read(opened.read())
 
 
-def check_scores(way: Way, wanted: Sequence[Scores], allowed: float = 1e-5) -> None:
+def check_scores(target: Target, wanted: Sequence[Scores], allowed: float = 1e-5) -> None:
     """Compares the scores of the first requests with the model's.
 
     Args:
-      way: How the contestant is called.
+      target: The contestant.
       wanted: [200] float32 for each of the first requests.
       allowed: Absolute difference, beside a relative one of 1e-4.
     Raises:
       OtherResults: They differ by more.
     """
     for number, scores in enumerate(wanted):
-        actual = way.call(number)
+        actual = target.call(number)
         if actual.shape != scores.shape or not np.allclose(actual, scores, rtol=1e-4, atol=allowed):
             raise OtherResults(f"other scores for request {number}")
 
 
-def recall_of(way: Way, exact: NDArray[np.int64]) -> float:
+def recall_of(target: Target, exact: NDArray[np.int64]) -> float:
     """Returns the recall of the first queries.
 
     Args:
-      way: How the contestant is called.
+      target: The contestant.
       exact: [n, k] the nearest candidates by exact search.
     Raises:
       OtherResults: It is less than 0.9.
     """
-    neighbors = [way.call(number) for number in range(len(exact))]
+    neighbors = [target.call(number) for number in range(len(exact))]
     hits = [
         np.intersect1d(ids, nearest).size for ids, nearest in zip(neighbors, exact, strict=True)
     ]
@@ -207,7 +207,8 @@ class Peer:
     """A peer, with its environment.
 
     Attributes:
-      command: what starts it, from its environment, three free ports and a directory of its own.
+      command: Returns the command that starts it, from its environment, three free ports and a
+        directory of its own.
       read: Returns what is compared from the body of a response.
       encode: Returns the body of a request.
       headers: Of its requests.
@@ -229,7 +230,7 @@ class Peer:
         """Why it cannot be measured; empty if it can."""
         return self.venv.problem
 
-    def start(self, model: Path, inputs: Sequence[Inputs], logs: Path) -> tuple[Program, Way]:
+    def start(self, model: Path, inputs: Sequence[Inputs], logs: Path) -> tuple[Program, Target]:
         """Starts it and waits for its first response.
 
         Args:
@@ -237,12 +238,14 @@ class Peer:
           inputs: The requests.
           logs: Directory of its log.
         Raises:
-          NotStarted: it did not answer.
+          NotStarted: It did not respond.
         """
         ports = free_ports(3)
         scratch = Path(tempfile.mkdtemp(prefix="rowcast-"))  # short, for the paths of sockets
         endpoint = Endpoint(ports[0], self.path, self.content_type, self.headers)
-        way = Way(endpoint, [self.encode(request_inputs) for request_inputs in inputs], self.read)
+        target = Target(
+            endpoint, [self.encode(request_inputs) for request_inputs in inputs], self.read
+        )
         environment = {
             "PEER_MODEL": str(model.resolve()),
             "PEER_CORES": str(len(os.sched_getaffinity(0))),
@@ -256,13 +259,13 @@ class Peer:
 
         def ready() -> bool:
             try:
-                return len(way.call(0)) > 0
+                return len(target.call(0)) > 0
             except (OSError, urllib.error.URLError):
                 return False
 
         log = logs / f"{self.name.replace(' ', '-')}.log"
         command = self.command(self.venv, ports, scratch)
-        return Program(command, ready, log, environment | dict(self.environment)), way
+        return Program(command, ready, log, environment | dict(self.environment)), target
 
 
 def free_ports(count: int) -> list[int]:

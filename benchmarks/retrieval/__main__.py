@@ -43,14 +43,14 @@ class Contestant:
     """A running engine.
 
     Attributes:
-      filters: bounds of the filters that it can search with.
+      filters: The bounds of the filters that it can search with.
     """
 
     def __init__(self, name: str, command: list[str]) -> None:
         """Starts it, and waits until its index is built.
 
         Raises:
-          RuntimeError: it ended; the message is the last line that it wrote.
+          RuntimeError: The process ended; the message is the last line that it wrote.
         """
         threads = dict.fromkeys(
             ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LANCE_CPU_THREADS"), "1"
@@ -62,27 +62,27 @@ class Contestant:
         }
         self.name = name
         self._process = subprocess.Popen(command, text=True, env=os.environ | threads, **pipes)
-        self.filters: list[int] = self._answer()["filters"]
+        self.filters: list[int] = self._read()["filters"]
 
-    def ask(self, **command: Any) -> dict[str, Any]:
+    def send(self, **command: Any) -> dict[str, Any]:
         """Sends a command and returns its response."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        return self._read()
 
     def close(self) -> None:
         """Ends it, and the server that it may have started."""
         self._process.communicate()
 
-    def _answer(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         last = "it ended without a word"
         while line := self._process.stdout.readline():
             last = line.strip() or last
             if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
+                record: dict[str, Any] = json.loads(line)
+                return record
         raise RuntimeError(last)
 
 
@@ -126,13 +126,13 @@ def main() -> None:
             console.print(f"{name} is left out: {problem}")
             continue
         for below in running[-1].filters:
-            tuned[name, below] = running[-1].ask(tune=below)
+            tuned[name, below] = running[-1].send(tune=below)
     seen: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
     load_before = os.getloadavg()[0]
     for number in range(arguments.rounds):
         for engine_process in running if number % 2 else reversed(running):
             for below in engine_process.filters:
-                measurements = engine_process.ask(
+                measurements = engine_process.send(
                     run=below, first=97 * number, seconds=arguments.seconds
                 )
                 seen[engine_process.name, below].append(measurements)

@@ -306,7 +306,7 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
     """
     queries = np.load(directory / "queries.npy")
     chosen: dict[int, Any] = {}
-    _answer(filters=list(parameters))
+    _print(filters=list(parameters))
     for line in sys.stdin:
         command = json.loads(line)
         if "tune" in command:
@@ -326,7 +326,7 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
                 )
                 if recall >= RECALL:
                     break
-            _answer(recall=recall, parameter=str(chosen[below]))
+            _print(recall=recall, parameter=str(chosen[below]))
             continue
         below = command["run"]
         seconds = list[float]()
@@ -341,10 +341,10 @@ def serve(search: Search, parameters: dict[int, Sequence[Any]], directory: Path)
         per_s = len(seconds) / (time.perf_counter() - began)
         p50, p99 = (float(percentile_s) * 1e3 for percentile_s in np.percentile(seconds, [50, 99]))
         cpu_ms = 1000 * (time.process_time() - used) / len(seconds)
-        _answer(per_s=per_s, cpu_ms=cpu_ms, p50_ms=p50, p99_ms=p99)
+        _print(per_s=per_s, cpu_ms=cpu_ms, p50_ms=p50, p99_ms=p99)
 
 
-def _answer(**values: Any) -> None:
+def _print(**values: Any) -> None:
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 

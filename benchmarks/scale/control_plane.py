@@ -64,9 +64,9 @@ def measure(ports: Mapping[str, int], rounds: int, seconds: float) -> Rounds:
             )
         for number, callers in product(range(rounds), CALLERS):
             for name in loads if number % 2 else reversed(loads):
-                answers = loads[name].closed(callers, seconds)
-                assert answers.failed == 0, f"{name}: {answers.failed} requests failed"
-                measured.add(name, callers, block_of(answers, 0.0))
+                responses = loads[name].closed(callers, seconds)
+                assert responses.failed == 0, f"{name}: {responses.failed} requests failed"
+                measured.add(name, callers, block_of(responses, 0.0))
     return measured
 
 

@@ -131,17 +131,17 @@ def measure(
                 load.closed(CALLERS, min(SETTLE_S, seconds))
                 before = cluster.cpu_s()
                 bytes_before = cluster.shard_bytes()
-                answers = load.closed(CALLERS, seconds)
+                responses = load.closed(CALLERS, seconds)
                 after = cluster.cpu_s()
-                answered = cluster.shard_bytes() - bytes_before
-                measured.add(name, CALLERS, block_of(answers, after[0] - before[0]))
-                if answered:
-                    shards_cpu_ms.append((after[1] - before[1]) / max(1, answers.answered) * 1e3)
-                    overhead.append(answered / len(answers.status) / work.row_bytes)
+                response_bytes = cluster.shard_bytes() - bytes_before
+                measured.add(name, CALLERS, block_of(responses, after[0] - before[0]))
+                if response_bytes:
+                    shards_cpu_ms.append((after[1] - before[1]) / max(1, responses.succeeded) * 1e3)
+                    overhead.append(response_bytes / len(responses.status) / work.row_bytes)
                 measured.add(
                     name,
                     OPEN,
-                    block_of(load.open(answers.requests_per_s / 2, seconds, seed=number), 0.0),
+                    block_of(load.open(responses.requests_per_s / 2, seconds, seed=number), 0.0),
                 )
     local, router = (measured.block(name, OPEN) for name in ("local", "router"))
     return (

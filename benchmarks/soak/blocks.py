@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from benchmarks.load import ANSWERED, Floats, Load
+from benchmarks.load import SUCCESS, Floats, Load
 
 PERCENTS = (50, 99, 99.9)
 CALLERS = 8
@@ -108,10 +108,10 @@ class Pressure:
 
     def _measure(self, rate_per_s: float, seconds: float, seed: int) -> Block:
         before_s = cpu_s(self.service)
-        answers = self.load.open(rate_per_s, seconds, seed)
-        answered = answers.latency_s[answers.status == ANSWERED]
+        responses = self.load.open(rate_per_s, seconds, seed)
+        latencies_s = responses.latency_s[responses.status == SUCCESS]
         return Block(
-            answered, len(answers.status), answers.elapsed_s, cpu_s(self.service) - before_s
+            latencies_s, len(responses.status), responses.elapsed_s, cpu_s(self.service) - before_s
         )
 
 

@@ -54,7 +54,7 @@ class Seen:
     recovery took.
     """
 
-    answers: dict[str, bytes]
+    responses: dict[str, bytes]
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[str, float, float, str]] = field(default_factory=list)
     allowed: list[tuple[str, float, float]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Seen:
     def add(self, call: str, where: str, body: bytes) -> None:
         """Compares a response with that of one process."""
         self.counts["responses"] += 1
-        if deterministic(call, body) != self.answers[call]:
+        if deterministic(call, body) != self.responses[call]:
             self.wrong.append(f"{where} {call}: the response differs from that of one process")
 
     def recovered(self, what: str, seconds: float) -> None:
@@ -113,10 +113,10 @@ def deterministic(call: str, body: bytes) -> bytes:
 
 def post(client: httpx.Client, call: str) -> bytes:
     """Sends a request over HTTP."""
-    answer = client.post(
+    response = client.post(
         f"/v1/models/{MODEL}:{call}", content=REQUESTS[call].SerializeToString(), headers=PROTOBUF
     )
-    return answer.raise_for_status().content
+    return response.raise_for_status().content
 
 
 def seen_of_one(root: Path) -> Seen:
@@ -135,7 +135,11 @@ def load(routers: Sequence[Listener], seen: Seen) -> AbstractContextManager[None
     `with` ends.
     """
     return running(
-        [partial(_repeat, router, way, seen) for router in routers for way in TRANSPORTS]
+        [
+            partial(_repeat, router, transport, seen)
+            for router in routers
+            for transport in TRANSPORTS
+        ]
     )
 
 

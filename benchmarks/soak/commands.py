@@ -66,7 +66,7 @@ def press(
                 f"{most:.0f} ms"
             )
         wrong += [f"{what}: {failed} requests failed"] if failed else []
-    versions = {version for _, version in seen.answers}
+    versions = {version for _, version in seen.responses}
     SHOW.print(f"{sum(seen.counts.values())} responses of {len(versions)} versions compared")
     return wrong + seen.failures[:5]
 

@@ -22,7 +22,7 @@ CONNECTIONS = 200
 FLOOD = 3000
 CLOSED_WITHIN_S = 40.0
 """The configurations time clients out after 10 to 15 s, once the kernel buffers are full."""
-ANSWERED_WITHIN_S = 2.0
+RESPONSE_MAX_S = 2.0
 GROWTH_MAX_BYTES = 64 << 20
 SERVICE_CONNECTIONS_MAX = 600
 BYTE_INTERVAL_S = 0.5
@@ -36,7 +36,7 @@ PIPELINED = 250
 class Caller:
     """What another client saw."""
 
-    answered: int = 0
+    succeeded: int = 0
     failed: int = 0
     longest_s: float = 0.0
 
@@ -46,8 +46,8 @@ class Report:
     """What hostile clients achieved.
 
     Attributes:
-      closed: connections that the proxy closed or rejected, after at most `seconds`.
-      service_connections: most connections that the services had at once.
+      closed: The connections that the proxy closed or rejected, after at most `seconds`.
+      service_connections: The maximum number of connections of the services at once.
     """
 
     opened: int = 0
@@ -68,7 +68,7 @@ class Report:
             > GROWTH_MAX_BYTES,
             f"{self.caller.failed} requests of another client fail": self.caller.failed > 0,
             f"another client waits {self.caller.longest_s:.1f} s": self.caller.longest_s
-            > ANSWERED_WITHIN_S,
+            > RESPONSE_MAX_S,
         }
         return [problem for problem, is_present in checks.items() if is_present]
 
@@ -127,7 +127,7 @@ def _attack(
             report.opened += 1
         while ours and time.monotonic() - began < CLOSED_WITHIN_S:
             time.sleep(BYTE_INTERVAL_S)
-            server_side = _held(port)
+            server_side = _client_ports(port)
             gone = {
                 connection
                 for connection in ours
@@ -172,7 +172,7 @@ def _send(connection: socket.socket, data: bytes) -> bool:
     return False
 
 
-def _held(port: int) -> set[int]:
+def _client_ports(port: int) -> set[int]:
     """Returns the client ports of the connections that the proxy holds."""
     return {
         connection.raddr.port
@@ -190,13 +190,13 @@ def _calling(port: int, seen: Caller) -> Iterator[None]:
 
     def call() -> None:
         with httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", timeout=ANSWERED_WITHIN_S * 5
+            base_url=f"http://127.0.0.1:{port}", timeout=RESPONSE_MAX_S * 5
         ) as client:
             while not done.wait(0.05):
                 began = time.monotonic()
                 try:
                     client.get("/readyz").raise_for_status()
-                    seen.answered += 1
+                    seen.succeeded += 1
                 except httpx.HTTPError:
                     seen.failed += 1
                 seen.longest_s = max(seen.longest_s, time.monotonic() - began)

@@ -169,14 +169,14 @@ def proxy(program: str, services: Services, directory: Path) -> Iterator[tuple[i
     with (directory / f"{program}.out").open("w") as output:
         running = subprocess.Popen([program, *options], stdout=output, stderr=output)
     try:
-        until(lambda: answers(ports[0]))
+        until(lambda: is_ready(ports[0]))
         yield ports
     finally:
         running.terminate()
         running.wait(WAIT_S)
 
 
-def answers(http_port: int) -> bool:
+def is_ready(http_port: int) -> bool:
     """Returns whether the service is ready behind a port."""
     with suppress(httpx.HTTPError):
         return httpx.get(f"http://127.0.0.1:{http_port}/readyz", timeout=WAIT_S).status_code == 200

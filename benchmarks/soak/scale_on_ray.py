@@ -194,10 +194,10 @@ class Site:
         alive = [("class_name", "=", "ServeController"), ("state", "=", "ALIVE")]
         with suppress(httpx.HTTPError, state.exception.RayStateApiException):
             actors = state.list_actors(f"http://{self._dashboard}", filters=alive, detail=True)
-            answer = self._client.get("/api/serve/applications/").raise_for_status().json()
+            status = self._client.get("/api/serve/applications/").raise_for_status().json()
             return {actor.class_name: Running(actor.pid, "") for actor in actors} | {
                 name: Running(replica["pid"], replica["node_id"])
-                for name, application in answer["applications"].items()
+                for name, application in status["applications"].items()
                 for deployment in application["deployments"].values()
                 for replica in deployment["replicas"]
                 if replica["state"] == "RUNNING"

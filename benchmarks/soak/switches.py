@@ -107,15 +107,15 @@ class Seen:
     two versions.
     """
 
-    answers: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    responses: dict[tuple[str, int], bytes] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     def add(self, transport: str, call: str, body: bytes) -> None:
         """Compares a response with all others of its call and version."""
         message = RESPONSES[call].FromString(body)
-        answer = message.SerializeToString(deterministic=True)
-        if self.answers.setdefault((call, message.model.version), answer) != answer:
+        content = message.SerializeToString(deterministic=True)
+        if self.responses.setdefault((call, message.model.version), content) != content:
             self.failures.append(
                 f"{transport} {call}: responses of version {message.model.version} differ"
             )
@@ -142,16 +142,16 @@ def repeat(
         while not done.wait(pause_s):
             try:
                 if transport == "grpc":
-                    answer = method(body, timeout=WAIT_S)
+                    content = method(body, timeout=WAIT_S)
                 else:
                     response = client.post(
                         f"/v1/models/{MODEL}:{call}", content=body, headers=PROTOBUF
                     )
-                    answer = response.raise_for_status().content
+                    content = response.raise_for_status().content
             except (grpc.RpcError, httpx.HTTPError) as problem:
                 seen.failures.append(f"{transport} {call}: {problem}")
             else:
-                seen.add(transport, call, answer)
+                seen.add(transport, call, content)
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ def callers_of(service: Process, seen: Seen, pause_s: float) -> AbstractContextM
     """Sends every request over both transports meanwhile."""
     return running(
         [
-            partial(repeat, service, way, call, pause_s, seen)
-            for way in TRANSPORTS
+            partial(repeat, service, transport, call, pause_s, seen)
+            for transport in TRANSPORTS
             for call in REQUESTS
         ]
     )
@@ -263,14 +263,14 @@ def switch_under_load(
             if publisher.version >= min(SETTLED_AFTER, versions // 2) + len(states) * LOOK_EVERY:
                 states[publisher.version] = State.of(service)
         states[publisher.version] = State.of(service)
-    answered = {version for _, version in seen.answers}
+    versions_seen = {version for _, version in seen.responses}
     sent_count, failed = sent_and_failed(rounds)
     rates = [measured.rate_per_s for measured in rounds]
     SHOW.print(
         f"{publisher.switches} switches to {versions} versions at {min(rates):.0f} to "
         f"{max(rates):.0f} calls a second: "
         f"{sent_count} requests timed, {failed} failed; {sum(seen.counts.values())} responses of "
-        f"{len(answered)} versions compared"
+        f"{len(versions_seen)} versions compared"
     )
     for line in compared(rounds, "switches"):
         SHOW.print(line)

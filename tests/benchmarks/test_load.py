@@ -11,11 +11,11 @@ import grpc
 import numpy as np
 import pytest
 
-from benchmarks.load import Answers, Endpoint, Load, ServiceLost
+from benchmarks.load import Endpoint, Load, Responses, ServiceLost
 from benchmarks.peers.contenders import free_ports
 from benchmarks.services import NotStarted, Program
 
-ANSWER = bytes(3000)
+BODY = bytes(3000)
 SLOW_S = 0.02
 LARGE = bytes(200_000)
 """More than HTTP/2's first window, and more than one frame."""
@@ -29,9 +29,9 @@ class Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         self.send_response(200 if self.path == "/" else 404)
-        self.send_header("content-length", str(len(ANSWER)))
+        self.send_header("content-length", str(len(BODY)))
         self.end_headers()
-        self.wfile.write(ANSWER)
+        self.wfile.write(BODY)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -48,11 +48,11 @@ def http_endpoint() -> Iterator[Endpoint]:
 @pytest.fixture
 def grpc_endpoint() -> Iterator[Endpoint]:
     def echo(_request: object, _context: object) -> bytes:
-        return ANSWER
+        return BODY
 
     def echo_slowly(_request: object, _context: object) -> bytes:
         time.sleep(SLOW_S)
-        return ANSWER
+        return BODY
 
     handlers = {
         "Call": grpc.unary_unary_rpc_method_handler(echo),
@@ -77,10 +77,10 @@ def test_load_closed_gets_a_response_to_every_request(
     endpoint: Endpoint, bodies: list[bytes]
 ) -> None:
     load = Load(endpoint, bodies)
-    answers = load.closed(3, 0.1)
-    assert answers.failed == 0
-    assert answers.answered == len(answers.latency_s) >= 3
-    assert answers.elapsed_s >= 0.1
+    responses = load.closed(3, 0.1)
+    assert responses.failed == 0
+    assert responses.succeeded == len(responses.latency_s) >= 3
+    assert responses.elapsed_s >= 0.1
     load.close()
 
 
@@ -99,17 +99,17 @@ def test_load_open_sends_nothing_late_when_a_connection_is_free_again(
 ) -> None:
     """In the fifth of a second in which 400 requests are due, one connection takes ten of them."""
     load = Load(Endpoint(grpc_endpoint.port, "/Echo/Slow"), [b"x"])
-    answers = load.open(2_000, 0.2, seed=1, connections=1, patience_s=SLOW_S / 10)
+    responses = load.open(2_000, 0.2, seed=1, connections=1, patience_s=SLOW_S / 10)
     load.close()
-    assert 1 <= answers.answered <= 0.2 / SLOW_S + 2
-    assert set(answers.status) == {200, -2}
+    assert 1 <= responses.succeeded <= 0.2 / SLOW_S + 2
+    assert set(responses.status) == {200, -2}
 
 
 def test_load_open_sends_at_the_rate_whatever_the_responses(endpoint: Endpoint) -> None:
     load = Load(endpoint, [b"x"])
-    answers = load.open(300, 0.5, seed=1)
-    assert answers.failed == 0
-    assert 100 < answers.answered < 220  # Poisson, 150 expected
+    responses = load.open(300, 0.5, seed=1)
+    assert responses.failed == 0
+    assert 100 < responses.succeeded < 220  # Poisson, 150 expected
     load.close()
 
 
@@ -119,11 +119,11 @@ def test_load_counts_failed_calls(http_endpoint: Endpoint, grpc_endpoint: Endpoi
         (grpc_endpoint.port, "/Echo/Nothing", "", grpc.StatusCode.UNIMPLEMENTED.value[0]),
     ):
         load = Load(Endpoint(port, path, media), [b"x"])
-        answers = load.closed(2, 0.05)
-        assert answers.answered == 0
-        assert answers.failed == len(answers.status) > 0
-        assert set(answers.status) == {status}
-        assert np.isnan(answers.percentile_ms(50))
+        responses = load.closed(2, 0.05)
+        assert responses.succeeded == 0
+        assert responses.failed == len(responses.status) > 0
+        assert set(responses.status) == {status}
+        assert np.isnan(responses.percentile_ms(50))
         load.close()
 
 
@@ -158,6 +158,6 @@ def test_program_paused_uses_no_more_of_the_processor(tmp_path: Path) -> None:
 
 def test_percentile_counts_successful_requests_only() -> None:
     latency = np.array([0.001, 0.002, 0.003, 9.0])
-    answers = Answers(np.zeros(4), latency, np.array([200.0, 200.0, 200.0, 429.0]), 2.0, 0.0)
-    assert (answers.answered, answers.failed, answers.requests_per_s) == (3, 1, 1.5)
-    assert answers.percentile_ms(50) == pytest.approx(2.0)
+    responses = Responses(np.zeros(4), latency, np.array([200.0, 200.0, 200.0, 429.0]), 2.0, 0.0)
+    assert (responses.succeeded, responses.failed, responses.requests_per_s) == (3, 1, 1.5)
+    assert responses.percentile_ms(50) == pytest.approx(2.0)

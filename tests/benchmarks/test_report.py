@@ -22,8 +22,8 @@ SHEETS = [
         "Service, 2 workers",
         SERVICE,
         [
-            (way, callers, rate, "1.0", "2.0", "0.5")
-            for way in ("R f32, HTTP JSON", "R int8, HTTP JSON", "Q, HTTP JSON")
+            (request, callers, rate, "1.0", "2.0", "0.5")
+            for request in ("R f32, HTTP JSON", "R int8, HTTP JSON", "Q, HTTP JSON")
             for callers, rate in (("8", "600"), ("32", "500"))
         ],
     ),

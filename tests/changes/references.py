@@ -31,9 +31,9 @@ class References:
     """What a file and all that it imports refer to.
 
     Attributes:
-      files: the Python files, itself included, relative to the repository; of the product, only
+      files: The Python files, itself included, relative to the repository; of the product, only
         those that they import themselves.
-      folders: the top folders of these files, and of the programs, modules and paths that the texts
+      folders: The top folders of these files, and of the programs, modules and paths that the texts
         of tests name, since they start processes, too. `docs` stands for any page.
     """
 

@@ -106,10 +106,10 @@ def converted(order: Sequence[str], measured: Costs, table: Costs) -> Costs:
     """Returns measured costs in the unit of the table.
 
     Args:
-      order: the files in the order in which one process ran them. A host that slows down in the
+      order: The files in the order in which one process ran them. A host that slows down in the
         middle of a run is known by the files that ran before and after.
-      measured: their costs in CPU seconds of this host.
-      table: the committed costs.
+      measured: The costs of these files in CPU seconds of this host.
+      table: The committed costs.
     """
     speeds = {
         entry: _speed_near(position, order, measured, table) for position, entry in enumerate(order)
@@ -187,12 +187,12 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
     to make them.
 
     The table decides about the tests of its files, so that a run on a busy machine gives the same
-    answer as any other; the run decides where it exceeds the limit by more than noise.
+    result as any other; the run decides where it exceeds the limit by more than noise.
 
     Args:
       marks: Whether each test that was collected is marked, by its node id.
-      measured: the costs of this run.
-      table: the committed costs.
+      measured: The costs of this run.
+      table: The committed costs.
     """
     files_in_table = {file_of(entry) for entry in table.files}
     files_of_run = {file_of(entry) for entry in measured.files}

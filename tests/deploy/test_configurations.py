@@ -234,10 +234,10 @@ def test_pods_of_shards_are_numbered_and_a_disruption_stops_one_replica(
     for pod in range(spec["replicas"]):
         environment = {**os.environ, **config, "POD_INDEX": str(pod)}
         command = ["sh", "-c", serve.replace("exec rowcast-serve", "echo")]
-        said = subprocess.run(
+        printed = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True
         ).stdout
-        numbers.append(str(ShardNumber.parse(said.split()[-1])))
+        numbers.append(str(ShardNumber.parse(printed.split()[-1])))
     assert sorted(numbers) == sorted([f"{number}/{total}" for number in range(1, total + 1)] * 2)
     assert serve.split("--shard ")[1] in pull, "pull and serve use different shard numbers"
     assert sharded["PodDisruptionBudget", "rowcast-shards"]["spec"]["maxUnavailable"] == 1
@@ -376,7 +376,7 @@ def test_images_find_in_their_context_what_they_copy() -> None:
         r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
     )
     sources = {source for line in copied for source in line.split()}
-    everything, *rest = (ROOT / ".dockerignore").read_text().split()
+    everything, *patterns = (ROOT / ".dockerignore").read_text().split()
     assert everything == "*"
-    assert sources == {line[1:] for line in rest if line.startswith("!")}
+    assert sources == {line[1:] for line in patterns if line.startswith("!")}
     assert all((ROOT / source).exists() for source in sources)

@@ -38,7 +38,7 @@ class Lines:
     """A running program whose log lines arrive in a queue.
 
     Attributes:
-      others: what it wrote to stderr beside them so far.
+      others: Further text on stderr so far, beside the events.
     """
 
     def __init__(

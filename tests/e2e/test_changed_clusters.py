@@ -33,9 +33,9 @@ def responses(service: Process) -> Any:
         rows = client.post("/v1/models/movies:lookup", json=LOOKUP)
     if (retrieved.status_code, rows.status_code) != (200, 200):
         return [retrieved.status_code, rows.status_code]
-    answer = retrieved.json()
-    years = map(str, answer["attributes"]["year"])
-    candidates = sorted(zip(answer["scores"], answer["ids"], years, strict=True))
+    response = retrieved.json()
+    years = map(str, response["attributes"]["year"])
+    candidates = sorted(zip(response["scores"], response["ids"], years, strict=True))
     return [candidates, rows.json()]
 
 

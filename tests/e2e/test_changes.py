@@ -67,8 +67,8 @@ def years(service: Process) -> dict[int, int]:
             "/v1/models/movies:retrieve", json=body, headers={"connection": "close"}
         )
     assert response.status_code == 200, response.text
-    answer = response.json()
-    return dict(zip(answer["ids"], answer["attributes"]["year"], strict=True))
+    content = response.json()
+    return dict(zip(content["ids"], content["attributes"]["year"], strict=True))
 
 
 @pytest.mark.slow

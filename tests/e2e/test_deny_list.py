@@ -23,19 +23,19 @@ FEATURES = {"context": {"user": 3}, "k": 40}
 CALLS = {"retrieve": FEATURES, "recommend": FEATURES | {"pool_size": 40}}
 
 
-def found(service: Process, of: str) -> set[int]:
+def ids_of(service: Process, call_name: str) -> set[int]:
     """The candidates that a worker returns, on a connection of its own: any worker."""
     with client_of(service) as client:
-        answer = client.post(
-            f"/v1/models/movies:{of}", json=CALLS[of], headers={"connection": "close"}
+        response = client.post(
+            f"/v1/models/movies:{call_name}", json=CALLS[call_name], headers={"connection": "close"}
         )
-    assert answer.status_code == 200, answer.text
-    return set(answer.json()["ids"])
+    assert response.status_code == 200, response.text
+    return set(response.json()["ids"])
 
 
-def found_by_any(service: Process) -> set[int]:
+def ids_of_all_calls(service: Process) -> set[int]:
     """The candidates that are returned by any worker in any call."""
-    return {each for of in CALLS for _ in range(8) for each in found(service, of)}
+    return {each for call_name in CALLS for _ in range(8) for each in ids_of(service, call_name)}
 
 
 @pytest.mark.slow
@@ -44,38 +44,38 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
     first, second = sorted(every)[:2]
     service = launch("--workers", "2")
     wait_for(service, "2")
-    assert found_by_any(service) == every
+    assert ids_of_all_calls(service) == every
     done = threading.Event()
     acknowledged = list[float]()
-    answers = list[tuple[float, set[int]]]()
+    responses = list[tuple[float, set[int]]]()
 
-    def ask() -> None:
+    def call_repeatedly() -> None:
         for number in count():
             if done.is_set():
                 return
             sent = time.monotonic()
-            answers.append((sent, found(service, list(CALLS)[number % 2])))
+            responses.append((sent, ids_of(service, list(CALLS)[number % 2])))
 
     with ThreadPoolExecutor(2) as threads:
-        asking = [threads.submit(ask) for _ in range(2)]
+        calls = [threads.submit(call_repeatedly) for _ in range(2)]
         status = ctl(service, "deny", "add", "movies", str(first), "never-exported")
         acknowledged.append(time.monotonic())
-        until(lambda: sum(sent > acknowledged[0] for sent, _ in list(answers)) >= 20)
+        until(lambda: sum(sent > acknowledged[0] for sent, _ in list(responses)) >= 20)
         done.set()
-        for each in asking:
+        for each in calls:
             each.result()
     assert (status.returncode, json.loads(status.stdout)["models"][0]["wanted"]) == (
         0,
         {"denied": 2},
     )
-    assert any(first in ids for _, ids in answers), "it was returned before"
-    for sent, ids in answers:
+    assert any(first in ids for _, ids in responses), "it was returned before"
+    for sent, ids in responses:
         assert sent < acknowledged[0] or ids == every - {first}
     with grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel:
         message = retrieve()
         message.k = 40
-        answer = pb.RetrieveResponse.FromString(call(channel, "Retrieve", message).answer)
-        assert set(np.frombuffer(answer.ids.int64s, "<i8").tolist()) == every - {first}
+        response = pb.RetrieveResponse.FromString(call(channel, "Retrieve", message).response)
+        assert set(np.frombuffer(response.ids.int64s, "<i8").tolist()) == every - {first}
     with client_of(service) as client:
         ranked = client.post(
             "/v1/models/movies:rank",
@@ -84,13 +84,13 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
     assert ranked.json()["ids"] == [first, second], "rank scores the ids that it is sent"
     write(version=2)
     until(lambda: versions_of(service) == {2})
-    assert found_by_any(service) == every - {first}
+    assert ids_of_all_calls(service) == every - {first}
     assert service.stop() == 0
     again = launch("--workers", "2")
     wait_for(again, "2")
-    assert found_by_any(again) == every - {first}
+    assert ids_of_all_calls(again) == every - {first}
     assert ctl(again, "deny", "remove", "movies", str(first)).returncode == 0
-    assert found_by_any(again) == every
+    assert ids_of_all_calls(again) == every
     assert json.loads(ctl(again, "deny", "list", "movies").stdout)["ids"] == ["never-exported"]
 
 
@@ -105,4 +105,4 @@ def test_deny_list_that_cannot_be_written_is_an_error_and_denies_nothing(
     assert (done.returncode, done.stdout) == (4, "")
     assert "state file /proc/rowcast-state.json cannot be written: " in done.stderr
     assert "--state-file names another path" in done.stderr
-    assert found_by_any(service) == {int(each) for each in small.ids}
+    assert ids_of_all_calls(service) == {int(each) for each in small.ids}

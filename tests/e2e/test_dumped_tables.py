@@ -159,10 +159,10 @@ def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: Proce
         with Client(url) as client:
 
             def scores(context: dict[str, Any], client: Client = client) -> list[float]:
-                (answer,) = client.rank(
+                (response,) = client.rank(
                     context, candidate_features={"item": candidates}, model="shop"
                 )
-                return [each.score for each in answer]
+                return [each.score for each in response]
 
             actual = scores(request)
             np.testing.assert_allclose(

@@ -99,7 +99,7 @@ def serving(
         service.kill()
 
 
-def assert_answers(url: str, small: SmallBundle) -> None:
+def assert_responses(url: str, small: SmallBundle) -> None:
     """Asserts that the service at an address retrieves and ranks what numpy computes."""
     with Client(url) as client:
         query = small.vectors[3].astype(np.float64)
@@ -144,8 +144,8 @@ def test_install_of_serve_serves_over_both_transports(
 ) -> None:
     root, small = bundle
     with serving(root, tmp_path, str(installed / "rowcast-serve")) as (_, http, grpc):
-        assert_answers(http, small)
-        assert_answers(grpc, small)
+        assert_responses(http, small)
+        assert_responses(grpc, small)
 
 
 @pytest.mark.nightly
@@ -182,8 +182,8 @@ def test_service_where_tensorflow_is_installed_does_not_map_it(
     )
     assert "ModuleSpec" in listing, "this test proves something only where TensorFlow is installed"
     with serving(root, tmp_path) as (pid, http, grpc):
-        assert_answers(http, small)
-        assert_answers(grpc, small)
+        assert_responses(http, small)
+        assert_responses(grpc, small)
         mapped = {
             line.split()[-1]
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines()

@@ -50,8 +50,8 @@ def test_page_leads_from_training_in_jax_to_a_response(page: str, tmp_path: Path
         service.event("listening")
         address = f"127.0.0.1:{service.ports['http']}"
         (tmp_path / "ask.py").write_text(blocks["ask.py"].replace("localhost:8080", address))
-        answers = printed(tmp_path, "ask.py")
+        responses = printed(tmp_path, "ask.py")
     finally:
         service.kill()
-    assert len(answers) == 2
-    assert {line.split()[0] for line in answers} <= {"3", "17", "19999"}
+    assert len(responses) == 2
+    assert {line.split()[0] for line in responses} <= {"3", "17", "19999"}

@@ -252,9 +252,9 @@ def test_commands_reach_a_worker_that_runs_while_another_hangs(
 @pytest.mark.slow
 def test_port_of_operators_that_is_taken_is_told(write: Write, launch: Launch) -> None:
     write()
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(OSError):  # another program has it, which is as good
-            held.enter_context(socket.create_server(("127.0.0.1", 8090)))
+            stack.enter_context(socket.create_server(("127.0.0.1", 8090)))
         service = launch()
         taken = service.event("port_taken", endpoint="admin")
         assert "8090" in taken["problem"]

@@ -185,12 +185,12 @@ def check_retrieved(client: Client, world: World, place: int, k: int = 5) -> int
     """Requests neighbors and compares them with the original of the version in the response;
     returns that version.
     """
-    answer = client.retrieve(EXAMPLES[place], k=k, attributes=["title", "year"])
-    ids, scores = world.originals[answer.version].nearest(place, k)
-    assert answer[0].ids.tolist() == ids
-    close(answer[0].scores, scores)
-    assert answer[0].attributes["title"] == [title_of(MOVIE_IDS.index(movie)) for movie in ids]
-    return answer.version
+    response = client.retrieve(EXAMPLES[place], k=k, attributes=["title", "year"])
+    ids, scores = world.originals[response.version].nearest(place, k)
+    assert response[0].ids.tolist() == ids
+    close(response[0].scores, scores)
+    assert response[0].attributes["title"] == [title_of(MOVIE_IDS.index(movie)) for movie in ids]
+    return response.version
 
 
 def check_all(client: Client, world: World, version: int) -> None:
@@ -247,7 +247,7 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
     problems = []
     seen: list[list[int]] = []
 
-    def ask_on(client: Client, versions: list[int]) -> None:
+    def retrieve_on(client: Client, versions: list[int]) -> None:
         try:
             with client:
                 while not finished.is_set():
@@ -258,7 +258,7 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
     callers = []
     for client in service.clients(retries=Retries(attempts_max=1)).values():
         seen.append([])
-        callers.append(threading.Thread(target=ask_on, args=(client, seen[-1])))
+        callers.append(threading.Thread(target=retrieve_on, args=(client, seen[-1])))
         callers[-1].start()
     with service.clients()["grpc"] as client:
         assert check_retrieved(client, world, 0) == 1
@@ -301,19 +301,19 @@ def test_sigterm_completes_requests_in_flight_and_exits_0(
     drop(world.bundles / "1", root, 1)
     # A request may still be on its way when the signal comes: then the test is repeated with
     # another process.
-    assert any(ended_while_it_answered(serve(), world) for _ in range(8))
+    assert any(ended_during_a_call(serve(), world) for _ in range(8))
 
 
-def ended_while_it_answered(service: Served, world: World) -> bool:
+def ended_during_a_call(service: Served, world: World) -> bool:
     """Ends a busy service; returns whether it completed a call that began before the signal."""
     service.event("version_available")
     contexts = [EXAMPLES[place % len(EXAMPLES)] for place in range(100)]
-    answers: list[tuple[float, float]] = []
+    responses: list[tuple[float, float]] = []
     clients = service.clients(retries=Retries(attempts_max=1)).values()
     busy = threading.Barrier(1 + len(clients))
     problems = []
 
-    def ask_on(client: Client) -> None:
+    def retrieve_on(client: Client) -> None:
         with client:
             client.rank(contexts, [MOVIE_IDS] * len(contexts))
             busy.wait(WAIT_S)
@@ -321,16 +321,16 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
                 while True:
                     began = time.monotonic()
                     ranked = client.rank(contexts, [MOVIE_IDS] * len(contexts))
-                    answers.append((began, time.monotonic()))
+                    responses.append((began, time.monotonic()))
                     close(ranked[1].scores, world.originals[1].scores[1])
             except (NotReady, Unreachable) as problem:
                 problems.append(problem)
 
-    callers = [threading.Thread(target=ask_on, args=(client,)) for client in clients]
+    callers = [threading.Thread(target=retrieve_on, args=(client,)) for client in clients]
     for caller in callers:
         caller.start()
     busy.wait(WAIT_S)
-    while len(answers) < 6:
+    while len(responses) < 6:
         assert service.process.poll() is None
         time.sleep(0.0005)
     signalled = time.monotonic()
@@ -341,7 +341,7 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
         caller.join(WAIT_S)
     # Each ended with the error that a draining service gives, nothing else.
     assert len(problems) == len(callers)
-    return any(began < signalled < ended for began, ended in answers)
+    return any(began < signalled < ended for began, ended in responses)
 
 
 @pytest.mark.nightly

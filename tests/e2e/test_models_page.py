@@ -56,8 +56,8 @@ def test_models_page_leads_from_training_to_a_response(
         ask.write_text(
             ask.read_text().replace("localhost:8080", f"127.0.0.1:{service.ports['http']}")
         )
-        answers = printed("python", "ask.py").splitlines()
+        responses = printed("python", "ask.py").splitlines()
     finally:
         service.kill()
-    assert len(answers) == 2
-    assert {line.split()[0] for line in answers} <= {"3", "17", "19999"}
+    assert len(responses) == 2
+    assert {line.split()[0] for line in responses} <= {"3", "17", "19999"}

@@ -62,8 +62,8 @@ def test_ctl_sets_a_state_that_a_restart_keeps(write: Write, launch: Launch) -> 
     second = launch("--workers", "2")
     with second.client() as client:
         until(lambda: "drain" in client.get("/readyz").json()["error"]["message"])
-        answer = client.post(RETRIEVE, json=BODY)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "NOT_READY")
+        response = client.post(RETRIEVE, json=BODY)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "NOT_READY")
         until(lambda: ctl(second, "undrain").returncode == 0)
     until(lambda: versions_of(second) == {1})
 
@@ -104,7 +104,7 @@ def test_new_versions_under_load_cause_no_failed_or_mixed_response(
 ) -> None:
     expected = {1: nearest(write())}
     service = launch("--workers", "2")
-    answers = list[tuple[str, Any]]()
+    responses = list[tuple[str, Any]]()
     done = threading.Event()
     message = retrieve().SerializeToString()
 
@@ -114,10 +114,10 @@ def test_new_versions_under_load_cause_no_failed_or_mixed_response(
             while not done.is_set():
                 if transport:
                     outcome = call(channel, "Retrieve", message)
-                    answers.append((outcome.code, 0))
+                    responses.append((outcome.code, 0))
                 else:
-                    answer = client.post(RETRIEVE, json=BODY)
-                    answers.append((str(answer.status_code), answer.json()))
+                    response = client.post(RETRIEVE, json=BODY)
+                    responses.append((str(response.status_code), response.json()))
 
     wait_for(service, "2")
     with ThreadPoolExecutor(4) as senders:
@@ -128,9 +128,9 @@ def test_new_versions_under_load_cause_no_failed_or_mixed_response(
         done.set()
         for each in sent:
             each.result()
-    assert {code for code, _ in answers} == {"OK", "200"}
-    for answer in [answer for _, answer in answers if answer]:
-        assert_found(answer, expected[answer["version"]])
+    assert {code for code, _ in responses} == {"OK", "200"}
+    for response in [response for _, response in responses if response]:
+        assert_found(response, expected[response["version"]])
 
 
 def test_service_takes_new_certificates_and_tokens_while_it_serves(

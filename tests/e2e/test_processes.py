@@ -166,8 +166,8 @@ def test_service_maps_tables_larger_than_memory(write: Write, launch: Launch) ->
     with service.client() as client:
         until(lambda: is_ready(client))
         ids = [0, rows // 2, rows - 1, rows]
-        answer = client.post("/v1/models/movies:lookup", json={"feature": NAME, "ids": ids})
-    assert answer.json()["found"] == [True, True, True, False]
+        response = client.post("/v1/models/movies:lookup", json={"feature": NAME, "ids": ids})
+    assert response.json()["found"] == [True, True, True, False]
     for each in [psutil.Process(service.process.pid), *workers_of(service)]:
         assert each.memory_full_info().uss < 200 << 20
 
@@ -191,8 +191,8 @@ def test_service_that_drains_loses_no_request(workers: str, write: Write, launch
             with client_of(
                 service
             ) as another:  # while load balancers learn of it, new connections are served
-                answer = another.post(RETRIEVE, json=BODY)
-            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+                response = another.post(RETRIEVE, json=BODY)
+            assert (response.status_code, response.headers["connection"]) == (200, "close")
             assert call(channel, "Retrieve", retrieve()).code == "OK"
         assert finish().startswith(b"HTTP/1.1 200 ")
     assert service.process.wait(WAIT_S) == 0
@@ -264,11 +264,11 @@ def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
     wait_for(service, "2")
     directory = run_directory_of(service)
     assert versions_of(service) == {1}
-    answered = 'rowcast_requests_total{call="retrieve",code="OK"'
-    until(lambda: count_of(service, answered) == 8)  # workers write their counts every second
+    requests_ok = 'rowcast_requests_total{call="retrieve",code="OK"'
+    until(lambda: count_of(service, requests_ok) == 8)  # workers write their counts every second
     for worker in workers_of(service):
         replace_killed(service, worker)
-        until(lambda: count_of(service, answered) == 8)
+        until(lambda: count_of(service, requests_ok) == 8)
     running = {str(worker.pid) for worker in workers_of(service)}
     # Each scrape removes the files of ended workers.
     assert {file.stem.rpartition("_")[2] for file in directory.glob("*.db")} <= running | {"ended"}

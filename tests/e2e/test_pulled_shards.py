@@ -62,12 +62,12 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def ask(service: Process) -> Any:
+def recommendations_of(service: Process) -> Any:
     with client_of(service) as client:
         until(lambda: is_ready(client))
-        answer = client.post(RECOMMEND, content=json.dumps(BODY))
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+        response = client.post(RECOMMEND, content=json.dumps(BODY))
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def router(start: Start, root: Path, shards: list[Process]) -> Process:
@@ -91,7 +91,9 @@ def test_shards_and_routers_serve_from_the_files_that_were_pulled_for_them(
         shards.append(start(place, "--shard", number, *ALL))
     pull(root, tmp_path / "router", "--router")
     assert not list((tmp_path / "router").glob("movies/1/tables/*/rows*"))
-    assert ask(router(start, tmp_path / "router", shards)) == ask(start(root))
+    assert recommendations_of(router(start, tmp_path / "router", shards)) == recommendations_of(
+        start(root)
+    )
 
 
 def test_version_without_the_files_of_a_shard_is_named_and_served_once_they_are_pulled(
@@ -103,7 +105,7 @@ def test_version_without_the_files_of_a_shard_is_named_and_served_once_they_are_
     assert "of the bundle is missing" in shard.event("version_failed")["problem"]
     service = router(start, tmp_path / "one", [shard])
     pull(root, tmp_path / "one", "--shard", "1/1")
-    assert ask(service) == ask(start(root))
+    assert recommendations_of(service) == recommendations_of(start(root))
 
 
 @pytest.mark.nightly
@@ -120,7 +122,7 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wai
     service = router(
         start, routers[0], [start(place, *role, *ALL) for place, *role in (full, other)]
     )
-    assert ask(service)["version"] == 1
+    assert recommendations_of(service)["version"] == 1
     write(version=2, partitions=3)
     filler = disk / "filler"
     with filler.open("wb") as file:
@@ -135,11 +137,11 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wai
     assert (
         "no address holds shard 1/2 of it" in service.event("version_failed", version=2)["problem"]
     )
-    assert ask(service)["version"] == 1
+    assert recommendations_of(service)["version"] == 1
     filler.unlink()
     pull(root, *full)
     service.event("version_available", version=2)
-    assert ask(service) == ask(start(root))
+    assert recommendations_of(service) == recommendations_of(start(root))
 
 
 @pytest.mark.nightly
@@ -154,7 +156,7 @@ def test_restarted_shard_serves_the_previous_version_until_every_shard_has_the_n
         pull(root, *each)
     shards = [start(place, *role, *ALL) for place, *role in (late, early)]
     service = router(start, root, shards)
-    before = ask(service)
+    before = recommendations_of(service)
     write(version=2, partitions=3)
     pull(root, *early)
     service.event("version_failed", version=2)

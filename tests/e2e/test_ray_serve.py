@@ -57,8 +57,8 @@ class Site:
         ingress it does not retry.
         """
         url = {
-            way: f"{'grpc' if way == 'grpc' else 'http'}://127.0.0.1:{self.cluster.ports[way]}"
-            for way in WAYS
+            entry: f"{'grpc' if entry == 'grpc' else 'http'}://127.0.0.1:{self.cluster.ports[entry]}"
+            for entry in WAYS
         }
         with (
             Client(url["http"]) as http,
@@ -87,15 +87,15 @@ def load(site: Site) -> Iterator[dict[str, list[int]]]:
     the responses by entry. No call may fail.
     """
     ended = threading.Event()
-    answered: dict[str, list[int]] = {way: [] for way in WAYS}
+    answered: dict[str, list[int]] = {entry: [] for entry in WAYS}
     failures: list[str] = []
 
-    def call(way: str, caller: Callable[[], int]) -> None:
+    def call(entry: str, caller: Callable[[], int]) -> None:
         while not ended.is_set():
             try:
-                answered[way].append(caller())
+                answered[entry].append(caller())
             except (RowcastError, httpx.HTTPError) as problem:
-                failures.append(f"{way} after {len(answered[way])}: {problem!r}")
+                failures.append(f"{entry} after {len(answered[entry])}: {problem!r}")
 
     with site.callers() as callers:
         threads = [threading.Thread(target=call, args=each) for each in callers.items()]
@@ -114,9 +114,9 @@ def load(site: Site) -> Iterator[dict[str, list[int]]]:
 def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> None:
     site.deploy(1)
     assert len(site.cluster.wait(2)) == 2
-    for way in ("http", "ingress"):
+    for entry in ("http", "ingress"):
         with httpx.Client(
-            base_url=f"http://127.0.0.1:{site.cluster.ports[way]}", timeout=WAIT_S
+            base_url=f"http://127.0.0.1:{site.cluster.ports[entry]}", timeout=WAIT_S
         ) as client:
             assert client.get("/readyz").status_code == 200
             assert_found(client.post(RETRIEVE, json=BODY).json(), nearest(site.bundles[1]))
@@ -150,7 +150,7 @@ def test_pin_of_an_older_version_is_followed(site: Site) -> None:
     site.deploy(2, user_config={"models": {"movies": {"pinned": [1], "labels": {"next": 2}}}})
     site.cluster.wait(2)
     with site.callers() as callers:
-        until(lambda: {callers[way]() for way in WAYS for _ in range(4)} == {1})
+        until(lambda: {callers[entry]() for entry in WAYS for _ in range(4)} == {1})
     with Client(f"http://127.0.0.1:{site.cluster.ports['http']}") as client:
         assert client.retrieve({"user": 3}, k=2, label="next").version == 2
 

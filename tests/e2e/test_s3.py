@@ -183,8 +183,8 @@ def test_orbax_checkpoint_is_exported_from_s3(
     file = tmp_path / "root/tables/1/tables/movies/rows-00000-of-00001.bin"
     np.testing.assert_array_equal(np.fromfile(file, "<f4").reshape(ROWS, DIM), values(0))
 
-    held = tmp_path / "run/7/default"
-    for data in (held / "d").iterdir():
+    item = tmp_path / "run/7/default"
+    for data in (item / "d").iterdir():
         data.unlink()
     put(store, tmp_path / "run", "lost", "run")
     code, _, err = programs.run(*export[:2], "s3://lost/run", *export[3:])

@@ -60,7 +60,7 @@ def router(launch: Launch, shards: list[Process], *options: str) -> Process:
     return started
 
 
-def answer(client: httpx.Client, call: str, body: Any, path: str = "movies") -> tuple[int, Any]:
+def post(client: httpx.Client, call: str, body: Any, path: str = "movies") -> tuple[int, Any]:
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     actual = client.post(
         f"/v1/models/{path}:{call}", content=sent, headers={"content-type": "application/json"}
@@ -111,8 +111,8 @@ def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
     with client_of(service) as mine, client_of(alone) as theirs:
         for case in CASES:
             if case.model == "movies" and not case.version:
-                expected = answer(theirs, case.call, case.json)
-                assert answer(mine, case.call, case.json) == expected, case.name
+                expected = post(theirs, case.call, case.json)
+                assert post(mine, case.call, case.json) == expected, case.name
 
 
 @pytest.mark.nightly
@@ -141,29 +141,29 @@ def test_lost_replica_fails_no_request_and_lost_shard_is_named(
     service, shards, alone = start_cluster(root, small_towers, launch)
     body = {"context": {"user": 3, "recent": [1000, 1007]}, "candidate_ids": [1000, 1007, 1014]}
     done = threading.Event()
-    answers = list[tuple[int, Any]]()
+    responses = list[tuple[int, Any]]()
 
-    def ask() -> None:
+    def rank_repeatedly() -> None:
         with client_of(service) as client:
             while not done.is_set():
-                answers.append(answer(client, "rank", body))
+                responses.append(post(client, "rank", body))
 
     with ThreadPoolExecutor(2) as threads, client_of(alone) as client:
-        expected = answer(client, "rank", body)
+        expected = post(client, "rank", body)
         assert expected[0] == 200, expected
-        asking = [threads.submit(ask) for _ in range(2)]
-        until(lambda: len(answers) > 20)
+        calls = [threads.submit(rank_repeatedly) for _ in range(2)]
+        until(lambda: len(responses) > 20)
         for each in (shards[0], shards[3]):
             each.kill()
-        before = len(answers)
-        until(lambda: len(answers) > before + 50)
+        before = len(responses)
+        until(lambda: len(responses) > before + 50)
         done.set()
-        for asked in asking:
-            asked.result()
-    assert all(each == expected for each in answers), "killed replicas fail no request"
+        for call in calls:
+            call.result()
+    assert all(each == expected for each in responses), "killed replicas fail no request"
     shards[1].kill()
     with client_of(service) as client:
-        code, content = answer(client, "rank", body)
+        code, content = post(client, "rank", body)
         assert (code, content["error"]["code"]) == (503, "NOT_READY")
         assert "shard 1/2" in content["error"]["message"]
         assert is_ready(client), "other requests may not need the shard"
@@ -177,9 +177,9 @@ def test_stalled_replica_costs_at_most_half_of_the_deadline(cluster: Cluster) ->
     replicas = 'rowcast_shard_replicas{shard="1/2"}'
     with shards[0].paused(), client_of(service) as client:
         for _ in range(4):
-            assert answer(client, "lookup", body)[0] == 200
+            assert post(client, "lookup", body)[0] == 200
         until(lambda: count_of(service, replicas) == 1)
-        assert [answer(client, "lookup", body)[0] for _ in range(100)] == [200] * 100
+        assert [post(client, "lookup", body)[0] for _ in range(100)] == [200] * 100
     until(lambda: count_of(service, replicas) == 2)
 
 
@@ -198,18 +198,18 @@ def test_hung_shard_delays_only_requests_that_need_it(write: Write, launch: Laun
 
     def look_up_on_shard(_: int) -> int:
         with client_of(service) as client:
-            return answer(client, "lookup", on_shard)[0]
+            return post(client, "lookup", on_shard)[0]
 
     hanging = 16
     with client_of(service) as client, ThreadPoolExecutor(hanging) as threads:
-        assert answer(client, "lookup", on_shard)[0] == 200
-        expected = answer(client, "lookup", here)
+        assert post(client, "lookup", on_shard)[0] == 200
+        expected = post(client, "lookup", here)
         assert expected[0] == 200, expected
         with one.paused():
             waiting = threads.map(look_up_on_shard, range(hanging))
             until(lambda: count_of(service, "rowcast_inflight_requests") == hanging)
             client.headers["x-request-timeout-ms"] = "2000"
-            actual = [answer(client, "lookup", here) for _ in range(8)]
+            actual = [post(client, "lookup", here) for _ in range(8)]
             still_waiting = count_of(service, "rowcast_inflight_requests")
         assert actual == [expected] * 8
         assert still_waiting == hanging
@@ -226,11 +226,11 @@ def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> 
     )
     body = {"feature": "user", "ids": [1, 49]}
     with client_of(service) as client:
-        expected = answer(client, "lookup", body)
+        expected = post(client, "lookup", body)
         for _ in range(200):  # until it is known of both how long calls take
-            assert answer(client, "lookup", body) == expected
+            assert post(client, "lookup", body) == expected
         with shards[0].paused():
-            assert [answer(client, "lookup", body) for _ in range(8)] == [expected] * 8
+            assert [post(client, "lookup", body) for _ in range(8)] == [expected] * 8
         until(lambda: count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0)
 
 
@@ -253,10 +253,10 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
         client_of(service) as client,
         grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
     ):
-        whole = answer(client, "lookup", far)[1]
+        whole = post(client, "lookup", far)[1]
         assert "coverage" not in whole
         shards[1].kill()
-        code, content = answer(client, "lookup", far)
+        code, content = post(client, "lookup", far)
         assert (code, content["coverage"], content["vectors"][:2]) == (
             200,
             0.5,
@@ -264,14 +264,14 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
         )
         assert content["vectors"][2] == [0.0] * 8
         assert content["found"] == [True, True, False, False]
-        assert "coverage" not in answer(client, "lookup", near)[1]
+        assert "coverage" not in post(client, "lookup", near)[1]
         sent = pb.LookupRequest(model=pb.ModelSpec(name="movies"), feature="user")
         sent.ids.int64s = np.array([1, 26], "<i8").tobytes()
-        assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).answer).coverage == 0.5
+        assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).response).coverage == 0.5
         lost_rows = 'rowcast_lost_rows_total{model="movies",table="users"}'
         until(lambda: count_of(service, lost_rows) == 3)
         rejected = {"context": {"user": 1}, "candidate_ids": [1000 + 7 * 39]}
-        code, content = answer(client, "rank", rejected)
+        code, content = post(client, "rank", rejected)
         assert (code, content["error"]["code"]) == (503, "NOT_READY")
         assert "feature 'movie': the row of id" in content["error"]["message"]
 
@@ -284,15 +284,17 @@ def test_new_version_is_served_once_every_shard_has_it(
     shards = [shard(launch, number) for number in ("1/2", "2/2")]
     service = ready(router(launch, shards))
     body = {"feature": "user", "ids": list(range(50))}
-    answers = list[tuple[int, Any]]()
+    responses = list[tuple[int, Any]]()
     with client_of(service) as client:
-        first = answer(client, "lookup", body)
+        first = post(client, "lookup", body)
         write(version=2)
-        while not answers or answers[-1][1].get("version") != 2:
-            answers.append(answer(client, "lookup", body))
-        second = answer(client, "lookup", body)
-    assert {code for code, _ in answers} == {200}
-    assert all(each in (first, second) for each in answers), "no response has rows of two versions"
+        while not responses or responses[-1][1].get("version") != 2:
+            responses.append(post(client, "lookup", body))
+        second = post(client, "lookup", body)
+    assert {code for code, _ in responses} == {200}
+    assert all(each in (first, second) for each in responses), (
+        "no response has rows of two versions"
+    )
     assert first[1]["vectors"] != second[1]["vectors"]
     assert versions_of(service) == {2}
 
@@ -342,15 +344,15 @@ def test_address_that_becomes_another_shard_is_recognized(write: Write, launch: 
     port = str(shards[0].ports["grpc"])
     body = {"feature": "user", "ids": [1, 30]}
     with client_of(service) as client:
-        expected = answer(client, "lookup", body)
+        expected = post(client, "lookup", body)
         shards[0].kill()
         other = shard(launch, "2/2", "--grpc-port", port)
         other.event("ready")
         for _ in range(20):
-            assert answer(client, "lookup", body)[0] == 503
+            assert post(client, "lookup", body)[0] == 503
         other.kill()
         shard(launch, "1/2", "--grpc-port", port).event("ready")
-        until(lambda: answer(client, "lookup", body) == expected)
+        until(lambda: post(client, "lookup", body) == expected)
 
 
 @pytest.mark.nightly
@@ -368,7 +370,7 @@ def test_shards_accept_only_calls_with_the_token(
     assert "UNAUTHENTICATED" in rejected.event("version_failed")["problem"]
     ready(router(launch, shards, "--shard-token", str(token)))
     with client_of(shards[0], "0123456789abcdef0123") as client:
-        code, content = answer(client, "lookup", {"feature": "user", "ids": [1]})
+        code, content = post(client, "lookup", {"feature": "user", "ids": [1]})
     assert (code, content["error"]["code"]) == (501, "UNIMPLEMENTED")
     assert "shard 1/2" in content["error"]["message"]
 
@@ -446,18 +448,18 @@ def test_calls_in_progress_at_a_removed_address_complete(
     until(lambda: count_of(service, 'rowcast_shard_replicas{shard="1/2"}') == 1)
     with ThreadPoolExecutor(1) as threads, client_of(service) as client:
         with shards[0].paused():
-            asked = threads.submit(answer, client, "lookup", {"feature": "user", "ids": [1]})
+            lookup = threads.submit(post, client, "lookup", {"feature": "user", "ids": [1]})
             until(lambda: count_of(service, "rowcast_inflight_requests") == 1)
             for other in ("127.0.0.1:1", "127.0.0.1:2"):  # one poll later each
                 file.write_text(f"127.0.0.1:{shards[1].ports['grpc']}\n{other}\n")
                 service.event("shard_unreachable", address=other)
-        assert asked.result()[0] == 200
+        assert lookup.result()[0] == 200
 
 
 def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch) -> None:
     small = write(row_types={"movies": "int8"}, partitions=3)
-    held = shard(launch, "1/1")
-    with grpc.insecure_channel(f"127.0.0.1:{held.ports['grpc']}") as channel:
+    process = shard(launch, "1/1")
+    with grpc.insecure_channel(f"127.0.0.1:{process.ports['grpc']}") as channel:
         stub = ShardServiceStub(channel)
         until(lambda: stub.Describe(shard_pb.DescribeRequest(), wait_for_ready=True).bundles)
         (bundle,) = stub.Describe(shard_pb.DescribeRequest()).bundles

@@ -20,8 +20,8 @@ class Valve:
 
     Attributes:
       connections: The number of connections that were opened.
-      sent, returned: bytes that passed to the port, and back.
-      reached: set when the mark is reached.
+      sent, returned: The bytes that passed to the port, and back.
+      reached: Set when the mark is reached.
     """
 
     def __init__(self, port: int) -> None:

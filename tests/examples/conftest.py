@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.examples.showing import Ask, ExamplesService
+from tests.examples.showing import ExamplesService, Serve
 
 
 @pytest.fixture(scope="session")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Trains and exports an example, and calls a service that has the bundles of all examples."""
     root = tmp_path_factory.mktemp("examples") / "bundles"
     root.mkdir()
     service = ExamplesService(root)
-    yield service.ask
+    yield service.serve
     service.close()

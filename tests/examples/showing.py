@@ -43,7 +43,7 @@ class ServedExample:
         return max(difference.of_limit for difference in self.differences) <= 1
 
 
-Ask = Callable[..., ServedExample]
+Serve = Callable[..., ServedExample]
 
 
 class ExamplesService:
@@ -55,7 +55,7 @@ class ExamplesService:
         self._process = Process(root)
         self._process.event("listening")
 
-    def ask(self, name: str, folder: Path, *, apart: bool = False) -> ServedExample:
+    def serve(self, name: str, folder: Path, *, apart: bool = False) -> ServedExample:
         """Does with a tiny version what `make demo-models` does.
 
         Args:
@@ -71,11 +71,11 @@ class ExamplesService:
 
         ports = self._process.ports
         bodies, expected = trained.read_requests(folder)
-        answers = (
+        result_lists = (
             replay.over_http(f"http://127.0.0.1:{ports['http']}", name, bodies),
             replay.over_grpc(f"grpc://127.0.0.1:{ports['grpc']}", name, bodies),
         )
-        http, grpc = (replay.compare(bodies, results, expected) for results in answers)
+        http, grpc = (replay.compare(bodies, results, expected) for results in result_lists)
         (worker,) = workers_of(self._process)
         assert "libtensorflow" not in Path(f"/proc/{worker.pid}/maps").read_text()
         return ServedExample(folder, published.manifest, (http, grpc))

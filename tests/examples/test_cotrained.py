@@ -4,14 +4,14 @@ reads.
 
 import pytest
 
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 RANKING = {"ranking_users", "ranking_movies", "ranking_hours", "genres"}
 
 
 @pytest.fixture(scope="module")
-def cotrained(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("cotrained", tmp_path_factory.mktemp("cotrained"))
+def cotrained(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("cotrained", tmp_path_factory.mktemp("cotrained"))
 
 
 def test_service_ranks_as_tensorflow_does(cotrained: ServedExample) -> None:

@@ -7,12 +7,12 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature
 from examples import criteo
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 
 @pytest.fixture(scope="module")
-def dcn(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("dcn_v2_low_rank", tmp_path_factory.mktemp("dcn_v2"))
+def dcn(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("dcn_v2_low_rank", tmp_path_factory.mktemp("dcn_v2"))
 
 
 def test_service_ranks_dcn_as_tensorflow_does(dcn: ServedExample) -> None:

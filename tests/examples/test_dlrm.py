@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from examples import criteo, demo_models, training
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 
 @pytest.fixture(scope="module")
-def dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("dlrm", tmp_path_factory.mktemp("dlrm"))
+def dlrm(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("dlrm", tmp_path_factory.mktemp("dlrm"))
 
 
 def test_service_ranks_dlrm_as_tensorflow_does(dlrm: ServedExample) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 pytest.importorskip("flax")
 
@@ -10,8 +10,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def flax_dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("flax_dlrm", tmp_path_factory.mktemp("flax_dlrm"))
+def flax_dlrm(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("flax_dlrm", tmp_path_factory.mktemp("flax_dlrm"))
 
 
 def test_service_ranks_as_jax_does(flax_dlrm: ServedExample) -> None:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("flax_two_tower", tmp_path_factory.mktemp("two_tower"))
+def two_tower(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("flax_two_tower", tmp_path_factory.mktemp("two_tower"))
 
 
 def test_service_retrieves_and_embeds_as_jax_does(two_tower: ServedExample) -> None:

@@ -3,14 +3,14 @@
 import pytest
 
 from bundle.format.manifest import EmbeddedFeature
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def hstu(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("hstu", tmp_path_factory.mktemp("hstu"))
+def hstu(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("hstu", tmp_path_factory.mktemp("hstu"))
 
 
 def test_service_retrieves_and_embeds_as_jax_does(hstu: ServedExample) -> None:

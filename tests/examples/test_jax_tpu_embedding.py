@@ -4,14 +4,14 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature
 from export.checkpoint.inventory.layout_file import read_embedding_spec
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def ranker(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("jax_tpu_embedding", tmp_path_factory.mktemp("ranker"))
+def ranker(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("jax_tpu_embedding", tmp_path_factory.mktemp("ranker"))
 
 
 def test_service_scores_as_jax_does(ranker: ServedExample) -> None:

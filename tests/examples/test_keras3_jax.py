@@ -4,7 +4,7 @@ finds.
 
 import pytest
 
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 pytest.importorskip("jax")
 pytest.importorskip("orbax.checkpoint")
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("keras3_jax", tmp_path_factory.mktemp("two_tower"), apart=True)
+def two_tower(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("keras3_jax", tmp_path_factory.mktemp("two_tower"), apart=True)
 
 
 def test_service_retrieves_and_embeds_as_keras_does_on_jax(two_tower: ServedExample) -> None:

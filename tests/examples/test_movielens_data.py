@@ -111,7 +111,7 @@ def test_read_orders_by_time_then_movie_and_takes_titles_apart(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         ("movies.csv", None, "movies.csv cannot be read"),
         ("ratings.csv", "userId,movieId\n1,1\n", "no column 'timestamp'"),
@@ -121,13 +121,13 @@ def test_read_orders_by_time_then_movie_and_takes_titles_apart(tmp_path: Path) -
     ],
 )
 def test_read_of_other_files_names_the_fault(
-    tmp_path: Path, file: str, content: str | None, said: str
+    tmp_path: Path, file: str, content: str | None, message: str
 ) -> None:
     write_files(tmp_path)
     (tmp_path / file).unlink()
     if content is not None:
         (tmp_path / file).write_text(content)
-    with pytest.raises(data.DataError, match=said):
+    with pytest.raises(data.DataError, match=message):
         data.read(tmp_path)
 
 

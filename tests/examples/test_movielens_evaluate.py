@@ -10,14 +10,14 @@ from examples.movielens.evaluate import Question
 from examples.movielens.examples import encode, requests
 
 
-def ask(seen: list[int], wanted: list[int]) -> Question:
+def question(seen: list[int], wanted: list[int]) -> Question:
     return Question(1, np.array(seen[-2:]), 3, np.array(seen), np.array(wanted))
 
 
 def test_measure_of_two_viewers_is_the_hand_computed_one() -> None:
-    questions = [ask([100], [1, 2, 3]), ask([200], [50])]
-    answers = [np.array([9, 1, 8, 3, *range(10, 16)]), np.arange(10, 20)]
-    quality = evaluate.measure("x", questions, answers)
+    questions = [question([100], [1, 2, 3]), question([200], [50])]
+    results = [np.array([9, 1, 8, 3, *range(10, 16)]), np.arange(10, 20)]
+    quality = evaluate.measure("x", questions, results)
     ideal = 1 + 1 / math.log2(3) + 1 / 2
     assert quality.hits.tolist() == [1, 0]
     assert quality.hit_rate.value == 0.5
@@ -25,20 +25,20 @@ def test_measure_of_two_viewers_is_the_hand_computed_one() -> None:
 
 
 def test_measure_looks_at_ten_places_only() -> None:
-    quality = evaluate.measure("x", [ask([100], [11])], [np.arange(1, 12)])
+    quality = evaluate.measure("x", [question([100], [11])], [np.arange(1, 12)])
     assert quality.hit_rate.value == 0
     assert quality.ndcg.value == 0
 
 
 def test_measure_of_a_perfect_list_is_one() -> None:
-    quality = evaluate.measure("x", [ask([100], list(range(1, 13)))], [np.arange(1, 11)])
+    quality = evaluate.measure("x", [question([100], list(range(1, 13)))], [np.arange(1, 11)])
     assert (quality.hit_rate.value, quality.ndcg.value) == (1, 1)
 
 
-@pytest.mark.parametrize("answer", [[1, 1], [100, 2]])
-def test_measure_rejects_repeated_and_seen_movies(answer: list[int]) -> None:
+@pytest.mark.parametrize("result", [[1, 1], [100, 2]])
+def test_measure_rejects_repeated_and_seen_movies(result: list[int]) -> None:
     with pytest.raises(ValueError, match="repeats a movie or holds one already seen"):
-        evaluate.measure("x", [ask([100], [1])], [np.array(answer)])
+        evaluate.measure("x", [question([100], [1])], [np.array(result)])
 
 
 def test_bootstrap_is_close_to_the_normal_interval_of_many_values() -> None:
@@ -101,7 +101,7 @@ def test_encode_numbers_users_from_one_and_genres_by_name() -> None:
 
 def test_popularity_leaves_out_what_was_seen_and_orders_ties_by_id() -> None:
     first, second = evaluate.popularity(
-        encode(small()), np.arange(7), [ask([], [1]), ask([30], [1])]
+        encode(small()), np.arange(7), [question([], [1]), question([30], [1])]
     )
     assert first.tolist() == [10, 30, 40, 20]
     assert second.tolist() == [10, 40, 20]

@@ -4,12 +4,12 @@ vectors finds.
 
 import pytest
 
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 
 @pytest.fixture(scope="module")
-def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("one_call_two_tower", tmp_path_factory.mktemp("two_tower"))
+def two_tower(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("one_call_two_tower", tmp_path_factory.mktemp("two_tower"))
 
 
 def test_service_retrieves_and_embeds_as_tensorflow_does(two_tower: ServedExample) -> None:

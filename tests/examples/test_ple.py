@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 
 @pytest.fixture(scope="module")
-def ple(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("ple", tmp_path_factory.mktemp("ple"))
+def ple(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("ple", tmp_path_factory.mktemp("ple"))
 
 
 def test_service_ranks_ple_as_tensorflow_does(ple: ServedExample) -> None:

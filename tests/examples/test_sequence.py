@@ -5,12 +5,12 @@ import json
 import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 
 @pytest.fixture(scope="module")
-def sequence(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("sequence", tmp_path_factory.mktemp("sequence"))
+def sequence(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("sequence", tmp_path_factory.mktemp("sequence"))
 
 
 def test_service_ranks_the_sequence_model_as_tensorflow_does(sequence: ServedExample) -> None:

@@ -7,12 +7,12 @@ import pytest
 from bundle.format.manifest import EmbeddedFeature
 from examples.snap_tf1 import train
 from examples.snap_tf1.model import SEEN, SHARING
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 
 @pytest.fixture(scope="module")
-def snap(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
-    return ask("snap_tf1", tmp_path_factory.mktemp("snap_tf1"))
+def snap(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> ServedExample:
+    return serve("snap_tf1", tmp_path_factory.mktemp("snap_tf1"))
 
 
 def test_service_ranks_snap_as_the_session_does(snap: ServedExample) -> None:

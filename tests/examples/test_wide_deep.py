@@ -11,7 +11,7 @@ import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature
 from examples.wide_deep import data, train
-from tests.examples.showing import Ask, ServedExample
+from tests.examples.showing import Serve, ServedExample
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to tf.data")
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to
     scope="module", params=["wide_deep", pytest.param("wide_deep_hashed", marks=pytest.mark.slow)]
 )
 def wide_deep(
-    request: pytest.FixtureRequest, ask: Ask, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, serve: Serve, tmp_path_factory: pytest.TempPathFactory
 ) -> ServedExample:
-    return ask(request.param, tmp_path_factory.mktemp(request.param))
+    return serve(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def test_service_ranks_wide_deep_as_tensorflow_does(wide_deep: ServedExample) -> None:

@@ -12,8 +12,8 @@ def write_notebook(path: Path, cells: Sequence[str], **metadata: Any) -> Path:
     """Writes a notebook of nbformat 4.
 
     Args:
-      path: the file.
-      cells: the text of each cell of code. A cell of text precedes each.
+      path: The file.
+      cells: The text of each cell of code. A cell of text precedes each.
       metadata: The metadata of the notebook.
     """
     heading = {"cell_type": "markdown", "metadata": {}, "source": ["## Next step"]}

@@ -48,7 +48,7 @@ def traced(
     return trace_towers(ranking_recipe(function, outputs, inputs), MODELS).towers[0]
 
 
-def made_values(tower: TracedTower, n: int) -> Values:
+def random_inputs(tower: TracedTower, n: int) -> Values:
     """Values of each feature that a tower takes."""
     random = np.random.default_rng(2)
     return {

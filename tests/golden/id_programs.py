@@ -39,10 +39,10 @@ class Program:
     """A traced program.
 
     Attributes:
-      sent: values of its input.
-      computed: integers that TensorFlow computes of them.
-      ids: the tensor of these in the graph.
-      call: the call that it is of; the input is called `x`.
+      sent: The values of the input.
+      computed: The integers that TensorFlow computes from the values.
+      ids: The tensor of these integers in the graph.
+      call: The call whose graph it is; the input is called `x`.
     """
 
     def __init__(self, seed: int) -> None:

@@ -48,10 +48,10 @@ class Ids:
     Attributes:
       kind: The kind of values: rows, integers, keys of the vocabulary or numbers.
       width: The number of values of each example; None: a bag of any size.
-      text: whether integers are sent as strings.
-      negative: whether some are.
-      empty: whether some examples are, or are padding where there is a width.
-      weights: none; positive; or any, some zero or negative.
+      text: Whether integers are sent as strings.
+      negative: Whether some ids are negative.
+      empty: Whether some examples have no ids, or only padding where there is a width.
+      weights: "none"; "positive"; or "any": some are zero or negative.
     """
 
     kind: str = "integers"
@@ -88,9 +88,9 @@ class Case:
 def generate() -> dict[str, Case]:
     """Returns all cases by name, which is also that of the input, or begins those of its inputs."""
     actual: dict[str, Case] = {}
-    for way in (_lookups, _clipped, _sequences, _gathers, _columns, _crosses):
-        for number, each in enumerate(way()):
-            name = f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.rule}"
+    for generator in (_lookups, _clipped, _sequences, _gathers, _columns, _crosses):
+        for number, each in enumerate(generator()):
+            name = f"{generator.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.rule}"
             inputs = (
                 tuple(f"{name}.{place}" for place in range(len(each.ids)))
                 if len(each.ids) > 1

@@ -47,11 +47,11 @@ def write_recipe(
     Args:
       directory: The directory of the recipe.
       factory: The factory as the recipe names it.
-      inputs: the recipe's entry of each.
-      heads: outputs of the model, of which the first counts; none: it returns a tensor.
-      contexts: inputs that are of the context, not of each candidate.
-      model: its name.
-      more: what else is written in `checkpoint`, `code` and `output`, from a comma on.
+      inputs: The recipe's entry of each input.
+      heads: The outputs of the model, of which the first counts; (): it returns a tensor.
+      contexts: The inputs that belong to the context, not to each candidate.
+      model: The name of the model.
+      more: Further text of `checkpoint`, `code` and `output`, from a comma on.
     """
     outputs = (
         f", outputs = {{ {', '.join(f'{head} = {head!r}' for head in heads)} }}, result = "

@@ -40,7 +40,7 @@ def recipe(folder: Path, kind: str, averages: bool = True, **more: Any) -> Path:
     return write_recipe(folder, factory, inputs, (), checkpoint=checkpoint, **more)
 
 
-def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
+def scores_of(bundle: Path, page: Manifest) -> NDArray[Any]:
     features = open_features(bundle, page)
     tower = CompiledTower(bundle / compiled_tower("ranking", "f32"))
     actual = features.activations(
@@ -73,7 +73,7 @@ def test_bundle_holds_the_averages_of_tables_and_weights_if_the_recipe_selects_t
     page = export(
         recipe(tmp_path, kind, averages, code=f", table_threshold = {threshold}")
     ).manifest
-    got = answers(tmp_path / "bundles/ranker" / str(page.version), page)
+    got = scores_of(tmp_path / "bundles/ranker" / str(page.version), page)
     np.testing.assert_allclose(got, predicted[averages], rtol=1e-5, atol=1e-5)
     inside = threshold > 0 and kind != "tf1"  # where partitions are always a table
     assert len(page.tables) == (not inside)

@@ -11,14 +11,14 @@ import pytest
 from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
 from tests.bundles.small import feature_entries
-from tests.golden.write_bundle import BUNDLE, FEATURES, answers
+from tests.golden.write_bundle import BUNDLE, FEATURES, responses
 
 
 def test_golden_bundle_gives_the_recorded_responses() -> None:
     bundle = BUNDLE / "root" / "movies" / "1"
     check_files(bundle, read_manifest(bundle), tables="full")
-    expected = json.loads((BUNDLE / "answers.json").read_text())
-    actual = answers(BUNDLE / "root")
+    expected = json.loads((BUNDLE / "responses.json").read_text())
+    actual = responses(BUNDLE / "root")
     assert (actual["version"], actual["neighbors"]) == (expected["version"], expected["neighbors"])
     assert set(actual) == set(expected)
     for name in set(actual) - {"version", "neighbors"}:

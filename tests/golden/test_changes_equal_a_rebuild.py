@@ -113,9 +113,9 @@ def test_responses_after_any_history_equal_those_of_a_rebuild(
     rebuilt = _served(tmp_path / "rebuilt", final, history.movies)
     try:
         for request, call in _requests(history):
-            answer = changed.execute(request, call)
+            result = changed.execute(request, call)
             expected = rebuilt.execute(request, call)
-            _assert_equal(answer, expected)
+            _assert_equal(result, expected)
     finally:
         rebuilt.close()
 
@@ -254,12 +254,12 @@ def _requests(history: History) -> Iterator[tuple[Any, str]]:
         yield LookupRequest(TARGET, feature, Column(np.arange(size))), "lookup"
 
 
-def _assert_equal(answer: Any, expected: Any) -> None:
+def _assert_equal(result: Any, expected: Any) -> None:
     for name, value in vars(expected).items():
         if isinstance(value, np.ndarray):
-            np.testing.assert_array_equal(getattr(answer, name), value, err_msg=name)
+            np.testing.assert_array_equal(getattr(result, name), value, err_msg=name)
         elif name != "version":
-            assert getattr(answer, name) == value, name
+            assert getattr(result, name) == value, name
 
 
 def _served(directory: Path, checkpoint: Path, movies: Mapping[int, Movie]) -> RunningService:

@@ -23,7 +23,7 @@ from export.recipe.schema import read_recipe
 from export.verify.published import verify_against_recipe
 from service.errors import InvalidArgument
 from tests.export.movies_job import export
-from tests.golden.random_models.serving import answer_to
+from tests.golden.random_models.serving import response_to
 
 ROWS = 7
 IDS = [0, ROWS - 1, ROWS, ROWS + 90, -1, -ROWS, -ROWS - 1, -500]
@@ -66,7 +66,7 @@ class Project:
 
     Attributes:
       folder: The folder of both.
-      call: the trained model: ids by input -> [n, width] float32.
+      call: The trained model: ids by input -> [n, width] float32.
     """
 
     folder: Path
@@ -78,8 +78,10 @@ class Project:
     def served(self, ids: Mapping[str, Sequence[Any]]) -> NDArray[np.float32]:
         """Returns the vectors with which the service responds to ids by input."""
         parts = [{"features": example} for example in examples_of(ids)]
-        answer = answer_to(self.folder / "bundles", "embed", {"tower": "query", "requests": parts})
-        return np.array([result["vector"] for result in answer["results"]], np.float32)
+        response = response_to(
+            self.folder / "bundles", "embed", {"tower": "query", "requests": parts}
+        )
+        return np.array([result["vector"] for result in response["results"]], np.float32)
 
 
 def examples_of(ids: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FeatureReader]:
 
 
 @pytest.fixture(scope="module")
-def found(reader: FeatureReader) -> dict[str, NDArray[np.float32]]:
+def activations(reader: FeatureReader) -> dict[str, NDArray[np.float32]]:
     sent = {name: column for columns in SENT.values() for name, column in columns.items()}
     return {
         name: activation.values
@@ -214,7 +214,7 @@ CALLS: dict[str, Callable[[Case, Any], Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_feature_agrees_with_tensorflow(
-    name: str, reader: FeatureReader, found: dict[str, NDArray[np.float32]]
+    name: str, reader: FeatureReader, activations: dict[str, NDArray[np.float32]]
 ) -> None:
     case = CASES[name]
     sent = SENT[name]
@@ -222,12 +222,12 @@ def test_feature_agrees_with_tensorflow(
     written = np.empty((EXAMPLES, alone.size // EXAMPLES), np.float32)
     reader.write([OutputBlock(written, (name,), (written.shape[1],))], sent, EXAMPLES)
     for same in (alone, written):
-        assert (same.view(np.uint32).ravel() == found[name].view(np.uint32).ravel()).all()
+        assert (same.view(np.uint32).ravel() == activations[name].view(np.uint32).ravel()).all()
     expected = (
         by_crossed_column(case, sent) if len(sent) > 1 else CALLS[case.call](case, sent[name])
     )
-    expected = expected.numpy().reshape(found[name].shape)
+    expected = expected.numpy().reshape(activations[name].shape)
     if case.entry.kind == "bag":  # the same products, added in another order
-        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=2e-5)
+        np.testing.assert_allclose(activations[name], expected, rtol=1e-5, atol=2e-5)
     else:
-        assert (found[name].view(np.uint32) == expected.view(np.uint32)).all()
+        assert (activations[name].view(np.uint32) == expected.view(np.uint32)).all()

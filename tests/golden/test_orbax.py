@@ -161,12 +161,12 @@ def test_data_file_missing_or_cut_short_is_an_error(
     name: str, written: Path, tmp_path: Path
 ) -> None:
     case = shutil.copytree(written / name, tmp_path / "case")
-    held = list((case / "ocdbt.process_0" / "d").iterdir())
-    for file in held:
+    data_files = list((case / "ocdbt.process_0" / "d").iterdir())
+    for file in data_files:
         file.write_bytes(file.read_bytes()[:2000])  # within the chunks, which lie first
     with pytest.raises(CheckpointError, match="cut short"):
         open_checkpoint(case)
-    for file in held:
+    for file in data_files:
         file.unlink()
     with pytest.raises(CheckpointError, match="is missing"):
         open_checkpoint(case)

@@ -78,14 +78,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankerService]
         yield opened
 
 
-def published(factory: str, model: Any, directory: Path, rest: str = USER) -> Published:
+def published(factory: str, model: Any, directory: Path, sections: str = USER) -> Published:
     """Saves a model, and exports it.
 
     Args:
-      factory: the name of the function or class that makes it.
-      model: was called, so that it has its variables.
+      factory: The name of the function or class that makes the model.
+      model: The model, which was called, so that it has its variables.
       directory: The directory of the recipe and the checkpoint.
-      rest: The other sections of the recipe.
+      sections: The other sections of the recipe.
     """
     if isinstance(model, keras.Model):
         checkpoint = f"{factory}.weights.h5"
@@ -94,7 +94,7 @@ def published(factory: str, model: Any, directory: Path, rest: str = USER) -> Pu
         checkpoint = "ckpt"
         tf.train.Checkpoint(model).write(str(directory / "ckpt" / "model"))
     recipe = directory / "recipe.toml"
-    recipe.write_text(RECIPE.format(factory=factory, checkpoint=checkpoint, rest=rest))
+    recipe.write_text(RECIPE.format(factory=factory, checkpoint=checkpoint, rest=sections))
     return export(recipe)
 
 
@@ -274,8 +274,8 @@ def test_tower_that_rejects_an_empty_history_is_served(
     expected = np.asarray(model({"history": HISTORIES}))
     lines = [json.dumps({"history": row.tolist()}) for row in HISTORIES]
     (tmp_path / "examples.jsonl").write_text("\n".join(lines))
-    rest = f'{HISTORY}verify.examples = "examples.jsonl"\n'
-    published("LastPosition", model, tmp_path, rest)
+    sections = f'{HISTORY}verify.examples = "examples.jsonl"\n'
+    published("LastPosition", model, tmp_path, sections)
     service.publish(tmp_path / "bundles" / "LastPosition")
     for client in service.clients:
         given = vectors(client, {"history": HISTORIES}, "LastPosition", "query")

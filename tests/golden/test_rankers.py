@@ -35,13 +35,13 @@ class Ranker:
     """A model, and what is expected of its bundle.
 
     Attributes:
-      factory: its name in `models`.
-      inputs: the recipe's entry of each input.
-      sent: makes what a caller sends of candidates.
-      tables: how many are read by the service; others stay inside the tower.
-      by_tensorflow: what its tower computes is beyond LiteRT.
-      rejected: inputs, what may not be sent of each, and what the error says.
-      code: what the recipe says of the code, from a comma on.
+      factory: The name of the ranker in `models`.
+      inputs: The recipe's entry of each input.
+      sent: Makes the features of candidates that a client sends.
+      tables: The number of tables that the service reads; others stay inside the tower.
+      by_tensorflow: Whether the tower's computation is beyond LiteRT.
+      rejected: Inputs, each with a value that is rejected and the error's message.
+      code: The recipe's further entries of `code`, from a comma on.
     """
 
     factory: str
@@ -230,21 +230,21 @@ COMPILED = [ranker for ranker in RANKERS if not ranker.by_tensorflow]
 def tensors(ranker: Ranker, sent: Sent) -> dict[str, Any]:
     """Returns what a request is to the model itself."""
     made = {}
-    for name, told in ranker.inputs.items():
-        owner = told.get("weights_for")
+    for name, entry in ranker.inputs.items():
+        owner = entry.get("weights_for")
         values = [each["weights"] for each in sent[owner]] if owner else sent[name]
         if isinstance(values[0], dict):
             values = [value["ids"] for value in values]
-        if "kind" in told:
-            made[name] = tf.ragged.constant(values, tf.as_dtype(told["dtype"]))
-            made[name] = made[name].to_sparse() if told["kind"] == "sparse" else made[name]
+        if "kind" in entry:
+            made[name] = tf.ragged.constant(values, tf.as_dtype(entry["dtype"]))
+            made[name] = made[name].to_sparse() if entry["kind"] == "sparse" else made[name]
         else:
-            if "shape" in told:  # what is left out of a row is padding
+            if "shape" in entry:  # what is left out of a row is padding
                 values = [
-                    [*value, *[0 if owner else -1] * (told["shape"][0] - len(value))]
+                    [*value, *[0 if owner else -1] * (entry["shape"][0] - len(value))]
                     for value in values
                 ]
-            made[name] = tf.constant(values, tf.as_dtype(told["dtype"]))
+            made[name] = tf.constant(values, tf.as_dtype(entry["dtype"]))
     return made
 
 
@@ -297,13 +297,13 @@ def export_trained(ranker: Ranker, sent: Sent, directory: Path, model: str) -> d
     return trained
 
 
-def assert_answers(
+def assert_responses(
     client: Client, ranker: Ranker, trained: dict[str, Any], sent: Sent, model: str
 ) -> None:
     """Checks the scores of candidates, and what is rejected."""
     assert_ranked(client, trained, sent, {}, model)
-    for name, value, told in ranker.rejected:
-        with pytest.raises(RowcastError, match=told) as rejected:
+    for name, value, message in ranker.rejected:
+        with pytest.raises(RowcastError, match=message) as rejected:
             client.rank({}, candidate_features={**sent, name: value}, model=model)
         assert rejected.value.code == "INVALID_ARGUMENT"
 
@@ -317,7 +317,7 @@ def test_scores_over_both_transports_equal_the_trained_model(
     trained = export_trained(ranker, sent, tmp_path, model)
     service.publish(tmp_path / "bundles" / model)
     for client in service.clients:
-        assert_answers(client, ranker, trained, sent, model)
+        assert_responses(client, ranker, trained, sent, model)
     assert not service.has_loaded_tensorflow
 
 
@@ -327,7 +327,7 @@ def test_scores_of_a_tower_beyond_litert_equal_the_trained_model(tmp_path: Path)
     trained = export_trained(ranker, sent, tmp_path, "ranker")
     with serving(tmp_path / "bundles", by_tensorflow=True) as clients:
         for client in clients:
-            assert_answers(client, ranker, trained, sent, "ranker")
+            assert_responses(client, ranker, trained, sent, "ranker")
 
 
 @pytest.mark.slow

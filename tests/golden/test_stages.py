@@ -179,8 +179,8 @@ def test_recommendations_are_those_of_both_towers_of_the_model(
     contexts = [context_of(user) for user in range(USERS)]
     for client in clients:
         for options, keep in (({}, KEEP), ({"keep": 20}, 20), ({"skip_stage": True}, FILMS)):
-            answer = client.recommend(contexts, k=5, pool_size=FILMS, **options)
-            for user, neighbors in enumerate(answer):
+            response = client.recommend(contexts, k=5, pool_size=FILMS, **options)
+            for user, neighbors in enumerate(response):
                 expected = project.staged(user, keep, 5)
                 assert neighbors.ids.tolist() == expected.tolist()
                 scores = project.scores("deep", user, expected)

@@ -70,10 +70,10 @@ def train(prefix: Path) -> dict[str, NDArray[Any]]:
     """
     with tf.Graph().as_default(), v1.Session() as session:
         inputs = {
-            name: v1.sparse_placeholder(told["dtype"])
-            if "kind" in told
-            else v1.placeholder(told["dtype"], [None, *told.get("shape", [])])
-            for name, told in INPUTS.items()
+            name: v1.sparse_placeholder(entry["dtype"])
+            if "kind" in entry
+            else v1.placeholder(entry["dtype"], [None, *entry.get("shape", [])])
+            for name, entry in INPUTS.items()
         }
         predictions = tf1.build()(inputs)
         loss = tf.reduce_mean(predictions["click"] - predictions["buy"])

@@ -25,7 +25,7 @@ from export.checkpoint.trained_rows import TrainedRows
 from export.errors import NotConvertible
 from tests.export.movies_job import export
 from tests.golden.copies import copied
-from tests.golden.random_models.serving import answer_to
+from tests.golden.random_models.serving import response_to
 
 FOLDER = os.environ.get("TPU_CHECKPOINTS", "")
 CASES = {"checkpoint-2x2x2": 32, "converted-2x2x1": 16}
@@ -212,7 +212,7 @@ call = "query"
         {"features": dict(zip(names, window.tolist(), strict=True))} for window in windows
     ]
 
-    answer = answer_to(tmp_path / "bundles", "embed", {"tower": "query", "requests": requests})
+    response = response_to(tmp_path / "bundles", "embed", {"tower": "query", "requests": requests})
 
-    scores = np.array([result["vector"] for result in answer["results"]])
+    scores = np.array([result["vector"] for result in response["results"]])
     np.testing.assert_array_equal(scores.argmax(axis=1), TEXT[WORDS : WORDS + EXAMPLES])

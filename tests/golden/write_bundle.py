@@ -85,7 +85,7 @@ FEATURES: dict[str, Feature] = {
 """What the bundles of examples do not have."""
 
 
-def answers(root: Path) -> dict[str, Any]:
+def responses(root: Path) -> dict[str, Any]:
     """Returns what a service over `root` responds to one retrieval and one ranking."""
     running = RunningService(root)
     try:
@@ -132,7 +132,7 @@ def main() -> None:
             users=True,
         )
         shutil.copytree(Path(scratch, "root"), place / "root")
-    (place / "answers.json").write_text(json.dumps(answers(place / "root"), indent=2) + "\n")
+    (place / "responses.json").write_text(json.dumps(responses(place / "root"), indent=2) + "\n")
 
 
 if __name__ == "__main__":

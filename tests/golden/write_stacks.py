@@ -101,8 +101,8 @@ def stacks(
     )
     values = {
         name if len(made) == 1 else f"{owner}.{name}": each
-        for owner, (_, held) in made.items()
-        for name, each in held.items()
+        for owner, (_, tables) in made.items()
+        for name, each in tables.items()
     }
     finish(
         directory, values, SLOTS[optimizer], step=None, origin="TPUEmbedding", layout="sparse_core"

@@ -132,38 +132,43 @@ def endure(port: str, attack: Attack, service: Attacked) -> None:
     (process / "clear_refs").write_text("5")  # from here on its peak is counted
     before = _memory(process, "VmRSS")
     done = threading.Event()
-    answers = Counter[str]()
+    responses = Counter[str]()
     failures = list[str]()
 
-    def send(way: str) -> None:
+    def send(caller: str) -> None:
         metadata = (("authorization", f"Bearer {TOKEN}"),)
         with service.client() as client, service.channel() as channel:
             retrieve = channel.unary_unary(f"/{SERVICE}/Retrieve")
             while not done.wait(0.02):
                 try:
-                    if way == "gRPC":
+                    if caller == "gRPC":
                         retrieve(SIMPLE.body(), timeout=30, metadata=metadata)
-                    elif way == "one connection":
+                    elif caller == "one connection":
                         client.post(RETRIEVE, json=BODY).raise_for_status()
-                    elif way == "new connections":
+                    elif caller == "new connections":
                         with service.client() as new:
                             new.post(RETRIEVE, json=BODY).raise_for_status()
                     else:
                         client.get("/readyz").raise_for_status()
                 except (httpx.HTTPError, grpc.RpcError) as problem:
                     # A rejection for overload is a response, too, but never to a probe.
-                    if way == "probe" or not _is_overload(problem):
-                        failures.append(f"{way}: {problem!r}")
+                    if caller == "probe" or not _is_overload(problem):
+                        failures.append(f"{caller}: {problem!r}")
                 else:
-                    answers[way] += 1
+                    responses[caller] += 1
 
-    ways = ("gRPC", "one connection", "new connections", "probe")
-    with ThreadPoolExecutor(len(ways)) as pool:
-        sending = [pool.submit(send, way) for way in ways]
+    callers = ("gRPC", "one connection", "new connections", "probe")
+    with ThreadPoolExecutor(len(callers)) as pool:
+        sending = [pool.submit(send, caller) for caller in callers]
         try:
             attack(service.ports[port])
-            attacked = Counter(answers)
-            until(lambda: bool(failures) or all(answers[way] > attacked[way] for way in ways))
+            attacked = Counter(responses)
+            until(
+                lambda: (
+                    bool(failures)
+                    or all(responses[caller] > attacked[caller] for caller in callers)
+                )
+            )
         finally:
             done.set()
     for each in sending:
@@ -254,8 +259,8 @@ def test_admin_listener_with_silent_connections_serves_operators(service: Attack
     with connections(service.ports["admin"], 100) as silent:
         for connection in silent[:50]:
             send(connection, b"GET ")
-        answer = httpx.get(f"http://127.0.0.1:{service.ports['admin']}/v1/status", timeout=20)
-    assert answer.status_code == 200
+        response = httpx.get(f"http://127.0.0.1:{service.ports['admin']}/v1/status", timeout=20)
+    assert response.status_code == 200
 
 
 def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path) -> None:
@@ -273,11 +278,12 @@ def test_overloaded_service_computes_no_rejected_request_and_recovers(root: Path
                 assert {
                     client.get(path).status_code for path in ("/livez", "/readyz", "/metrics")
                 } == {200}
-            answers = [each.result() for each in sending]
+            responses = [each.result() for each in sending]
             assert all(
-                each.status_code == 200 or int(each.headers["retry-after"]) >= 1 for each in answers
+                each.status_code == 200 or int(each.headers["retry-after"]) >= 1
+                for each in responses
             )
-            statuses = Counter(each.status_code for each in answers)
+            statuses = Counter(each.status_code for each in responses)
             assert set(statuses) == {200, 429}
             # Counts appear with the next heartbeat of the worker.
             until(lambda: value('rowcast_rejected_requests_total{call="rank"') == statuses[429])

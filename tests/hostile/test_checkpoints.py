@@ -179,8 +179,8 @@ def optimizers_that_share_their_lists(prefix: Path) -> None:
         node({"_iterations": n + 3, "_variables": n + 1, "_trainable_variables": n + 2, **lists})
         for _ in range(n)
     ]
-    held = [node({str(number): n + 3 for number in range(n)})] * 2
-    write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *optimizers, *held, b"")
+    list_nodes = [node({str(number): n + 3 for number in range(n)})] * 2
+    write_graph(prefix, node({f"o{at}": 1 + at for at in range(n)}), *optimizers, *list_nodes, b"")
 
 
 def messages_in_messages(prefix: Path) -> None:
@@ -221,12 +221,12 @@ def layout(name: str, cores: int, core_rows: int, rows: int = 1, offset: int = 0
     shapes = field(6, varint(rows) + varint(1)) + field(
         7, varint(ceil_div(rows, cores) * cores) + varint(1)
     )
-    said = (
+    fields = (
         field(1, name)
         + field(2, "s")
         + b"".join(field(number, value) for number, value in numbers if value)
     )
-    return field(1, said + shapes)
+    return field(1, fields + shapes)
 
 
 CLAIMS: dict[str, Claim] = {

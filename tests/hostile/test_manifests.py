@@ -186,8 +186,8 @@ CHANGES: list[tuple[str, Json, str]] = [
     ("dense", {"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
     ("joined", {"kind": "bag", "combiner": "sum"}, "joined ones a single"),
     *(
-        ("joined", {"ids": JOINED | changes}, told)
-        for changes, told in (
+        ("joined", {"ids": JOINED | changes}, message)
+        for changes, message in (
             ({"ids": HASH}, EACH_KEY),
             ({"keys": []}, EACH_KEY),
             ({"keys": KEYS[::-1]}, "'dtype' is int64, and 'ids' take string"),
@@ -209,9 +209,9 @@ CHANGES: list[tuple[str, Json, str]] = [
         (
             "crossed",
             {**more, "ids": FEATURES["crossed"]["ids"] | {"keys": [KEYS[0] | key, KEYS[1]]}},
-            told,
+            message,
         )
-        for key, more, told in (
+        for key, more, message in (
             ({"padding": ""}, {"kind": "single", "combiner": None}, "belongs to the keys of a bag"),
             ({"ids": JOINED["ids"]}, {}, "a key's 'ids' have one input"),
             ({"dtype": "int64", "ids": HASH}, {}, "'dtype' is int64, and 'ids' take string"),

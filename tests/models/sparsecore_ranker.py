@@ -179,12 +179,12 @@ def write(
     """Writes model file, checkpoint and layout.
 
     Args:
-      folder: where they are written.
+      folder: The folder in which they are written.
       prepared, more: See `model_file`.
-      chunk_rows: rows of each array that the checkpoint stores together.
-      stacks_at: where the stacks are in the checkpoint.
-      others: further parameters, by name.
-      trained: rows of each table that training read, which the slot variables tell.
+      chunk_rows: The rows of each array that the checkpoint stores together.
+      stacks_at: The path of the stacks in the checkpoint.
+      others: Further parameters, by name.
+      trained: The rows of each table that training read, as the slot variables show.
     """
     (folder / "model.py").write_text(model_file(prepared, more))
     (folder / "layout.textproto").write_text(layout())

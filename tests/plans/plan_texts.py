@@ -50,8 +50,8 @@ def plan_text(model: PlannedModel, folder: Path) -> str:
     """Returns the plan of an export, or why it is rejected.
 
     Args:
-      model: what is exported.
-      folder: an empty one for its files.
+      model: The model that is exported.
+      folder: An empty folder for the model's files.
     """
     _forget_names()  # a checkpoint may hold them
     project = model.write(folder)

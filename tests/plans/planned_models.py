@@ -32,9 +32,9 @@ class PlannedModel:
 
     Attributes:
       name: The name of the plan and of its snapshot.
-      source: the file in tests/models or the folder in examples that has the model.
-      write: writes what the exporter reads into an empty folder.
-      requires: modules that an environment may lack.
+      source: The file in tests/models or the folder in examples that has the model.
+      write: Writes what the exporter reads into an empty folder.
+      requires: Modules that an environment may lack.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Variant:
     """How the recipe of a plan differs from that of its module.
 
     Attributes:
-      factory: function of the module; "": the one that the plan is named after.
-      trained: function that returns the model in the checkpoint; "": the factory.
-      write: writes the checkpoint.
-      requires: modules that an environment may lack.
+      factory: The function of the module; "": the one that the plan is named after.
+      trained: The function that returns the model in the checkpoint; "": the factory.
+      write: Writes the checkpoint.
+      requires: Modules that an environment may lack.
       sections: Sections of the recipe, instead of the module's.
     """
 
@@ -83,8 +83,8 @@ class Module:
       name: The name of the module.
       sections: Sections of the recipes.
       variants: The variants by plan: the factory's name without `build_`, or a name of its own.
-      write: writes the checkpoint of a factory that has no variant.
-      others: factories with other names.
+      write: Writes the checkpoint of a factory that has no variant.
+      others: Factories with other names.
     """
 
     name: str

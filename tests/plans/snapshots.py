@@ -42,8 +42,8 @@ def update(
 
     Args:
       directory: The directory of the recorded plans.
-      models: all models by the names of their plans.
-      patterns: names of the plans that are compared, as a shell matches them; none: all.
+      models: All models by the names of their plans.
+      patterns: Names of the plans that are compared, as a shell matches them; none: all.
 
     Yields:
       What was done, a line for each plan that is not as before.

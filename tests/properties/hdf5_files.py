@@ -58,8 +58,8 @@ def write_shards(directory: Path, arrays: Mapping[str, StoredArray]) -> dict[str
     """Writes arrays into two files, in turn."""
     files = {key: f"model_{number % 2:05d}.weights.h5" for number, key in enumerate(arrays)}
     for file in sorted(set(files.values())):
-        held = {key: array for key, array in arrays.items() if files[key] == file}
-        write_datasets(directory / file, held)
+        arrays_of_file = {key: array for key, array in arrays.items() if files[key] == file}
+        write_datasets(directory / file, arrays_of_file)
     (directory / "model.weights.json").write_text(json.dumps({"weight_map": files}))
     return {key: array.values for key, array in arrays.items()}
 

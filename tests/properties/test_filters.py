@@ -145,8 +145,8 @@ def test_lists_of_several_options_match_their_definition(
         random = Random(seed)
         query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
         body = {"vectors": [query.tolist()], **a_selection(random, small)}
-        (answer,) = reference.answers(small, "retrieve", body)
-        expected = answer["ids"]
+        (response,) = reference.responses(small, "retrieve", body)
+        expected = response["ids"]
         case = Case("retrieve", "selected", body)
         code, actual = clients.by_http(case, protobuf=False)
         assert code == "OK", actual

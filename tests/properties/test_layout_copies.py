@@ -56,7 +56,7 @@ def stack(
 def opened(
     directory: Path,
     stored: Values,
-    held: dict[str, Values],
+    table_values: dict[str, Values],
     layouts: list[Layout],
     boxes: Any,
     spoiled: bytes = b"",
@@ -73,7 +73,7 @@ def opened(
     actual = recognize(checkpoint, {"stack": "stack"})
     specs = [
         replace(actual.tables[0], name=name, rows=len(values), dim=values.shape[1], layout=layout)
-        for (name, values), layout in zip(held.items(), layouts, strict=True)
+        for (name, values), layout in zip(table_values.items(), layouts, strict=True)
     ]
     return checkpoint, replace(actual, tables=tuple(specs))
 
@@ -134,11 +134,11 @@ def test_plain_variable_with_padding_rows_and_columns_gives_the_table_and_every_
     rows, dim = (max(1, size - gone) for size, gone in zip(stored, left_out, strict=True))
     ends = [0, *sorted(cut for cut in cuts if cut < stored[0]), stored[0]]
     boxes: Any = [[(low, high - low), (0, -1)] for low, high in pairwise(ends)]
-    said = StatedTable(key="t", kind="plain", rows=rows, dim=dim)
+    stated = StatedTable(key="t", kind="plain", rows=rows, dim=dim)
     with tempfile.TemporaryDirectory() as directory:
         write_bundle(Path(directory, "ckpt"), {"t": values}, boxes={"t": boxes}, files=2)
         checkpoint = open_checkpoint(Path(directory))
-        inventory = recognize(checkpoint, Statements(layouts={"t": said}))
+        inventory = recognize(checkpoint, Statements(layouts={"t": stated}))
         out = Path(directory, "out")
         written = copied(checkpoint, inventory, out, writing=writing, budget_bytes=budget)
     if writing.dtype is None:

@@ -159,11 +159,11 @@ def test_service_given_any_message_responds_or_rejects_alike(
         Case(name, "any", None, message=each) for each in (raw, data.draw(damaged(whole.body())))
     ]
     for case in (whole, *others):
-        (code, answer) = clients.by_http(case, protobuf=True)
+        (code, response) = clients.by_http(case, protobuf=True)
         by_grpc = clients.by_grpc(case)
         assert code in _FINE
-        if "send the model once" not in str(answer):  # the path of HTTP names the model, too
-            assert (code, answer) == by_grpc
+        if "send the model once" not in str(response):  # the path of HTTP names the model, too
+            assert (code, response) == by_grpc
 
 
 @pytest.fixture(scope="module")

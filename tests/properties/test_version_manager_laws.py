@@ -51,7 +51,7 @@ class Managing(RuleBasedStateMachine):
         self.wanted = DesiredModel()
         self.settings = SETTINGS
         self.opened: list[Opened] = []
-        self.held: list[tuple[Lease, Opened]] = []
+        self.held_leases: list[tuple[Lease, Opened]] = []
         self.known: set[int] = set()
         self.failed: set[int] = set()
 
@@ -135,7 +135,7 @@ class Managing(RuleBasedStateMachine):
         assert version in {None, opened.version}
         if version is None and not label:
             assert lease.version is self.current()
-        self.held.append((lease, opened))
+        self.held_leases.append((lease, opened))
         return lease
 
     @rule(lease=consumes(leases))
@@ -143,15 +143,15 @@ class Managing(RuleBasedStateMachine):
         if lease is not None:
             lease.release()
             lease.release()
-            self.held = [each for each in self.held if each[0] is not lease]
+            self.held_leases = [each for each in self.held_leases if each[0] is not lease]
 
     @invariant()
     def no_leased_or_loaded_version_is_closed_and_all_others_are_closed_once(self) -> None:
         self.manager.wait_closed()
         loaded = {id(each) for each in self.manager.loaded()}
-        held = {id(opened) for _, opened in self.held}
+        leased = {id(opened) for _, opened in self.held_leases}
         for each in self.opened:
-            assert each.closed == (id(each) not in loaded | held)
+            assert each.closed == (id(each) not in loaded | leased)
 
     @invariant()
     def the_best_loaded_version_is_current(self) -> None:

@@ -23,7 +23,7 @@ class TrainedTable:
 
     Attributes:
       values: [rows, DIM].
-      slots: the optimizer's state, each [rows, DIM], by the suffix that TF1's Saver gives it.
+      slots: The optimizer's state, each [rows, DIM], by the suffix that TF1's Saver gives it.
       counts: [rows], how often training read each row.
     """
 
@@ -258,6 +258,6 @@ WRONG: dict[str, Callable[[np.random.Generator, Stack], Statement]] = {
 def is_right(stack: Stack, statement: Statement) -> bool:
     """Returns whether a statement places every row of every table where it is."""
     return all(
-        np.array_equal(said.stored_rows(len(table.values)), place.stored_rows(len(table.values)))
-        for said, place, table in zip(statement, stack.places, stack.tables, strict=True)
+        np.array_equal(layout.stored_rows(len(table.values)), place.stored_rows(len(table.values)))
+        for layout, place, table in zip(statement, stack.places, stack.tables, strict=True)
     )

@@ -260,15 +260,15 @@ def test_compiled_tower_prepared_and_released_threads_give_the_same_bits(towers:
     tower = CompiledTower(towers / "query" / F32)
     inputs = _query_inputs(3)
     tower.prepare_thread()
-    answers: list[dict[str, NDArray[Any]]] = [tower.run(inputs)]
+    results: list[dict[str, NDArray[Any]]] = [tower.run(inputs)]
     tower.prepare_thread()
     tower.release_thread()
     tower.release_thread()  # nothing is left to release
     for _ in range(4):  # nothing is prepared for the last one
-        thread = threading.Thread(target=lambda: answers.append(tower.run(inputs)))
+        thread = threading.Thread(target=lambda: results.append(tower.run(inputs)))
         thread.start()
         thread.join(20)
-    answers.append(tower.run(inputs))
-    assert len(answers) == 6
-    for name, array in answers[0].items():
-        assert {outputs[name].tobytes() for outputs in answers} == {array.tobytes()}
+    results.append(tower.run(inputs))
+    assert len(results) == 6
+    for name, array in results[0].items():
+        assert {outputs[name].tobytes() for outputs in results} == {array.tobytes()}

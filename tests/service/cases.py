@@ -43,9 +43,9 @@ class Case:
     """One request in both forms, and the code of its response.
 
     Attributes:
-      json: a JSON value, or raw bytes.
-      message: fields of the message, or raw bytes; None: the message with the content of the JSON
-        value.
+      json: A JSON value, or raw bytes.
+      message: The fields of the message, or raw bytes; None: the message with the content of
+        the JSON value.
     """
 
     call: str

@@ -26,12 +26,12 @@ def details_of(body: Any) -> pb.ErrorDetails:
     return pb.ErrorDetails(**error)
 
 
-def _error_of(answer: httpx.Response, protobuf: bool) -> pb.ErrorDetails:
+def _error_of(response: httpx.Response, protobuf: bool) -> pb.ErrorDetails:
     details = pb.ErrorDetails()
     if protobuf:
-        details.ParseFromString(answer.content)
+        details.ParseFromString(response.content)
     else:
-        details.CopyFrom(details_of(answer.json()))
+        details.CopyFrom(details_of(response.json()))
     return details
 
 
@@ -49,12 +49,12 @@ class Clients:
 
     def by_http(self, case: Case, protobuf: bool, **headers: str) -> tuple[str, Any]:
         """Returns the code, and the response's body or the message of the failure."""
-        answer = self._post(case, protobuf, **headers)
-        if answer.status_code == 200:
-            return "OK", answer.content
-        error = _error_of(answer, protobuf)
+        response = self._post(case, protobuf, **headers)
+        if response.status_code == 200:
+            return "OK", response.content
+        error = _error_of(response, protobuf)
         code = code_of(error)
-        assert answer.status_code == TRANSPORT_STATUS[Code(code)].http
+        assert response.status_code == TRANSPORT_STATUS[Code(code)].http
         assert error.request_id == "agree"
         return code, error.message
 
@@ -78,11 +78,11 @@ class Clients:
         else:
             body = case.json if isinstance(case.json, bytes) else json.dumps(case.json).encode()
         kind = PROTOBUF if protobuf else {"content-type": "application/json"}
-        answer = self.http.post(
+        response = self.http.post(
             path, content=body, headers={"x-request-id": "agree", **kind, **headers}
         )
-        assert answer.headers["x-request-id"] == "agree"
-        return answer
+        assert response.headers["x-request-id"] == "agree"
+        return response
 
     def by_grpc(self, case: Case) -> tuple[str, Any]:
         outcome = call(
@@ -94,11 +94,11 @@ class Clients:
         if (
             outcome.code == "RESOURCE_EXHAUSTED"
         ):  # grpc's core measures messages, and has no details
-            return "TOO_LARGE", outcome.answer
+            return "TOO_LARGE", outcome.response
         assert outcome.trailing["x-request-id"] == "agree"
         if outcome.code != "OK":
             assert outcome.status.name == TRANSPORT_STATUS[Code(outcome.code)].grpc
-        return outcome.code, outcome.answer
+        return outcome.code, outcome.response
 
     def all(self, case: Case = SIMPLE) -> list[tuple[str, Any]]:
         return [

@@ -213,7 +213,7 @@ def _genres(small: SmallBundle, genres: Sequence[str]) -> Array:
     return total
 
 
-def answers(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def responses(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The results of a JSON body, without attributes and with numbers in float64, one for each of
     its requests.
     """
@@ -229,7 +229,7 @@ def answers(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[dict
     if body.get("sources"):
         from tests.service import reference_sources
 
-        return reference_sources.answers(small, body)
+        return reference_sources.responses(small, body)
     compute: Callable[..., dict[str, Any]] = _COMPUTE[call]
     return [compute(small, body, part) for part in body.get("requests", [body])]
 

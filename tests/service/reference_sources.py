@@ -16,7 +16,7 @@ from tests.service import reference
 Candidate = dict[str, Any]
 
 
-def answers(small: SmallBundle, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def responses(small: SmallBundle, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The results of a JSON body with sources, one for each of its requests."""
     parts = body.get("requests", [body])
     return [_recommended(small, body, part, number) for number, part in enumerate(parts)]

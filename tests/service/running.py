@@ -41,8 +41,8 @@ class RunningService:
     """A worker over a root, which is scanned before the constructor returns.
 
     Attributes:
-      http: base URL of the HTTP endpoint.
-      grpc: host:port of the gRPC endpoint.
+      http: The base URL of the HTTP endpoint.
+      grpc: The host:port of the gRPC endpoint.
     """
 
     def __init__(self, root: Path, **settings: Any) -> None:

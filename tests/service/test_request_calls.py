@@ -73,7 +73,7 @@ class Request:
     async def send_to(self, app: Callable[..., Awaitable[None]]) -> None:
         """Sends the request, and checks that it succeeds."""
         messages = [{"type": "http.request", "body": self._body, "more_body": False}]
-        answered = list[Any]()
+        messages_sent = list[Any]()
 
         async def receive() -> dict[str, Any]:
             if messages:
@@ -82,7 +82,7 @@ class Request:
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
-            answered.append(message)
+            messages_sent.append(message)
 
         scope = {
             "type": "http",
@@ -100,7 +100,7 @@ class Request:
             "state": {},
         }
         await app(scope, receive, send)
-        assert answered[0]["status"] == 200, answered
+        assert messages_sent[0]["status"] == 200, messages_sent
 
 
 def bodies(small: SmallBundle) -> dict[tuple[str, str], bytes]:

@@ -45,8 +45,8 @@ def test_access_log_has_a_line_for_each_request_with_what_served_it(
         assert call(channel, "Retrieve", retrieve()).code == "OK"
 
     lines = requests_in(stream)
-    said = [(line["transport"], line["call"], line["code"], line["version"]) for line in lines]
-    assert said == [
+    actual = [(line["transport"], line["call"], line["code"], line["version"]) for line in lines]
+    assert actual == [
         ("http", "retrieve", "OK", 1),
         ("http", "rank", "INVALID_ARGUMENT", 0),
         ("http", "rank", "NOT_FOUND", 0),

@@ -97,12 +97,12 @@ def test_candidate_that_fails_stands_in_the_response_of_every_transport(clients:
     assert [code for code, _ in outcomes] == ["OK"] * 3
     assert b'"failed":[{"position":2,"message":"the row of id 1014 in table' in outcomes[0][1]
     for _, content in outcomes[1:]:
-        answer = (
+        result = (
             content if isinstance(content, pb.RankResponse) else pb.RankResponse.FromString(content)
         )
         assert [
             (failed_candidate.context, failed_candidate.position)
-            for failed_candidate in answer.failed
+            for failed_candidate in result.failed
         ] == [(0, 2)]
 
 

@@ -197,7 +197,7 @@ def test_transports_given_the_same_request_respond_alike(
     assert _float32(value) == _float32(_results(case.call, message))
     assert (value["model"], value["version"]) == (MODEL, 1)
     results = [value] if case.call == "lookup" else value["results"]
-    assert _is_as_expected(results, reference.answers(small, case.call, case.json)), results
+    assert _is_as_expected(results, reference.responses(small, case.call, case.json)), results
 
 
 def test_transports_explain_alike(clients: Clients) -> None:
@@ -244,10 +244,10 @@ def test_transports_describe_models_alike(clients: Clients) -> None:
     accept = {"accept": "application/x-protobuf"}
     assert (
         clients.http.get("/v1/models", headers=accept).content
-        == call(clients.channel, "ListModels").answer
+        == call(clients.channel, "ListModels").response
     )
     for model, version in ((MODEL, 1), ("books", 0), (MODEL, 9)):
-        answer = clients.http.get(
+        response = clients.http.get(
             f"/v1/models/{model}" + (f"/versions/{version}" if version else ""), headers=accept
         )
         outcome = call(
@@ -256,13 +256,13 @@ def test_transports_describe_models_alike(clients: Clients) -> None:
             pb.GetModelRequest(model=pb.ModelSpec(name=model, version=version)),
         )
         if outcome.code == "OK":
-            assert (answer.status_code, answer.content) == (200, outcome.answer)
+            assert (response.status_code, response.content) == (200, outcome.response)
         else:
-            error = pb.ErrorDetails.FromString(answer.content)
+            error = pb.ErrorDetails.FromString(response.content)
             assert (
                 (code_of(error), error.message)
-                == (outcome.code, outcome.answer)
-                == ("NOT_FOUND", outcome.answer)
+                == (outcome.code, outcome.response)
+                == ("NOT_FOUND", outcome.response)
             )
 
 

@@ -180,7 +180,7 @@ class Soak:
         seen.killed += status != 0
         seen.seconds *= 1.03 if status else 0.85
 
-    def told(self) -> int:
+    def summarize(self) -> int:
         """Prints the summary; returns the exit code."""
         table = Table(
             "job", "killed", "points", "kills", "files finished then", "published then", "wrong"
@@ -268,7 +268,7 @@ def soak(kills: int, seed: int) -> int:
             lane.start()
         for lane in lanes:
             lane.join()
-        return all_of_it.told()
+        return all_of_it.summarize()
     finally:
         cluster.shutdown()
         shutil.rmtree(base, ignore_errors=True)

@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 
 from benchmarks.load import Endpoint
-from benchmarks.peers.contenders import OtherResults, Way, check_scores, recall_of
+from benchmarks.peers.contenders import OtherResults, Target, check_scores, recall_of
 
 
 def test_peer_with_other_scores_is_rejected() -> None:
-    class Zeros(Way):
+    class Zeros(Target):
         def call(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
             return np.zeros(2, np.float32)
 
-    way = Zeros(Endpoint(0, "/"), [], lambda _: np.zeros(0, np.float32))
-    check_scores(way, [np.zeros(2, np.float32)])
+    target = Zeros(Endpoint(0, "/"), [], lambda _: np.zeros(0, np.float32))
+    check_scores(target, [np.zeros(2, np.float32)])
     with pytest.raises(OtherResults, match="request 0"):
-        check_scores(way, [np.array([0, 1e-3], np.float32)])
+        check_scores(target, [np.array([0, 1e-3], np.float32)])
 
 
 def test_index_with_less_recall_is_rejected() -> None:
-    class Fixed(Way):
+    class Fixed(Target):
         def call(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
             return np.arange(10)
 
-    way = Fixed(Endpoint(0, "/"), [], lambda _: np.zeros(0))
-    assert recall_of(way, np.arange(10)[np.newaxis]) == 1
+    target = Fixed(Endpoint(0, "/"), [], lambda _: np.zeros(0))
+    assert recall_of(target, np.arange(10)[np.newaxis]) == 1
     with pytest.raises(OtherResults, match=r"recall 0\.500"):
-        recall_of(way, np.arange(5, 15)[np.newaxis])
+        recall_of(target, np.arange(5, 15)[np.newaxis])

@@ -29,7 +29,7 @@ def reader(committed_bundle: Path) -> FeatureReader:
     return open_features(committed_bundle, read_manifest(committed_bundle))
 
 
-def found(reader: FeatureReader, name: str, column: Column | None, n: int) -> Activation:
+def activation_of(reader: FeatureReader, name: str, column: Column | None, n: int) -> Activation:
     return reader.activation(name, {} if column is None else {name: column}, n)
 
 
@@ -64,7 +64,7 @@ def test_single_reads_the_row_of_each_id_its_default_or_that_of_its_unknown_rule
     rows: list[int],
     unknown: int,
 ) -> None:
-    activation = found(reader, name, column, len(rows))
+    activation = activation_of(reader, name, column, len(rows))
     assert (activation.values == rows_of(reader, table)[rows]).all()
     assert activation.unknown == unknown
 
@@ -75,7 +75,7 @@ def test_negative_rows_count_from_the_end_if_the_feature_requires_it(
 ) -> None:
     entry = EmbeddedFeature(kind="single", table="users", role="context", ids=ids, from_end=True)
     ids_sent = np.array([-1, -50, -51, 49, 50]) + (0 if ids.kind == "identity" else 7)
-    activation = found(
+    activation = activation_of(
         FeatureReader({"user": entry}, reader.tables, {}), "user", Column(ids_sent), 5
     )
     assert (activation.values == rows_of(reader, "users")[[49, 0, 50, 49, 50]]).all()
@@ -96,11 +96,11 @@ def test_unknown_id_that_is_rejected_is_named_with_its_own_table(reader: Feature
 
 
 def test_default_is_repeated_and_never_counted(reader: FeatureReader) -> None:
-    assert (found(reader, "watched", None, 2).values == np.zeros((2, 3))).all()
+    assert (activation_of(reader, "watched", None, 2).values == np.zeros((2, 3))).all()
     assert (
-        found(reader, "recent", None, 2).values[:, :2] == rows_of(reader, "movies")[[1, 2]]
+        activation_of(reader, "recent", None, 2).values[:, :2] == rows_of(reader, "movies")[[1, 2]]
     ).all()
-    assert (found(reader, "age", None, 2).values == [30, 30]).all()
+    assert (activation_of(reader, "age", None, 2).values == [30, 30]).all()
     rows, offsets = reader.rows("recent", {}, 2)
     assert (rows.tolist(), offsets.tolist()) == ([1, 2, 1, 2], [0, 2, 4])
 
@@ -162,32 +162,34 @@ def test_bag_leaves_unknown_ids_and_weights_that_are_not_positive_out_of_its_mea
     reader: FeatureReader,
 ) -> None:
     movies = rows_of(reader, "movies")
-    activation = found(reader, "watched", column(10, 999, 70, 999, offsets=[0, 3, 3, 4]), 3)
+    activation = activation_of(reader, "watched", column(10, 999, 70, 999, offsets=[0, 3, 3, 4]), 3)
     assert activation.unknown == 2
     np.testing.assert_allclose(
         activation.values, [(movies[0] + movies[2]) / 2, movies[-1], movies[-1]], rtol=1e-6
     )
     weighted = column(10, 5, 70, offsets=[0, 3], weights=[2.0, -1.0, 0.0])
     np.testing.assert_allclose(
-        found(reader, "watched", weighted, 1).values[0], movies[0], rtol=1e-6
+        activation_of(reader, "watched", weighted, 1).values[0], movies[0], rtol=1e-6
     )
     values = np.array([10, 5, 70, 8])  # without offsets it owns equally many
-    equal = found(reader, "watched", Column(values), 2).values
-    assert (equal == found(reader, "watched", Column(values, np.array([0, 2, 4])), 2).values).all()
+    equal = activation_of(reader, "watched", Column(values), 2).values
+    assert (
+        equal == activation_of(reader, "watched", Column(values, np.array([0, 2, 4])), 2).values
+    ).all()
 
 
 def test_bag_of_one_example_has_the_same_bits_in_any_batch(reader: FeatureReader) -> None:
     random = np.random.default_rng(3)
     offsets = np.concatenate([[0], np.cumsum(random.integers(0, 40, 60))])
     values = random.integers(0, 30, offsets[-1])
-    together = found(reader, "genres", Column(values, offsets), 60).values
+    together = activation_of(reader, "genres", Column(values, offsets), 60).values
     for example in range(60):
         alone = Column(values[offsets[example] : offsets[example + 1]])
-        assert (found(reader, "genres", alone, 1).values[0] == together[example]).all()
+        assert (activation_of(reader, "genres", alone, 1).values[0] == together[example]).all()
 
 
 def test_sequence_is_cut_at_its_end_and_filled_with_zeros(reader: FeatureReader) -> None:
-    activation = found(reader, "recent", column(0, 1, 2, 3, 99, 8, offsets=[0, 4, 4, 6]), 3)
+    activation = activation_of(reader, "recent", column(0, 1, 2, 3, 99, 8, offsets=[0, 4, 4, 6]), 3)
     assert (
         activation.values == rows_of(reader, "movies")[[[0, 1, 2], [-1, -1, -1], [-1, 8, -1]]]
     ).all()
@@ -197,10 +199,10 @@ def test_sequence_is_cut_at_its_end_and_filled_with_zeros(reader: FeatureReader)
 def test_dense_keeps_shape_and_type_and_takes_its_default_where_it_is_left_out(
     reader: FeatureReader,
 ) -> None:
-    activation = found(reader, "grid", Column(np.arange(8)), 2)
+    activation = activation_of(reader, "grid", Column(np.arange(8)), 2)
     assert activation.values.dtype == np.int32
     assert (activation.values == np.arange(8).reshape(2, 2, 2)).all()
-    ages = found(reader, "age", Column(np.array([1, 2]), np.array([0, 1, 1, 2])), 3).values
+    ages = activation_of(reader, "age", Column(np.array([1, 2]), np.array([0, 1, 1, 2])), 3).values
     assert ages.dtype == np.float32
     assert ages.tolist() == [1.0, 30.0, 2.0]
 

@@ -27,11 +27,11 @@ def write_item(
     """Writes one item: a tree of arrays in an OCDBT store.
 
     Args:
-      directory: where it is written.
-      leaves: what it holds.
-      chunk_rows: rows of a chunk.
-      zarr3: whether the arrays are in zarr 3; else in zarr 2.
-      zeros: whether chunks of zeros are stored, as Orbax does since 0.10; None: they are not, and
+      directory: The directory of the tree.
+      leaves: The leaves of the tree.
+      chunk_rows: The number of rows of a chunk.
+      zarr3: Whether the arrays are in zarr 3; otherwise they are in zarr 2.
+      zeros: Whether chunks of zeros are stored, as Orbax does since 0.10; None: they are not, and
         the tree does not say it.
     """
     directory.mkdir(parents=True)

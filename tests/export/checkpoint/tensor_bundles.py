@@ -178,7 +178,7 @@ def write_bundle(
     """Writes a checkpoint.
 
     Args:
-      variables: value by key; bytes are string scalars.
+      variables: Values by key; bytes are string scalars.
       boxes: The slices of variables to be cut, in the order in which they are written.
       files: The number of data files, filled in turn.
       lead: The number of bytes before the first value of each file, so that nothing is aligned.

@@ -272,7 +272,7 @@ def test_layout_file_that_cannot_be_derived_is_rejected(
     tmp_path: Path, tables: dict[str, dict[str, Any]], message: str
 ) -> None:
     write_stack(tmp_path, trained_table(some(200, 0.4)))
-    layouts = {name: StatedTable(key="stack", **said) for name, said in tables.items()}
+    layouts = {name: StatedTable(key="stack", **fields) for name, fields in tables.items()}
     trained = dict.fromkeys(tables, ids([1, 2]))
     with pytest.raises(NotConvertible) as failure:
         recognize(open_checkpoint(tmp_path), Statements(layouts=layouts), trained)

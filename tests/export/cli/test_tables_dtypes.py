@@ -24,7 +24,7 @@ STORED = {
 
 def test_tables_dtype_of_all_and_of_one_converts_rows(command: Command, tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", STORED)
-    said = (
+    options = (
         "--dtype",
         "int8",
         "--dtype",
@@ -33,7 +33,7 @@ def test_tables_dtype_of_all_and_of_one_converts_rows(command: Command, tmp_path
         "city=city/embeddings",
         "--full",
     )
-    page = command("tables", tmp_path / "c", tmp_path / "out", *said, "--json").json
+    page = command("tables", tmp_path / "c", tmp_path / "out", *options, "--json").json
     assert set(page["table_errors"]) == {"user", "item", "city"}
     assert page["table_errors"]["city"]["max_abs"] == 0
     published = catalog.read_manifest(tmp_path / "out/tables/1")
@@ -62,7 +62,7 @@ def test_tables_of_float64_become_float32_by_default_with_a_note(
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "what"),
+    ("options", "code", "what"),
     [
         (["--dtype", "int4"], 2, "--dtype 'int4' was given; [NAME=]DTYPE was expected"),
         (["--dtype", "users=int8"], 2, "--dtype users=...: no table of that name is exported"),
@@ -75,11 +75,11 @@ def test_tables_of_float64_become_float32_by_default_with_a_note(
     ],
 )
 def test_tables_with_an_invalid_dtype_are_rejected(
-    command: Command, tmp_path: Path, said: list[str], code: int, what: str
+    command: Command, tmp_path: Path, options: list[str], code: int, what: str
 ) -> None:
     values = TABLE.copy()
     values[17, 2] = np.inf
     write_bundle(tmp_path / "c", STORED | {"bad/embeddings": values})
-    done = command("tables", tmp_path / "c", tmp_path / "out", *said)
+    done = command("tables", tmp_path / "c", tmp_path / "out", *options)
     assert (done.code, visible(tmp_path / "out")) == (code, [])
     assert what in done.message

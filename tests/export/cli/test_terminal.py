@@ -100,9 +100,9 @@ def test_report_is_printed_as_json_or_as_a_table_of_a_fixed_width(
     print_report({"path": "a\udcff", "rows": 3}, "unused", True)
     assert capsys.readouterr().out == '{\n  "path": "a\\udcff",\n  "rows": 3\n}\n'
     print_report({}, Text("word " * 60), False)
-    first, *rest = capsys.readouterr().out.splitlines()
+    first, *further_lines = capsys.readouterr().out.splitlines()
     assert 150 < len(first) <= 160
-    assert rest
+    assert further_lines
 
 
 def test_native_output_hidden_gives_the_streams_back(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from export.corpora.files import locate_corpus, read_rows
 from export.errors import UsageError
 from export.recipe.schema import CorpusSection
 from tests.export.corpora.example_files import write_examples
-from tests.export.corpora.written import held
+from tests.export.corpora.written import contents
 from tests.id_graphs import hash_ids
 
 FEATURES: dict[str, Feature] = {
@@ -109,7 +109,7 @@ def test_write_store_of_part_files_holds_all_in_the_order_of_names(
         zipped = [True] if kind.endswith(".gz") else []
         WRITERS[name](ROWS[first : first + 5], tmp_path / f"parts/part-{number}.{kind}", *zipped)
 
-    assert held(tmp_path, _part(), FEATURES) == _expected()
+    assert contents(tmp_path, _part(), FEATURES) == _expected()
 
 
 def test_write_store_of_prebatched_records_holds_each(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_write_store_of_prebatched_records_holds_each(tmp_path: Path) -> None:
         tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])]
     )
 
-    actual = held(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
+    actual = contents(tmp_path, _part(file="b.tfrecord", prebatched=True), FEATURES)
 
     full_rows = [position for position in range(len(ROWS)) if position not in (2, 3, 5)]
     assert actual == {
@@ -160,28 +160,28 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
 
-    def found(**changes: Any) -> list[tuple[str, str, bool]]:
+    def files_of(**changes: Any) -> list[tuple[str, str, bool]]:
         located = locate_corpus(tmp_path, "items", _part(**changes))
         return [(file.path.name, file.format, file.gzip) for file in located]
 
-    assert found(file="a/part-*", format="csv") == [
+    assert files_of(file="a/part-*", format="csv") == [
         ("part-0", "csv", False),
         ("part-1", "csv", False),
     ]
-    assert found(file=("b.tfrecords", "b.csv.gz")) == [
+    assert files_of(file=("b.tfrecords", "b.csv.gz")) == [
         ("b.tfrecords", "tfrecord", False),
         ("b.csv.gz", "csv", True),
     ]
-    assert found(file="**/part-1", format="tfrecord", compression="gzip") == [
+    assert files_of(file="**/part-1", format="tfrecord", compression="gzip") == [
         ("part-1", "tfrecord", True)
     ]
-    assert [name for name, *_ in found(file="**/part-*", format="csv")] == [
+    assert [name for name, *_ in files_of(file="**/part-*", format="csv")] == [
         "part-0",
         "part-1",
         "part-2",
     ]
-    assert found(file="b.csv.gz", compression="none") == [("b.csv.gz", "csv", False)]
-    assert found(file="c[1].csv") == [("c[1].csv", "csv", False)]
+    assert files_of(file="b.csv.gz", compression="none") == [("b.csv.gz", "csv", False)]
+    assert files_of(file="c[1].csv") == [("c[1].csv", "csv", False)]
 
 
 @pytest.mark.parametrize(

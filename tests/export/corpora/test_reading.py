@@ -23,7 +23,7 @@ from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
 from tests.bundles.tfrecords import masked, record
 from tests.export.corpora.example_files import write_examples
-from tests.export.corpora.written import held, write
+from tests.export.corpora.written import contents, write
 from tests.id_graphs import bucket_ids, cast_ids, hash_ids
 
 
@@ -85,7 +85,7 @@ Written = dict[str, Any]
 
 
 def _read(tmp_path: Path, **part: Any) -> Written:
-    return held(tmp_path, CorpusSection(**({"id": "id"} | part)), FEATURES, "movies")
+    return contents(tmp_path, CorpusSection(**({"id": "id"} | part)), FEATURES, "movies")
 
 
 def _read_text(tmp_path: Path, text: str, **part: Any) -> Written:
@@ -470,7 +470,7 @@ def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Pa
     rows = [f"{row},{text}" for row, text in enumerate(lists)]
     (tmp_path / "movies.csv").write_text("\n".join(["id,list", *rows]))
     part = CorpusSection(file="movies.csv", id="id", features={"newest": "list"})
-    actual = held(tmp_path, part, FEATURES)
+    actual = contents(tmp_path, part, FEATURES)
     assert actual["feature newest"] == [[1, 2, 3], [2, 3, 4], [9, 9, 5], [9, 9, 9], [3, 2, 1]]
 
     corpus = write(tmp_path / "counted", part, FEATURES, tmp_path)
@@ -484,4 +484,4 @@ def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Pa
 def test_empty_lists_of_a_corpus_take_the_default_of_their_input(tmp_path: Path) -> None:
     (tmp_path / "movies.csv").write_text("id,list\n1,3|4\n2,\n")
     part = CorpusSection(file="movies.csv", id="id", features={"either": "list"})
-    assert held(tmp_path, part, FEATURES)["feature either"] == [[3, 4], [7, 8]]
+    assert contents(tmp_path, part, FEATURES)["feature either"] == [[3, 4], [7, 8]]

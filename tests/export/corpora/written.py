@@ -29,7 +29,7 @@ def write(
     return write_store(base, paths.corpus_store(name), reader)
 
 
-def held(
+def contents(
     directory: Path, part: CorpusSection, features: Mapping[str, Feature], name: str = "items"
 ) -> dict[str, Any]:
     """Writes a corpus; returns its ids, its attributes and, for each candidate, the values of its

@@ -65,8 +65,8 @@ def box_of(group: ElementTree.Element) -> Box:
 
 def line_of(path: ElementTree.Element) -> Line:
     numbers = [float(number) for number in re.findall(r"-?[0-9.]+", path.attrib["d"])]
-    x, y, bend, *rest = numbers
-    first, second, end = zip(rest[::2], rest[1::2], strict=True)
+    x, y, bend, *points = numbers
+    first, second, end = zip(points[::2], points[1::2], strict=True)
     return Line((x, y), bend, (first, second), end)
 
 

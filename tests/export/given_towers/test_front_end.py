@@ -117,14 +117,14 @@ class Ranker(tf.Module):  # type: ignore[misc]
 
     def __init__(self, arrays: dict[str, Any]) -> None:
         super().__init__()
-        self.held = {
+        self.weights = {
             name.removeprefix("weights/p_tower_"): tf.Variable(array)
             for name, array in arrays.items()
             if name.startswith("weights/p_tower_")
         }
 
     def layer(self, name: str, values: Any) -> Any:
-        return values @ tf.transpose(self.held[f"{name}_weight"]) + self.held[f"{name}_bias"]
+        return values @ tf.transpose(self.weights[f"{name}_weight"]) + self.weights[f"{name}_bias"]
 
     def rank(self, user: Any, item: Any, tag: Any, age: Any) -> dict[str, Any]:
         age = tf.nn.relu(self.layer("age_0", age[:, tf.newaxis]))
@@ -135,8 +135,10 @@ class Ranker(tf.Module):  # type: ignore[misc]
         crossed = [pairs[:, row, right] for row, right in zip(first, second, strict=True)]
         deep = tf.nn.relu(self.layer("top_0", tf.concat([user, tf.stack(crossed, 1)], axis=1)))
         mean, variance = tf.nn.moments(deep, [1], keepdims=True)
-        scale = self.held["top_2_weight"]
-        deep = tf.nn.batch_normalization(deep, mean, variance, self.held["top_2_bias"], scale, 1e-5)
+        scale = self.weights["top_2_weight"]
+        deep = tf.nn.batch_normalization(
+            deep, mean, variance, self.weights["top_2_bias"], scale, 1e-5
+        )
         return {name: tf.sigmoid(self.layer(name, deep))[:, 0] for name in ("click", "like")}
 
     def save(self, folder: Path, batch: int | None) -> None:

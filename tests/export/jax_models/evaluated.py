@@ -105,7 +105,7 @@ def with_opened_batch(
       function: The function, of these arrays; it may run in that batch only.
       batch: The number of examples that it is traced with.
       positions: The number of entries of an array's first axis that belong to one example.
-      arrays: any number of examples.
+      arrays: Arrays of any number of examples.
     """
     names = [f"x{number}" for number in range(len(arrays))]
     specs = {

@@ -17,7 +17,7 @@ from export.jobs.preparation import Prepared
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
-from tests.golden.random_models.serving import answer_to
+from tests.golden.random_models.serving import response_to
 
 pytest.importorskip("flax")
 
@@ -97,7 +97,7 @@ def test_any_number_of_examples_is_served_as_the_model_computes_each(
     request = {"context": CONTEXT, "candidate_features": CANDIDATES}
     body = {"tower": "ranking", "heads": [head], "requests": [request]}
 
-    (result,) = answer_to(tmp_path / "bundles", "rank", body)["results"]
+    (result,) = response_to(tmp_path / "bundles", "rank", body)["results"]
 
     actual = result["heads"][head]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

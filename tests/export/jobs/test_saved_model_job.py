@@ -40,7 +40,7 @@ from tests.export.movies_job import (
 from tests.export.traced_models import MODELS, TracedCheckpoint, one_table_recipe, save_checkpoint
 
 Values = NDArray[Any]
-Answers = dict[str, dict[str, Values]]
+Results = dict[str, dict[str, Values]]
 KEY = "model/embedding/_tpu_embedding/{}/.ATTRIBUTES/VARIABLE_VALUE"
 HALF_ROWS: list[Box] = [[(25, 15), (0, 8)], [(0, 11), (0, 8)], [(11, 14), (0, 8)]]
 GRID: list[Box] = [[(0, 24), (0, 1)], [(0, 9), (1, 3)], [(9, 15), (1, 3)]]
@@ -80,16 +80,16 @@ def published(forked: ForkedRuns, project: Path, **dies: Any) -> tuple[Path, dic
     return Path(page["saved_model"]), page
 
 
-def asked(directory: Path, inputs: Mapping[str, Any]) -> Answers:
+def results_of(directory: Path, inputs: Mapping[str, Any]) -> Results:
     """All signatures of a loaded SavedModel, each given those of the inputs that it takes."""
     tf = load_tensorflow()
     signatures = tf.saved_model.load(str(directory)).signatures
-    answers = {}
+    results = {}
     for name, signature in signatures.items():
         wanted = signature.structured_input_signature[1].items()
         tensors = {name: tf.constant(inputs[name], spec.dtype) for name, spec in wanted}
-        answers[name] = {output: value.numpy() for output, value in signature(**tensors).items()}
-    return answers
+        results[name] = {output: value.numpy() for output, value in signature(**tensors).items()}
+    return results
 
 
 def bags(count: int, keys: list[Any], longest: int, seed: int) -> tuple[list[Any], Values]:
@@ -186,7 +186,7 @@ def test_saved_model_called_with_raw_ids_returns_the_outputs_of_the_original_mod
         "genres_1": genre_splits,
         "year": years,
     }
-    answers = asked(inlined[0], request)
+    results = results_of(inlined[0], request)
     model = original(movies, {**movie_tables, "genres/all": movie_tables["genres_all"]})
     rows = {
         "user_id": tf.constant([farmhash.fingerprint64(user) % 50 for user in users], tf.int64),
@@ -199,11 +199,11 @@ def test_saved_model_called_with_raw_ids_returns_the_outputs_of_the_original_mod
         "year": tf.constant(years),
     }
     right = {name: value.numpy() for name, value in model(rows).items()}
-    assert set(answers) == {"query", "candidate", "ranking", "serving_default"}
-    np.testing.assert_allclose(answers["query"]["vector"], right["query"], 1e-5, 1e-5)
-    np.testing.assert_allclose(answers["candidate"]["vector"], right["candidate"], 1e-5, 1e-5)
-    np.testing.assert_allclose(answers["ranking"]["score"], right["score"], 1e-5, 1e-5)
-    np.testing.assert_array_equal(answers["serving_default"]["score"], answers["ranking"]["score"])
+    assert set(results) == {"query", "candidate", "ranking", "serving_default"}
+    np.testing.assert_allclose(results["query"]["vector"], right["query"], 1e-5, 1e-5)
+    np.testing.assert_allclose(results["candidate"]["vector"], right["candidate"], 1e-5, 1e-5)
+    np.testing.assert_allclose(results["ranking"]["score"], right["score"], 1e-5, 1e-5)
+    np.testing.assert_array_equal(results["serving_default"]["score"], results["ranking"]["score"])
 
 
 def test_unknown_ids_follow_each_features_rule(inlined: tuple[Path, dict[str, Any]]) -> None:
@@ -426,5 +426,5 @@ def test_large_keras_embedding_is_linked_too(
     assert page["table_bytes"] == 20_000 * 4 * 4
     assert page["verification"]["examples"] == 256
     items = [0, 7, 19_999]
-    answers = asked(Path(page["saved_model"]), {"item": items})
-    np.testing.assert_allclose(answers["tower"]["result"], table[items] @ kernel + bias, 1e-5, 1e-5)
+    results = results_of(Path(page["saved_model"]), {"item": items})
+    np.testing.assert_allclose(results["tower"]["result"], table[items] @ kernel + bias, 1e-5, 1e-5)

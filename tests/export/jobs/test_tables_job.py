@@ -79,13 +79,13 @@ def test_tables_of_a_stack_are_derived_from_ids_that_occur_in_training(
     write_bundle(tmp_path / "c", stack.variables())
     run: list[object] = ["tables", tmp_path / "c", tmp_path / "out"]
     layout = tmp_path / "layout.toml"
-    said = ""
+    layout_text = ""
     for name, table in zip("ab", tables, strict=True):
         rows = len(table.values)
-        said += f'[tables.{name}]\nkey = "stack"\nkind = "derive"\nrows = {rows}\ndim = 8\n'
+        layout_text += f'[tables.{name}]\nkey = "stack"\nkind = "derive"\nrows = {rows}\ndim = 8\n'
         (tmp_path / f"{name}.txt").write_text("\n".join(map(str, table.trained)))
         run += ["--trained-ids", f"{name}={tmp_path}/{name}.txt"]
-    layout.write_text(said)
+    layout.write_text(layout_text)
     run += ["--layout", layout]
 
     planned = command(*run, "--plan", "--json").json["tables"]["b"]
@@ -105,7 +105,7 @@ def test_tables_of_a_stack_are_derived_from_ids_that_occur_in_training(
 
     wrong = layout.with_name("wrong.toml")
     wrong.write_text(
-        said.replace('"derive"', '"sparse_core"\ncores = 4').replace(
+        layout_text.replace('"derive"', '"sparse_core"\ncores = 4').replace(
             "[tables.b]", "offset = 40\n[tables.b]"
         )
     )
@@ -127,8 +127,8 @@ def test_tables_of_partitions_with_mod_are_in_the_order_of_ids(
     )
     layout = tmp_path / "layout.toml"
     layout.write_text('[tables.user]\nkey = "user/embeddings"\nkind = "mod"\n')
-    said = {"--mod": "user", "--layout": layout}[mode]
-    run = ["tables", tmp_path / "c", tmp_path / "out", mode, said]
+    value = {"--mod": "user", "--layout": layout}[mode]
+    run = ["tables", tmp_path / "c", tmp_path / "out", mode, value]
     done = command(*run)
     assert (done.code, visible(tmp_path / "out")) == (5, [])
     assert "'user': the layout of the rows is stated" in done.message
@@ -149,7 +149,7 @@ def test_tables_of_partitions_with_mod_are_in_the_order_of_ids(
     drawn = command("explain", page["bundle"], "--json").json
     assert drawn["tables"][0]["source"] == "user/embeddings, mod, stated layout"
 
-    page = command("inspect", tmp_path / "c", mode, said, "--json").json
+    page = command("inspect", tmp_path / "c", mode, value, "--json").json
     assert page["tables"]["user"]["layout"] == {"kind": "mod", "starts": [0, 4, 7]}
     assert page["tables"]["user"]["stated"] is True
 
@@ -205,7 +205,7 @@ def test_tables_lists_the_large_variables_that_it_leaves_out(
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         ([], "no table is identified; "),
         ([], "k [10, 7] float32"),
@@ -213,10 +213,10 @@ def test_tables_lists_the_large_variables_that_it_leaves_out(
     ],
 )
 def test_tables_that_cannot_be_exported_exit_4_with_the_reason(
-    command: Command, tmp_path: Path, said: list[str], message: str
+    command: Command, tmp_path: Path, options: list[str], message: str
 ) -> None:
     write_bundle(tmp_path / "c", {"k": TABLE, "n": TABLE.astype(np.int64)})
-    done = command("tables", tmp_path / "c", tmp_path / "out", *said)
+    done = command("tables", tmp_path / "c", tmp_path / "out", *options)
     assert (done.code, visible(tmp_path / "out")) == (4, [])
     assert message in done.message
 

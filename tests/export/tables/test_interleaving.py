@@ -47,9 +47,9 @@ def test_task_plans_two_blocks_or_two_rows_that_are_longer(tmp_path: Path) -> No
     assert contents[2] - contents[1] == 2 * ((1 << 20) - row_bytes)
     assert contents[3] - contents[2] == 2 * (2 << 20)
 
-    rest = SumTask("rest", "t", STORED_DIM, 4, ((0, 9),), task.slices, 1)
-    assert rest.memory_bytes == contents[0]
-    assert rest.bytes == 9 * row_bytes
+    sum_task = SumTask("rest", "t", STORED_DIM, 4, ((0, 9),), task.slices, 1)
+    assert sum_task.memory_bytes == contents[0]
+    assert sum_task.bytes == 9 * row_bytes
 
 
 @pytest.mark.parametrize("block_bytes", [1, 64 << 10, 8 << 20])

@@ -37,10 +37,13 @@ def planned(
     boxes = {"t": CUTS[cut]} if CUTS[cut] else None
     write_bundle(directory / "ckpt", {"flag": np.zeros(3, bool), "t": values}, boxes=boxes, files=2)
     checkpoint = open_checkpoint(directory)
-    said = Statements({"t": "t"}, ("t",) if cut == "mod" else ())
-    way = WriteOptions(link=True, dtype=dtype)
+    statements = Statements({"t": "t"}, ("t",) if cut == "mod" else ())
+    options = WriteOptions(link=True, dtype=dtype)
     return plan_tables(
-        checkpoint, recognize(checkpoint, said), directory / "out", write_options={"t": way}
+        checkpoint,
+        recognize(checkpoint, statements),
+        directory / "out",
+        write_options={"t": options},
     )
 
 
@@ -139,9 +142,11 @@ def test_plan_tables_table_without_its_padding_is_copied_not_linked(
 ) -> None:
     write_bundle(tmp_path / "ckpt", {"t": VALUES})
     checkpoint = open_checkpoint(tmp_path)
-    said = Statements(layouts={"t": StatedTable(key="t", kind="plain", **part)})
-    way = {"t": WriteOptions(link=True)}
-    plan = plan_tables(checkpoint, recognize(checkpoint, said), tmp_path / "out", write_options=way)
+    statements = Statements(layouts={"t": StatedTable(key="t", kind="plain", **part)})
+    options = {"t": WriteOptions(link=True)}
+    plan = plan_tables(
+        checkpoint, recognize(checkpoint, statements), tmp_path / "out", write_options=options
+    )
     assert plan.links == {}
     assert "padding is cut off" in plan.to_json()["tables"]["t"]["note"]
 

@@ -108,13 +108,13 @@ def claimed(directory: Path, terabytes: int) -> Opened:
 
 
 @pytest.mark.parametrize(
-    ("terabytes", "way"),
+    ("terabytes", "options"),
     [(32, WriteOptions()), (80, WriteOptions(dtype="bfloat16")), (200, WriteOptions(link=True))],
 )
 def test_plan_tables_as_large_as_a_manifest_can_describe_are_planned(
-    tmp_path: Path, terabytes: int, way: WriteOptions
+    tmp_path: Path, terabytes: int, options: WriteOptions
 ) -> None:
-    assert plan_tables(*claimed(tmp_path, terabytes), tmp_path, write_options={"a": way}).tables
+    assert plan_tables(*claimed(tmp_path, terabytes), tmp_path, write_options={"a": options}).tables
 
 
 @pytest.mark.parametrize("segment_rows", [None, 1 << 30])
@@ -237,10 +237,10 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
         {"a": values(10), "b": values(3), "c": values(6).astype(np.float64)},
         boxes={"a": cut},
     )
-    ways = {"a": WriteOptions(4), "b": WriteOptions(link=True)}
-    plan = plan_tables(*source, tmp_path / "out", write_options=ways, workers=2)
-    said = source.inventory.table("a").note
-    assert said.startswith("saved by TF1 in slices")
+    write_options = {"a": WriteOptions(4), "b": WriteOptions(link=True)}
+    plan = plan_tables(*source, tmp_path / "out", write_options=write_options, workers=2)
+    note = source.inventory.table("a").note
+    assert note.startswith("saved by TF1 in slices")
     linked = (
         "its rows are linked and not read: NaN and infinities are found only in rows that are "
         "compared (all of them with --full)"
@@ -252,7 +252,7 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
         "checkpoint": "ckpt-1",
         "tables": {
             "a": copied
-            | {"key": "a", "rows": 10, "bytes": 160, "slices": 2, "segments": 3, "note": said},
+            | {"key": "a", "rows": 10, "bytes": 160, "slices": 2, "segments": 3, "note": note},
             "b": layout
             | {"key": "b", "rows": 3, "bytes": 48, "slices": 1, "segments": 1, "note": linked}
             | {"linked": True},
@@ -273,7 +273,7 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
         "peak_memory_bytes": 2 * (WORKER_BYTES + BLOCKS) + CONVERTING,
     }
     assert plan.notes == (
-        f"table a: {said}",
+        f"table a: {note}",
         f"table b: {linked}",
         "table c: its rows are converted from float64 to float32",
     )
@@ -305,7 +305,7 @@ def table(name: str, rows: int = 3, dim: int = 2, dtype: str = "float32") -> Tab
 
 
 @pytest.mark.parametrize(
-    ("spec", "way", "problem"),
+    ("spec", "options", "problem"),
     [
         (
             table("a", dtype="int32"),
@@ -319,12 +319,12 @@ def table(name: str, rows: int = 3, dim: int = 2, dtype: str = "float32") -> Tab
     ],
 )
 def test_check_exportable_rejects_what_cannot_be_in_a_bundle(
-    spec: TableSpec, way: WriteOptions, problem: str
+    spec: TableSpec, options: WriteOptions, problem: str
 ) -> None:
     check_exportable(table("a", rows=1, dim=1))
     check_exportable(table("a", dtype="int32"), WriteOptions(dtype="float32"))
     with pytest.raises(NotConvertible, match=problem):
-        check_exportable(spec, way)
+        check_exportable(spec, options)
 
 
 def test_plan_tables_checks_each_before_it_is_planned(tmp_path: Path) -> None:
@@ -405,12 +405,12 @@ def test_plan_tables_as_large_as_readers_of_a_manifest_take_are_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = opened(tmp_path, {"a": values(10)})
-    way = {"a": WriteOptions(4, dtype="int8")}  # three segments, with scales
+    write_options = {"a": WriteOptions(4, dtype="int8")}  # three segments, with scales
     monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6))
-    assert len(plan_tables(*source, tmp_path, write_options=way).tasks) == 3
+    assert len(plan_tables(*source, tmp_path, write_options=write_options).tasks) == 3
     monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6) - 1)
     with pytest.raises(NotConvertible, match=r"6 checksums, .* of the 80 bytes .* and 6 segments"):
-        plan_tables(*source, tmp_path, write_options=way)
+        plan_tables(*source, tmp_path, write_options=write_options)
 
 
 def on_cores(directory: Path, rows: int, **options: Any) -> Any:
@@ -442,10 +442,15 @@ def test_plan_tables_on_cores_are_cut_where_a_round_of_rows_ends(
 
 def test_plan_tables_reads_the_rows_of_a_variable_that_no_table_takes(tmp_path: Path) -> None:
     plan = on_cores(tmp_path, 58)
-    (rest,) = plan.sum_tasks
-    assert rest.ranges == ((15, 16), (31, 32), (46, 48), (62, 64))
-    assert (rest.step, rest.key, rest.columns, rest.itemsize) == ("rest of t 00000", "t", 4, 4)
-    assert (rest.bytes, plan.read_bytes, plan.moved_bytes) == (6 * 16, 64 * 16, 64 * 16)
+    (sum_task,) = plan.sum_tasks
+    assert sum_task.ranges == ((15, 16), (31, 32), (46, 48), (62, 64))
+    assert (sum_task.step, sum_task.key, sum_task.columns, sum_task.itemsize) == (
+        "rest of t 00000",
+        "t",
+        4,
+        4,
+    )
+    assert (sum_task.bytes, plan.read_bytes, plan.moved_bytes) == (6 * 16, 64 * 16, 64 * 16)
     assert on_cores(tmp_path, 64).sum_tasks == ()
 
 

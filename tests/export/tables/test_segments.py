@@ -217,8 +217,8 @@ def test_rows_that_no_table_takes_are_summed_and_complete_the_slices(
     tmp_path: Path, block_bytes: int
 ) -> None:
     plan = padded(tmp_path)
-    (rest,) = plan.sum_tasks
-    assert rest.ranges == ((40, 101),)
+    (sum_task,) = plan.sum_tasks
+    assert sum_task.ranges == ((40, 101),)
     tasks = [replace(task, block_bytes=block_bytes) for task in plan.all_tasks]
     receipts = [carry_out(task) for task in tasks]
     assert [receipt.table for receipt in receipts] == ["t", "t", "t", ""]
@@ -305,8 +305,8 @@ def test_manifest_table_takes_the_receipts_of_its_own_tasks(tmp_path: Path) -> N
     plan = planned(tmp_path, segment_rows=60)
     receipts = [copy_rows(task) for task in reversed(plan.tasks)]
     other_receipts = [receipt.model_copy(update={"table": "other"}) for receipt in receipts]
-    rest = receipts[0].model_copy(update={"segment": None})
-    page = manifest_table(plan.tables[0], [*other_receipts, rest, *receipts])
+    sum_receipt = receipts[0].model_copy(update={"segment": None})
+    page = manifest_table(plan.tables[0], [*other_receipts, sum_receipt, *receipts])
     assert [segment.first_row for segment in page.segments] == [0, 60]
     assert (page.error, page.scales) == (None, ())
     assert (page.source.key, page.source.layout, page.source.stated) == ("t", "plain", False)

@@ -115,9 +115,9 @@ def test_task_holds_blocks_and_what_reads_and_converts_them(
 
 
 def test_sum_task_reads_its_ranges() -> None:
-    rest = SumTask("rest", "k", 5, 4, ((0, 3), (7, 8)), (REMOTE,), 1000)
-    assert (rest.stored_row_bytes, rest.bytes) == (20, 4 * 20)
-    assert rest.memory_bytes == WORKER_BYTES + STORE_BYTES + 2 * 1000
+    task = SumTask("rest", "k", 5, 4, ((0, 3), (7, 8)), (REMOTE,), 1000)
+    assert (task.stored_row_bytes, task.bytes) == (20, 4 * 20)
+    assert task.memory_bytes == WORKER_BYTES + STORE_BYTES + 2 * 1000
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from export.front_end.interface import TracedTower
 from export.graphs.loading import load_tensorflow, tf
 from export.towers.bfloat16 import in_bfloat16
-from tests.export.ranking_parts import made_values, run
+from tests.export.ranking_parts import random_inputs, run
 from tests.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
 
 load_tensorflow()
@@ -59,7 +59,7 @@ def test_products_of_float32_are_near_in_bfloat16(call: Call) -> None:
     tower = small(call)
     half = in_bfloat16(tower)
     assert products(half) == ["bfloat16"]
-    values = made_values(tower, 4)
+    values = random_inputs(tower, 4)
     whole = run(tower, values, 4)["score"]
     near = run(half, values, 4)["score"]
     assert near.dtype == np.float32

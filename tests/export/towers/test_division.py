@@ -15,7 +15,7 @@ from tests.export.ranking_parts import (
     CONTEXT,
     FEATURES,
     TASKS,
-    made_values,
+    random_inputs,
     run,
     run_parts,
     traced,
@@ -41,7 +41,7 @@ def experts() -> TracedTower:
 
 def assert_parts_compute_the_tower(tower: TracedTower, candidates: int) -> None:
     n = 12
-    values = made_values(tower, 12)
+    values = random_inputs(tower, 12)
     for name in set(values) & set(CONTEXT):
         values[name] = values[name][::candidates].repeat(candidates, axis=0)
     whole = run(tower, values, n)
@@ -122,7 +122,7 @@ def test_split_tower_divides_layers_over_both_sides() -> None:
     ]
     assert (context.cost, candidate.cost < 300) == (88 * (16 + 8), True)
     n = 12
-    values = made_values(tower, 12)
+    values = random_inputs(tower, 12)
     for name in names:
         values[name] = values[name][::candidates].repeat(candidates, axis=0)
     composed = run_parts(split_result.parts, values, n, candidates)
@@ -218,7 +218,7 @@ def test_split_tower_divides_a_layer_however_it_is_written(
 
 def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTower) -> None:
     half = in_bfloat16(experts)
-    values = made_values(experts, 9)
+    values = random_inputs(experts, 9)
     whole = run(experts, values, 9)
     near = run(half, values, 9)
     assert {name: array.dtype for name, array in near.items()} == {

@@ -10,7 +10,7 @@ from export.front_end.interface import TracedTower
 from export.graphs.loading import load_tensorflow, tf
 from export.towers.division import split_tower
 from export.towers.packing import FEATURES_MAX, pack
-from tests.export.ranking_parts import AGE, FEATURES, made_values, run, run_parts, traced
+from tests.export.ranking_parts import AGE, FEATURES, random_inputs, run, run_parts, traced
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, tower_of, trace
 from tests.export.traced_models import IDS
 
@@ -38,7 +38,7 @@ def test_pack_of_many_features_takes_one_tensor_in_the_order_that_joins_them(
     ]
     # The user's vector is joined with the item's; the long join is gone.
     assert [len(join.inputs) for join in joins] == [3]
-    values = made_values(wide, 7)
+    values = random_inputs(wide, 7)
     np.testing.assert_allclose(
         run(packed, values, 7)["score"], run(wide, values, 7)["score"], rtol=1e-6, atol=1e-6
     )
@@ -51,7 +51,7 @@ def test_pack_of_a_part_of_many_features_computes_the_part(wide: TracedTower) ->
         ["packed_float32"],
         ["item", "context_0"],
     ]
-    values = made_values(wide, 8)
+    values = random_inputs(wide, 8)
     for name in [*NAMES, "age"]:
         values[name] = values[name][::4].repeat(4, axis=0)
     expected = run(wide, values, 8)["score"]
@@ -65,7 +65,7 @@ def test_pack_of_vectors_above_each_other_takes_them_as_one() -> None:
     tower = traced("build_stack", ["score"], {**dict.fromkeys(names, IDS), "age": AGE})
     packed = pack(tower)
     assert {*packed.spec.inputs[0].features} == {*names, "age"}
-    values = made_values(tower, 7)
+    values = random_inputs(tower, 7)
     np.testing.assert_allclose(
         run(packed, values, 7)["score"], run(tower, values, 7)["score"], rtol=1e-5, atol=1e-5
     )
@@ -89,7 +89,7 @@ def small(call: Call, **more_inputs: Any) -> TracedTower:
 
 
 def assert_same(packed: TracedTower, tower: TracedTower) -> None:
-    values = made_values(tower, 7)
+    values = random_inputs(tower, 7)
     result = run(packed, values, 7)["score"]
     np.testing.assert_allclose(result, run(tower, values, 7)["score"], rtol=1e-6, atol=1e-6)
 
@@ -156,8 +156,8 @@ def test_pack_of_two_dtypes_makes_two_tensors() -> None:
 )
 def test_pack_leaves_inputs_apart_that_are_no_rows_of_a_known_width(separate_input: Any) -> None:
     def call(inputs: Mapping[str, Any]) -> Any:
-        rest = tf.reshape(inputs["other"], [tf.shape(inputs["other"])[0], -1])
-        return in_order(MANY)(inputs) + tf.reduce_sum(rest, 1, keepdims=True)
+        flat = tf.reshape(inputs["other"], [tf.shape(inputs["other"])[0], -1])
+        return in_order(MANY)(inputs) + tf.reduce_sum(flat, 1, keepdims=True)
 
     tower = small(call, other=separate_input)
     packed = pack(tower)
@@ -309,7 +309,7 @@ def test_pack_sees_numbers_as_columns_where_they_only_got_an_axis(
     assert only.shape == (None, 9)
     assert list(only.features) == (names[::-1] if is_slice else names)
     assert joins_of(packed) == ([] if is_slice else [9])
-    values = made_values(tower, 8)
+    values = random_inputs(tower, 8)
     result = run(packed, values, 8)["score"]
     np.testing.assert_allclose(result, run(tower, values, 8)["score"], rtol=1e-6, atol=1e-6)
 

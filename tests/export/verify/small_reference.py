@@ -42,7 +42,7 @@ SEEN = embedded(
 AGE = dense("age", "float32", ())
 
 
-class Answers(ReferenceModel):
+class FixedResults(ReferenceModel):
     """Gives stated results, and keeps what it was called with."""
 
     def __init__(self, *results: Results, expected: Mapping[str, Column] | None = None) -> None:
@@ -118,7 +118,7 @@ def reference_of(
     reader = FeatureReader(entries, written, vocabularies, indexes)
     example_columns = Examples(n, dict(examples))
     return Reference(
-        job, directory, model, original or Answers(), read_rows, example_columns, reader
+        job, directory, model, original or FixedResults(), read_rows, example_columns, reader
     )
 
 

@@ -34,9 +34,12 @@ BRICKS = [
 def planned(directory: Path, values: NDArray[Any], dtype: str) -> ExportPlan:
     write_bundle(directory / "ckpt", {"t": values}, boxes={"t": BRICKS})
     checkpoint = open_checkpoint(directory)
-    way = WriteOptions(1500, dtype)
+    options = WriteOptions(1500, dtype)
     return plan_tables(
-        checkpoint, recognize(checkpoint, {"t": "t"}), directory / "out", write_options={"t": way}
+        checkpoint,
+        recognize(checkpoint, {"t": "t"}),
+        directory / "out",
+        write_options={"t": options},
     )
 
 

@@ -15,7 +15,7 @@ from export.front_end.interface import Results
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import finite_results, reference_results
 from tests.export.checkpoint.dump_files import sok_dump
-from tests.export.verify.small_reference import AGE, USER, Answers, reference_of
+from tests.export.verify.small_reference import AGE, USER, FixedResults, reference_of
 
 EXAMPLES = {
     "user": Column(np.array([3, 1, 0, 2])),
@@ -32,14 +32,16 @@ def scores(*values: float) -> Results:
     }
 
 
-def asked(directory: Path, *results: Results, **more_sections: Any) -> tuple[Answers, Reference]:
+def model_and_reference(
+    directory: Path, *results: Results, **more_sections: Any
+) -> tuple[FixedResults, Reference]:
     """Returns a model that gives these results, call after call, and its reference."""
-    original = Answers(*results, expected=more_sections.pop("expected", None))
+    original = FixedResults(*results, expected=more_sections.pop("expected", None))
     specs = (USER, AGE)
     return original, reference_of(directory, EXAMPLES, 4, specs, original, **more_sections)
 
 
-def ages(original: Answers, call: int) -> list[float]:
+def ages(original: FixedResults, call: int) -> list[float]:
     """Returns the numbers that the model was called with."""
     ages: list[float] = original.called[call][1].columns["age"].values.tolist()
     return ages
@@ -47,7 +49,9 @@ def ages(original: Answers, call: int) -> list[float]:
 
 def test_made_numbers_are_replaced_by_those_that_the_model_expects(tmp_path: Path) -> None:
     expected = {"age": Column(np.array([40, 50, 60, 70], np.float32))}
-    original, reference = asked(tmp_path, scores(1, 2, 3, 4), scores(5, 6, 7, 8), expected=expected)
+    original, reference = model_and_reference(
+        tmp_path, scores(1, 2, 3, 4), scores(5, 6, 7, 8), expected=expected
+    )
     checked, results = finite_results(reference)
     assert [expect_numbers for _, _, expect_numbers in original.called] == [True, False]
     assert ages(original, 0) == [-0.5, 1.5, -2.5, 0]
@@ -59,7 +63,9 @@ def test_made_numbers_are_replaced_by_those_that_the_model_expects(tmp_path: Pat
 
 def test_examples_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
     expected = {"age": Column(np.array([40, 50, 60, 70], np.float32))}
-    original, reference = asked(tmp_path, scores(1, 2, 3, 4), expected=expected, **REAL)
+    original, reference = model_and_reference(
+        tmp_path, scores(1, 2, 3, 4), expected=expected, **REAL
+    )
     checked, results = finite_results(reference)
     assert [expect_numbers for _, _, expect_numbers in original.called] == [False]
     assert checked is reference
@@ -67,7 +73,7 @@ def test_examples_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 def test_made_numbers_lose_their_signs_where_the_model_gives_no_numbers(tmp_path: Path) -> None:
-    original, reference = asked(tmp_path, scores(1, np.nan, 3, 4), scores(5, 6, 7, 8))
+    original, reference = model_and_reference(tmp_path, scores(1, np.nan, 3, 4), scores(5, 6, 7, 8))
     checked, results = finite_results(reference)
     assert ages(original, 1) == [0.5, 1.5, 2.5, 0]
     assert checked.examples.columns["age"].values.tolist() == [0.5, 1.5, 2.5, 0]
@@ -90,7 +96,7 @@ def test_examples_that_give_no_numbers_are_rejected(
     tmp_path: Path, sections: dict[str, Any], calls: int, expected_text: str
 ) -> None:
     infinite = scores(1, 2, -np.inf, np.nan)
-    original, reference = asked(tmp_path, infinite, infinite, **sections)
+    original, reference = model_and_reference(tmp_path, infinite, infinite, **sections)
     with pytest.raises(VerificationFailed) as failure:
         finite_results(reference)
     assert str(failure.value) == (
@@ -102,7 +108,7 @@ def test_examples_that_give_no_numbers_are_rejected(
 
 def recorded(directory: Path, results: Results, name: str, values: Any) -> None:
     """Compares results with what training recorded of an output."""
-    _, reference = asked(directory, results, **REAL)
+    _, reference = model_and_reference(directory, results, **REAL)
     recorded_values = {name: np.array(values, np.float64)}
     finite_results(
         replace(reference, examples=replace(reference.examples, recorded=recorded_values))
@@ -150,7 +156,9 @@ def test_recorded_values_of_another_shape_are_rejected(tmp_path: Path) -> None:
 
 
 def test_reference_results_of_one_tower_need_its_inputs_alone(tmp_path: Path) -> None:
-    original, reference = asked(tmp_path, {"first": {"vector": np.ones((4, 2), np.float32)}})
+    original, reference = model_and_reference(
+        tmp_path, {"first": {"vector": np.ones((4, 2), np.float32)}}
+    )
     results = reference_results(reference, "first")
     model, inputs, expect_numbers = original.called[0]
     assert (list(model.towers), list(inputs.columns)) == (["first"], ["user"])
@@ -161,7 +169,7 @@ def test_reference_results_of_one_tower_need_its_inputs_alone(tmp_path: Path) ->
 def test_model_that_gives_another_number_of_results_than_examples_is_rejected(
     tmp_path: Path,
 ) -> None:
-    _, reference = asked(tmp_path, scores(1, 2, 3))
+    _, reference = model_and_reference(tmp_path, scores(1, 2, 3))
     with pytest.raises(
         NotConvertible,
         match="tower 'first', output 'vector': the model gives 3 rows for 4 examples; give what",
@@ -172,7 +180,7 @@ def test_model_that_gives_another_number_of_results_than_examples_is_rejected(
 def test_rows_of_a_dumped_table_are_read_by_key(tmp_path: Path) -> None:
     keys = np.array([70, 30, 90, 10, 20, 40, 50, 60, 80, 5], np.int64)
     sok_dump(tmp_path / "dump", "users", keys, np.zeros((10, 2), np.float32))
-    original = Answers({"second": {"score": np.zeros(2, np.float32)}})
+    original = FixedResults({"second": {"score": np.zeros(2, np.float32)}})
     reference = reference_of(
         tmp_path,
         {"user": Column(np.array([90, 30])), "age": Column(np.zeros(2, np.float32))},

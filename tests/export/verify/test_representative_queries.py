@@ -120,19 +120,19 @@ def test_stated_layout_is_published_only_if_recorded_outputs_agree_or_the_recipe
     (tmp_path / "right.toml").write_text(stated + "1\n")
     (tmp_path / "wrong.toml").write_text(stated + "2\n")
     write_examples(tmp_path, recorded(undisturbed))
-    said = changed(with_examples(recipe), "checkpoint.layout", "right.toml")
+    stated_recipe = changed(with_examples(recipe), "checkpoint.layout", "right.toml")
 
-    plan = command("plan", write_project(tmp_path, said), "--json").json
+    plan = command("plan", write_project(tmp_path, stated_recipe), "--json").json
     assert plan["tables"]["users"]["stated"] is True
     assert "its layout is stated" in plan["tables"]["users"]["note"]
-    of_other_tables = changed(said, "verify.expected", {"candidate.vector": "seen"})
-    for rejected in (said, of_other_tables):
+    of_other_tables = changed(stated_recipe, "verify.expected", {"candidate.vector": "seen"})
+    for rejected in (stated_recipe, of_other_tables):
         done = command("run", write_project(tmp_path, rejected))
         assert (done.code, "verify.expected" in done.message) == (5, True)
         assert "'users'" in done.message
     assert not list(tmp_path.glob("bundles/*/*"))
 
-    agreed = changed(said, "verify.expected", {"ranking.score": "seen"})
+    agreed = changed(stated_recipe, "verify.expected", {"ranking.score": "seen"})
     wrong = changed(agreed, "checkpoint.layout", "wrong.toml")
     done = command("run", write_project(tmp_path, wrong))
     assert (done.code, "differs from verify.expected" in done.message) == (5, True)
@@ -149,7 +149,7 @@ def test_stated_layout_is_published_only_if_recorded_outputs_agree_or_the_recipe
     report = command("verify", bundle, "--checkpoint", movies.prefix, "--json").json
     assert report["tables"]["users"]["stated_layout"] == "expected"
 
-    accepted = changed(said, "verify.stated_layouts", "accept")
+    accepted = changed(stated_recipe, "verify.stated_layouts", "accept")
     page = command("run", write_project(tmp_path, accepted), "--json").json
     assert page["verification"]["tables"]["users"]["stated_layout"] == "accepted"
     assert any("its layout is stated" in note for note in page["notes"])

@@ -287,8 +287,8 @@ def test_judge_recipe_takes_a_stated_layout_that_the_recipe_accepts(tmp_path: Pa
     inventory = recognize(checkpoint, Statements(layouts=layouts))
     model = ModelSpec({"t0": TableFacts("t0", "t0", 200, 8)}, {}, {})
 
-    def judged(said: str) -> dict[str, StatedLayout]:
-        job = job_of(verify={"stated_layouts": said})
+    def judged(policy: str) -> dict[str, StatedLayout]:
+        job = job_of(verify={"stated_layouts": policy})
         return judge_recipe(job, checkpoint, inventory, model, {})
 
     assert judged("accept") == {"t0": StatedLayout("accepted", PaddingCheck(rows=56))}

@@ -24,7 +24,7 @@ TABLES = {"t": TableFacts("t", "t", ROWS, 2)}
 KEYS = {"names": np.array(["ann", "bob", "cid", "dot"], object), "numbers": np.array([-7, 5, 9])}
 
 
-def made(
+def example_values(
     spec: FeatureSpec | DenseSpec, ids: Any = None, **entry: Any
 ) -> tuple[Column, dict[str, Any]]:
     """Makes examples of one feature that follows a rule; returns its column, and all columns."""
@@ -67,41 +67,41 @@ def sizes(column: Column) -> list[int]:
 def test_made_ids_are_all_known_and_all_that_are_known(
     dtype: str, ids: Any, known_ids: set[Any]
 ) -> None:
-    column, _ = made(embedded("f", "t", ids_dtype=dtype), ids)
+    column, _ = example_values(embedded("f", "t", ids_dtype=dtype), ids)
     assert column.offsets is None
     assert set(column.values.tolist()) == known_ids
 
 
 def test_made_ids_of_a_hash_are_integers_or_their_texts() -> None:
     rule = hash_ids(ROWS)
-    integers, _ = made(embedded("f", "t"), rule)
+    integers, _ = example_values(embedded("f", "t"), rule)
     assert integers.values.min() >= 0
     assert 1 << 38 < integers.values.max() < 1 << 40
-    small, _ = made(embedded("f", "t", ids_dtype="int32"), rule)
+    small, _ = example_values(embedded("f", "t", ids_dtype="int32"), rule)
     assert 1 << 29 < small.values.max() < 1 << 31
-    texts, _ = made(embedded("f", "t", ids_dtype="string"), rule)
+    texts, _ = example_values(embedded("f", "t", ids_dtype="string"), rule)
     assert all(isinstance(text, str) and text.isdigit() for text in texts.values)
 
 
 def test_made_ids_of_a_remainder_reach_beyond_the_table() -> None:
     rule = computed_ids(("FloorMod", ROWS))
-    column, _ = made(embedded("f", "t", ids=rule), rule)
+    column, _ = example_values(embedded("f", "t", ids=rule), rule)
     assert column.values.max() > 1 << 32
     plain = computed_ids(("AddV2", 4))
-    column, _ = made(embedded("f", "t", ids=plain), plain)
+    column, _ = example_values(embedded("f", "t", ids=plain), plain)
     assert {(number + 4) for number in column.values.tolist()} <= set(range(ROWS))
 
 
 def test_made_numbers_fall_into_every_bucket() -> None:
     boundaries = (-1.0, 0.0, 1.0, 2.0)
-    column, _ = made(embedded("f", "t", ids_dtype="float32"), bucket_ids(boundaries))
+    column, _ = example_values(embedded("f", "t", ids_dtype="float32"), bucket_ids(boundaries))
     assert column.values.dtype == np.float32
     assert set(np.searchsorted(boundaries, column.values, side="right")) == {0, 1, 2, 3, 4}
 
 
 def test_made_bags_hold_up_to_five_ids_some_of_them_twice() -> None:
     bag = embedded("f", "t", kind="bag", encoding="ragged", combiner="mean")
-    column, _ = made(bag)
+    column, _ = example_values(bag)
     assert sizes(column) == [0, 1, 2, 3, 4, 5] * (COUNT // 6)
     assert column.offsets is not None
     assert column.weights is None
@@ -116,7 +116,7 @@ def test_made_weights_are_positive_or_zero_where_a_zero_leaves_the_id_out(
     encoding: Any, zeros: bool
 ) -> None:
     spec = embedded("f", "t", kind="bag", encoding=encoding, combiner="sum", weights="w", ids_max=4)
-    column, columns = made(spec, weighted=True)
+    column, columns = example_values(spec, weighted=True)
     assert set(columns) == {"f"}
     assert column.weights is not None
     left_out = [*range(0, column.weights.size, 7)] if zeros else []
@@ -128,16 +128,16 @@ def test_made_weights_are_positive_or_zero_where_a_zero_leaves_the_id_out(
 
 def test_made_sequences_are_shorter_and_longer_than_their_length() -> None:
     ragged = embedded("f", "t", kind="sequence", encoding="ragged", length=3)
-    assert sizes(made(ragged)[0]) == [0, 1, 2, 3, 4, 5] * (COUNT // 6)
+    assert sizes(example_values(ragged)[0]) == [0, 1, 2, 3, 4, 5] * (COUNT // 6)
     fixed = embedded("f", "t", kind="sequence", length=3)
-    assert sizes(made(fixed)[0]) == [3] * COUNT
+    assert sizes(example_values(fixed)[0]) == [3] * COUNT
 
 
 def test_made_bags_of_a_dense_input_fill_all_places_unless_there_is_padding() -> None:
     filled = embedded("f", "t", kind="bag", combiner="sum", ids_max=4)
-    assert sizes(made(filled)[0]) == [4] * COUNT
+    assert sizes(example_values(filled)[0]) == [4] * COUNT
     padded = embedded("f", "t", kind="bag", combiner="sum", ids_max=2, padding=-1)
-    assert sizes(made(padded, padding=-1)[0]) == [0, 1, 2] * (COUNT // 3)
+    assert sizes(example_values(padded, padding=-1)[0]) == [0, 1, 2] * (COUNT // 3)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_made_bags_of_a_dense_input_fill_all_places_unless_there_is_padding() ->
 def test_made_integers_are_rows_of_the_table_that_they_index_or_zero_and_one(
     spec: DenseSpec, values: set[int]
 ) -> None:
-    column, _ = made(spec)
+    column, _ = example_values(spec)
     assert column.values.shape == (2 * COUNT,)
     assert set(column.values.tolist()) == values
 
 
 def test_made_numbers_are_the_same_in_every_run() -> None:
-    column, _ = made(dense("f", "float32", (2,)))
+    column, _ = example_values(dense("f", "float32", (2,)))
     drawn = np.random.default_rng(0).standard_normal(2 * COUNT).astype(np.float32)
     np.testing.assert_array_equal(column.values, drawn)
 
@@ -168,14 +168,14 @@ def test_made_numbers_that_are_cast_to_ids_are_between_these(
     rounding: str | None, rounded: Any
 ) -> None:
     rule = cast_ids("float32", "int64", rounding)
-    column, _ = made(embedded("f", "t", ids=rule, ids_dtype="float32"), rule)
+    column, _ = example_values(embedded("f", "t", ids=rule, ids_dtype="float32"), rule)
     assert column.values.dtype == np.float32
     assert set(rounded(column.values).tolist()) == set(range(ROWS))
     assert (column.values != rounded(column.values)).any()
 
 
 def test_made_integers_fall_into_every_bucket() -> None:
-    column, _ = made(embedded("f", "t", ids_dtype="int32"), bucket_ids((-1.0, 3.0)))
+    column, _ = example_values(embedded("f", "t", ids_dtype="int32"), bucket_ids((-1.0, 3.0)))
     assert column.values.dtype == np.int64
     assert set(np.digitize(column.values, (-1, 3))) == {0, 1, 2}
 
@@ -194,7 +194,7 @@ def test_made_integers_fall_into_every_bucket() -> None:
 def test_made_ids_of_which_no_row_is_computed_are_replaced_by_others(
     computed: manifest.GraphIds, known_ids: set[int], dtype: str
 ) -> None:
-    column, _ = made(embedded("f", "t", ids=computed, ids_dtype=dtype), computed)
+    column, _ = example_values(embedded("f", "t", ids=computed, ids_dtype=dtype), computed)
     assert set(column.values.tolist()) <= known_ids
     assert column.values.size == COUNT
     assert len(set(column.values.tolist())) >= 2
@@ -203,7 +203,7 @@ def test_made_ids_of_which_no_row_is_computed_are_replaced_by_others(
 def test_made_ids_of_which_only_large_ones_have_rows_are_replaced_by_those() -> None:
     computed = computed_ids(("FloorDiv", 1 << 27), ("AddV2", -5))
     spec = embedded("f", "t", ids=computed, ids_dtype="int32")
-    column, _ = made(spec, computed)
+    column, _ = example_values(spec, computed)
     assert 5 << 27 <= column.values.min() < column.values.max() < 1 << 31
 
 
@@ -211,20 +211,20 @@ def test_made_numbers_of_which_no_row_is_computed_are_replaced_by_others() -> No
     builder = GraphBuilder("float32", cast_ids("float32", "int64", "Floor"))
     builder.compute("Mul", builder.last, builder.constant(3))
     computed = builder.graph()
-    column, _ = made(embedded("f", "t", ids=computed, ids_dtype="float32"), computed)
+    column, _ = example_values(embedded("f", "t", ids=computed, ids_dtype="float32"), computed)
     assert set(np.floor(column.values).tolist()) == {0, 1, 2, 3}
 
 
 def test_made_ids_stay_where_a_rule_finds_no_row_for_any() -> None:
     computed = computed_ids(("Maximum", ROWS))
-    column, _ = made(embedded("f", "t", ids=computed), computed)
+    column, _ = example_values(embedded("f", "t", ids=computed), computed)
     assert 0 <= column.values.min() < ROWS < column.values.max()
 
 
 def test_made_texts_of_characters_are_joined_without_spaces() -> None:
     words = vocabulary_ids("names")
     by_character = manifest.TextIds(split="characters", ids=words)
-    column, _ = made(
+    column, _ = example_values(
         embedded("f", "t", kind="bag", combiner="mean", ids=by_character, ids_dtype="string"),
         by_character,
     )
@@ -234,7 +234,7 @@ def test_made_texts_of_characters_are_joined_without_spaces() -> None:
 
 def test_made_integers_that_are_cast_to_other_integers_are_rows() -> None:
     rule = cast_ids("int64", "int32")
-    column, _ = made(embedded("f", "t", ids=rule), rule)
+    column, _ = example_values(embedded("f", "t", ids=rule), rule)
     assert set(column.values.tolist()) == set(range(ROWS))
 
 
@@ -316,7 +316,7 @@ def test_made_values_of_several_inputs_lead_to_rows() -> None:
 
 def test_made_numbers_are_around_zero_and_positive_without_signs() -> None:
     spec = dense("f", "float32", (3,))
-    column, columns = made(spec)
+    column, columns = example_values(spec)
     assert column.values.shape == (3 * COUNT,)
     assert abs(float(column.values.mean())) < 0.3
     assert 0.7 < float(column.values.std()) < 1.3
@@ -331,7 +331,7 @@ def test_made_numbers_are_around_zero_and_positive_without_signs() -> None:
 def test_made_texts_have_up_to_seven_words_of_the_vocabulary_and_others() -> None:
     words = vocabulary_ids("names")
     rule = manifest.TextIds(split="whitespace", ids=words)
-    column, _ = made(
+    column, _ = example_values(
         embedded("f", "t", kind="bag", combiner="mean", ids=rule, ids_dtype="string"), rule
     )
     texts = [text.split() for text in column.values]

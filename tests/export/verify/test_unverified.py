@@ -48,8 +48,10 @@ def test_ids_are_unverified_but_of_features_behind_recorded_outputs() -> None:
     inputs = ", ".join(manifest.inputs_of(embedded))
     reason = "no recorded outputs (verify.expected)"
     assert unverified(manifest) == (f"how ids become rows ({inputs}): {reason}",)
-    rest = ", ".join(manifest.inputs_of(embedded[1:]))
-    assert unverified(manifest, embedded[:1]) == (f"how ids become rows ({rest}): {reason}",)
+    other_inputs = ", ".join(manifest.inputs_of(embedded[1:]))
+    assert unverified(manifest, embedded[:1]) == (
+        f"how ids become rows ({other_inputs}): {reason}",
+    )
     assert unverified(manifest, embedded) == ()
 
 

@@ -24,10 +24,10 @@ class Category:
 
     Attributes:
       code: The code that makes the column.
-      size: the number of its categories.
+      size: The number of the column's categories.
       dtype: The dtype of its input.
-      pool: values that are sent.
-      has_default_row: whether ids that are no category read a row.
+      pool: The values that are sent.
+      has_default_row: Whether ids that are no category read a row.
     """
 
     code: str

@@ -13,21 +13,21 @@ class Dialect:
     Attributes:
       name: The name of the library.
       module: The module of `minimum`, `maximum`, `where`, `abs`, `sqrt` and of their like.
-      clip: limits values to a range.
-      cast: a value to a dtype.
-      pools: [n, length, dim] to [n, dim].
-      flat: [n, length, dim] to [n, length * dim].
-      join: several [n, width] to one.
+      clip: The function that limits values to a range.
+      cast: The function that casts a value to a dtype.
+      pools: Functions from [n, length, dim] to [n, dim].
+      flat: The function from [n, length, dim] to [n, length * dim].
+      join: The function that joins several [n, width] to one.
       array: The function that makes an array of constants.
-      layer: makes a table that is a layer; "": there are no layers.
-      layer_matrix: the variable of such a table.
-      variable: makes a table that is a variable; "": it is a parameter.
-      matrix: such a variable.
-      lookups: rows of a variable.
-      dense: makes a dense layer; "": it is computed with parameters.
-      activations: functions after a dense layer.
-      widest_integer: dtype of ids.
-      below_zero: what a lookup does with rows below 0: "fails", or "last": it counts them from the
+      layer: The code that makes a table that is a layer; "": there are no layers.
+      layer_matrix: The variable of a table that is a layer.
+      variable: The code that makes a table that is a variable; "": tables are parameters.
+      matrix: The matrix of a table that is a variable.
+      lookups: The lookups of rows of a variable.
+      dense: The code that makes a dense layer; "": it is computed with parameters.
+      activations: The functions after a dense layer.
+      widest_integer: The widest dtype of ids.
+      below_zero: The lookup's rule for rows below 0: "fails", or "last": they are counted from the
         end.
     """
 

@@ -29,15 +29,15 @@ class Input:
 
     Attributes:
       dtype: The dtype of the tensor that the model takes.
-      pool: values that requests hold, each equally often.
-      encoding: single, fixed, ragged or sparse.
-      length: number of values of an example; the largest one if it is ragged or sparse.
-      padding: follows the values of an example that has fewer than `length`; None: none has.
+      pool: The values that requests hold, each equally often.
+      encoding: "single", "fixed", "ragged" or "sparse".
+      length: The number of values of an example; the maximum if the input is ragged or sparse.
+      padding: The value that fills an example of fewer than `length` values; None: none has fewer.
       weights: The weights of the ids of a ragged or sparse input; (): there are none.
       can_be_empty: whether a ragged or sparse example may have no values.
-      feature: what the recipe says of the feature, as inline TOML.
-      rows: what the model takes for each value, where the recipe translates what clients send.
-      default: what the model takes if requests do not hold the feature; None: they do.
+      feature: The recipe's entry of the feature, as inline TOML.
+      rows: The model's value for each value of a client, where the recipe translates values.
+      default: The model's value if requests lack the feature; None: they never lack it.
     """
 
     dtype: str
@@ -57,7 +57,7 @@ class Table:
     """A table of a model.
 
     Attributes:
-      is_layer: whether it is a layer; otherwise a plain variable.
+      is_layer: Whether the table is a layer; otherwise it is a plain variable.
     """
 
     name: str
@@ -72,9 +72,9 @@ class Activation:
     """What a model computes of a feature.
 
     Attributes:
-      code: an expression of [n, width] float32.
-      is_exact: whether it holds values of rows as they are stored, so that the answers of two
-        programs have the same bits.
+      code: An expression of [n, width] float32.
+      is_exact: Whether the result holds values of rows as they are stored, so that the results of
+        two programs have the same bits.
     """
 
     code: str
@@ -87,15 +87,15 @@ class Draft:
 
     Attributes:
       dialect: The dialect that its code is written in.
-      all_tables_are_read: whether the service reads all tables; otherwise small ones stay in
+      all_tables_are_read: Whether the service reads all tables; otherwise small ones stay in
         towers.
-      states_examples: whether the recipe names examples; otherwise the exporter makes them.
+      states_examples: Whether the recipe names examples; otherwise the exporter makes them.
       inputs: The inputs by name.
-      constructor: lines that make tables and layers.
-      call: lines that compute what the model returns.
-      parameters: code of the shapes of those that no layer has, by name.
+      constructor: The lines that make tables and layers.
+      call: The lines that compute what the model returns.
+      parameters: The code of the shapes of parameters that no layer has, by their names.
       vocabularies: The vocabularies that the recipe states, by name.
-      known: how the export is known to differ from what it should be; "": no such thing.
+      known: The known difference of the export from a correct one; "": there is none.
     """
 
     def __init__(self, random: Random, dialect: Dialect) -> None:
@@ -142,8 +142,8 @@ class Draft:
 
         Args:
           rows: The number of rows; 0: any number.
-          dtypes: one of which it has.
-          can_be_shared: whether other features may read it.
+          dtypes: The dtypes from which one is drawn.
+          can_be_shared: Whether other features may read the table.
         """
         table = Table(
             next(self._names),

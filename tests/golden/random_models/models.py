@@ -32,15 +32,15 @@ class RandomModel:
 
     Attributes:
       seed: The seed that it was drawn from.
-      library: tensorflow, keras, flax or jax.
-      code: the file of the model.
-      recipe: the file of the recipe.
+      library: "tensorflow", "keras", "flax" or "jax".
+      code: The text of the model's file.
+      recipe: The text of the recipe.
       inputs: The inputs by name.
-      heads: outputs of a ranking tower; (): the tower returns one vector for each example.
-      contexts: inputs that are features of contexts.
-      is_exact: whether answers must have the bits that the model gives.
+      heads: The outputs of a ranking tower; (): the tower returns one vector for each example.
+      contexts: The inputs that are features of contexts.
+      is_exact: Whether responses must have the bits of the model's results.
       vocabularies: The vocabularies that the recipe states, by name.
-      known: how the export is known to differ from what it should be; "": no such thing.
+      known: The known difference of the export from a correct one; "": there is none.
     """
 
     seed: int

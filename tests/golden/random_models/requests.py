@@ -26,8 +26,8 @@ def draw_examples(model: RandomModel, purpose: str) -> list[Example]:
     """Draws examples, as clients send their features; candidates of a context share its features.
 
     Args:
-      model: what is asked.
-      purpose: others are drawn for another purpose.
+      model: The model that the requests are sent to.
+      purpose: The purpose of the examples; for another purpose, other examples are drawn.
     """
     random = Random(f"{purpose} of {model.seed}")
     examples: list[Example] = [{} for _ in range(COUNT)]
@@ -50,10 +50,10 @@ def _draw_value(random: Random, part: Input, *, is_last: bool = False) -> Any:
     """Draws a value.
 
     Args:
-      random: draws.
-      part: the input.
-      is_last: whether it may be the last of a batch, where `embedding_lookup_sparse` returns
-        nothing for examples without ids.
+      random: The source of random numbers.
+      part: The input.
+      is_last: Whether the example may be the last of a batch, where `embedding_lookup_sparse`
+        returns nothing for examples without ids.
     """
     if part.encoding == "single":
         return random.choice(part.pool)
@@ -88,9 +88,9 @@ def request_of(model: RandomModel, examples: Sequence[Example]) -> tuple[str, di
     return "rank", {"tower": "score", "heads": [*model.heads], "requests": parts}
 
 
-def values_of(model: RandomModel, answer: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+def values_of(model: RandomModel, response: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
     """Returns the values of a service's response, by output: [examples, ...]."""
-    results = answer["results"]
+    results = response["results"]
     if not model.heads:
         return {"": np.array([result["vector"] for result in results], np.float32)}
     return {

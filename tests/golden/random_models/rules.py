@@ -15,12 +15,12 @@ class Rule:
 
     Attributes:
       dtype: The dtype of the input.
-      pool: values for which the computation gives a row of the table, those at its limits among
+      pool: Values for which the computation gives a row of the table, those at its limits among
         them.
-      template: the computation of `{ids}`.
+      template: The computation of `{ids}`.
       feature, rows: See `Input`.
-      is_partial: whether it fails for other ids.
-      drops_unknown: whether ids that it does not know are row -1, which the lookup leaves out.
+      is_partial: Whether the computation fails for other ids.
+      drops_unknown: Whether unknown ids become row -1, which the lookup leaves out.
     """
 
     dtype: str
@@ -55,9 +55,9 @@ class Wanted:
     Attributes:
       name: The name of the input.
       rows: The number of rows of the table.
-      below_zero: what the lookup does with rows below 0: "fails"; "dropped": it leaves them out;
-        "last": it counts them from the end.
-      is_single: whether there is one id for each example.
+      below_zero: The lookup's rule for rows below 0: "fails"; "dropped": they are left out;
+        "last": they are counted from the end.
+      is_single: Whether there is one id for each example.
     """
 
     draft: Draft

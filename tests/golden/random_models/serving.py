@@ -25,19 +25,19 @@ MEMORY_BYTES = 4 << 30
 """Enough for the libraries that are loaded already, whatever is free while other tests run."""
 
 
-def answer_to(root: Path, call: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def response_to(root: Path, call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Loads version 1 of the model `random` of a root, and responds to a request.
 
     Args:
       root: The root of the bundles.
-      call: embed or rank.
+      call: "embed" or "rank".
       body: The body as clients send it in JSON.
     """
-    answer: dict[str, Any] = asyncio.run(_answer(root, call, json.dumps(body).encode()))
-    return answer
+    response: dict[str, Any] = asyncio.run(_response(root, call, json.dumps(body).encode()))
+    return response
 
 
-async def _answer(root: Path, call: str, body: bytes) -> Any:
+async def _response(root: Path, call: str, body: bytes) -> Any:
     settings = ServiceSettings(root=root, max_load_bytes=MEMORY_BYTES)
     versions = VersionManager()
     metrics = Metrics()

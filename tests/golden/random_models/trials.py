@@ -28,7 +28,7 @@ from tests.golden.random_models.requests import (
     request_of,
     values_of,
 )
-from tests.golden.random_models.serving import answer_to
+from tests.golden.random_models.serving import response_to
 
 TOLERANCE = 1e-6
 """Relative and absolute. Outputs are below 10 and are sums of at most 60 products, which programs
@@ -76,7 +76,7 @@ def _rejection_or_comparison(model: RandomModel, directory: Path) -> str:
     expected = _saved_and_called(model, directory, arrays_of(model, examples))
     try:
         export(directory / "recipe.toml")
-        answer = answer_to(directory / "bundles", *request_of(model, examples))
+        response = response_to(directory / "bundles", *request_of(model, examples))
     except VerificationFailed:
         raise  # the export differs from the model, as the exporter found itself
     except (ExportError, InvalidArgument) as rejection:
@@ -84,13 +84,13 @@ def _rejection_or_comparison(model: RandomModel, directory: Path) -> str:
         named = [name for name in (*model.inputs, "model.py") if name in message]
         assert named, f"the rejection names no part of the model: {message}"
         return message
-    answered = values_of(model, answer)
-    assert answered.keys() == expected.keys()
+    actual = values_of(model, response)
+    assert actual.keys() == expected.keys()
     for name, values in expected.items():
         if model.is_exact:
-            np.testing.assert_array_equal(answered[name], values, name)
+            np.testing.assert_array_equal(actual[name], values, name)
         else:
-            np.testing.assert_allclose(answered[name], values, TOLERANCE, TOLERANCE, err_msg=name)
+            np.testing.assert_allclose(actual[name], values, TOLERANCE, TOLERANCE, err_msg=name)
     return ""
 
 

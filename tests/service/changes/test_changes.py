@@ -204,19 +204,19 @@ def test_denied_candidates_stay_denied_when_they_are_added_or_replaced(
     small = write()
     service = serve()
 
-    def found() -> set[int]:
+    def candidate_ids() -> set[int]:
         return {*nearest(service, small.vectors[:1], k=100).ids.tolist()}
 
     with service.worker.versions.acquire("movies") as version:
         version.deny(("1000", "5000"))
-    assert 1000 not in found()
+    assert 1000 not in candidate_ids()
     for _ in range(6):  # by then, positions were given anew
         change(service, "candidates/upsert", candidate(1000), candidate(5000), candidate(5001))
-        assert found() == {*small.ids.tolist()[1:], 5001}
+        assert candidate_ids() == {*small.ids.tolist()[1:], 5001}
     version.deny(("5001",))
-    assert found() == {*small.ids.tolist(), 5000}
+    assert candidate_ids() == {*small.ids.tolist(), 5000}
     version.deny(())
-    assert found() == {*small.ids.tolist(), 5000, 5001}
+    assert candidate_ids() == {*small.ids.tolist(), 5000, 5001}
 
 
 def test_a_request_sees_the_state_in_which_it_began(write: Write, serve: Serve) -> None:

@@ -119,14 +119,14 @@ def test_large_response_is_the_same_in_pieces(small_towers: Path, tmp_path: Path
     ids = [number % 50 for number in range(30_000)]
     try:
         body = {"feature": "user", "ids": ids}
-        answer = httpx.post(f"{service.http}/v1/models/movies:lookup", json=body, timeout=30)
+        large = httpx.post(f"{service.http}/v1/models/movies:lookup", json=body, timeout=30)
         response = httpx.post(
             f"{service.http}/v1/models/movies:lookup",
             json={"feature": "user", "ids": list(range(50))},
         ).json()
-        assert len(answer.content) > 1 << 20
-        assert int(answer.headers["content-length"]) == len(answer.content)
-        content = json.loads(answer.content)
+        assert len(large.content) > 1 << 20
+        assert int(large.headers["content-length"]) == len(large.content)
+        content = json.loads(large.content)
         assert content["vectors"] == [response["vectors"][movie_id] for movie_id in ids]
         assert content["found"] == [True] * len(ids)
         accept = {"accept": "application/x-protobuf"}

@@ -79,10 +79,10 @@ class Sampled:
         execution = Execution("retrieve", live_recall=self.recall)
         request_object = RetrievalRequest(Target(), vectors=vectors, **{"k": K, **request})
         with self.manager.acquire("movies") as version:
-            answer: RetrievalResult = completed(
+            result: RetrievalResult = completed(
                 retrieve.retrieve(version, request_object, self.settings, execution)
             )
-        return answer
+        return result
 
     def value(self, metric: str, **labels: str) -> float:
         """Returns the sum of the samples of a metric that have these labels; NaN: there are
@@ -195,14 +195,14 @@ def test_recall_is_that_of_an_exact_search_among_what_each_query_may_find(
     by_index = 0
     for seed, (request, allowed) in enumerate(cases):
         vectors = queries(20, seed)
-        answer = sampled.retrieve(vectors, explain=True, **request)
-        answered = [explanation.path == "index" for explanation in answer.explanations]
-        assert any(answered), f"the tree computes none of {request}"
-        by_index += sum(answered)
-        for number in np.flatnonzero(answered):
-            first, last = answer.offsets[number : number + 2].tolist()
+        result = sampled.retrieve(vectors, explain=True, **request)
+        is_by_index = [explanation.path == "index" for explanation in result.explanations]
+        assert any(is_by_index), f"the tree computes none of {request}"
+        by_index += sum(is_by_index)
+        for number in np.flatnonzero(is_by_index):
+            first, last = result.offsets[number : number + 2].tolist()
             nearest = exact_ids(small, vectors[number], allowed)
-            hits += len(nearest & set(answer.ids[first:last].tolist()))
+            hits += len(nearest & set(result.ids[first:last].tolist()))
             neighbors += len(nearest)
     until(lambda: sampled.searched() == by_index)
     assert sampled.value("rowcast_live_recall_hits_total") == hits
@@ -241,12 +241,12 @@ def test_recall_is_that_of_lists_with_candidates_that_changed(changing: RunningS
     nearest_ids = set()
     for seed, request in enumerate(cases):
         vectors = queries(20, seed)
-        answer = sampled.retrieve(vectors, explain=True, **request)
+        result = sampled.retrieve(vectors, explain=True, **request)
         exact_ids = sampled.retrieve(vectors, exact=True, **request).ids.reshape(20, K)
-        for number, explanation in enumerate(answer.explanations):
+        for number, explanation in enumerate(result.explanations):
             if explanation.path == "index":
                 by_index += 1
-                row = answer.ids[K * number : K * (number + 1)]
+                row = result.ids[K * number : K * (number + 1)]
                 hits += int(np.isin(exact_ids[number], row).sum())
                 neighbors += K
         nearest_ids.update(exact_ids.ravel().tolist())
@@ -293,13 +293,13 @@ def test_recall_is_measured_by_the_distance_of_the_index(
     sampled.manager.arrange("movies", Arrangement(2, frozenset({2})))
 
     sent_queries = queries(20)
-    answer = sampled.retrieve(sent_queries)
+    result = sampled.retrieve(sent_queries)
     differences = vectors[np.newaxis] - sent_queries[:, np.newaxis]
     scores = -(differences**2).sum(axis=2)
     if distance == "cosine":
         scores = sent_queries @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T
     nearest = np.argsort(-scores, axis=1)[:, :K]
-    pairs = zip(nearest, answer.ids.reshape(20, K), strict=True)
+    pairs = zip(nearest, result.ids.reshape(20, K), strict=True)
     hits = sum(np.isin(expected, returned).sum() for expected, returned in pairs)
     until(lambda: sampled.searched() == 20)
     assert sampled.value("rowcast_live_recall_hits_total") == hits

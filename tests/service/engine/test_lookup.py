@@ -23,10 +23,10 @@ Load = Callable[..., Served]
 
 def test_lookup_of_unknown_ids_by_rule_row_gives_that_row_and_is_counted(load: Load) -> None:
     service = load()
-    answer = service.look_up("user", column(7, 50, -1, 0))
-    assert (answer.model, answer.version, answer.table) == ("movies", 1, "users")
-    assert answer.found.tolist() == [True, False, False, True]
-    np.testing.assert_array_equal(answer.vectors, service.small.tables["users"][[7, 0, 0, 0]])
+    result = service.look_up("user", column(7, 50, -1, 0))
+    assert (result.model, result.version, result.table) == ("movies", 1, "users")
+    assert result.found.tolist() == [True, False, False, True]
+    np.testing.assert_array_equal(result.vectors, service.small.tables["users"][[7, 0, 0, 0]])
     assert service.value("rowcast_oov_ids_total", model="movies", feature="user") == 2
 
 
@@ -44,9 +44,9 @@ def test_lookup_in_int8_and_linked_tables_gives_float32_rows(load: Load) -> None
 
 def test_lookup_of_unknown_ids_by_rule_zeros_gives_zeros(load: Load) -> None:
     service = load(id_kind="string")
-    answer = service.look_up("history", column("m-3", "m-x"))
-    assert answer.found.tolist() == [True, False]
-    np.testing.assert_array_equal(answer.vectors, [service.small.tables["movies"][4], np.zeros(8)])
+    result = service.look_up("history", column("m-3", "m-x"))
+    assert result.found.tolist() == [True, False]
+    np.testing.assert_array_equal(result.vectors, [service.small.tables["movies"][4], np.zeros(8)])
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,11 @@ def test_rank_without_a_crossed_context_input_takes_its_default(load: Load) -> N
 def test_input_read_as_id_and_as_number_is_sent_once(load: Load) -> None:
     service = load(features=NUMBERED)
     small = service.small
-    answer = service.rank(context={"user": column(3)}, candidate_ids=small.ids[:4])
+    result = service.rank(context={"user": column(3)}, candidate_ids=small.ids[:4])
     expected = [
         reference.ranked(small, movie, 3, hour=3.0)["score"] for movie in small.ids[:4].tolist()
     ]
-    np.testing.assert_allclose(answer.scores, expected, 1e-4, 1e-4)
+    np.testing.assert_allclose(result.scores, expected, 1e-4, 1e-4)
     vectors = service.embed("query", {"user": column(3, 5)}).vectors
     for vector, user in zip(vectors, (3, 5), strict=True):
         np.testing.assert_allclose(

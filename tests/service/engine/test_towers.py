@@ -47,8 +47,8 @@ def test_rank_runs_only_the_parts_of_the_wanted_outputs(
 ) -> None:
     service = load(parts=True)
     counters = service.counted()
-    answer = rank(service, heads=heads)
-    assert set(answer.heads) == set(heads)
+    result = rank(service, heads=heads)
+    assert set(result.heads) == set(heads)
     assert examples(counters) == expected
     for part in ALL:
         counted = service.value(

@@ -29,7 +29,7 @@ class Outcome:
 
     code: str
     status: grpc.StatusCode
-    answer: Any
+    response: Any
     trailing: dict[str, Any]
     details: pb.ErrorDetails | None = None
 

@@ -125,7 +125,7 @@ def test_bug_reaches_the_log_and_not_the_client(
     limited_service.with_network("query", FailingTower(limited_service.waiting()))
     with grpc.insecure_channel(limited_service.grpc) as channel:
         failed = call(channel, "Retrieve", retrieve(), TOKEN)
-    assert (failed.code, failed.answer) == ("INTERNAL", INTERNAL_MESSAGE)
+    assert (failed.code, failed.response) == ("INTERNAL", INTERNAL_MESSAGE)
     assert b"secret" not in failed.trailing["grpc-status-details-bin"]
     assert "secret of the tower" in caplog.text
 
@@ -146,7 +146,7 @@ def test_request_ids_are_returned_and_malformed_ones_replaced(channel: grpc.Chan
 def test_unknown_methods_are_unimplemented(service: RunningService, channel: grpc.Channel) -> None:
     failed = call(channel, "Nothing", metadata=[("x-request-id", "r-2")])
     assert (failed.code, failed.status.name) == ("UNIMPLEMENTED", "UNIMPLEMENTED")
-    assert SERVICE in failed.answer
+    assert SERVICE in failed.response
     with pytest.raises(grpc.RpcError) as error:
         channel.unary_unary("/other.Service/Method")(b"", timeout=WAIT_S)
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -168,7 +168,7 @@ def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
 def test_call_without_a_message_is_invalid(service: RunningService, channel: grpc.Channel) -> None:
     before = counted(service, "retrieve", "INVALID_ARGUMENT")
     rejected = outcome(channel.stream_unary(f"/{SERVICE}/Retrieve").future(iter(())))
-    assert (rejected.code, rejected.answer) == (
+    assert (rejected.code, rejected.response) == (
         "INVALID_ARGUMENT",
         "the call has no message; one was expected",
     )

@@ -47,7 +47,7 @@ def test_messages_are_read_whatever_their_size_and_compression(
     ids: int, compression: grpc.Compression, channel: grpc.Channel
 ) -> None:
     looked_up = call(channel, "Lookup", lookup(*range(ids)), compression=compression)
-    assert len(pb.LookupResponse.FromString(looked_up.answer).found) == ids
+    assert len(pb.LookupResponse.FromString(looked_up.response).found) == ids
     phases = [part.split(";")[0] for part in looked_up.trailing["server-timing"].split(", ")]
     assert phases[0] == "decode"
     assert phases[-1] == "encode"
@@ -66,7 +66,7 @@ def test_message_that_does_not_decode_is_invalid_argument(
 ) -> None:
     rejected = call(channel, method, b"\xff" * size)
     assert rejected.code == rejected.status.name == "INVALID_ARGUMENT"
-    assert "do not decode as protobuf" in rejected.answer
+    assert "do not decode as protobuf" in rejected.response
 
 
 @pytest.mark.parametrize("method", ["ListModels", "GetModel"])
@@ -75,7 +75,7 @@ def test_large_message_that_names_a_model_at_most_is_too_large(
 ) -> None:
     rejected = call(channel, method, b"\xff" * 200_000)
     assert (rejected.code, rejected.status.name) == ("TOO_LARGE", "RESOURCE_EXHAUSTED")
-    assert "at most 65536 are accepted" in rejected.answer
+    assert "at most 65536 are accepted" in rejected.response
 
 
 def test_tokens_admit_clients_to_their_models(

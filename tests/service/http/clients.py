@@ -18,12 +18,12 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 BODY: dict[str, Any] = {"k": 2, "context": {"user": 7}}
 
 
-def error_of(answer: httpx.Response) -> dict[str, Any]:
-    error: dict[str, Any] = answer.json()["error"]
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    error: dict[str, Any] = response.json()["error"]
     assert set(error) - {"violations", "retry_after_s"} == {"code", "message", "request_id"}
     assert error.get("violations") != []
-    assert str(error.get("retry_after_s", "")) == answer.headers.get("retry-after", "")
-    assert error["request_id"] == answer.headers["x-request-id"]
+    assert str(error.get("retry_after_s", "")) == response.headers.get("retry-after", "")
+    assert error["request_id"] == response.headers["x-request-id"]
     return error
 
 
@@ -53,9 +53,9 @@ def head(length: int | None = None, *headers: str) -> bytes:
 def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
     """A request that is computed until the block ends."""
     tower = service.waiting()
-    answers = list[int]()
+    responses = list[int]()
     sender = threading.Thread(
-        target=lambda: answers.append(
+        target=lambda: responses.append(
             httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code
         )
     )
@@ -66,5 +66,5 @@ def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
     finally:
         tower.release.set()
         sender.join(20)
-    assert answers == [200]
+    assert responses == [200]
     until(lambda: service.dataplane.engine.inflight == 0)

@@ -79,17 +79,17 @@ def test_service_with_tokens_admits_those_with_a_token_for_it(
 ) -> None:
     headers = {} if token is None else bearer(token)
     url = str(http.base_url).rstrip("/") + path
-    answer = (
+    response = (
         http.post(url, json=BODY, headers=headers)
         if ":retrieve" in path
         else http.get(url, headers=headers)
     )
-    assert answer.status_code == status
+    assert response.status_code == status
     if status in {401, 403}:
         assert (
-            error_of(answer)["code"] == {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}[status]
+            error_of(response)["code"] == {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}[status]
         )
-        assert ("www-authenticate" in answer.headers) == (status == 401)
+        assert ("www-authenticate" in response.headers) == (status == 401)
 
 
 @pytest.mark.parametrize(("token", "is_shown"), [(ALL, True), (ONE, True), (NONE, False)])
@@ -105,8 +105,8 @@ def test_document_has_examples_of_permitted_models_alone(
 def test_body_of_a_model_that_is_not_permitted_is_not_decoded(
     token: str, status: int, http: httpx.Client
 ) -> None:
-    answer = http.post("/v1/models/other:retrieve", content=b"no JSON", headers=bearer(token))
-    assert answer.status_code == status, answer.text
+    response = http.post("/v1/models/other:retrieve", content=b"no JSON", headers=bearer(token))
+    assert response.status_code == status, response.text
 
 
 def test_request_with_two_tokens_is_unauthenticated(http: httpx.Client) -> None:
@@ -124,9 +124,9 @@ def test_client_without_a_token_gets_an_error_of_its_type_with_the_request_id(
 
     before = count()
     headers = {"content-type": "application/x-protobuf", "x-request-id": "mine"}
-    answer = http.post(RETRIEVE, content=b"\xff" * 9000, headers=headers)
-    details = pb.ErrorDetails.FromString(answer.content)
-    assert (answer.status_code, details.code, details.request_id) == (
+    response = http.post(RETRIEVE, content=b"\xff" * 9000, headers=headers)
+    details = pb.ErrorDetails.FromString(response.content)
+    assert (response.status_code, details.code, details.request_id) == (
         401,
         pb.ERROR_CODE_UNAUTHENTICATED,
         "mine",
@@ -140,8 +140,8 @@ def test_body_of_a_client_without_a_token_is_not_read(
 ) -> None:
     with connected(service) as connection:
         connection.sendall(head(length))
-        answer = received(connection)  # which is closed, with the body never sent
-    assert answer.startswith(b"HTTP/1.1 401 ")
+        response = received(connection)  # which is closed, with the body never sent
+    assert response.startswith(b"HTTP/1.1 401 ")
     assert service.dataplane.budget.held == 0
 
 

@@ -35,16 +35,16 @@ def test_body_over_the_limit_is_rejected_before_its_end(
         connection.sendall(head(length))
         for _ in range(3 if length is None else 0):
             connection.sendall(b"800\r\n" + b"x" * 0x800 + b"\r\n")
-        answer = connection.recv(1 << 16)
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b"\r\nconnection: close\r\n" in answer
+        response = connection.recv(1 << 16)
+    assert response.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nconnection: close\r\n" in response
 
 
 def test_body_over_the_limit_returns_the_reason_to_a_client_that_still_sends(
     http: httpx.Client,
 ) -> None:
-    answer = http.post(RETRIEVE, content=bytes(20 * MIB))  # still sending when it is rejected
-    assert (answer.status_code, error_of(answer)["code"]) == (413, "TOO_LARGE")
+    response = http.post(RETRIEVE, content=bytes(20 * MIB))  # still sending when it is rejected
+    assert (response.status_code, error_of(response)["code"]) == (413, "TOO_LARGE")
 
 
 def test_body_in_pieces_is_read_whole(service: RunningService) -> None:
@@ -64,10 +64,10 @@ def test_body_that_does_not_arrive_in_time_is_rejected(
         connection.sendall(head(100, *headers))
         connection.sendall(b"x" * 50)
         until(lambda: service.dataplane.budget.held == 50)
-        answer = received(connection)
-    assert answer.startswith(b"HTTP/1.1 100 " if "expect" in str(headers) else b"HTTP/1.1 504 ")
-    assert b"HTTP/1.1 504 " in answer
-    assert b'"code":"DEADLINE"' in answer
+        response = received(connection)
+    assert response.startswith(b"HTTP/1.1 100 " if "expect" in str(headers) else b"HTTP/1.1 504 ")
+    assert b"HTTP/1.1 504 " in response
+    assert b'"code":"DEADLINE"' in response
     assert service.dataplane.budget.held == 0
 
 
@@ -75,13 +75,13 @@ def test_rejected_request_with_a_small_body_keeps_its_connection(service: Runnin
     with connected(service) as connection:
         for _ in range(3):
             connection.sendall(head(len(TEXT), "content-type: text/plain") + TEXT)
-            answer = b""
-            while not answer.endswith(b"}}"):  # the body may arrive after the headers
+            response = b""
+            while not response.endswith(b"}}"):  # the body may arrive after the headers
                 part = connection.recv(1 << 16)
-                assert part, answer
-                answer += part
-            assert answer.startswith(b"HTTP/1.1 400 ")
-            assert b"connection: close" not in answer
+                assert part, response
+                response += part
+            assert response.startswith(b"HTTP/1.1 400 ")
+            assert b"connection: close" not in response
 
 
 @pytest.mark.parametrize("size", [100, 60_000, 70_000, 3 * MIB, 4 * MIB - 2000])
@@ -199,9 +199,9 @@ def test_response_that_finds_no_room_in_the_budget_is_overloaded(
     path = service.http + RETRIEVE.replace("retrieve", "lookup")
     with connected(service) as connection:
         large_lookup(service, connection)
-        answer = httpx.post(path, json=body)
-        assert (answer.status_code, error_of(answer)["code"]) == (429, "OVERLOADED")
-        assert "max_inflight_bytes" in error_of(answer)["message"]
+        response = httpx.post(path, json=body)
+        assert (response.status_code, error_of(response)["code"]) == (429, "OVERLOADED")
+        assert "max_inflight_bytes" in error_of(response)["message"]
     until(lambda: service.dataplane.budget.held == 0)
     assert httpx.post(path, json=body).status_code == 200
 

@@ -39,8 +39,8 @@ Value = dict[str, Any]
 
 @pytest.fixture
 def document(http: httpx.Client) -> Value:
-    answer: Value = http.get("/openapi.json").json()
-    return answer
+    response: Value = http.get("/openapi.json").json()
+    return response
 
 
 def test_page_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
@@ -205,12 +205,12 @@ def test_responses_match_their_schema(name: str, http: httpx.Client) -> None:
             "requests": [{key: value for key, value in body.items() if key not in options}] * 2,
         }
         request.model_validate(listed)
-        answer = response.model_validate_json(
+        parsed = response.model_validate_json(
             http.post(f"/v1/models/movies:{name}", json=listed).content,
             strict=True,
             extra="forbid",
         )
-        assert len(answer.results) == 2  # type: ignore[attr-defined]
+        assert len(parsed.results) == 2  # type: ignore[attr-defined]
 
 
 def _unknown(name: str, body: Value) -> str:

@@ -76,18 +76,18 @@ def test_time_of_a_request_begins_when_its_body_has_arrived(
 
 
 def test_timeout_of_the_client_is_the_deadline(http: httpx.Client) -> None:
-    answer = http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "0"})
-    assert answer.status_code in {429, 504}
+    response = http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "0"})
+    assert response.status_code in {429, 504}
     assert (
         http.post(RETRIEVE, json=BODY, headers={"x-request-timeout-ms": "60000"}).status_code == 200
     )
 
 
 def test_failure_of_a_protobuf_call_is_an_error_details_message(http: httpx.Client) -> None:
-    answer = http.post("/v1/models/songs:retrieve", content=b"", headers=PROTOBUF)
-    details = pb.ErrorDetails.FromString(answer.content)
-    assert (answer.status_code, details.code) == (404, pb.ERROR_CODE_NOT_FOUND)
-    assert details.request_id == answer.headers["x-request-id"]
+    response = http.post("/v1/models/songs:retrieve", content=b"", headers=PROTOBUF)
+    details = pb.ErrorDetails.FromString(response.content)
+    assert (response.status_code, details.code) == (404, pb.ERROR_CODE_NOT_FOUND)
+    assert details.request_id == response.headers["x-request-id"]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_failure_of_a_protobuf_call_is_an_error_details_message(http: httpx.Clie
 def test_other_method_is_405_and_names_the_allowed_one(
     method: str, path: str, allowed: str, http: httpx.Client
 ) -> None:
-    answer = http.request(method, path)
-    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
-    assert error_of(answer)["code"] == "INVALID_ARGUMENT"
+    response = http.request(method, path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
+    assert error_of(response)["code"] == "INVALID_ARGUMENT"
 
 
 def test_bug_is_hidden_from_the_client_and_logged(
@@ -114,8 +114,8 @@ def test_bug_is_hidden_from_the_client_and_logged(
     service = serve()
     service.with_network("query", FailingTower(service.waiting()))
     with log_lines() as lines:
-        answer = httpx.post(service.http + RETRIEVE, json=BODY)
-    assert (answer.status_code, error_of(answer)["message"]) == (500, INTERNAL_MESSAGE)
+        response = httpx.post(service.http + RETRIEVE, json=BODY)
+    assert (response.status_code, error_of(response)["message"]) == (500, INTERNAL_MESSAGE)
     assert "secret of the tower" in lines.getvalue()
     assert lines.getvalue().count('"level":"error"') == 1
 
@@ -127,10 +127,10 @@ def test_overloaded_service_rejects_with_retry_after(
     service = serve(max_concurrent_requests=1, inline_max_us=0, retry_after_s=1.5)
     with one_in_progress(service), connected(service) as connection:
         connection.sendall(head(1000, "x-request-id: first"))  # its body never comes
-        answer = connection.recv(1 << 16).decode()
-        assert answer.startswith("HTTP/1.1 429 ")
-        assert "\r\nretry-after: 2\r\n" in answer
-        assert "connection: close" not in answer
+        response = connection.recv(1 << 16).decode()
+        assert response.startswith("HTTP/1.1 429 ")
+        assert "\r\nretry-after: 2\r\n" in response
+        assert "connection: close" not in response
         assert httpx.get(service.http + "/livez").status_code == 200
     assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
 
@@ -170,8 +170,8 @@ def test_draining_service_closes_connections_after_their_responses(
         assert "connection" not in client.get("/livez").headers
         service.drain()
         until(lambda: client.get("/readyz").status_code == 503)
-        answer = client.post(RETRIEVE, json=BODY)
-    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        response = client.post(RETRIEVE, json=BODY)
+    assert (response.status_code, response.headers["connection"]) == (200, "close")
 
 
 def test_requests_are_counted_by_call_and_code(http: httpx.Client, service: RunningService) -> None:

@@ -29,15 +29,15 @@ def test_pages_that_are_not_read_leave_calls_alone_and_end_in_time(
             connection = opened.enter_context(connected(service))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(requests)
-        answers: list[httpx.Response] = []
+        responses: list[httpx.Response] = []
 
         def is_rejected() -> bool:
-            answers.append(httpx.get(service.http + "/metrics"))
-            return answers[-1].status_code == 429
+            responses.append(httpx.get(service.http + "/metrics"))
+            return responses[-1].status_code == 429
 
         until(is_rejected)
-        assert error_of(answers[-1])["code"] == "OVERLOADED"
-        assert answers[-1].headers["retry-after"] == "1"
+        assert error_of(responses[-1])["code"] == "OVERLOADED"
+        assert responses[-1].headers["retry-after"] == "1"
         assert httpx.get(service.http + "/readyz").status_code == 200
         assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
 
@@ -51,8 +51,8 @@ def test_foreign_host_is_rejected_except_by_probes(
     write()
     service = serve()
     foreign = {"host": "example.com"}
-    answer = httpx.post(service.http + RETRIEVE, json=BODY, headers=foreign)
-    assert (answer.status_code, error_of(answer)["code"]) == (403, "PERMISSION_DENIED")
+    response = httpx.post(service.http + RETRIEVE, json=BODY, headers=foreign)
+    assert (response.status_code, error_of(response)["code"]) == (403, "PERMISSION_DENIED")
     assert httpx.get(service.http + "/v1/models", headers=foreign).status_code == 403
     assert httpx.get(service.http + "/readyz", headers=foreign).status_code == 200
     allowed = serve(allowed_hosts=("example.com",))

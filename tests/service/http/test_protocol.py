@@ -47,16 +47,16 @@ def request_of(body: bytes, framing: str, *headers: str) -> tuple[bytes, bytes]:
     return "\r\n".join([*lines, "", ""]).encode(), body
 
 
-def send(connection: socket.socket, headers: bytes, rest: bytes, cut: str) -> None:
+def send(connection: socket.socket, headers: bytes, body: bytes, cut: str) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if cut == "one packet":
-        connection.sendall(headers + rest)
+        connection.sendall(headers + body)
     elif cut == "two packets":
         connection.sendall(headers)
         time.sleep(0.05)
-        connection.sendall(rest)
+        connection.sendall(body)
     else:
-        for byte in headers + rest:
+        for byte in headers + body:
             connection.sendall(bytes([byte]))
 
 
@@ -83,8 +83,8 @@ def test_request_with_an_offer_keeps_its_body(
         responses = received(connection)
     assert statuses(responses) == ([200] if closes else [200, 200])
     content = responses.partition(b"\r\n\r\n")[2]
-    answer, _ = json.JSONDecoder().raw_decode(content.decode())
-    assert answer["ids"] == expected
+    response, _ = json.JSONDecoder().raw_decode(content.decode())
+    assert response["ids"] == expected
 
 
 @pytest.mark.parametrize("cut", CUTS)

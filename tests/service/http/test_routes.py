@@ -36,18 +36,21 @@ USER = pb.Column(int64s=(7).to_bytes(8, "little"))
     "path", ["/v1/models/movies", "/v1/models/movies/versions/1", "/v1/models/%6Dovies"]
 )
 def test_call_by_json_returns_json(name: str, path: str, http: httpx.Client) -> None:
-    answer = http.post(f"{path}:{name}", json=BODIES[name])
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    assert (answer.json()["model"], answer.json()["version"]) == ("movies", 1)
-    assert re.match(r"decode;dur=[\d.]+, ", answer.headers["server-timing"])
-    assert "encode;dur=" in answer.headers["server-timing"]
+    response = http.post(f"{path}:{name}", json=BODIES[name])
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    assert (response.json()["model"], response.json()["version"]) == ("movies", 1)
+    assert re.match(r"decode;dur=[\d.]+, ", response.headers["server-timing"])
+    assert "encode;dur=" in response.headers["server-timing"]
 
 
 def test_call_by_protobuf_returns_protobuf(http: httpx.Client) -> None:
     body = pb.LookupRequest(feature="user", ids=USER).SerializeToString()
-    answer = http.post("/v1/models/movies/versions/1:lookup", content=body, headers=PROTOBUF)
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-protobuf")
-    assert pb.LookupResponse.FromString(answer.content).table == "users"
+    response = http.post("/v1/models/movies/versions/1:lookup", content=body, headers=PROTOBUF)
+    assert (response.status_code, response.headers["content-type"]) == (
+        200,
+        "application/x-protobuf",
+    )
+    assert pb.LookupResponse.FromString(response.content).table == "users"
 
 
 def test_call_with_accept_returns_the_first_known_type(http: httpx.Client) -> None:
@@ -70,10 +73,10 @@ def test_call_with_accept_returns_the_first_known_type(http: httpx.Client) -> No
 
 @pytest.mark.parametrize("kind", [None, "Application/JSON; charset=utf-8"])
 def test_call_without_a_type_is_read_as_json(kind: str | None, http: httpx.Client) -> None:
-    answer = http.post(
+    response = http.post(
         RETRIEVE, content=json.dumps(BODY), headers={"content-type": kind} if kind else {}
     )
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
 
 
 @pytest.mark.parametrize(
@@ -159,9 +162,9 @@ def test_bad_request_returns_the_error_body(
     http: httpx.Client,
     service: RunningService,
 ) -> None:
-    answer = http.post(path, **options)
-    assert answer.status_code == status
-    assert message in error_of(answer)["message"]
+    response = http.post(path, **options)
+    assert response.status_code == status
+    assert message in error_of(response)["message"]
     assert http.post(RETRIEVE, json=BODY).status_code == 200
     assert service.dataplane.budget.held == 0
 
@@ -170,14 +173,14 @@ ACCEPT = {"accept": "application/x-protobuf"}
 
 
 def test_models_lists_versions_and_states(http: httpx.Client) -> None:
-    answer = http.get("/v1/models", headers={"x-request-id": "r-2"})
-    (model,) = answer.json()["models"]
+    response = http.get("/v1/models", headers={"x-request-id": "r-2"})
+    (model,) = response.json()["models"]
     assert (model["name"], model["versions"][0]["version"], model["versions"][0]["state"]) == (
         "movies",
         1,
         "available",
     )
-    assert answer.headers["x-request-id"] == "r-2"
+    assert response.headers["x-request-id"] == "r-2"
 
 
 @pytest.mark.parametrize(
@@ -210,9 +213,9 @@ def test_models_and_model_with_accept_return_protobuf(http: httpx.Client) -> Non
     ],
 )
 def test_bad_path_returns_the_error_body(path: str, status: int, http: httpx.Client) -> None:
-    answer = http.get(path)
-    code = error_of(answer)["code"]
-    assert (answer.status_code, code) == (
+    response = http.get(path)
+    code = error_of(response)["code"]
+    assert (response.status_code, code) == (
         status,
         {400: "INVALID_ARGUMENT", 404: "NOT_FOUND"}[status],
     )
@@ -222,10 +225,10 @@ def test_bad_path_returns_the_error_body(path: str, status: int, http: httpx.Cli
     "path", ["/v1/models", "/v1/models/movies", "/livez", "/readyz", "/metrics", "/nowhere"]
 )
 def test_head_has_the_headers_of_get_alone(path: str, http: httpx.Client) -> None:
-    answers = [http.request(method, path) for method in ("HEAD", "GET", "HEAD")]
-    assert {response.status_code for response in answers} == {answers[1].status_code}
-    assert answers[0].content == answers[2].content == b""
-    assert answers[0].headers["content-type"] == answers[1].headers["content-type"]
+    responses = [http.request(method, path) for method in ("HEAD", "GET", "HEAD")]
+    assert {response.status_code for response in responses} == {responses[1].status_code}
+    assert responses[0].content == responses[2].content == b""
+    assert responses[0].headers["content-type"] == responses[1].headers["content-type"]
 
 
 def test_health_of_a_service_with_a_model_is_ok(http: httpx.Client) -> None:
@@ -238,19 +241,19 @@ def test_health_of_a_service_without_a_model_reports_why(
 ) -> None:
     service = serve()
     with log_lines() as lines:
-        answer = httpx.get(service.http + "/readyz")
-    assert (answer.status_code, error_of(answer)["code"]) == (503, "NOT_READY")
-    assert "no bundle" in error_of(answer)["message"]
+        response = httpx.get(service.http + "/readyz")
+    assert (response.status_code, error_of(response)["code"]) == (503, "NOT_READY")
+    assert "no bundle" in error_of(response)["message"]
     assert "request_failed" not in lines.getvalue()
     assert httpx.get(service.http + "/livez").status_code == 200
 
 
 def test_metrics_are_prometheus_text(http: httpx.Client) -> None:
     http.post("/v1/models/movies:embed", json={"tower": "query", "features": {"user": 1}})
-    answer = http.get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=")
+    response = http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=")
     labels = 'call="embed",code="OK",model="movies",transport="http"'
-    assert f"rowcast_requests_total{{{labels}}}" in answer.text
+    assert f"rowcast_requests_total{{{labels}}}" in response.text
 
 
 @pytest.mark.parametrize(
@@ -265,15 +268,17 @@ def test_metrics_are_prometheus_text(http: httpx.Client) -> None:
 def test_call_that_a_web_page_may_send_to_any_address_is_rejected(
     headers: dict[str, str], http: httpx.Client
 ) -> None:
-    answer = http.post(RETRIEVE, content=json.dumps(BODY), headers=headers)
-    assert (answer.status_code, error_of(answer)["code"]) == (400, "INVALID_ARGUMENT")
-    assert "application/json or application/x-protobuf was expected" in error_of(answer)["message"]
+    response = http.post(RETRIEVE, content=json.dumps(BODY), headers=headers)
+    assert (response.status_code, error_of(response)["code"]) == (400, "INVALID_ARGUMENT")
+    assert (
+        "application/json or application/x-protobuf was expected" in error_of(response)["message"]
+    )
     typed = {"origin": "https://example.com", "content-type": "application/json"}
     assert http.post(RETRIEVE, content=json.dumps(BODY), headers=typed).status_code == 200
 
 
 def test_call_by_another_method_names_the_method(http: httpx.Client) -> None:
     for method in ("GET", "PUT", "DELETE"):
-        answer = http.request(method, RETRIEVE)
-        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-        assert error_of(answer)["code"] == "INVALID_ARGUMENT"
+        response = http.request(method, RETRIEVE)
+        assert (response.status_code, response.headers["allow"]) == (405, "POST")
+        assert error_of(response)["code"] == "INVALID_ARGUMENT"

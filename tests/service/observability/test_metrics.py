@@ -60,12 +60,12 @@ class Worker:
     def run(self, *expressions: str) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        answer = ""
+        response = ""
         for expression in expressions:
             self.process.stdin.write(expression + "\n")
             self.process.stdin.flush()
-            answer = self.process.stdout.readline()
-        return answer
+            response = self.process.stdout.readline()
+        return response
 
     def rendered(self) -> dict[str, float]:
         return samples(eval(self.run("metrics.render()")))

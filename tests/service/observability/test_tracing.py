@@ -93,8 +93,8 @@ def test_span_continues_the_trace_and_tells_model_version_and_phases(
 ) -> None:
     url = f"{service.http}/v1/models/movies:retrieve"
     body = {"context": {"user": 1}, "k": 2}
-    answer = httpx.post(url, json=body, headers={"traceparent": TRACE_PARENT})
-    assert answer.status_code == 200
+    response = httpx.post(url, json=body, headers={"traceparent": TRACE_PARENT})
+    assert response.status_code == 200
 
     until(lambda: len(collector.spans) == 1)
     (span,) = collector.spans
@@ -107,7 +107,7 @@ def test_span_continues_the_trace_and_tells_model_version_and_phases(
     assert span_attributes["rowcast.model"] == "movies"
     assert span_attributes["rowcast.version"] == 1
     assert span_attributes["rowcast.code"] == "OK"
-    assert span_attributes["rowcast.request_id"] == answer.headers["x-request-id"]
+    assert span_attributes["rowcast.request_id"] == response.headers["x-request-id"]
     assert span_attributes["rowcast.search_ms"] > 0
     (resource,) = collector.requests[0].resource_spans
     named = {

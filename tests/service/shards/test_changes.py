@@ -229,9 +229,9 @@ def test_a_restarted_router_has_all_changes_before_it_serves(
 
 
 def listed(service: RunningService, vectors: Any, **options: Any) -> list[Any]:
-    answer = nearest(service, vectors, **options)
-    explanations = [explanation._replace(search_ms=0.0) for explanation in answer.explanations]
-    return [answer.ids.tolist(), answer.scores.tolist(), answer.offsets.tolist(), explanations]
+    result = nearest(service, vectors, **options)
+    explanations = [explanation._replace(search_ms=0.0) for explanation in result.explanations]
+    return [result.ids.tolist(), result.scores.tolist(), result.offsets.tolist(), explanations]
 
 
 def test_a_router_searches_a_tree_over_absorbed_candidates_as_one_process(

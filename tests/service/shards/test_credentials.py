@@ -17,7 +17,7 @@ from service.security import watched_files
 from service.shards.credentials import ShardCredentials
 from service.shards.router import Shards
 from tests.service.security.authorities import Authority, Signed
-from tests.service.shards.answering import AnsweringShard
+from tests.service.shards.fixed_shards import FixedShard
 
 WAIT_S = 30.0
 
@@ -59,7 +59,7 @@ def test_router_connects_with_the_certificates_that_replaced_its_own(tmp_path: P
 
     async def run() -> None:
         server = grpc.aio.server()
-        add_ShardServiceServicer_to_server(AnsweringShard(not_called, {}), server)
+        add_ShardServiceServicer_to_server(FixedShard(not_called, {}), server)
         credentials = grpc.ssl_server_credentials(
             [(shard_files.key.read_bytes(), shard_files.cert.read_bytes())],
             ours.file.read_bytes(),

@@ -25,12 +25,12 @@ from service.errors import Code, DataLoss, Internal, NotReady, Overloaded, Servi
 from service.grpc_api.status import abort
 from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.router import Shards
-from tests.service.shards.answering import (
+from tests.service.shards.fixed_shards import (
     CALL,
     KEY,
     ONLY,
-    AnsweringShard,
-    Result,
+    FixedShard,
+    Responder,
     listening,
     routing,
     well,
@@ -38,16 +38,16 @@ from tests.service.shards.answering import (
 
 
 @contextlib.asynccontextmanager
-async def answering(
-    root: Path, *answers: Result, **description: Any
-) -> AsyncIterator[tuple[Shards, list[AnsweringShard]]]:
+async def routed(
+    root: Path, *responders: Responder, **description: Any
+) -> AsyncIterator[tuple[Shards, list[FixedShard]]]:
     """Starts a router, and one replica of a shard for each of the responses."""
-    shards = [AnsweringShard(answer, description) for answer in answers]
+    shards = [FixedShard(responder, description) for responder in responders]
     async with listening(*shards) as addresses, routing(root, *addresses) as router:
         yield router, shards
 
 
-def failing(code: Code) -> Result:
+def failing(code: Code) -> Responder:
     async def fail(context: grpc.aio.ServicerContext) -> None:
         await abort(context, Failure(code, "why", "r-1", 3 if code is Code.OVERLOADED else None))
 
@@ -79,7 +79,7 @@ async def send_unreadable(context: grpc.aio.ServicerContext) -> shard_pb.RowsRes
     return shard_pb.RowsResponse(rows=[shard_pb.StoredRows()])
 
 
-BAD: Mapping[str, Result] = {
+BAD: Mapping[str, Responder] = {
     **{code.value: failing(code) for code in Code if code is not Code.CANCELLED},
     "gone": vanish,
     "limit of gRPC": exceed_limit,
@@ -110,8 +110,8 @@ def test_replicas_that_fail_in_any_way_cost_no_request_and_few_calls(
     timeout_s = 1.0 if bad == "stopped" else 60.0
 
     async def succeeded() -> tuple[int, int, set[str]]:
-        answers = [BAD[bad]] * bad_count + [well] * (count - bad_count)
-        async with answering(tmp_path, *answers) as (router, shards):
+        responders = [BAD[bad]] * bad_count + [well] * (count - bad_count)
+        async with routed(tmp_path, *responders) as (router, shards):
             completed = 0
             for _ in range(requests):
                 with contextlib.suppress(ServiceError):
@@ -137,7 +137,7 @@ def test_calls_are_bounded_by_the_retry_budget_whatever_fails(bad: str, tmp_path
     requests = 300
 
     async def count() -> int:
-        async with answering(tmp_path, *[BAD[bad]] * 3) as (router, shards):
+        async with routed(tmp_path, *[BAD[bad]] * 3) as (router, shards):
             for _ in range(requests):
                 with contextlib.suppress(ServiceError):
                     await router.call(KEY, CALL, 60.0)
@@ -152,7 +152,7 @@ def test_calls_are_bounded_by_the_retry_budget_whatever_fails(bad: str, tmp_path
 
 def test_no_replica_is_ejected_if_all_fail_alike(tmp_path: Path) -> None:
     async def problems() -> list[str]:
-        async with answering(tmp_path, *[failing(Code.OVERLOADED)] * 3) as (router, _):
+        async with routed(tmp_path, *[failing(Code.OVERLOADED)] * 3) as (router, _):
             for _ in range(100):
                 with contextlib.suppress(ServiceError):
                     await router.call(KEY, CALL, 60.0)
@@ -167,12 +167,12 @@ def test_ejected_replica_is_named_with_its_address_and_returns_when_it_is_well(
     caplog.set_level(logging.INFO, "rowcast")
 
     async def eject_and_recover() -> tuple[str, str, int]:
-        async with answering(tmp_path, failing(Code.DATA_LOSS), well) as (router, shards):
+        async with routed(tmp_path, failing(Code.DATA_LOSS), well) as (router, shards):
             address, replica = next(iter(router.replicas.items()))
             while not replica.outliers.problem:
                 await router.call(KEY, CALL, 60.0)
             problem = next(e["problem"] for e in router.status() if e["address"] == address)
-            shards[0].answer = well
+            shards[0].respond = well
             before = shards[0].calls
             while shards[0].calls < before + 20:
                 await router.call(KEY, CALL, 60.0)
@@ -190,11 +190,11 @@ def test_ejected_replica_is_named_with_its_address_and_returns_when_it_is_well(
     assert events["shard_call_failed"]["problem"] == "why"
 
 
-def failure_of_call(root: Path, *answers: Result) -> tuple[ServiceError, int]:
+def failure_of_call(root: Path, *responders: Responder) -> tuple[ServiceError, int]:
     """Calls a shard whose replicas all fail; returns the router's error and the number of calls."""
 
     async def call() -> tuple[ServiceError, int]:
-        async with answering(root, *answers) as (router, shards):
+        async with routed(root, *responders) as (router, shards):
             with pytest.raises(ServiceError) as failed:
                 await router.call(KEY, CALL, 60.0)
         return failed.value, sum(shard.calls for shard in shards)
@@ -253,7 +253,7 @@ def test_shard_that_does_not_fit_the_router_is_not_called_and_says_why(
     description: dict[str, int], problem: str, tmp_path: Path
 ) -> None:
     async def status() -> str:
-        async with answering(tmp_path, well, **description) as (router, shards):
+        async with routed(tmp_path, well, **description) as (router, shards):
             with pytest.raises(NotReady):
                 await router.call(KEY, CALL, 60.0)
             assert shards[0].calls == 0

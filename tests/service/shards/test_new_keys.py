@@ -190,8 +190,8 @@ def test_a_new_key_that_needs_a_lost_shard_is_rejected_and_another_is_served(
     set_rows(router, "movie", {LAST_MOVIE + 1: np.ones(8)})
     with pytest.raises(NotReady, match="2/2"):
         set_rows(router, "movie", {LAST_MOVIE: np.ones(8), 77: np.ones(8)})
-    answer = router.execute(LookupRequest(TARGET, "movie", column(77)), "lookup")
-    assert not answer.found.any(), "of the rejected change, no key has a row"
+    result = router.execute(LookupRequest(TARGET, "movie", column(77)), "lookup")
+    assert not result.found.any(), "of the rejected change, no key has a row"
     assert router.current().changes == 3
 
     shards = router.worker.shards
@@ -199,8 +199,8 @@ def test_a_new_key_that_needs_a_lost_shard_is_rejected_and_another_is_served(
     cluster.add("2/2")
     until(lambda: not shards.problem)
     set_rows(router, "movie", {LAST_MOVIE: np.ones(8), 77: np.full(8, 2)})
-    answer = router.execute(LookupRequest(TARGET, "movie", column(77)), "lookup")
-    assert answer.vectors.tolist() == [[2.0] * 8]
+    result = router.execute(LookupRequest(TARGET, "movie", column(77)), "lookup")
+    assert result.vectors.tolist() == [[2.0] * 8]
 
 
 def test_new_keys_of_the_log_wait_for_lost_shards(

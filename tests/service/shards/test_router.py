@@ -20,15 +20,15 @@ from bundle.format.paths import MANIFEST
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.errors import NotReady, ServiceError
 from tests.bundles.small import SmallBundle
-from tests.service.shards.answering import (
+from tests.service.shards.cluster import Cluster
+from tests.service.shards.fixed_shards import (
     CALL,
     KEY,
-    AnsweringShard,
+    FixedShard,
     listening,
     routing,
     well,
 )
-from tests.service.shards.cluster import Cluster
 
 WAIT_S = 20.0
 """Less than it takes until gRPC itself gives a connection up."""
@@ -77,9 +77,9 @@ class Cable:
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward_reader, onward_writer = await asyncio.open_connection(self._host, self._port)
         self._writers += writer, onward_writer
-        ways = (reader, onward_writer), (onward_reader, writer)
+        directions = (reader, onward_writer), (onward_reader, writer)
         epoch = self._epoch
-        await asyncio.gather(*[self._pass(*way, epoch) for way in ways])
+        await asyncio.gather(*[self._pass(*direction, epoch) for direction in directions])
 
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, epoch: int
@@ -93,7 +93,7 @@ class Cable:
 def test_shard_is_called_again_by_a_new_connection_after_a_cut(tmp_path: Path) -> None:
     async def cut_and_repair() -> None:
         async with (
-            listening(AnsweringShard(well, {})) as (address,),
+            listening(FixedShard(well, {})) as (address,),
             (cable := Cable(address)).relaying() as relayed,
             routing(tmp_path, relayed) as router,
         ):
@@ -112,7 +112,7 @@ def test_shard_is_called_again_by_a_new_connection_after_a_cut(tmp_path: Path) -
 
 def test_busy_shard_that_responds_to_calls_is_called_though_polls_time_out(tmp_path: Path) -> None:
     async def poll() -> None:
-        shard = AnsweringShard(well, {})
+        shard = FixedShard(well, {})
         async with listening(shard) as (address,), routing(tmp_path, address) as router:
             (replica,) = router.replicas.values()
             shard.may_describe.clear()
@@ -131,7 +131,7 @@ def test_version_whose_load_fails_for_a_reason_of_a_shard_is_loaded_again(
 ) -> None:
     small = write(partitions=2)
     fingerprint = crc32c((small.directory / MANIFEST).read_bytes())
-    failing = AnsweringShard(fail, {}, ("movies", 1, fingerprint))
+    failing = FixedShard(fail, {}, ("movies", 1, fingerprint))
 
     async def load() -> None:
         async with listening(failing) as (address,):
@@ -149,7 +149,7 @@ def test_source_of_addresses_that_hangs_delays_no_other(tmp_path: Path) -> None:
     os.mkfifo(hanging)  # whoever reads it waits for a writer
 
     async def poll() -> None:
-        shard = AnsweringShard(well, {})
+        shard = FixedShard(well, {})
         async with listening(shard) as (address,):
             try:
                 async with routing(tmp_path, f"file:{hanging}", address) as router:
@@ -167,7 +167,7 @@ def test_addresses_that_cannot_be_used_are_named_and_block_no_other(tmp_path: Pa
     file = tmp_path / "addresses"
 
     async def call() -> dict[str, str]:
-        async with listening(AnsweringShard(well, {})) as (address,):
+        async with listening(FixedShard(well, {})) as (address,):
             file.write_text("\n".join([*unusable, address]))
             async with routing(tmp_path, f"file:{file}", f"file:{tmp_path / 'none'}") as router:
                 await router.call(KEY, CALL, 60.0)
@@ -188,7 +188,7 @@ def test_shards_are_reached_directly_whatever_proxy_the_environment_names(
 
     async def call() -> None:
         async with (
-            listening(AnsweringShard(well, {})) as (address,),
+            listening(FixedShard(well, {})) as (address,),
             routing(tmp_path, address) as router,
         ):
             await router.call(KEY, CALL, 60.0)
@@ -202,7 +202,7 @@ def test_response_beyond_the_limit_of_the_router_is_not_read(tmp_path: Path) -> 
 
     async def call() -> None:
         async with (
-            listening(AnsweringShard(send_much, {})) as (address,),
+            listening(FixedShard(send_much, {})) as (address,),
             routing(tmp_path, address, max_response_bytes=2 << 20) as router,
         ):
             with pytest.raises(ServiceError):

@@ -24,7 +24,7 @@ def findings(directory: Path, **more: Any) -> Findings:
     return Findings(open_checkpoint(directory))
 
 
-def found(findings: Findings, name: str, key: str, longer: str) -> tuple[TableSpec, str]:
+def finding(findings: Findings, name: str, key: str, longer: str) -> tuple[TableSpec, str]:
     spec = table_spec(name, findings.checkpoint.entries[key], "Keras Embedding", "")
     return spec, longer
 
@@ -37,15 +37,15 @@ def names(findings: Findings) -> dict[str, str]:
 def test_tables_of_one_name_take_their_longer_names(tmp_path: Path) -> None:
     all_findings = findings(tmp_path)
     all_findings.add_tables(
-        [found(all_findings, "a", "v0", "x.a"), found(all_findings, "b", "v1", "x.b")]
+        [finding(all_findings, "a", "v0", "x.a"), finding(all_findings, "b", "v1", "x.b")]
     )
     assert names(all_findings) == {"a": "v0", "b": "v1"}
     all_findings.add_tables(
-        [found(all_findings, "a", "v2", "y.a"), found(all_findings, "c", "v3", "y.c")]
+        [finding(all_findings, "a", "v2", "y.a"), finding(all_findings, "c", "v3", "y.c")]
     )
     assert names(all_findings) == {"a": "v0", "b": "v1", "y.a": "v2", "c": "v3"}
     all_findings.add_tables(
-        [found(all_findings, "d", "v4", "y.d"), found(all_findings, "d", "v5", "z.d")]
+        [finding(all_findings, "d", "v4", "y.d"), finding(all_findings, "d", "v5", "z.d")]
     )
     assert names(all_findings) == {
         "a": "v0", "b": "v1", "y.a": "v2", "c": "v3", "y.d": "v4", "z.d": "v5",
@@ -54,16 +54,16 @@ def test_tables_of_one_name_take_their_longer_names(tmp_path: Path) -> None:
 
 def test_tables_of_a_name_that_is_taken_take_their_longer_names(tmp_path: Path) -> None:
     all_findings = findings(tmp_path)
-    all_findings.add_tables([found(all_findings, "a", "v0", "x.a")])
+    all_findings.add_tables([finding(all_findings, "a", "v0", "x.a")])
     all_findings.add_tables(
-        [found(all_findings, "a", "v1", "y.a"), found(all_findings, "a", "v2", "z.a")]
+        [finding(all_findings, "a", "v1", "y.a"), finding(all_findings, "a", "v2", "z.a")]
     )
     assert names(all_findings) == {"a": "v0", "y.a": "v1", "z.a": "v2"}
 
 
 def test_table_that_is_rejected_says_why(tmp_path: Path) -> None:
     all_findings = findings(tmp_path)
-    all_findings.add_tables([found(all_findings, "a", "v0", "x.a")])
+    all_findings.add_tables([finding(all_findings, "a", "v0", "x.a")])
     all_findings.reject("b", "v1", "for a reason")
     all_findings.reject("c", "v2", "for another")
     inventory = all_findings.inventory()
@@ -79,20 +79,20 @@ def test_table_never_takes_the_place_of_another(tmp_path: Path) -> None:
     all_findings = findings(tmp_path)
     all_findings.add_tables(
         [
-            found(all_findings, "a", "v0", "a"),
-            found(all_findings, "v2", "v1", "x"),
+            finding(all_findings, "a", "v0", "a"),
+            finding(all_findings, "v2", "v1", "x"),
         ]
     )
-    all_findings.add_tables([found(all_findings, "a", "v3", "a")])
+    all_findings.add_tables([finding(all_findings, "a", "v3", "a")])
     assert names(all_findings) == {"a": "v0", "v2": "v1", "v3": "v3"}
-    all_findings.add_tables([found(all_findings, "a", "v2", "a")])
+    all_findings.add_tables([finding(all_findings, "a", "v2", "a")])
     assert names(all_findings) == {"a": "v0", "v2": "v1", "v3": "v3", "v2'": "v2"}
 
 
 def test_inventory_sorts_what_was_found(tmp_path: Path) -> None:
     all_findings = findings(tmp_path, text=b"words", small=np.zeros(2, np.int64))
     all_findings.add_tables(
-        [found(all_findings, "z", "v0", "z"), found(all_findings, "a", "v1", "a")]
+        [finding(all_findings, "z", "v0", "z"), finding(all_findings, "a", "v1", "a")]
     )
     all_findings.reject("y", "v2", "for a reason")
     all_findings.reject("b", "v5", "for another")

@@ -19,8 +19,8 @@ def tables_of(directory: Path, weights: Mapping[str, str], layers: list[Any]) ->
     """Returns the names of the tables in a file of weights.
 
     Args:
-      directory: where the file is written.
-      weights: what the layer of each matrix is called, by the path of the matrix; "": not at all.
+      directory: The directory of the file.
+      weights: The name of each matrix's layer, by the path of the matrix; "": it has no name.
       layers: The layers in the model's configuration, which is left out if there are none.
     """
     with h5py.File(directory / "a.weights.h5", "w") as file:

@@ -237,13 +237,13 @@ def test_mod_that_contradicts_the_checkpoint_is_rejected(tmp_path: Path) -> None
     boxes: list[Any] = [[(first, 3), (0, -1)] for first in (0, 3, 6)]
     write_bundle(tmp_path / "c", {"emb": STACK[:9], "whole": STACK[:9]}, boxes={"emb": boxes})
     seven = {"items": StatedTable(key="emb", kind="mod", partitions=7)}
-    for said, what in (
+    for statements, what in (
         (Statements(layouts=seven), "7 partitions, and TF1 saved 'emb' in 3"),
         (Statements({"items": "whole"}, ("items",)), r"1 row range \(9 rows\)"),
         (Statements({"items": "emb"}, ("x",)), r"no table 'x'.*recognized: items"),
     ):
         with pytest.raises(NotConvertible, match=what):
-            recognize(open_checkpoint(tmp_path), said)
+            recognize(open_checkpoint(tmp_path), statements)
 
 
 def test_table_that_is_cut_or_a_stack_was_not_spread_by_mod(tmp_path: Path) -> None:
@@ -252,9 +252,9 @@ def test_table_that_is_cut_or_a_stack_was_not_spread_by_mod(tmp_path: Path) -> N
     cut = StatedTable(key="emb", kind="plain", rows=5)
     stack = StatedTable(key="emb", kind="sparse_core", rows=9, dim=16, cores=3)
     for table, kind in ((cut, "plain"), (stack, "sparse_core")):
-        said = Statements(layouts={"items": table}, mod=("items",))
+        statements = Statements(layouts={"items": table}, mod=("items",))
         with pytest.raises(NotConvertible, match=f"--mod items: the table has the layout {kind}"):
-            recognize(open_checkpoint(tmp_path), said)
+            recognize(open_checkpoint(tmp_path), statements)
 
 
 def test_table_of_slices_keeps_its_note_under_another_name(tmp_path: Path) -> None:

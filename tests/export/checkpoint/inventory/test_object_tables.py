@@ -25,7 +25,7 @@ def inventory(directory: Path, nodes: list[bytes], variables: dict[str, Any]) ->
     return recognize(open_checkpoint(directory / "c"))
 
 
-def told_of(inventory: Inventory) -> list[tuple[str, str, str, str]]:
+def layouts_of(inventory: Inventory) -> list[tuple[str, str, str, str]]:
     return [(table.name, table.key, table.origin, table.path) for table in inventory.tables]
 
 
@@ -49,7 +49,7 @@ def test_embedding_object_holds_parameters_and_slot_variables_by_table(
     ]
     checkpoint_inventory = inventory(tmp_path, nodes, dict.fromkeys((A, B, C), TABLE))
     path = f"model.{next(iter(layer))}._variables"
-    assert told_of(checkpoint_inventory) == [
+    assert layouts_of(checkpoint_inventory) == [
         ("items", B, origin, f"{path}.items.parameters"),
         ("users", A, origin, f"{path}.users.parameters"),
     ]
@@ -134,8 +134,8 @@ def stacked(directory: Path, variables: dict[str, Any], *layouts: bytes) -> Inve
         node(key=A),
         node(key=B),
     ]
-    said = {"layouts": b"".join(layouts)} if layouts else {}
-    return inventory(directory, nodes, variables | said)
+    layout_variables = {"layouts": b"".join(layouts)} if layouts else {}
+    return inventory(directory, nodes, variables | layout_variables)
 
 
 def users(stack: str, name: str = "users") -> bytes:
@@ -270,7 +270,7 @@ def test_keras_layer_names_its_variable(
 ) -> None:
     actual = layers(tmp_path, ["model", "layer", "var"], key, full_name)
     expected = [(name, key, origin, "model.layer.var")] if name else []
-    assert told_of(actual) == expected
+    assert layouts_of(actual) == expected
 
 
 def test_keras_layer_with_lora_weights_is_rejected(tmp_path: Path) -> None:

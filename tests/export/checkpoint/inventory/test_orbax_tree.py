@@ -13,7 +13,7 @@ from tests.export.checkpoint.orbax_trees import write_item
 TABLE = np.zeros((20, 4), np.float32)
 
 
-def found_in(directory: Path, *paths: str) -> Inventory:
+def inventory_of(directory: Path, *paths: str) -> Inventory:
     write_item(directory / "ckpt", dict.fromkeys(paths, TABLE))
     return recognize(open_checkpoint(directory / "ckpt"))
 
@@ -30,7 +30,7 @@ def found_in(directory: Path, *paths: str) -> Inventory:
 def test_leaf_that_layers_name_by_default_is_a_table(
     tmp_path: Path, path: str, name: str, origin: str
 ) -> None:
-    inventory = found_in(tmp_path, path, "params.dense.kernel")
+    inventory = inventory_of(tmp_path, path, "params.dense.kernel")
     assert [(table.name, table.key, table.origin) for table in inventory.tables] == [
         (name, path, origin)
     ]
@@ -38,7 +38,7 @@ def test_leaf_that_layers_name_by_default_is_a_table(
 
 
 def test_layers_of_one_name_are_distinguished_by_their_paths(tmp_path: Path) -> None:
-    inventory = found_in(tmp_path, "query.ids.embedding", "candidate.ids.embedding")
+    inventory = inventory_of(tmp_path, "query.ids.embedding", "candidate.ids.embedding")
     assert [table.name for table in inventory.tables] == ["candidate.ids", "query.ids"]
 
 
@@ -65,7 +65,7 @@ def test_layers_of_one_name_are_distinguished_by_their_paths(tmp_path: Path) -> 
 def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
     tmp_path: Path, state: str, name: str, owner: str
 ) -> None:
-    inventory = found_in(tmp_path, "params.user.embedding", state)
+    inventory = inventory_of(tmp_path, "params.user.embedding", state)
     assert [(slot.name, slot.key, slot.trained_key) for slot in inventory.slots] == [
         (name, state, owner)
     ]
@@ -77,7 +77,7 @@ def test_stack_under_the_name_of_the_documentation_is_no_plain_table(
     tmp_path: Path, slot: str
 ) -> None:
     table = "embedding.genres_movies_users.table"
-    inventory = found_in(tmp_path, table, f"embedding.genres_movies_users.{slot}", "head.table")
+    inventory = inventory_of(tmp_path, table, f"embedding.genres_movies_users.{slot}", "head.table")
     assert [(rejected.name, rejected.key) for rejected in inventory.rejected] == [
         ("genres_movies_users", table)
     ]
@@ -90,7 +90,7 @@ def test_stack_under_the_name_of_the_documentation_is_no_plain_table(
 def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
     tmp_path: Path, table: str
 ) -> None:
-    inventory = found_in(tmp_path, table, "users.table")
+    inventory = inventory_of(tmp_path, table, "users.table")
     assert [(rejected.name, rejected.key) for rejected in inventory.rejected] == [("users", table)]
     assert [entry.key for entry in inventory.candidates] == ["users.table"]
 
@@ -104,13 +104,13 @@ def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
 )
 def test_slot_of_a_stack_is_called_as_its_path_says(tmp_path: Path, slot: str, name: str) -> None:
     table = slot.replace(".slot.0", ".table").removesuffix(":slot:accumulators")
-    inventory = found_in(tmp_path, table, slot)
+    inventory = inventory_of(tmp_path, table, slot)
     assert [(slot.name, slot.trained_key) for slot in inventory.slots] == [(name, table)]
     assert [rejected.name for rejected in inventory.rejected] == ["users"]
 
 
 def test_stack_under_any_name_is_told_by_its_slot_variables(tmp_path: Path) -> None:
-    inventory = found_in(tmp_path, "head.users.table", "head.users.slot.0", "head.items.table")
+    inventory = inventory_of(tmp_path, "head.users.table", "head.users.slot.0", "head.items.table")
     assert [(rejected_table.name, rejected_table.key) for rejected_table in inventory.rejected] == [
         ("users", "head.users.table")
     ]
@@ -118,7 +118,7 @@ def test_stack_under_any_name_is_told_by_its_slot_variables(tmp_path: Path) -> N
 
 
 def test_slot_without_its_stack_is_any_matrix(tmp_path: Path) -> None:
-    inventory = found_in(tmp_path, "head.slot.0")
+    inventory = inventory_of(tmp_path, "head.slot.0")
     assert (inventory.slots, [entry.key for entry in inventory.candidates]) == ((), ["head.slot.0"])
 
 
@@ -142,7 +142,7 @@ def test_step_is_the_programs_own_or_else_its_optimizers(
 def test_state_of_a_tail_that_several_weights_have_is_of_none(tmp_path: Path) -> None:
     weights = ["params.user.embedding", "params.item.embedding.value", "head.kernel"]
     states = ["opt_state.mu.embedding", "opt_state.mu.item.embedding", "opt_state.mu.head.kernel"]
-    inventory = found_in(tmp_path, *weights, *states)
+    inventory = inventory_of(tmp_path, *weights, *states)
     assert [(slot.key, slot.name, slot.trained_key) for slot in inventory.slots] == [
         ("opt_state.mu.embedding", "embedding", ""),
         ("opt_state.mu.head.kernel", "mu", "head.kernel"),
@@ -187,7 +187,7 @@ def test_leaf_of_a_table_has_rows_and_columns(
     ],
 )
 def test_stack_is_rejected_by_its_path(tmp_path: Path, path: str, stack: str) -> None:
-    inventory = found_in(tmp_path, path)
+    inventory = inventory_of(tmp_path, path)
     assert [(rejected_table.name, rejected_table.key) for rejected_table in inventory.rejected] == (
         [(stack, path)] if stack else []
     )

@@ -300,10 +300,12 @@ def test_recognize_table_without_a_variable_of_two_axes_is_rejected(tmp_path: Pa
     assert "[24]" in checkpoint_inventory.rejected[0].reason
 
 
-@pytest.mark.parametrize("said", ["e/t" + SUFFIX, "e/t", "e.table"])
-def test_recognize_named_table_is_found_by_key_short_key_or_path(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("variable", ["e/t" + SUFFIX, "e/t", "e.table"])
+def test_recognize_named_table_is_found_by_key_short_key_or_path(
+    tmp_path: Path, variable: str
+) -> None:
     nodes = [node({"e": 1}), node({"table": 2}), node(key="e/t" + SUFFIX)]
-    checkpoint_inventory = inventory(tmp_path, nodes, {"e/t" + SUFFIX: TABLE}, {"mine": said})
+    checkpoint_inventory = inventory(tmp_path, nodes, {"e/t" + SUFFIX: TABLE}, {"mine": variable})
     assert [(table.name, table.path) for table in checkpoint_inventory.tables] == [
         ("mine", "e.table")
     ]
@@ -324,7 +326,7 @@ def test_recognize_named_table_renames_or_replaces_a_recognized_one(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("said", "what"),
+    ("variable", "what"),
     [
         ("e/t.Saccumulators", r"slot variable \(accumulators of e/t"),
         ("bias", r"the shape \[8\]"),
@@ -333,7 +335,7 @@ def test_recognize_named_table_renames_or_replaces_a_recognized_one(tmp_path: Pa
     ],
 )
 def test_recognize_of_an_invalid_named_variable_is_rejected(
-    tmp_path: Path, said: str, what: str
+    tmp_path: Path, variable: str, what: str
 ) -> None:
     extra = [node(key="kernel" + SUFFIX), node(key="bias" + SUFFIX)]
     variables = {**PAIR, "kernel" + SUFFIX: TABLE, "bias" + SUFFIX: TABLE[:, 0].copy()}
@@ -342,5 +344,5 @@ def test_recognize_of_an_invalid_named_variable_is_rejected(
             tmp_path,
             embedding_object({"e": 1, "k": 6, "b": 7}, extra=extra),
             variables,
-            {"mine": said},
+            {"mine": variable},
         )

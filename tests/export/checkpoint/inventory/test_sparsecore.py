@@ -52,23 +52,25 @@ ITEMS: dict[str, Any] = {
 }
 
 
-def table_layout(**said: Any) -> bytes:
+def table_layout(**fields: Any) -> bytes:
     """One SparseCoreTableLayout, by field numbers; zeros are left out, as protobuf does."""
-    said = {
+    fields = {
         "stack": "it_ems_users",
         "cores": CORES,
         "partitions": 2,
         "core_rows": CORE_ROWS,
-        **said,
+        **fields,
     }
     numbers = {3: "cores", 4: "partitions", 5: "core_rows", 8: "offset", 9: "rotation"}
     packed = {
-        number: b"".join(varint(size) for size in said[name])
+        number: b"".join(varint(size) for size in fields[name])
         for number, name in ((6, "shape"), (7, "padded"))
     }
-    plain = b"".join(field(number, said[name]) for number, name in numbers.items() if said[name])
+    plain = b"".join(
+        field(number, fields[name]) for number, name in numbers.items() if fields[name]
+    )
     shapes = b"".join(field(number, sizes) for number, sizes in packed.items())
-    return field(1, field(1, said["name"]) + field(2, said["stack"]) + plain + shapes)
+    return field(1, field(1, fields["name"]) + field(2, fields["stack"]) + plain + shapes)
 
 
 def write(
@@ -91,9 +93,9 @@ def write(
         nodes += [node(key=key) for key in keys[stack]]
     nodes[2] = node(contents)
     variables = {key: STACK for pair in keys.values() for key in pair}
-    said = b"".join(table_layout(**table) for table in tables)
+    layouts = b"".join(table_layout(**table) for table in tables)
     write_bundle(
-        directory / "ckpt-1", {**variables, "e/layouts": said, GRAPH: object_graph(*nodes)}
+        directory / "ckpt-1", {**variables, "e/layouts": layouts, GRAPH: object_graph(*nodes)}
     )
 
 

@@ -32,7 +32,7 @@ Cuts = Mapping[str, list[int]]
 def inventory(
     directory: Path,
     variables: Mapping[str, Any],
-    said: Statements | dict[str, str],
+    stated: Statements | dict[str, str],
     cuts: Cuts | None = None,
 ) -> Inventory:
     boxes: dict[str, Any] = {}
@@ -40,17 +40,17 @@ def inventory(
         starts = [sum(sizes[:number]) for number in range(len(sizes))]
         boxes[key] = [[(start, size), (0, -1)] for start, size in zip(starts, sizes, strict=True)]
     write_bundle(directory / "c", variables, boxes=boxes)
-    return recognize(open_checkpoint(directory / "c"), said)
+    return recognize(open_checkpoint(directory / "c"), stated)
 
 
 def rejected(
     directory: Path,
     variables: Mapping[str, Any],
-    said: Statements | dict[str, str],
+    stated: Statements | dict[str, str],
     cuts: Cuts | None = None,
 ) -> str:
     with pytest.raises(NotConvertible) as error:
-        inventory(directory, variables, said, cuts)
+        inventory(directory, variables, stated, cuts)
     return str(error.value)
 
 
@@ -59,8 +59,8 @@ def layout(**tables: StatedTable) -> Statements:
 
 
 def stack(key: str, **changed: Any) -> StatedTable:
-    said: dict[str, Any] = {"rows": 4, "dim": 4, "cores": 3} | changed
-    return StatedTable(key=key, kind="sparse_core", **said)
+    fields: dict[str, Any] = {"rows": 4, "dim": 4, "cores": 3} | changed
+    return StatedTable(key=key, kind="sparse_core", **fields)
 
 
 def test_variable_has_one_name(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_stack_of_a_layout_file_takes_its_cores_and_rows_from_the_variable(tmp_p
     (table,) = inventory(tmp_path, {"v": TABLE}, layout(mine=stack("v"))).tables
     assert table.layout == SparseCore(cores=3, core_rows=3, offset=0, rotation=0)
     assert (table.rows, table.dim, table.stored, table.bytes) == (4, 4, (9, 4), 64)
-    said = stack("v", core_rows=3, offset=1, rotation=2)
-    (table,) = inventory(tmp_path, {"v": TABLE}, layout(mine=said)).tables
+    stated = stack("v", core_rows=3, offset=1, rotation=2)
+    (table,) = inventory(tmp_path, {"v": TABLE}, layout(mine=stated)).tables
     assert table.layout == SparseCore(cores=3, core_rows=3, offset=1, rotation=2)
 
 
@@ -201,8 +201,8 @@ def test_stack_of_a_layout_file_takes_its_cores_and_rows_from_the_variable(tmp_p
 def test_mod_layout_deals_rows_to_partitions(
     tmp_path: Path, partitions: int | None, cut: list[int], starts: tuple[int, ...]
 ) -> None:
-    said = layout(mine=StatedTable(key="v", kind="mod", partitions=partitions))
-    (table,) = inventory(tmp_path, {"v": TABLE}, said, {"v": cut}).tables
+    stated = layout(mine=StatedTable(key="v", kind="mod", partitions=partitions))
+    (table,) = inventory(tmp_path, {"v": TABLE}, stated, {"v": cut}).tables
     assert table.layout == Mod(starts)
     if partitions is None:
         mod = Statements({"mine": "v"}, mod=("mine",))
@@ -214,8 +214,8 @@ def test_mod_layout_deals_rows_to_partitions(
 def test_partitions_that_tf1_did_not_save_are_rejected(
     tmp_path: Path, partitions: int, cut: list[int]
 ) -> None:
-    said = layout(mine=StatedTable(key="v", kind="mod", partitions=partitions))
-    assert rejected(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
+    stated = layout(mine=StatedTable(key="v", kind="mod", partitions=partitions))
+    assert rejected(tmp_path, {"v": TABLE}, stated, {"v": cut}) == (
         f"layout file: table 'mine' is stated to have {partitions} partitions, and TF1 saved 'v' "
         f"in {len(cut)}; leave `partitions` out"
     )
@@ -224,9 +224,9 @@ def test_partitions_that_tf1_did_not_save_are_rejected(
 def test_slices_of_an_object_graph_are_no_partitions(tmp_path: Path) -> None:
     key = "v" + SUFFIX
     graph = object_graph(node({"v": 1}), node(key=key))
-    said = layout(mine=StatedTable(key="v", kind="mod", partitions=2))
+    stated = layout(mine=StatedTable(key="v", kind="mod", partitions=2))
     variables = {key: TABLE, GRAPH: graph}
-    (table,) = inventory(tmp_path, variables, said, {key: [3, 3, 3]}).tables
+    (table,) = inventory(tmp_path, variables, stated, {key: [3, 3, 3]}).tables
     assert table.layout == Mod((0, 5))
 
 
@@ -242,8 +242,8 @@ def test_slices_of_an_object_graph_are_no_partitions(tmp_path: Path) -> None:
 def test_slices_that_mod_does_not_make_are_rejected(
     tmp_path: Path, cut: list[int], message: str
 ) -> None:
-    said = Statements({"mine": "v"}, mod=("mine",))
-    assert rejected(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
+    stated = Statements({"mine": "v"}, mod=("mine",))
+    assert rejected(tmp_path, {"v": TABLE}, stated, {"v": cut}) == (
         f"table 'mine': 'v' lies in {message}; the `mod` strategy makes two or more, of which the "
         "first ones may have one row more than the others: it was not spread so"
     )
@@ -260,27 +260,27 @@ def test_error_of_slices_lists_eight_of_them(tmp_path: Path, count: int, expecte
 
 def test_mod_of_a_table_that_is_cut_in_its_columns_is_rejected(tmp_path: Path) -> None:
     cut = {"mine": StatedTable(key="v", kind="plain", dim=3)}
-    said = Statements(layouts=cut, mod=("mine",))
-    assert rejected(tmp_path, {"v": TABLE}, said, {"v": [5, 4]}) == (
+    stated = Statements(layouts=cut, mod=("mine",))
+    assert rejected(tmp_path, {"v": TABLE}, stated, {"v": [5, 4]}) == (
         "--mod mine: the table has the layout plain, which is not TF1's"
     )
 
 
 @pytest.mark.parametrize("kind", ["plain", "mod"])
 def test_variable_holds_several_tables_only_as_a_stack(tmp_path: Path, kind: Any) -> None:
-    said = layout(b=StatedTable(key="v", kind=kind), a=StatedTable(key="v", kind="plain"))
-    assert rejected(tmp_path, {"v": TABLE}, said, {"v": [5, 4]}) == (
+    stated = layout(b=StatedTable(key="v", kind=kind), a=StatedTable(key="v", kind="plain"))
+    assert rejected(tmp_path, {"v": TABLE}, stated, {"v": [5, 4]}) == (
         "layout file: tables a, b have one variable, 'v'; only the tables of a SparseCore stack "
         "share one"
     )
-    said = layout(b=stack("v", rows=6), a=stack("v", rows=3, offset=2))
-    checkpoint_inventory = inventory(tmp_path, {"v": TABLE}, said)
+    stated = layout(b=stack("v", rows=6), a=stack("v", rows=3, offset=2))
+    checkpoint_inventory = inventory(tmp_path, {"v": TABLE}, stated)
     assert [table.name for table in checkpoint_inventory.tables] == ["a", "b"]
 
 
 def test_layout_that_a_variable_cannot_hold_is_rejected(tmp_path: Path) -> None:
-    said = layout(mine=StatedTable(key="v", kind="plain", rows=10))
-    assert rejected(tmp_path, {"v": TABLE}, said) == (
+    stated = layout(mine=StatedTable(key="v", kind="plain", rows=10))
+    assert rejected(tmp_path, {"v": TABLE}, stated) == (
         "layout file: table 'mine' has the shape [10, 4], its variable 'v' [9, 4]; correct it"
     )
     assert rejected(tmp_path, {"v": TABLE}, layout(mine=stack("v", rotation=3))) == (
@@ -303,11 +303,11 @@ def test_stack_is_the_variable_with_its_name_in_the_key(
     tmp_path: Path, keys: list[str], meant: str | None
 ) -> None:
     variables = dict.fromkeys(keys, TABLE) | {"b/users_items/bias": TABLE[0]}
-    said = layout(mine=stack("users_items"))
+    stated = layout(mine=stack("users_items"))
     if meant is None:
-        assert "has no variable 'users_items'" in rejected(tmp_path, variables, said)
+        assert "has no variable 'users_items'" in rejected(tmp_path, variables, stated)
     else:
-        (table,) = inventory(tmp_path, variables, said).tables
+        (table,) = inventory(tmp_path, variables, stated).tables
         assert table.key == meant
 
 

@@ -147,8 +147,8 @@ AXES = {
 def product_of(formula: str, seed: int) -> Any:
     """Returns a function of two arrays that writes the formula both ways round."""
     first_shape, right = AXES[formula]
-    first, rest = formula.split(",")
-    second, result = rest.split("->")
+    first, remainder = formula.split(",")
+    second, result = remainder.split("->")
     turned = f"{second},{first}->{result}"
     weights = None if right is None else numbers(right, seed)
 

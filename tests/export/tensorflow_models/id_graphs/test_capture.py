@@ -113,7 +113,7 @@ def column_of(name: str) -> Column:
     return Column(array, None if single else np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def made_of(function: str, directory: Path, **code: Any) -> TracedCheckpoint:
+def trace_of(function: str, directory: Path, **code: Any) -> TracedCheckpoint:
     job = job_of(function, **code)
     return save_and_trace(job, directory, {name: tensor_of(name) for name in job.inputs})
 
@@ -155,7 +155,7 @@ SECOND = ("rules_3", "titles_3", "encodings", "functional", "places")
 def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TracedCheckpoint:
-    return made_of(
+    return trace_of(
         f"build_{request.param}", tmp_path_factory.mktemp(request.param), **BUILDS[request.param]
     )
 
@@ -222,7 +222,7 @@ def test_words_of_which_none_has_row_0_are_averaged_as_a_bag() -> None:
 
 
 def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Path) -> None:
-    checkpoint = made_of("build_sine", tmp_path)
+    checkpoint = trace_of("build_sine", tmp_path)
     assert not checkpoint.model.spec.tables
     (note,) = checkpoint.model.notes
     assert (

@@ -593,10 +593,10 @@ def test_buckets_have_at_most_as_many_steps_as_fit_a_manifest(
     def rows(features: Any) -> Any:
         return tf.cast(tf.minimum(tf.nn.relu(features["number"]), float(steps)), tf.int32)
 
-    assert rejected_by(rows, None) == rejected
+    assert rejection_of(rows, None) == rejected
 
 
-def rejected_by(change: Change, rows: int | None) -> str:
+def rejection_of(change: Change, rows: int | None) -> str:
     """Returns the operation at which ids are rejected; "" where they are not."""
     resolved_ids = resolved(traced_of(change), rows)
     return "" if isinstance(resolved_ids, ResolvedIds) else resolved_ids.type
@@ -690,7 +690,7 @@ UNSUPPORTED: list[tuple[str, Change]] = [
 def test_ids_are_rejected_at_the_operation_that_is_not_computed(
     operation: str, change: Change
 ) -> None:
-    assert rejected_by(change, None) == operation
+    assert rejection_of(change, None) == operation
 
 
 FLAT: list[tuple[Change, str]] = [
@@ -737,9 +737,9 @@ def split(words: Change, rows: Change, counted_by: Change) -> tuple[Traced, Reso
     """Returns the rule of ids of the words of texts.
 
     Args:
-      words: makes ragged words of the inputs.
-      rows: makes ids of them, flat.
-      counted_by: makes ragged words of which each text has as many.
+      words: Makes ragged words from the inputs.
+      rows: Makes flat ids from the words.
+      counted_by: Makes ragged words of which each text has the same number.
     """
 
     def call(features: Any) -> dict[str, Any]:
@@ -853,7 +853,7 @@ def own_rule(name: str, rule: Any, *keys: tuple[Any, ...], other_sources: Any = 
     return ResolvedIds(Source(name, "dense"), rule, keys=keys, other_sources=other_sources)
 
 
-def found_in(change: Change) -> ResolvedIds:
+def ids_of(change: Change) -> ResolvedIds:
     resolved_ids = resolved(traced_of(change))
     assert isinstance(resolved_ids, ResolvedIds)
     return resolved_ids
@@ -870,7 +870,7 @@ def found_in(change: Change) -> ResolvedIds:
     ],
 )
 def test_rule_of_a_lookup_takes_what_the_model_computes(change: Change, after: ResolvedIds) -> None:
-    before = found_in(change)
+    before = ids_of(change)
     between = by_bundle(before)(examples())
     expected = by_bundle(after)({"x": between, "ids": between})
     assert by_bundle(crosses.followed_by(before, after))(examples()).tolist() == expected.tolist()
@@ -895,7 +895,7 @@ def test_cross_of_a_lookup_takes_what_the_model_computes(changes: tuple[Change, 
     first, second = (by_tensorflow(traced_call)(examples()) for traced_call in traced)
     between = {"x": first, "first": first, "second": np.array([t.decode() for t in second], object)}
     expected = by_bundle(after)(between)
-    before = [found_in(change) for change in changes]
+    before = [ids_of(change) for change in changes]
     crossed = crosses.crossed_by(before, after)
     sources = [resolved_ids.source for resolved_ids in before]
     crossed = replace(crossed, source=sources[0], other_sources=tuple(sources[1:]))

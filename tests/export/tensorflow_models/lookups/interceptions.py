@@ -80,7 +80,7 @@ def intercept(
         intercepted.placeholders.append(placeholder)
         return placeholder
 
-    def answer(lookup: TracedLookup) -> Any:
+    def combine(lookup: TracedLookup) -> Any:
         return placeholder(lookup, intercepted.combined)
 
     def gather(lookup: TracedLookup) -> Any:
@@ -90,6 +90,6 @@ def intercept(
         intercepted.result = call(intercepted.table, features)
         return intercepted.result
 
-    with lookups_intercepted(lambda _: intercepted.table, answer, gather):
+    with lookups_intercepted(lambda _: intercepted.table, combine, gather):
         intercepted.function = tf.compat.v1.wrap_function(traced, [inputs])
     return intercepted

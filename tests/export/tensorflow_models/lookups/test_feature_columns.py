@@ -48,14 +48,14 @@ def by_column(
     """Returns the lookups of columns by their names; all of them go to `recorded`, too."""
     lookups: dict[str, TracedLookup] = {}
 
-    def answer(lookup: TracedLookup) -> Any:
+    def placeholder(lookup: TracedLookup) -> Any:
         lookups[lookup.path] = lookup
         if recorded is not None:
             recorded.append(lookup)
         return v1.placeholder(tf.float32, lookup.shape)
 
     with Hooks() as hooks:
-        intercept_columns(hooks, answer, no_lengths)
+        intercept_columns(hooks, placeholder, no_lengths)
         v1.wrap_function(layer or tf.keras.layers.DenseFeatures(columns), [inputs])
     return lookups
 

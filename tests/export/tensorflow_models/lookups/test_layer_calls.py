@@ -218,12 +218,12 @@ def test_layer_reads_the_tables_that_the_exporter_makes(tracked: bool) -> None:
         facts.append(stated)
         return table
 
-    def answer(lookup: TracedLookup) -> Any:
+    def activation(lookup: TracedLookup) -> Any:
         lookups.append(lookup)
         return tf.constant([[7.0]])
 
     with Hooks() as hooks:
-        intercept_layers(hooks, make_table, answer, tracked=tracked)
+        intercept_layers(hooks, make_table, activation, tracked=tracked)
         layer = serving_layer()
         activations = layer({"item": tf.ragged.constant([[1, 2]])})
     assert activations["item"].numpy().tolist() == [[7]]

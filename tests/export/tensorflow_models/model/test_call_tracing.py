@@ -51,7 +51,7 @@ class Model:
     """Attributes that a recipe may name as calls."""
 
     def __init__(self) -> None:
-        self.way = "up"
+        self.direction = "up"
         self.layer = Layer()
         self.compiled = tf.function(lambda inputs: inputs["a"] + 1)
         self.largest = max  # has no signature
@@ -90,7 +90,7 @@ def test_resolve_call_returns_what_takes_a_dict_in_inference_mode(path: str, res
     [
         ("score", "call 'score': Model has no attribute 'score'"),
         ("layer.score", "call 'layer.score': Layer has no attribute 'score'"),
-        ("way", "call 'way' is a str, which cannot be called"),
+        ("direction", "call 'direction' is a str, which cannot be called"),
         (
             "pair",
             "call 'pair' takes user, item, training, and is given one dict of inputs: missing a "
@@ -407,11 +407,11 @@ def test_trace_call_of_a_bag_inside_a_condition_is_rejected_with_its_line() -> N
     items = table()
 
     def score(inputs: Mapping[str, Any]) -> Any:
-        def found() -> Any:
+        def combined() -> Any:
             return tf.nn.safe_embedding_lookup_sparse(items, inputs["tags"], combiner="sum")
 
         zeros = tf.zeros([2, 4])
-        return tf.cond(tf.size(inputs["tags"].values) > 0, found, lambda: zeros)
+        return tf.cond(tf.size(inputs["tags"].values) > 0, combined, lambda: zeros)
 
     line = score.__code__.co_firstlineno + 2
     with pytest.raises(NotConvertible) as rejected:

@@ -130,7 +130,7 @@ def built(model: Any) -> Any:
     return model
 
 
-def found(model: Any, saved: Checkpoint, object_path: str = "") -> list[VariableLocation]:
+def locations_of(model: Any, saved: Checkpoint, object_path: str = "") -> list[VariableLocation]:
     """Returns the places of the variables of a model, in their order."""
     locations = find_keras_variables(model, saved, object_path)
     return [locations[resource(variable.value.handle)] for variable in model.variables]
@@ -154,11 +154,11 @@ def test_variables_in_hdf5_are_found_by_the_attributes_of_their_layers() -> None
     # Keras walks attributes by their names, and finds the second layer among `layers`.
     model = built(Two())
     second = "layers/dense_1/vars/0"
-    assert found(model, hdf5("first/vars/0")) == [
+    assert locations_of(model, hdf5("first/vars/0")) == [
         VariableLocation("first/vars/0", "first/vars/0"),
         VariableLocation(second, ""),
     ]
-    assert found(model, hdf5(f"towers/two/{second}"), "towers.two") == [
+    assert locations_of(model, hdf5(f"towers/two/{second}"), "towers.two") == [
         VariableLocation("towers/two/first/vars/0", ""),
         VariableLocation(f"towers/two/{second}", f"towers/two/{second}"),
     ]
@@ -184,10 +184,10 @@ def test_whole_model_that_does_not_state_the_order_of_layers_is_rejected() -> No
 def test_longer_list_of_layers_in_the_file_is_rejected(count: int) -> None:
     more = [f"blocks/dense_{number}/vars/0" for number in range(2, 2 + count)]
     listed = ", ".join(f"{key} [3, 2]" for key in more[:5])
-    rest = " and 1 more" if count > 5 else ""
+    ending = " and 1 more" if count > 5 else ""
     message = rejected(built(Blocks(2)), hdf5("blocks/dense_1/vars/0", *more))
     assert message == (
-        f"checkpoint saved also holds {listed}{rest}, which the model lacks: it has fewer layers "
+        f"checkpoint saved also holds {listed}{ending}, which the model lacks: it has fewer layers "
         "of that class than the model that was saved. The model code is not the one that was saved"
     )
 
@@ -204,7 +204,7 @@ def test_longer_list_of_layers_in_the_file_is_rejected(count: int) -> None:
 )
 def test_other_values_in_the_file_are_accepted(other_key: str) -> None:
     model = built(Blocks(2))
-    assert found(model, hdf5("blocks/dense/vars/0", other_key)) == [
+    assert locations_of(model, hdf5("blocks/dense/vars/0", other_key)) == [
         VariableLocation("blocks/dense/vars/0", "blocks/dense/vars/0"),
         VariableLocation("blocks/dense_1/vars/0", ""),
     ]
@@ -219,7 +219,7 @@ SECOND = "trainable_variables.{}second.kernel"
 )
 def test_variables_in_orbax_are_found_by_their_paths_or_the_ends_of_those(beginning: str) -> None:
     saved = orbax(f"{beginning}first.kernel", f"{beginning}second.kernel", "other.bias")
-    assert found(built(Two()), saved) == [
+    assert locations_of(built(Two()), saved) == [
         VariableLocation("two/first/kernel", FIRST.format(beginning)),
         VariableLocation("two/second/kernel", SECOND.format(beginning)),
     ]
@@ -227,7 +227,7 @@ def test_variables_in_orbax_are_found_by_their_paths_or_the_ends_of_those(beginn
 
 def test_variable_in_orbax_is_found_where_the_whole_item_has_a_name() -> None:
     key = "pytree.non_trainable_variables.two.first.kernel"
-    locations = found(built(Two()), checkpoint("Orbax", {key: (3, 2)}))
+    locations = locations_of(built(Two()), checkpoint("Orbax", {key: (3, 2)}))
     assert locations == [
         VariableLocation("two/first/kernel", key),
         VariableLocation("two/second/kernel", ""),
@@ -236,13 +236,13 @@ def test_variable_in_orbax_is_found_where_the_whole_item_has_a_name() -> None:
 
 def test_variable_in_orbax_has_its_own_path_before_longer_or_shorter_ones() -> None:
     saved = orbax("two.first.kernel", "outer.two.first.kernel", "first.kernel")
-    assert found(built(Two()), saved)[0].key == FIRST.format("two.")
+    assert locations_of(built(Two()), saved)[0].key == FIRST.format("two.")
     saved = orbax("outer.two.first.kernel", "first.kernel")
-    assert found(built(Two()), saved)[0].key == FIRST.format("outer.two.")
+    assert locations_of(built(Two()), saved)[0].key == FIRST.format("outer.two.")
 
 
 def test_name_of_a_variable_alone_is_not_its_path_in_orbax() -> None:
-    assert [location.key for location in found(built(Two()), orbax("kernel"))] == ["", ""]
+    assert [location.key for location in locations_of(built(Two()), orbax("kernel"))] == ["", ""]
 
 
 def test_variable_that_may_be_any_of_several_is_rejected() -> None:
@@ -257,12 +257,12 @@ def test_variable_that_may_be_any_of_several_is_rejected() -> None:
 
 def test_object_path_selects_what_is_below_it_in_orbax() -> None:
     saved = orbax("left.two.first.kernel", "leftover.two.first.kernel", "left.two.second.kernel")
-    assert [location.key for location in found(built(Two()), saved, "left")] == [
+    assert [location.key for location in locations_of(built(Two()), saved, "left")] == [
         FIRST.format("left.two."),
         SECOND.format("left.two."),
     ]
     saved = orbax("a.left.two.first.kernel", "b.left.two.first.kernel")
-    assert found(built(Two()), saved, "a/left")[0].key == FIRST.format("a.left.two.")
+    assert locations_of(built(Two()), saved, "a/left")[0].key == FIRST.format("a.left.two.")
 
 
 def test_variables_that_fit_one_path_in_orbax_are_rejected() -> None:
@@ -287,7 +287,7 @@ def lists(*beginnings: str, shapes: tuple[tuple[int, ...], ...] = ((3, 2), (2, 2
 
 def test_variables_in_lists_are_found_by_their_positions() -> None:
     assert saved_by_keras(lists(""))
-    assert found(built(Two()), lists("")) == [
+    assert locations_of(built(Two()), lists("")) == [
         VariableLocation("two/first/kernel", "tvars.0"),
         VariableLocation("two/second/kernel", "tvars.1"),
     ]
@@ -295,7 +295,7 @@ def test_variables_in_lists_are_found_by_their_positions() -> None:
 
 def test_object_path_selects_one_of_several_lists() -> None:
     saved = lists("state.", "ema.state.")
-    assert [location.key for location in found(built(Two()), saved, "ema/state")] == [
+    assert [location.key for location in locations_of(built(Two()), saved, "ema/state")] == [
         "ema.state.tvars.0",
         "ema.state.tvars.1",
     ]
@@ -344,7 +344,7 @@ def test_dtype_of_a_state_of_random_numbers_is_that_of_the_framework() -> None:
         "1.0": Entry("1.0", "uint32", (2,), ()),
     }
     saved = Checkpoint(Path("saved"), Listing("", entries, Storage(kind="Orbax")), "saved")
-    assert [location.key for location in found(model, saved)] == ["0.0", "1.0"]
+    assert [location.key for location in locations_of(model, saved)] == ["0.0", "1.0"]
     entries["0.0"] = Entry("0.0", "bfloat16", (3, 2), ())
     saved = Checkpoint(Path("saved"), Listing("", entries, Storage(kind="Orbax")), "saved")
     assert "has bfloat16 [3, 2] at 0.0" in rejected(model, saved)
@@ -354,7 +354,7 @@ def test_dtype_of_a_state_of_random_numbers_is_that_of_the_framework() -> None:
     "saved", [orbax("0", "two.second.kernel"), orbax()], ids=["one number", "nothing"]
 )
 def test_orbax_that_is_no_list_is_accepted(saved: Checkpoint) -> None:
-    assert found(built(Two()), saved)[0] == VariableLocation("two/first/kernel", "")
+    assert locations_of(built(Two()), saved)[0] == VariableLocation("two/first/kernel", "")
 
 
 def test_layer_that_keras_numbered_otherwise_is_rejected() -> None:
@@ -375,11 +375,13 @@ def test_layer_that_keras_numbered_otherwise_is_rejected() -> None:
 )
 def test_layers_with_the_names_of_the_model_or_of_no_class_of_it_are_accepted(path: str) -> None:
     keras.backend.clear_session()
-    assert len(found(built(Two(first=None)), orbax(path))) == 2
+    assert len(locations_of(built(Two(first=None)), orbax(path))) == 2
 
 
 def test_layers_with_names_of_their_own_are_not_numbered() -> None:
-    assert [location.key for location in found(built(Two()), orbax("two.first_3.kernel"))] == [
+    assert [
+        location.key for location in locations_of(built(Two()), orbax("two.first_3.kernel"))
+    ] == [
         "",
         "",
     ]

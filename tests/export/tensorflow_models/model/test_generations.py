@@ -67,7 +67,7 @@ def both() -> Any:
     return model
 
 
-def told(written: int, built: int, value: str) -> str:
+def message(written: int, built: int, value: str) -> str:
     return (
         f"it was written by Keras {written}, and the model's layers are of Keras {built}: set "
         f"TF_USE_LEGACY_KERAS={value} in the environment of rowcast-export, so that tf.keras is "
@@ -78,8 +78,8 @@ def told(written: int, built: int, value: str) -> str:
 @pytest.mark.parametrize(
     ("make", "names", "reason"),
     [
-        (keras_2, ("_kernel",), told(3, 2, "0")),
-        (keras_3, ("keras_api",), told(2, 3, "1")),
+        (keras_2, ("_kernel",), message(3, 2, "0")),
+        (keras_3, ("keras_api",), message(2, 3, "1")),
         (keras_2, ("keras_api",), ""),
         (keras_3, ("_kernel",), ""),
         (keras_2, ("kernel",), ""),

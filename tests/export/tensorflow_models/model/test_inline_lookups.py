@@ -32,7 +32,7 @@ def table(rows: list[list[float]] = ROWS, **attributes: Any) -> Any:
     return variable
 
 
-def found(ids: Any, variable: Any = None, **fields: Any) -> Any:
+def activations(ids: Any, variable: Any = None, **fields: Any) -> Any:
     """Returns what a lookup of these ids gives."""
     result = look_up(of_table(table() if variable is None else variable, ids, **fields))
     assert result.dtype == tf.float32
@@ -62,12 +62,12 @@ def found(ids: Any, variable: Any = None, **fields: Any) -> Any:
     ],
 )
 def test_dense_ids_read_a_row_each(dtype: Any, fields: dict[str, Any], ids: Any, rows: Any) -> None:
-    assert found(tf.constant(ids, dtype), **fields) == rows
+    assert activations(tf.constant(ids, dtype), **fields) == rows
 
 
 def test_negative_ids_are_rows_from_the_end_where_the_layer_takes_them_so() -> None:
     ids = tf.constant([-1, 0, 1, -4])
-    assert found(ids, table(outside=OutsideIds(from_end=True))) == [
+    assert activations(ids, table(outside=OutsideIds(from_end=True))) == [
         ROWS[3],
         ROWS[0],
         ROWS[1],
@@ -79,12 +79,12 @@ def test_rows_of_half_precision_become_float32() -> None:
     with tables_unallocated():
         variable = tf.Variable(tf.zeros([2, 2], tf.bfloat16))
     variable.assign(tf.constant([[1.0, 2.0], [3.0, 4.0]], tf.bfloat16))
-    assert found(tf.constant([1]), variable) == [[3.0, 4.0]]
+    assert activations(tf.constant([1]), variable) == [[3.0, 4.0]]
 
 
 def test_ragged_sequence_is_cut_or_filled_with_zeros() -> None:
     ids = tf.ragged.constant([[0, 1, 2], [3], []], dtype=tf.int64)
-    rows = found(ids, kind="sequence", encoding="ragged", length=2)
+    rows = activations(ids, kind="sequence", encoding="ragged", length=2)
     assert rows == [[ROWS[0], ROWS[1]], [ROWS[3], EMPTY], [EMPTY, EMPTY]]
 
 
@@ -93,7 +93,7 @@ WEIGHTS = BAGS.with_values(tf.constant([2.0, 1.0, 4.0]))
 
 
 def bag(ids: Any = BAGS, variable: Any = None, **fields: Any) -> Any:
-    return found(ids, variable, **{"kind": "bag", "encoding": "ragged", **fields})
+    return activations(ids, variable, **{"kind": "bag", "encoding": "ragged", **fields})
 
 
 @pytest.mark.parametrize(

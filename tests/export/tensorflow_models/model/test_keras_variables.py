@@ -108,10 +108,10 @@ def check_towers(
     """Compares both forms of each tower with what Keras returned in JAX.
 
     Args:
-      bundle: the bundle.
-      folder: where the model was trained.
-      tables: path of the variable of each table.
-      names: the result of the model that each tower's output is compared with.
+      bundle: The bundle.
+      folder: The folder in which the model was trained.
+      tables: The path of each table's variable.
+      names: The result of the model that each tower's output is compared with.
     """
     manifest = read_manifest(bundle)
     expected = arrays(folder / "expected.npz")

@@ -53,7 +53,7 @@ def table(rows: int = 6, name: str = "embeddings", placeholder: bool = True) -> 
     return variable
 
 
-def found(
+def inventory_of(
     checkpoint: Checkpoint,
     root: Any,
     variables: Mapping[str, Any],
@@ -76,14 +76,14 @@ def found(
 
 def rejected(error: type[Exception], *arguments: Any, **options: Any) -> str:
     with pytest.raises(error) as problem:
-        found(*arguments, **options)
+        inventory_of(*arguments, **options)
     return re.sub(r"\.py:\d+", ".py", str(problem.value))
 
 
 def test_table_is_found_by_the_objects_of_the_model(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, model=holder(users=tf.Variable(ROWS)))
     users = table()
-    inventory = found(checkpoint, holder(users=users), {"users": users}, tmp_path)
+    inventory = inventory_of(checkpoint, holder(users=users), {"users": users}, tmp_path)
     assert inventory.table("users").key == "model/users/.ATTRIBUTES/VARIABLE_VALUE"
 
 
@@ -93,7 +93,7 @@ def test_table_is_the_one_that_the_recipe_names(tmp_path: Path) -> None:
     )
     users = table()
     key = "model/others/.ATTRIBUTES/VARIABLE_VALUE"
-    inventory = found(
+    inventory = inventory_of(
         checkpoint,
         holder(users=users),
         {"users": users},
@@ -170,7 +170,7 @@ def test_table_is_the_one_that_a_layout_file_states(name: str, tmp_path: Path) -
         f'[tables.users]\nkey = "{key}"\nkind = "sparse_core"\nrows = 6\ndim = 2\ncores = 2\n'
     )
     tables = {name: table(placeholder=False)}
-    inventory = found(checkpoint, holder(), tables, tmp_path, layout="layout.toml")
+    inventory = inventory_of(checkpoint, holder(), tables, tmp_path, layout="layout.toml")
     assert (inventory.table(name).key, inventory.table(name).origin) == (key, "layout file")
 
 
@@ -192,7 +192,7 @@ def test_partitions_of_tf1_have_the_order_of_the_lookup(
     checkpoint = named(tmp_path, boxes, users=ROWS)
     users = placeholder_by_name(mod)
     root = NamedGraph(None, "model.py:build", {"users": users})
-    found_table = found(checkpoint, root, {"users": users}, tmp_path).table("users")
+    found_table = inventory_of(checkpoint, root, {"users": users}, tmp_path).table("users")
     assert isinstance(found_table.layout, Mod) == (mod and partitioned)
     # The model's own lookups have the order: there is nothing to note or to state.
     assert (found_table.note, found_table.stated) == ("", False)
@@ -203,6 +203,8 @@ def test_partitions_have_the_order_that_the_recipe_states(tmp_path: Path) -> Non
     users = placeholder_by_name(mod=False)
     root = NamedGraph(None, "model.py:build", {"users": users})
     tables = {"users": {"mod": True}}
-    stated = found(checkpoint, root, {"users": users}, tmp_path, tables=tables).table("users")
+    stated = inventory_of(checkpoint, root, {"users": users}, tmp_path, tables=tables).table(
+        "users"
+    )
     assert isinstance(stated.layout, Mod)
     assert stated.stated is True

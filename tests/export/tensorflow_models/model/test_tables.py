@@ -82,7 +82,7 @@ def test_recognize_tables_by_mod_follows_the_recipe(
 def test_recognize_tables_of_other_code_names_the_line(
     movies: TracedCheckpoint, tmp_path: Path
 ) -> None:
-    def found(other_model: Any, **changed: Any) -> None:
+    def recognize_with(other_model: Any, **changed: Any) -> None:
         spec = movies.model.spec
         tables = dict(spec.tables) | {"users": replace(spec.tables["users"], **changed)}
         model = replace(
@@ -97,7 +97,7 @@ def test_recognize_tables_of_other_code_names_the_line(
         r"checkpoint .* not the one"
     )
     with pytest.raises(CheckpointError, match=message):
-        found({}, rows=51)
+        recognize_with({}, rows=51)
     strange = tf.Variable([[1.0]])
     remember_line(strange)
     message = (
@@ -105,4 +105,4 @@ def test_recognize_tables_of_other_code_names_the_line(
         r".*tables.NAME.key"
     )
     with pytest.raises(NotConvertible, match=message):
-        found({"users": strange}, config_name="people")
+        recognize_with({"users": strange}, config_name="people")

@@ -107,7 +107,7 @@ def hashed(text: Any) -> Any:
     return tf.strings.to_hash_bucket_fast(text, 8)
 
 
-def told(lookup: TracedLookup) -> dict[str, Any]:
+def entry_of(lookup: TracedLookup) -> dict[str, Any]:
     """Returns what is special about the feature of a lookup."""
     feature = lookup.feature
     assert feature is not None
@@ -475,7 +475,7 @@ PADDED_CROSS = CrossedIds(
 )
 def test_lookup_of_an_input_becomes_one_feature(look_up: LookUp, feature: dict[str, Any]) -> None:
     (lookup,) = resolve(look_up)
-    assert told(lookup) == feature
+    assert entry_of(lookup) == feature
     assert lookup.missing_rule is None
 
 
@@ -531,7 +531,7 @@ def test_feature_has_the_encoding_of_its_lookup() -> None:
 )
 def test_lookup_of_several_inputs_becomes_a_feature_of_each(look_up: LookUp) -> None:
     lookups = resolve(look_up)
-    assert list(map(told, lookups)) == [
+    assert list(map(entry_of, lookups)) == [
         {"kind": "single", "inputs": ("item",)},
         {"kind": "single", "inputs": ("other",), "ids": FIFTH, "has_rule": True},
     ]

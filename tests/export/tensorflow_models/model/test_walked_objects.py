@@ -29,7 +29,7 @@ def graph(**objects: str) -> ObjectGraph:
     themselves or else keys.
 
     Args:
-      objects: children of each node, such as `a b=shared`, by its name; the root is `root`.
+      objects: The children of each node, such as `a b=shared`, by its name; the root is `root`.
     """
     numbers = {name: number for number, name in enumerate(objects)}
     nodes = []

@@ -26,11 +26,11 @@ def by_formula(heads: Any) -> Any:
 
 def test_formula_of_the_bundle_gives_scores_and_order_unless_one_is_sent(load: Load) -> None:
     service = load(formula=FORMULA)
-    answer = rank(service, candidate_ids=service.small.ids)
-    np.testing.assert_allclose(answer.scores, by_formula(answer.heads), 1e-6)
+    result = rank(service, candidate_ids=service.small.ids)
+    np.testing.assert_allclose(result.scores, by_formula(result.heads), 1e-6)
     best = rank(service, candidate_ids=service.small.ids, k=5)
-    assert best.positions.tolist() == np.argsort(-answer.scores, kind="stable")[:5].tolist()
-    assert best.scores.tolist() == np.sort(answer.scores)[::-1][:5].tolist()
+    assert best.positions.tolist() == np.argsort(-result.scores, kind="stable")[:5].tolist()
+    assert best.scores.tolist() == np.sort(result.scores)[::-1][:5].tolist()
     by_rating = rank(service, candidate_ids=service.small.ids, formula="rating")
     assert by_rating.scores.tolist() == by_rating.heads["rating"].tolist(), (
         "a request's formula wins"

@@ -33,14 +33,14 @@ def test_rank_of_several_contexts_scores_each_candidate_with_its_own(
     service = load(id_kind=id_kind)
     movies = service.small.ids[[0, 7, 1]]
     offsets = [0, 2, 2, 3]
-    answer = service.rank(
+    result = service.rank(
         context={"user": column(3, 8, 999)}, candidate_ids=movies, offsets=np.array(offsets)
     )
     pairs = zip(movies.tolist(), (3, 3, 999), strict=True)
     expected = [reference.ranked(service.small, movie, user)["score"] for movie, user in pairs]
-    np.testing.assert_allclose(answer.scores, expected, 1e-5, 1e-5)
-    assert (answer.ids.tolist(), answer.positions.tolist()) == (movies.tolist(), [0, 1, 0])
-    assert answer.offsets.tolist() == offsets
+    np.testing.assert_allclose(result.scores, expected, 1e-5, 1e-5)
+    assert (result.ids.tolist(), result.positions.tolist()) == (movies.tolist(), [0, 1, 0])
+    assert result.offsets.tolist() == offsets
     assert service.value("rowcast_oov_ids_total", model="movies", feature="user") == 1
 
 
@@ -52,10 +52,10 @@ def test_rank_with_every_feature_sent_takes_ids_as_labels(load: Load) -> None:
         "year": column(0.5),
     }
     labels = np.array(["a label"], object)
-    answer = service.rank(
+    result = service.rank(
         context={"user": column(1)}, candidate_features=candidates, candidate_ids=labels
     )
-    assert answer.ids.tolist() == ["a label"]
+    assert result.ids.tolist() == ["a label"]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_rank_spends_its_time_in_lookups_and_the_tower(
 
 def test_rank_of_no_candidates_is_empty(load: Load) -> None:
     none = np.empty(0, np.int64)
-    answer = load().rank(context={"user": column(1)}, candidate_ids=none, heads=("watch",), k=3)
-    assert answer.scores.size == answer.heads["watch"].size == 0
-    assert answer.offsets.tolist() == [0, 0]
+    result = load().rank(context={"user": column(1)}, candidate_ids=none, heads=("watch",), k=3)
+    assert result.scores.size == result.heads["watch"].size == 0
+    assert result.offsets.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def load_index(
     attributes are int64.
 
     Args:
-      coded: whether it has codes.
+      coded: Whether the index has codes.
       costs: The costs by which searches choose their ways.
     """
     ids = np.arange(len(vectors))
@@ -125,6 +125,6 @@ def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
     version: Any = SimpleNamespace(model="items", version=1, indexes={"items": served}, shards=None)
     settings = ServiceSettings(root=Path.cwd())
     request_object = RetrievalRequest(Target(), **request)
-    answer = completed(retrieve.retrieve(version, request_object, settings, Execution("retrieve")))
-    ids: list[int] = answer.ids.tolist()
+    result = completed(retrieve.retrieve(version, request_object, settings, Execution("retrieve")))
+    ids: list[int] = result.ids.tolist()
     return ids

@@ -134,11 +134,11 @@ def test_filter_of_many_strings_is_compiled_once_and_leaves_the_same_in_any_orde
 ) -> None:
     service = load()
     many = [*GENRE_NAMES[:2], *(f"unknown {number}" for number in range(20_000))]
-    answers = [
+    results = [
         service.retrieve(vectors=ONES, filter=Filter({"genres": Condition(allow=words(*tokens))}))
         for tokens in (many, many, many[::-1], many[:2])
     ]
-    ids = [answer.ids.tolist() for answer in answers]
+    ids = [result.ids.tolist() for result in results]
     assert ids[0]
     assert ids == [ids[0]] * 4
     without = service.retrieve(
@@ -201,7 +201,7 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
             )
             for name, wanted_condition in filter_value.items()
         }
-        answer = service.retrieve(
+        result = service.retrieve(
             vectors=vector,
             k=k,
             filter=Filter(json_filter),
@@ -210,16 +210,16 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
         )
         out = {*reference.excluded_by(small, filter_value), *excluded.tolist()}
         expected = reference.neighbors(small, vector.astype(np.float64), 40, list(out))
-        (explained,) = answer.explanations
+        (explained,) = result.explanations
         assert (explained.matches, explained.selectivity) == (len(expected), len(expected) / 40), (
             filter_value
         )
-        assert answer.ids.size == min(k, len(expected)), filter_value
+        assert result.ids.size == min(k, len(expected)), filter_value
         assert bool(explained.shortfall) == (len(expected) < k)
         assert (explained.path == "none") == (not expected)
-        assert not out & set(answer.ids.tolist()), filter_value
+        assert not out & set(result.ids.tolist()), filter_value
         if explained.path != "index":
-            assert answer.ids.tolist() == [movie for movie, _ in expected[:k]], filter_value
+            assert result.ids.tolist() == [movie for movie, _ in expected[:k]], filter_value
 
 
 def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load: Load) -> None:
@@ -227,8 +227,8 @@ def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load:
     ids = service.small.ids
     late = Filter({"year": Condition(ge=2025)})
     exclude = IdLists(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
-    answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude_ids=exclude)
-    id_sets = [set(ids.tolist()) for ids in np.split(answer.ids, answer.offsets[1:-1])]
+    result = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude_ids=exclude)
+    id_sets = [set(ids.tolist()) for ids in np.split(result.ids, result.offsets[1:-1])]
     assert id_sets == [set(ids[37:]), set(ids[35:]), {ids[35], ids[36], ids[38], ids[39]}]
     assert service.value("rowcast_filtered_searches_total", path="exact") == 3
 
@@ -275,6 +275,6 @@ def test_explanation_counts_what_is_allowed(load: Load) -> None:
 def test_positions_that_are_not_among_others_are_all_the_rest(remaining_count: int) -> None:
     shuffled = np.random.default_rng(remaining_count).permutation(1000).astype(np.uint32)
     expected = np.sort(shuffled[:remaining_count])
-    rest = not_among(np.sort(shuffled[remaining_count:]), 1000)
-    assert rest.dtype == np.uint32
-    assert rest.tolist() == expected.tolist()
+    remaining = not_among(np.sort(shuffled[remaining_count:]), 1000)
+    assert remaining.dtype == np.uint32
+    assert remaining.tolist() == expected.tolist()

@@ -22,17 +22,17 @@ Load = Callable[..., Served]
 
 def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(load: Load) -> None:
     service = load(size=300)
-    answer = service.recommend(context={"user": column(2)}, k=5)
-    (expected,) = reference.answers(service.small, "recommend", {"context": {"user": 2}, "k": 5})
-    assert answer.ids.tolist() == expected["ids"]
+    result = service.recommend(context={"user": column(2)}, k=5)
+    (expected,) = reference.responses(service.small, "recommend", {"context": {"user": 2}, "k": 5})
+    assert result.ids.tolist() == expected["ids"]
     service.recommend(context={"user": column(2)}, k=20)
     assert service.value("rowcast_candidates_total", call="recommend") == 100 + 200
 
 
 def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
     service = load()
-    answer = service.recommend(context={"user": column(2)}, exclude_ids=IdLists(service.small.ids))
-    assert answer.offsets.tolist() == [0, 0]
+    result = service.recommend(context={"user": column(2)}, exclude_ids=IdLists(service.small.ids))
+    assert result.offsets.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_formula_takes_outputs_the_retrieval_score_and_attributes(load: Load) ->
 def test_formula_without_outputs_runs_no_ranking_tower(load: Load) -> None:
     service = load()
     (counter,) = service.counted().values()
-    answer = ranked(service, k=6, formula="year - 0 * retrieval_score", attributes=("year",))
+    result = ranked(service, k=6, formula="year - 0 * retrieval_score", attributes=("year",))
     assert (
-        answer.scores.tolist()
-        == answer.attributes["year"]
+        result.scores.tolist()
+        == result.attributes["year"]
         == [2029 - position for position in range(6)]
     )
     assert counter.examples == []
@@ -134,14 +134,14 @@ def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_o
     load: Load,
 ) -> None:
     service, network = slow(load)
-    answer = ranked(service, k=40, timeout_s=2)
+    result = ranked(service, k=40, timeout_s=2)
     count = network.examples[-1]
     assert 0 < count < 20
-    assert f"{count} of 40 candidates are ranked" in answer.degraded_reason
-    assert "the others follow in the order of retrieval" in answer.degraded_reason
+    assert f"{count} of 40 candidates are ranked" in result.degraded_reason
+    assert "the others follow in the order of retrieval" in result.degraded_reason
     retrieved = service.retrieve(context={"user": column(2)}, k=40)
-    ids = answer.ids.tolist()
-    scores = answer.scores
+    ids = result.ids.tolist()
+    scores = result.scores
     assert set(ids[:count]) == set(retrieved.ids[:count].tolist())
     expected = service.rank(context={"user": column(2)}, candidate_ids=retrieved.ids[:count]).scores
     np.testing.assert_array_equal(scores[:count], np.sort(expected)[::-1])
@@ -178,14 +178,14 @@ def test_deadline_that_leaves_no_time_to_rank_gets_the_order_of_retrieval_under_
 ) -> None:
     service, network = slow(load)
     before = list(network.examples)
-    answer = ranked(service, users=8, k=6, pool_size=40, crowding={"studio": 1}, timeout_s=1.5)
-    assert answer.degraded_reason.startswith("0 of 320 candidates are ranked")
+    result = ranked(service, users=8, k=6, pool_size=40, crowding={"studio": 1}, timeout_s=1.5)
+    assert result.degraded_reason.startswith("0 of 320 candidates are ranked")
     assert network.examples == before
     retrieved = service.retrieve(
         context={"user": column(*range(2, 10))}, k=6, pool_size=40, crowding={"studio": 1}
     )
-    assert answer.ids.tolist() == retrieved.ids.tolist()
-    assert answer.scores.tolist() == retrieved.scores.tolist()
+    assert result.ids.tolist() == retrieved.ids.tolist()
+    assert result.scores.tolist() == retrieved.scores.tolist()
 
 
 def test_long_deadline_ranks_all_though_the_tower_is_slow(load: Load) -> None:

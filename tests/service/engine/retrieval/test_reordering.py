@@ -109,7 +109,7 @@ def test_uncrowded_leaves_the_first_of_each_value(
     assert reordering.pick_uncrowded(np.array(codes, np.int64), maxima, k) == picked_by_loops[:k]
 
 
-def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
+def ids_and_scores(service: Served, **request: Any) -> tuple[list[int], list[float]]:
     neighbors = service.retrieve(context={"user": column(4)}, **request)
     return neighbors.ids.tolist(), neighbors.scores.tolist()
 
@@ -127,7 +127,7 @@ def all_of(service: Served) -> list[tuple[int, float, dict[str, Any]]]:
 
 def test_formula_orders_the_pool_by_score_and_attributes_null_counting_as_zero(load: Load) -> None:
     service = load()
-    ids, scores = answer_of(service, k=40, formula="score * 0.5 + (year - 1990) / 10 - rating")
+    ids, scores = ids_and_scores(service, k=40, formula="score * 0.5 + (year - 1990) / 10 - rating")
     expected = {
         movie_id: score * 0.5 + ((attributes["year"] or 0) - 1990) / 10 - attributes["rating"]
         for movie_id, score, attributes in all_of(service)
@@ -135,17 +135,17 @@ def test_formula_orders_the_pool_by_score_and_attributes_null_counting_as_zero(l
     assert ids == sorted(expected, key=lambda movie_id: -expected[movie_id])
     np.testing.assert_allclose(scores, [expected[movie_id] for movie_id in ids], 1e-5)
     best = [movie_id for movie_id, _, _ in all_of(service)][:12]
-    ids, _ = answer_of(service, k=5, pool_size=12, formula="-score")
+    ids, _ = ids_and_scores(service, k=5, pool_size=12, formula="-score")
     assert ids == best[::-1][:5], "only the pool is reordered"
 
 
 def test_min_score_leaves_out_what_scores_less_but_not_what_scores_the_same(load: Load) -> None:
     service = load()
-    ids, scores = answer_of(service, k=10)
-    assert answer_of(service, k=10, min_score=scores[3]) == (ids[:4], scores[:4])
-    assert answer_of(service, k=10, min_score=-1e300) == (ids, scores)
-    assert answer_of(service, k=10, min_score=1e300) == ([], [])
-    ids, _ = answer_of(service, k=10, formula="-score", min_score=0)
+    ids, scores = ids_and_scores(service, k=10)
+    assert ids_and_scores(service, k=10, min_score=scores[3]) == (ids[:4], scores[:4])
+    assert ids_and_scores(service, k=10, min_score=-1e300) == (ids, scores)
+    assert ids_and_scores(service, k=10, min_score=1e300) == ([], [])
+    ids, _ = ids_and_scores(service, k=10, formula="-score", min_score=0)
     assert ids == [movie_id for movie_id, score, _ in reversed(all_of(service)) if score <= 0][:10]
 
 
@@ -164,7 +164,7 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
         ):
             chosen_positions.append(position)
     for k in (8, 30, 390):
-        ids, _ = answer_of(
+        ids, _ = ids_and_scores(
             service,
             k=k,
             pool_size=candidates and max(candidates, k),
@@ -189,7 +189,9 @@ def test_crowding_by_several_attributes_takes_the_best_that_each_of_them_leaves(
         )
         if (studio is None or studios < 2) and (classic is None or classics < 5):
             chosen_positions.append(position)
-    ids, _ = answer_of(service, k=8, pool_size=candidates, crowding={"studio": 2, "classic": 5})
+    ids, _ = ids_and_scores(
+        service, k=8, pool_size=candidates, crowding={"studio": 2, "classic": 5}
+    )
     assert ids == neighbors.ids[chosen_positions[:8]].tolist()
 
 
@@ -230,10 +232,10 @@ def test_pages_of_a_pool_make_up_its_list(load: Load, call: str, options: dict[s
         options = {**options, "formula": "score + retrieval_score"}
     tree = {"num_leaves": 20, "leaves_to_search": 3, "dimensions_per_block": 2, "reorder": 20}
     service = load(size=400, index_kind="tree_ah", parameters=tree)
-    answer = getattr(service, call)
+    result = getattr(service, call)
 
     def page(offset: int, k: int) -> Any:
-        return answer(
+        return result(
             context={"user": column(4)}, k=k, pool_size=60, offset=offset, explain=True, **options
         )
 
@@ -252,7 +254,7 @@ def test_pages_of_a_pool_make_up_its_list(load: Load, call: str, options: dict[s
 def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load) -> None:
     service = load()
     all_neighbors = all_of(service)
-    ids, _ = answer_of(service, k=10, diversity=0.6)
+    ids, _ = ids_and_scores(service, k=10, diversity=0.6)
     positions = {movie_id: position for position, movie_id in enumerate(service.small.ids.tolist())}
     vectors = np.array(
         [service.small.vectors[positions[movie_id]] for movie_id, _, _ in all_neighbors], float
@@ -266,7 +268,7 @@ def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load)
         )
         assert gains[order[next_id]] >= max(gains.values()) - 1e-5
     assert ids != [movie_id for movie_id, _, _ in all_neighbors[:10]]
-    assert answer_of(service, k=10, diversity=0.0) == answer_of(service, k=10)
+    assert ids_and_scores(service, k=10, diversity=0.0) == ids_and_scores(service, k=10)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ Load = Callable[..., Served]
 ONES = np.ones(8, np.float32)
 
 
-def check(answer: RetrievalResult, query: int, expected: list[tuple[Any, float]]) -> None:
-    first, last = answer.offsets[query : query + 2]
-    assert answer.ids[first:last].tolist() == [movie for movie, _ in expected]
+def check(result: RetrievalResult, query: int, expected: list[tuple[Any, float]]) -> None:
+    first, last = result.offsets[query : query + 2]
+    assert result.ids[first:last].tolist() == [movie for movie, _ in expected]
     np.testing.assert_allclose(
-        answer.scores[first:last], [score for _, score in expected], 1e-5, 1e-5
+        result.scores[first:last], [score for _, score in expected], 1e-5, 1e-5
     )
 
 
@@ -39,9 +39,9 @@ def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Loa
     assert (fetched < 0).any(), "the tree alone finds too few, else this test shows nothing"
 
     excluded = service.small.ids[::2]
-    answer = service.retrieve(vectors=vectors, k=150, exclude_ids=IdLists(excluded))
-    assert np.diff(answer.offsets).tolist() == [150] * 4
-    assert not set(answer.ids.tolist()) & set(excluded.tolist())
+    result = service.retrieve(vectors=vectors, k=150, exclude_ids=IdLists(excluded))
+    assert np.diff(result.offsets).tolist() == [150] * 4
+    assert not set(result.ids.tolist()) & set(excluded.tolist())
 
 
 def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_blocks(
@@ -52,11 +52,11 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
     monkeypatch.setattr("service.engine.retrieval.search.CELLS_MAX", 60)
     vectors = np.random.default_rng(8).normal(size=(9, 8)).astype(np.float32)
     exclude = IdLists(small.ids[:30], np.array([0, 0, 0, 0, 0, 30, 30, 30, 30, 30]))
-    answer = service.retrieve(vectors=vectors, k=5, exclude_ids=exclude, exact=True)
+    result = service.retrieve(vectors=vectors, k=5, exclude_ids=exclude, exact=True)
     for query in range(9):
         excluded = list(small.ids[:30]) if query == 4 else []
         check(
-            answer,
+            result,
             query,
             reference.neighbors(small, vectors[query].astype(np.float64), 5, excluded),
         )

@@ -498,20 +498,20 @@ def test_negative_examples_take_neighbors_like_them_off_the_list(
     index = load_index(tmp_path, vectors, {"a": cluster}, distance=distance, parameters=tree)
     query = centers.mean(axis=0, keepdims=True)
 
-    def found(**request: Any) -> list[int]:
+    def neighbor_ids(**request: Any) -> list[int]:
         return retrieve_ids(index, vectors=np.repeat(query, 2, axis=0), k=40, **request)
 
-    both_groups = found()
+    both_groups = neighbor_ids()
     assert {position % 2 for position in both_groups[:40]} == {0, 1}
     assert both_groups[:40] == both_groups[40:]
     disliked = IdLists(np.array([1, 3, 5, 10**6]), np.array([0, 0, 4]))
-    moved = found(negative_ids=disliked)
+    moved = neighbor_ids(negative_ids=disliked)
     assert moved[:40] == both_groups[:40]
     assert {position % 2 for position in moved[40:]} == {0}
-    everyone = found(negative_ids=IdLists(np.array([1, 3, 5])))
+    everyone = neighbor_ids(negative_ids=IdLists(np.array([1, 3, 5])))
     assert everyone[:40] == everyone[40:] == moved[40:]
     excluded = IdLists(np.array([0, 2]))
-    assert not {0, 2} & {*found(negative_ids=disliked, exclude_ids=excluded)}
+    assert not {0, 2} & {*neighbor_ids(negative_ids=disliked, exclude_ids=excluded)}
 
 
 def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(

@@ -36,8 +36,8 @@ def recommended(service: Served, body: Body, timeout_s: float = math.inf) -> Bod
     """The response to a JSON body, as a JSON value with a list of results."""
     request = read_recommendation(body, Target(), service.settings)
     fields = {name: value for name, value in vars(request).items() if name != "target"}
-    answer = service.recommend(timeout_s, **fields)
-    value = recommended_value(answer, is_list=True)
+    result = service.recommend(timeout_s, **fields)
+    value = recommended_value(result, is_list=True)
     value["results"] = [*value["results"]]
     return value
 
@@ -133,7 +133,7 @@ def test_sources_are_merged_ranked_and_picked_as_by_loops(
             body = bodies.draw()
             response = recommended(service, body)
             assert response["degraded_reason"] == ""
-            expected = reference_sources.answers(service.small, body)
+            expected = reference_sources.responses(service.small, body)
             for result, wanted in zip(response["results"], expected, strict=True):
                 assert result["ids"] == wanted["ids"], body
                 assert result["sources"] == wanted["sources"], body

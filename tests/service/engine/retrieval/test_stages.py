@@ -35,8 +35,8 @@ def rated(service: Served, ids: Any) -> list[Any]:
 def ranked(service: Served, ids: Any, k: int) -> list[Any]:
     """The k candidates that the ranking tower finds best."""
     candidates = np.array(ids)
-    answer = service.rank(context={"user": USER}, candidate_ids=candidates, k=k, tower="ranking")
-    return [*answer.ids]
+    result = service.rank(context={"user": USER}, candidate_ids=candidates, k=k, tower="ranking")
+    return [*result.ids]
 
 
 def test_best_of_the_stage_are_ranked(load: Load) -> None:
@@ -67,10 +67,10 @@ def test_contexts_that_have_no_more_than_the_stage_keeps_are_not_scored_by_it(lo
     many = service.small.ids[:20]
     lists = IdLists(np.concatenate([first, many]), np.array([0, 5, 25], np.int64))
     sources = (Source(ids=lists), Source(index="", pool_size=1, fallback=True))
-    answer = service.recommend(context={"user": column(2, 2)}, k=5, sources=sources)
+    result = service.recommend(context={"user": column(2, 2)}, k=5, sources=sources)
     assert counter.examples == [20]
-    assert [*answer.ids[:5]] == ranked(service, first, 5)
-    assert [*answer.ids[5:]] == ranked(service, rated(service, many)[:7], 5)
+    assert [*result.ids[:5]] == ranked(service, first, 5)
+    assert [*result.ids[5:]] == ranked(service, rated(service, many)[:7], 5)
     for outcome, count in (("kept", 7), ("dropped", 13)):
         labels = {"model": "movies", "tower": "quick", "outcome": outcome}
         assert service.value("rowcast_stage_candidates_total", **labels) == count
@@ -99,12 +99,12 @@ def test_late_stage_is_left_out_and_the_first_of_the_retrieval_are_ranked(load: 
     (network,) = service.wrapped("quick", SlowTower).values()
     recommended(service, k=5, pool_size=10)
     assert network.examples == [10]
-    answer = recommended(service, k=5, timeout_s=2)
+    result = recommended(service, k=5, timeout_s=2)
     assert network.examples == [10]
-    assert answer.degraded_reason.startswith("stage 'quick' is left out: ")
-    assert "the first 7 candidates are kept in the order of retrieval" in answer.degraded_reason
+    assert result.degraded_reason.startswith("stage 'quick' is left out: ")
+    assert "the first 7 candidates are kept in the order of retrieval" in result.degraded_reason
     retrieved = service.retrieve(context={"user": USER}, k=7)
-    assert [*answer.ids] == ranked(service, retrieved.ids, 5)
+    assert [*result.ids] == ranked(service, retrieved.ids, 5)
     assert service.value("rowcast_degraded_total", model="movies") == 1
 
 
@@ -112,36 +112,36 @@ def test_late_ranking_leaves_the_order_of_the_stage(load: Load) -> None:
     service = load(keep=30)
     (network,) = service.wrapped("ranking", SlowTower).values()
     recommended(service, k=5, pool_size=10)
-    answer = recommended(service, k=30, timeout_s=2)
+    result = recommended(service, k=30, timeout_s=2)
     count = network.examples[-1]
     assert 0 < count < 20
-    assert f"{count} of 30 candidates are ranked" in answer.degraded_reason
-    assert "the others follow in the order of stage 'quick'" in answer.degraded_reason
+    assert f"{count} of 30 candidates are ranked" in result.degraded_reason
+    assert "the others follow in the order of stage 'quick'" in result.degraded_reason
     best = rated(service, service.small.ids)
-    assert {*answer.ids[:count]} == {*best[:count]}
-    assert [*answer.ids[count:]] == best[count:30]
+    assert {*result.ids[:count]} == {*best[:count]}
+    assert [*result.ids[count:]] == best[count:30]
     ratings = service.rank(context={"user": USER}, candidate_ids=np.array(best), tower="quick")
-    np.testing.assert_array_equal(answer.scores[count:], ratings.scores[count:30])
+    np.testing.assert_array_equal(result.scores[count:], ratings.scores[count:30])
 
 
 def test_candidates_that_the_stage_cannot_score_are_left_out(load: Load) -> None:
     service = load(keep=7, lost_rows={"movies": 4})
     lost = service.small.ids[3]
-    answer = recommended(service, k=7)
-    assert "1 of 40 candidates are left out, because they read rows" in answer.degraded_reason
+    result = recommended(service, k=7)
+    assert "1 of 40 candidates are left out, because they read rows" in result.degraded_reason
     finite = service.small.ids[service.small.ids != lost]
-    assert [*answer.ids] == ranked(service, rated(service, finite)[:7], 7)
+    assert [*result.ids] == ranked(service, rated(service, finite)[:7], 7)
 
 
 def test_list_is_as_long_as_crowding_of_the_whole_pool_permits(load: Load) -> None:
     service = load(keep=7)
     attributes = {"attributes": ("studio",), "crowding": {"studio": 1}}
-    answer = recommended(service, k=7, **attributes)
-    assert answer.ids.size == 7
-    assert len({*answer.attributes["studio"]} - {None}) == 7 - answer.attributes["studio"].count(
+    result = recommended(service, k=7, **attributes)
+    assert result.ids.size == 7
+    assert len({*result.attributes["studio"]} - {None}) == 7 - result.attributes["studio"].count(
         None
     )
-    least = float(answer.scores[3])
+    least = float(result.scores[3])
     assert recommended(service, k=7, min_score=least, **attributes).ids.size == 4
 
 

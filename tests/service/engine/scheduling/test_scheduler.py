@@ -44,7 +44,7 @@ class Simulation:
         self.now = 100.0
         self.batches: list[list[Any]] = []
         self.on_loop: list[bool] = []
-        self.answer: Callable[[Any], Any] = lambda request: request
+        self.compute: Callable[[Any], Any] = lambda request: request
         self.calls: dict[Any, RemoteCall[Any]] = {}
         """What the computation of a request awaits, by request."""
         self.before: Callable[[], object] = lambda: None
@@ -86,7 +86,7 @@ class Simulation:
                     return [await self.calls[job.request]]
                 except ServiceError as problem:
                     return [problem]
-        return [self.answer(job.request) for job in batch]
+        return [self.compute(job.request) for job in batch]
 
     def job(
         self,
@@ -201,7 +201,7 @@ async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(simulate: Ma
     await simulation.learn()
     before = simulation.scheduler.estimates.expected("kind") or 0.0
     simulation.before = lambda: simulation.advance(0.02)
-    simulation.answer = lambda request: InvalidArgument("no")
+    simulation.compute = lambda request: InvalidArgument("no")
     with pytest.raises(InvalidArgument):
         await simulation.run("fails")
     assert (simulation.scheduler.estimates.expected("kind") or 0.0) > before
@@ -210,7 +210,7 @@ async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(simulate: Ma
 async def test_scheduler_kinds_that_only_failed_are_not_kept(simulate: Make) -> None:
     simulation = simulate()
     simulation.before = lambda: simulation.advance(0.02)
-    simulation.answer = lambda request: InvalidArgument("no")
+    simulation.compute = lambda request: InvalidArgument("no")
     for number in range(3):
         with pytest.raises(InvalidArgument):
             await simulation.run("fails", kind=f"named by a client {number}")
@@ -219,7 +219,7 @@ async def test_scheduler_kinds_that_only_failed_are_not_kept(simulate: Make) -> 
 
 async def test_scheduler_cost_of_failed_requests_keeps_nobody_out(simulate: Make) -> None:
     simulation = simulate(max_queued=10)
-    simulation.answer = lambda request: InvalidArgument("no")
+    simulation.compute = lambda request: InvalidArgument("no")
     for _ in range(3):
         with pytest.raises(InvalidArgument):
             await simulation.run("fails", cost=1_000)
@@ -292,7 +292,7 @@ async def test_scheduler_wait_is_corrected_by_how_long_jobs_really_waited(simula
         asyncio.get_running_loop().call_soon(simulation.advance, 0.07)
         return request
 
-    simulation.answer = respond
+    simulation.compute = respond
     for _ in range(20):
         await asyncio.gather(*(simulation.run(number) for number in range(4)))
     waiting = [simulation.run(number) for number in range(4)]
@@ -302,7 +302,7 @@ async def test_scheduler_wait_is_corrected_by_how_long_jobs_really_waited(simula
     assert rejected.value.reason == "deadline"
     await asyncio.gather(*waiting)
 
-    simulation.answer = lambda request: request
+    simulation.compute = lambda request: request
     for _ in range(50):
         await simulation.run("usual")
     waiting = [simulation.run(number) for number in range(4)]
@@ -414,7 +414,7 @@ async def test_scheduler_member_that_expires_is_cancelled_or_fails_leaves_the_ot
 ) -> None:
     simulation = simulate()
     await simulation.learn()
-    simulation.answer = lambda request: InvalidArgument("bad") if request == "bad" else request
+    simulation.compute = lambda request: InvalidArgument("bad") if request == "bad" else request
     late = simulation.run("late", key="k", deadline=simulation.now + 1)
     gone = asyncio.ensure_future(simulation.run("gone", key="k"))
     waiting = [late, gone, simulation.run("bad", key="k"), simulation.run("good", key="k")]
@@ -462,14 +462,14 @@ async def test_scheduler_every_outcome_releases_the_version(simulate: Make) -> N
     simulation = simulate(max_queued=10)
     await simulation.learn()
     gone = asyncio.ensure_future(simulation.run("gone"))
-    rest = [
+    waiting = [
         simulation.run("late", deadline=simulation.now - 1),
         simulation.run("big", cost=100),
         simulation.run("good"),
     ]
     await asyncio.sleep(0)
     gone.cancel()
-    await asyncio.gather(gone, *rest, return_exceptions=True)
+    await asyncio.gather(gone, *waiting, return_exceptions=True)
     simulation.versions.close()
     simulation.versions.wait_closed()
     assert simulation.closed == 1
@@ -528,7 +528,7 @@ async def test_scheduler_batch_takes_the_thread_that_has_done_its_part_of_anothe
         simulation.pool.parallel(2, part)
         return computed.is_set()
 
-    simulation.answer = compute
+    simulation.compute = compute
     large = simulation.run("large")
     await asyncio.to_thread(simulation.entered.wait, 20)
     later = simulation.run("later")

@@ -26,10 +26,10 @@ KEY = ("movies", 1, 7)
 ONLY = ShardNumber(1, 1)
 CALL = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), lambda response: response)
 
-Result = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
+Responder = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
 
 
-class AnsweringShard(ShardServiceServicer):
+class FixedShard(ShardServiceServicer):
     """A shard that has a bundle, and responds to every read in one way.
 
     Attributes:
@@ -40,9 +40,9 @@ class AnsweringShard(ShardServiceServicer):
     """
 
     def __init__(
-        self, answer: Result, description: Mapping[str, Any], key: tuple[str, int, int] = KEY
+        self, respond: Responder, description: Mapping[str, Any], key: tuple[str, int, int] = KEY
     ) -> None:
-        self.answer = answer
+        self.respond = respond
         self.description = description
         self.key = key
         self.may_describe = asyncio.Event()
@@ -63,7 +63,7 @@ class AnsweringShard(ShardServiceServicer):
 
     async def Rows(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         self.calls += 1
-        return await self.answer(context)
+        return await self.respond(context)
 
 
 async def well(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
@@ -71,7 +71,7 @@ async def well(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
 
 
 @contextlib.asynccontextmanager
-async def listening(*shards: AnsweringShard) -> AsyncIterator[list[str]]:
+async def listening(*shards: FixedShard) -> AsyncIterator[list[str]]:
     """Has shards listen on loopback; yields their addresses."""
     servers = []
     addresses = []
