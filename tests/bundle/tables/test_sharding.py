@@ -17,9 +17,9 @@ from bundle.tables.sharding import (
     ShardNumber,
     manifest_of_router,
     manifest_of_shard,
-    of_rows,
     row_range,
     sharded_tables,
+    table_of_rows,
 )
 from tests.bundles.tables import write_int8_table
 
@@ -64,7 +64,7 @@ def test_ranges_of_a_table_hold_its_rows_and_scales(tmp_path: Path, total: int) 
         wanted = row_range(50, ShardNumber(number, total))
         if wanted.rows:
             parts.append(
-                TableReader(tmp_path, of_rows(table, wanted)).gather(np.arange(wanted.rows))
+                TableReader(tmp_path, table_of_rows(table, wanted)).gather(np.arange(wanted.rows))
             )
     assert np.concatenate(parts).tobytes() == whole.tobytes()
 
@@ -78,7 +78,7 @@ def test_stored_rows_are_the_bytes_of_the_bundle(
     table = next(entry for entry in manifest.tables.values() if entry.dtype == dtype)
     reader = TableReader(committed_bundle, table, native)
     rows = np.array([table.rows - 1, 0, 0])
-    values, scales = reader.stored(rows)
+    values, scales = reader.take_stored(rows)
     expected = np.concatenate([reader.read(row, 1) for row in rows])
     assert values.tobytes() == expected.tobytes()
     assert scales.shape == (3, 4 if dtype == "int8" else 0)
@@ -121,7 +121,9 @@ def test_each_part_of_an_index_is_held_by_the_router_or_by_one_shard(
     files = (*manifest.files, *(file.model_copy(update={"path": path}) for path in parts))
     manifest = manifest.model_copy(update={"indexes": {"movies": index}, "files": files})
     router = manifest_of_router(manifest, 1)
-    shards = [manifest_of_shard(manifest, ShardNumber(1 + index, total), 1) for index in range(total)]
+    shards = [
+        manifest_of_shard(manifest, ShardNumber(1 + index, total), 1) for index in range(total)
+    ]
     holders = [[file.path for file in contents.files] for contents in (router, *shards)]
     for path in parts:
         assert sum(path in paths for paths in holders) == 1
