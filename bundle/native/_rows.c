@@ -1,4 +1,4 @@
-/* The Python face of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. */
+/* The Python interface of kernels.h: Rows(dtype, dim, values, scales) with take and bags over numpy arrays. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -235,7 +235,7 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__rows(void) {
   import_array();
-  PyObject *made = PyModule_Create(&module);
-  if (made && PyModule_AddType(made, &RowsType) < 0) Py_CLEAR(made);
-  return made;
+  PyObject *created = PyModule_Create(&module);
+  if (created && PyModule_AddType(created, &RowsType) < 0) Py_CLEAR(created);
+  return created;
 }

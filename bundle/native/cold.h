@@ -1,6 +1,6 @@
-/* Rows that lie on the disk and not in memory. The kernel reads one page at a fault and the thread waits for it; advised of
-   all pages beforehand it reads many at once. Advice costs about a hundredth of a read, so it is given only for a table
-   of which enough was read from the disk lately: for `cold` rows more. */
+/* Rows that lie on the disk and not in memory. At a fault, the kernel reads one page, and the thread waits for it; advised
+   of all pages beforehand, it reads many at once. Advice costs about a hundredth of a read, so it is given only for a
+   table of which enough was read from the disk lately: for `cold` more rows. */
 #ifndef ROWCAST_COLD_H
 #define ROWCAST_COLD_H
 
@@ -9,15 +9,15 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define COLD_ROWS 8192    /* advised of in vain before a table counts as being in memory */
-#define CALL_ROWS 128     /* that a call of fewer counts as: a context's row alone would keep its table cold for ever */
-#define FEW_ROWS 4        /* of a call that gains nothing */
+#define COLD_ROWS 8192       /* rows that are advised of in vain before a table counts as being in memory */
+#define CALL_ROWS 128        /* rows that a smaller call counts as: a context's one row would keep its table cold for ever */
+#define FEW_ROWS 4           /* calls of fewer rows gain nothing from advice */
 #define ADVISED_PER_READ 128 /* rows that may be advised of for a page that is then read */
-#define SLOW_NS 20000     /* what a call takes, beside SLOW_ROW_NS for a row, before the pages read are counted */
+#define SLOW_NS 20000        /* the time of a call, with SLOW_ROW_NS for each row, beyond which pages read are counted */
 #define SLOW_ROW_NS 100
 #define PAGE 4096
 
-/* Advises the kernel which pages will be read: those of [n] rows at any addresses; `absent` is none of them. */
+/* Advises the kernel which pages will be read: those of [n] rows at any addresses, except rows at `absent`. */
 static void advise_pages(const uintptr_t *at, ptrdiff_t n, uintptr_t absent, size_t row_bytes) {
   uintptr_t last = 0;
   for (ptrdiff_t k = 0; k < n; k++) {
@@ -34,7 +34,7 @@ static int64_t now_ns(void) {
   return at.tv_sec * INT64_C(1000000000) + at.tv_nsec;
 }
 
-/* Pages that this thread had read from disks since the last call, at faults or by advice. */
+/* Returns the number of pages that were read from disks for this thread since the last call, at faults or by advice. */
 static long pages_read(void) {
 #ifdef RUSAGE_THREAD
   static _Thread_local long seen;
@@ -50,14 +50,15 @@ static long pages_read(void) {
 
 static int enough(long read, ptrdiff_t rows) { return read > 0 && read * ADVISED_PER_READ >= rows; }
 
-/* Of how many rows more a table counts as cold, after `advised` rows were advised of and `read` pages were read for it. */
+/* Returns for how many more rows a table counts as cold, after `advised` rows were advised of and `read` pages were read
+   for it. */
 static int left_cold(int cold, ptrdiff_t advised, long read) {
   if (enough(read, advised)) return COLD_ROWS;
   if (advised < CALL_ROWS) advised = CALL_ROWS;
   return cold > advised ? cold - (int)advised : 0;
 }
 
-/* The same after a call of n rows of a table that was not cold: it is if the call waited for the disk. */
+/* Returns the same after a call of n rows of a table that was not cold: it becomes cold if the call waited for the disk. */
 static int found_cold(int64_t begun_ns, ptrdiff_t n) {
   return now_ns() - begun_ns > SLOW_NS + n * SLOW_ROW_NS && enough(pages_read(), n) ? COLD_ROWS : 0;
 }

@@ -30,7 +30,7 @@
 /* Rows prefetched before they are needed: as many as these cache lines, at most so many (docs/adr/0011). */
 #define AHEAD 96
 #define PREFETCHED_LINES 192
-#define WINDOW 2048 /* rows whose places are known at once */
+#define WINDOW 2048 /* rows whose addresses are known at once */
 #define LINE 64
 #define LINES_AHEAD 8 /* of one row; the CPU itself fetches what follows */
 
@@ -62,7 +62,7 @@ typedef struct {
   _Atomic int cold;
 } Rows;
 
-/* Where rows lie; see locate. */
+/* Finds the addresses of rows in one or more segments; see locate. */
 static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t absent, uintptr_t *at) {
   const int64_t last = map->rows - 1;
   for (ptrdiff_t k = 0; k < n; k++) {
@@ -85,7 +85,7 @@ static void locate_among(const Map *map, const int64_t *rows, ptrdiff_t n, uintp
   }
 }
 
-/* Finds out where rows lie: [n] addresses. A negative row is `absent`, one past the end is the last. */
+/* Finds the addresses of n rows. A negative row is at `absent`; a row past the end is taken for the last one. */
 INLINE void locate(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t absent, uintptr_t *restrict at,
                    ptrdiff_t row_bytes) {
   if (map->segments > 1) {
@@ -96,12 +96,12 @@ INLINE void locate(const Map *map, const int64_t *rows, ptrdiff_t n, uintptr_t a
   const uintptr_t origin = map->origins[0];
   for (ptrdiff_t k = 0; k < n; k++) {
     const int64_t row = rows[k] < last ? rows[k] : last;
-    const uintptr_t place = origin + (uintptr_t)row * (uintptr_t)row_bytes;
-    at[k] = row < 0 ? absent : place;
+    const uintptr_t address = origin + (uintptr_t)row * (uintptr_t)row_bytes;
+    at[k] = row < 0 ? absent : address;
   }
 }
 
-/* Where the rows of a call lie, from number `first` to `end` on, and AHEAD more. */
+/* The addresses of the rows of a call, from number `first` to `end`, and of AHEAD more. */
 typedef struct {
   ptrdiff_t first, end, known;
   uintptr_t at[WINDOW + AHEAD];
@@ -110,7 +110,7 @@ typedef struct {
 
 static const float NO_SCALE = 0;
 
-/* How many rows before it is needed a row is prefetched. */
+/* Returns by how many rows the prefetch of a row is ahead of its use. */
 INLINE ptrdiff_t ahead_of(Stored stored, ptrdiff_t row_bytes) {
   const ptrdiff_t whole = (row_bytes + LINE - 1) / LINE, lines = whole < LINES_AHEAD ? whole : LINES_AHEAD;
   const ptrdiff_t rows = PREFETCHED_LINES / (lines + (stored == INT8));
@@ -124,7 +124,7 @@ INLINE void prefetch(const Rows *from, const Window *window, ptrdiff_t k, Stored
   if (stored == INT8) __builtin_prefetch((const void *)window->scale[k]);
 }
 
-/* Advises the kernel of a window's rows, and finds out whether the table is still cold. */
+/* Advises the kernel of a window's rows, and updates for how many more rows the table is cold. */
 static void advise_window(Rows *from, const Window *window, uintptr_t absent) {
   pages_read();
   if (window->known >= FEW_ROWS) {
@@ -210,7 +210,7 @@ INLINE void add_row(float *restrict sums, const char *restrict at, Stored stored
   for (ptrdiff_t i = 0; i < dim; i++) sums[i] += value_at(at, i, stored, scale) * weight;
 }
 
-/* Adds router to back, as bundle/tables/combiner.py does: the first row is copied, so that nothing is added to it. */
+/* Adds the rows of a bag in their order, as bundle/tables/combiner.py does: the first row is copied, not added to 0. */
 INLINE void bags_loop(Rows *from, const int64_t *rows, const int64_t *offsets, ptrdiff_t n, const float *weights,
                       Combiner combiner, char *out, ptrdiff_t stride, Stored stored, ptrdiff_t dim, int weighted) {
   const ptrdiff_t row_bytes = dim * width(stored), rows_end = offsets[n], ahead = ahead_of(stored, row_bytes);

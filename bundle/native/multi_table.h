@@ -9,7 +9,7 @@
 /* As GIL_BYTES, for a whole request: to wait for the GIL behind other requests would take longer than to read this. */
 #define TABLES_BYTES (1 << 20)
 
-/* What is read of one table. `ends` holds where each bag ends, behind a 0; for single rows it is NULL. */
+/* The rows to read of one table. `ends` holds where each bag ends, behind a 0; for single rows it is NULL. */
 typedef struct {
   Rows *from;
   const int64_t *rows, *ends;

@@ -76,8 +76,8 @@ class DLRM(tf.keras.Model):  # type: ignore[misc]
         """Computes the probability of a click; [b] float32.
 
         Args:
-          features: numbers [b, 13] float32, counts as they are in the log; c1, c2, ... [b] int64
-            rows.
+          features: The inputs by name: numbers, [b, 13] float32, counts as in the log; c1, c2, ...,
+            [b] int64, rows.
         """
         numbers = self.bottom_stack(tf.math.log1p(tf.maximum(features["numbers"], 0.0)))
         embedded = self.embedding({name: features[name] for name in self.categories})

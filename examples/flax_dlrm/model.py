@@ -51,7 +51,8 @@ class DLRM(nn.Module):  # type: ignore[misc]
         """Computes the probability of a click: [b].
 
         Args:
-          inputs: numbers [b, 13], counts as they are in the log; c1, c2, ... [b]: rows, int32.
+          inputs: The inputs by name: numbers, [b, 13], counts as in the log; c1, c2, ..., rows, [b]
+            int32.
         """
         sizes = self.sizes
         counts = jnp.log1p(jnp.maximum(inputs["numbers"], 0.0))

@@ -60,9 +60,10 @@ def fit(model: DLRM, data: criteo.Clicks, n: int) -> dict[str, Any]:
     """Returns trained parameters, and the optimizer's state as it would be saved with them."""
 
     def loss_of(parameters: Any, batch: Any) -> Any:
-        likely = jnp.clip(model.apply(parameters, batch), 1e-6, 1 - 1e-6)
+        probabilities = jnp.clip(model.apply(parameters, batch), 1e-6, 1 - 1e-6)
         clicks = batch["click"]
-        return -jnp.mean(clicks * jnp.log(likely) + (1 - clicks) * jnp.log1p(-likely))
+        logs = clicks * jnp.log(probabilities) + (1 - clicks) * jnp.log1p(-probabilities)
+        return -jnp.mean(logs)
 
     features, clicks = data.impressions(n)
     parameters = jax.jit(model.init)(jax.random.key(3), example(model.sizes))

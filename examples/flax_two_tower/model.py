@@ -53,7 +53,7 @@ class TwoTower(nn.Module):  # type: ignore[misc]
         """Computes the vectors of viewers: [b, dim].
 
         Args:
-          inputs: user_id and hour [b], history [b, HISTORY]: rows, int32.
+          inputs: The inputs by name: user_id and hour, [b], and history, [b, HISTORY]; rows, int32.
         """
         watched = self.movies(inputs["history"]).mean(axis=1)
         parts = [self.users(inputs["user_id"]), watched, self.hours(inputs["hour"])]
@@ -64,7 +64,7 @@ class TwoTower(nn.Module):  # type: ignore[misc]
         """Computes the vectors of movies: [b, dim].
 
         Args:
-          inputs: movie_id [b], a row, int32; year [b], float32.
+          inputs: The inputs by name: movie_id, [b] int32, rows; year, [b] float32.
         """
         movie = self.movies(inputs["movie_id"])
         decades = (inputs["year"][:, None] - 1990.0) / 10.0
@@ -72,7 +72,7 @@ class TwoTower(nn.Module):  # type: ignore[misc]
         return self.candidate_vector(hidden) + movie
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """Computes both."""
+        """Computes both vectors."""
         return self.query(inputs), self.candidate(inputs)
 
 

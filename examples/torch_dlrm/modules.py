@@ -36,7 +36,9 @@ class EmbeddingBagCollection(nn.Module):
         )
 
     def forward(self, bags: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Returns [b, dim] of each feature, given all its ids, and where each example's begin."""
+        """Returns the vectors of each feature, [b, dim], from its ids and the offsets at which the
+        ids of each example begin.
+        """
         return {name: self.embedding_bags[self._table_of[name]](*bags[name]) for name in bags}
 
 
@@ -53,10 +55,11 @@ class Tower(nn.Module):
         self.head = nn.Linear(sizes.top[-1], 1)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Computes the chance of a click: [b].
+        """Computes the probability of a click: [b].
 
         Args:
-          inputs: numbers [b, 13], counts as they are in the log; c1, c2, ... [b, dim]: activations.
+          inputs: The inputs by name: numbers, [b, 13], counts as in the log; c1, c2, ..., [b, dim],
+            activations.
         """
         counts = torch.log1p(inputs["numbers"].clamp(min=0))
         numbers = self.dense_arch(counts)
@@ -78,13 +81,13 @@ class DLRM(nn.Module):
     def forward(
         self, numbers: Tensor, bags: Mapping[str, tuple[Tensor, Tensor]]
     ) -> dict[str, Tensor]:
-        """Computes the chance of a click: [b]."""
+        """Computes the probability of a click: [b]."""
         return self.tower({"numbers": numbers, **self.embedding_bag_collection(bags)})
 
 
 def _mlp(width: int, widths: Sequence[int]) -> nn.Sequential:
     layers = []
-    for wider in widths:
-        layers += [nn.Linear(width, wider), nn.ReLU()]
-        width = wider
+    for out_width in widths:
+        layers += [nn.Linear(width, out_width), nn.ReLU()]
+        width = out_width
     return nn.Sequential(*layers)

@@ -24,14 +24,14 @@ BEGIN = "<!-- written by make zoo: begin -->"
 END = "<!-- end -->"
 COLUMNS = ("model", "published as", "result", "largest difference", "seconds")
 RECORD = "outcome.json"
-"""File in the folder of a run."""
+"""The file in the folder of a run that records the outcome."""
 UNCHANGED = "unchanged"
 NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one entry.
+    """The outcome of one entry.
 
     Attributes:
       entry: The entry.
@@ -146,8 +146,8 @@ def write_page(outcomes: Sequence[Outcome], page: Path = PAGE) -> None:
     Raises:
       ValueError: The page has no marks.
     """
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, _, table_and_after = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = table_and_after.partition(END)
     if not end:
         raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
     heading = "| " + " | ".join(COLUMNS) + " |"

@@ -17,7 +17,7 @@ from examples.zoo.train import Run
 BATCH = 500
 STEPS = 4
 RANKED = 100
-"""Rankings that are recorded."""
+"""The number of rankings that are recorded."""
 USER = ("user_id", "user_gender", "bucketized_user_age", "user_rating")
 MOVIE = ("movie_id",)
 HISTORY = ("hist_movie_id", "seq_length")

@@ -15,7 +15,7 @@ from examples.zoo.train import Run
 
 SAMPLES = "jax-tpu-embedding/jax_tpu_embedding/sparsecore/examples"
 RECORDED = 100
-"""Requests whose responses are compared."""
+"""The number of requests whose responses are compared."""
 FEATURE = "shakespeare_feature"
 BATCH = 256
 LENGTH = 16

@@ -15,7 +15,7 @@ from examples.zoo.train import Run
 BATCH = 64
 STEPS = 3
 RECORDED = 100
-"""Requests whose responses are compared."""
+"""The number of requests whose responses are compared."""
 LENGTH = 20
 
 

@@ -16,7 +16,7 @@ from examples.zoo.train import Run
 BATCH = 500
 STEPS = 3
 RECORDED = 100
-"""Requests whose responses are compared."""
+"""The number of requests whose responses are compared."""
 SIZES = {
     "sparse_features.0": 9_743,
     "sparse_features.1": 611,
