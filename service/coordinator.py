@@ -22,7 +22,9 @@ Versions = Mapping[str, Collection[int]]
 """Numbers of versions by model."""
 
 LATE_S = 5.0
-"""A worker without a report for so long is not counted on; reports come at least every second."""
+"""Maximum age of the last report of a worker that is still counted on; reports come at least every
+second.
+"""
 _DEATHS_MAX = 4
 """Number of deaths after which a version is not tried again until its files change."""
 _RETRY_S = 60.0

@@ -66,7 +66,7 @@ class Load(ModelCommand):
     version: Version | None = None
 
     def edit(self, desired: DesiredModel, facts: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         after = desired.changed(stopped=False, unloaded={*desired.unloaded} - {self.version})
 
         # One of the latest versions is loaded anyway. Named here, it would stay loaded when newer
@@ -82,7 +82,7 @@ class Unload(ModelCommand):
     version: Version | None = None
 
     def edit(self, desired: DesiredModel, facts: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         if self.version is None:
             return desired.changed(stopped=True)
 
@@ -120,7 +120,7 @@ class Pin(ModelCommand):
     versions: Annotated[list[Version], Field(min_length=1, max_length=1000)]
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         # To pin a version that was unloaded loads it again.
         unloaded = {*desired.unloaded} - {*self.versions}
         return desired.changed(
@@ -132,7 +132,7 @@ class Unpin(ModelCommand):
     """Serve the newest version again, after a pin or a rollback."""
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         return desired.changed(pinned=(), rolled_back=None)
 
 
@@ -143,7 +143,7 @@ class Label(ModelCommand):
     version: Version
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         labels = desired.labels | {self.label: self.version}
         return desired.changed(labels=labels, unloaded={*desired.unloaded} - {self.version})
 
@@ -154,7 +154,7 @@ class Unlabel(ModelCommand):
     label: desired_state.Label
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         if self.label not in desired.labels:
             labels = f"{sorted(desired.labels) or 'none'}"
             message = f"label is {self.label!r}; the model has {labels}"
@@ -172,7 +172,7 @@ class Rollback(ModelCommand):
     version: Version | None = None
 
     def edit(self, desired: DesiredModel, facts: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         if facts.current is None:
             raise NotReady("the model has no current version to roll back from")
         older = {version for version in facts.existing if version < facts.current}
@@ -215,7 +215,7 @@ class DenyAdd(_DenyList):
     """Withdraw candidates: retrieve and recommend return them no more, from no version."""
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         denied = {*desired.denied, *self.texts}
         if len(denied) > DENIED_MAX:
             message = (
@@ -230,7 +230,7 @@ class DenyRemove(_DenyList):
     """Return withdrawn candidates again."""
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         denied = {*desired.denied}
         not_denied = [text for text in self.texts if text not in denied]
         if not_denied:
@@ -244,7 +244,7 @@ class Drain(ServiceCommand):
     """Reject calls."""
 
     def edit(self, desired: Desired) -> Desired:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         return desired.model_copy(update={"draining": True})
 
 
@@ -252,7 +252,7 @@ class Undrain(ServiceCommand):
     """Accept calls again."""
 
     def edit(self, desired: Desired) -> Desired:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         return desired.model_copy(update={"draining": False})
 
 
@@ -262,7 +262,7 @@ class SetLogLevel(ServiceCommand):
     level: LogLevel | None
 
     def edit(self, desired: Desired) -> Desired:
-        """Returns the desired state after it."""
+        """Returns the desired state after the command."""
         return desired.model_copy(update={"log_level": self.level})
 
 

@@ -44,7 +44,7 @@ from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 Ids = NDArray[Any]
 
 OTHER_VERSION = "the vectors belong to another version"
-"""The reason why a change is dropped: a tower, or a table, of another training gives a vector
+"""The reason why a change is dropped: in another training, a vector of a tower or a table has
 another meaning.
 """
 
@@ -180,7 +180,8 @@ class ChangedVersion:
         self._is_outdated = True
 
     def apply_run(self, run: Run) -> None:
-        """Applies a run of changes as `apply` does one by one, at once where that gives the same.
+        """Applies a run of changes like repeated calls of `apply`: at once where the effect is the
+        same.
 
         Raises:
           ShardsFailed: A shard that a change needs does not respond; this change and those behind
@@ -246,7 +247,7 @@ class ChangedVersion:
         if not change.size:
             return
         self._is_outdated = True
-        # A change of a row marks all stores: it embeds candidates of any of them anew.
+        # A change of a row marks all stores: candidates of any store may be embedded anew.
         try:
             self._make(change, sequence)
         finally:
@@ -302,11 +303,11 @@ class ChangedVersion:
           absorption: The segments.
         """
         loaded = self.loaded
-        is_own = (version, absorption.fingerprint) == (loaded.version, loaded.fingerprint)
-        return is_own and corpus in loaded.corpora
+        is_same_bundle = (version, absorption.fingerprint) == (loaded.version, loaded.fingerprint)
+        return is_same_bundle and corpus in loaded.corpora
 
     def begin_with(self, corpus: str, absorption: Absorption) -> None:
-        """Begins with what segments hold of a corpus, before any change of it.
+        """Begins with the candidates of a corpus that segments hold, before any of its changes.
 
         Args:
           corpus: The name of the corpus.
@@ -420,7 +421,7 @@ class ChangedVersion:
         Args:
           table: The name of the table.
           rows: The rows of the table.
-          keys: Keys whose rows are not in its files, and that it has, or is about to get.
+          keys: Keys of the table, known or about to be added, whose rows are not in its files.
         """
         return self._readers.positions(table, rows, keys, self._corpus)
 
@@ -432,11 +433,11 @@ class ChangedVersion:
           FormatError: They do not fit the store; nothing was changed.
         """
         head = change.head
-        is_own = head.version == self.loaded.version
+        is_same_version = head.version == self.loaded.version
         vectors = {}
         for name, index in store.indexes.items():
             logged = change.vectors(vector_column(name))
-            if is_own and logged is not None:
+            if is_same_version and logged is not None:
                 vectors[name] = logged
             # Another version embeds the candidate with its own tower, all of them together before
             # they are served.
@@ -446,7 +447,7 @@ class ChangedVersion:
                 raise ChangeDropped(OTHER_VERSION)
         columns = change.columns.select(_stored_columns(change))
         positions = store.upsert(columns, vectors, head.embedded, change.numbers(EXPIRES))
-        if store.indexes and not is_own:
+        if store.indexes and not is_same_version:
             self._unembedded.add(head.target, store.store.ids(positions))
 
     def _change_rows(self, change: Change, sequence: int) -> None:

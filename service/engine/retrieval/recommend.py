@@ -4,11 +4,11 @@ under one deadline.
 A stage may come before the ranking: a cheaper ranking tower, which chooses the candidates that are
 ranked.
 
-What the stage, ranking and diversity took before shows what they will take. If the deadline leaves
-too little time for the stage, it is left out, and the first retrieved candidates are kept. If it
-leaves too little for ranking and diversity, diversity is dropped; if it leaves too little for the
-ranking, only the best candidates are ranked, and the others follow in the order of the stage, or of
-the retrieval.
+The time that the stage, ranking and diversity took before predicts what they will take. If the
+deadline leaves too little time for the stage, it is left out, and the first retrieved candidates
+are kept. If it leaves too little for ranking and diversity, diversity is dropped; if it leaves too
+little for the ranking, only the best candidates are ranked, and the others follow in the order of
+the stage, or of the retrieval.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ async def recommend(
 
 
 def _formula_names(planned: Sources) -> list[str]:
-    """Returns what a formula may take beside the outputs of the tower."""
+    """Returns the names that a formula may use beside the outputs of the tower."""
     names = reordering.numeric_attributes(planned.corpus)
     if planned.index is not None:
         names.append("retrieval_score")
@@ -213,7 +213,8 @@ async def _pass_stage(
     k: int,
     execution: Execution,
 ) -> StagedPool:
-    """Returns what a stage keeps of a pool; without the time for it, what was retrieved first.
+    """Returns the candidates of a pool that a stage keeps; without the time for the stage, those
+    that were retrieved first.
 
     Args:
       stage: The stage.
