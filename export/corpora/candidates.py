@@ -1,5 +1,5 @@
-"""A candidate corpus -> its store, and the candidate tower over it -> vectors, streamed in bounded
-memory.
+"""Writes the store of a candidate corpus, and the vectors that the candidate tower computes from
+it, in bounded memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
 BATCH_CANDIDATES = 2048
-"""Candidates whose activations and vectors are in memory at a time."""
+"""The number of candidates whose activations and vectors are in memory at a time."""
 
 Moved = Callable[[int], None]
 """Takes the number of candidates that were processed since its last call."""
@@ -61,7 +61,7 @@ def write_store(
     Args:
       base: Directory of the bundle that is being written.
       file: The file of the store in that directory.
-      corpus: Where the candidates are read.
+      corpus: The reader of the candidates.
       moved: Takes the number of candidates that were read since its last call.
       searched: Whether positions in the corpus are stored: those of candidates are, those of
         contexts are not.
@@ -108,8 +108,8 @@ def notes_of_lengths(where: str, corpus: manifest.Corpus) -> list[str]:
     """Returns notes about the lists of a written corpus that were cut or padded.
 
     Args:
-      where: What the recipe calls it.
-      corpus: Its entry in the manifest.
+      where: The key of the corpus in the recipe.
+      corpus: The entry of the corpus in the manifest.
     """
     changes = {"cut": corpus.cut, "padded": corpus.padded}
     return [
@@ -165,14 +165,14 @@ def write_vectors(
       spec: The candidate tower's entry in the manifest.
       features: The features, which read the tables of this bundle.
       moved: Takes the number of candidates that were embedded since its last call.
-      aside: The file to be written instead.
+      aside: The file that is written instead; None: the file of the bundle.
 
     Returns:
       The number of dimensions of the vectors.
 
     Raises:
       NotConvertible: The tower needs a feature that the corpus lacks, a candidate's value does not
-        fit, or its vector is NaN or infinite; names the feature and the candidate.
+        fit, or its vector is NaN or infinite; the message names the feature and the candidate.
       DestinationError: The file cannot be written.
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
@@ -277,7 +277,8 @@ def _candidate(store: MappedColumns, position: np.int64) -> str:
     return f"candidate {store.ids(np.array([position])).tolist()[0]!r} (row {position + 1})"
 
 
-def _unwritten(what: str, problem: OSError) -> DestinationError:
+def _unwritten(subject: str, problem: OSError) -> DestinationError:
     return DestinationError(
-        f"{what} cannot be written: {problem.strerror or problem}; free some space, then run again"
+        f"{subject} cannot be written: {problem.strerror or problem}; free some space, then run "
+        "again"
     )

@@ -22,8 +22,8 @@ _INT64 = np.iinfo(np.int64)
 
 INTEGER = r"^(0|-?[1-9][0-9]*)$"
 """A whole number spelled as Python prints it, so that the number and the text say the same."""
-# NaN and infinities are no numbers of a feature, so their spellings do not match.
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+"""A finite number: NaN and infinities are no numbers of a feature."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cells:
 
         Args:
           wrong: [m] a `pyarrow.BooleanArray`, whether each value is wrong.
-          problem: What is wrong with it, as the end of a sentence.
+          problem: The problem of a wrong value, as the end of a sentence.
 
         Raises:
           NotConvertible: A value is wrong; names the first one.
@@ -115,7 +115,7 @@ class Cells:
             self.reject(wrong, "is no finite number, which was expected")
         # Integers above 2^53 lose digits, which float32 could not hold anyway.
         wide = self.array.cast(pa.float64(), safe=False).to_numpy()
-        # What float32 cannot hold becomes infinite, and is rejected with its row below.
+        # A value that float32 cannot hold becomes infinite, and is rejected with its row below.
         with np.errstate(over="ignore"):
             values: NDArray[np.float32] = wide.astype(np.float32)
         self.reject(pa.array(~np.isfinite(values)), "is no finite float32, which was expected")
@@ -133,8 +133,8 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
     Args:
       rows: The rows.
       column: The name of the column.
-      separator: What stands between the values of a cell, each of which is a list then; None: a
-        cell is one value.
+      separator: The separator of the values of a cell, which is then a list; None: a cell is one
+        value.
 
     Raises:
       NotConvertible: An Example has several values, and no separator is given.
@@ -252,7 +252,7 @@ def attribute_array(rows: Rows, column: str, separator: str | None) -> Any:
     Args:
       rows: The rows.
       column: The name of the column.
-      separator: What stands between the values of a text; None: a text is one value.
+      separator: The separator of the values of a text; None: a text is one value.
     """
     array = cells_of(rows, column, separator).array
     if types.is_large_list(array.type) and types.is_null(array.type.value_type):

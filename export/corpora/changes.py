@@ -1,4 +1,4 @@
-"""Changes that a service was sent since the last export, in the stores of the next one.
+"""Applies the changes that a service was sent since the last export to the stores of the next one.
 
 A store is written from the recipe's files first. Then the entries that the change log names are
 taken out of it, changed, and put behind the others, in the order in which they were last changed.
@@ -91,7 +91,8 @@ class LoggedChanges:
         return ids
 
     def notes(self, stores: Mapping[str, Collection[str]]) -> list[str]:
-        """Returns the lines of a report on the log: what of it is in the bundle, and what is not.
+        """Returns the lines of a report on the changes of the log that are in the bundle, and on
+        those that are not.
 
         Args:
           stores: The names of the stores of the bundle, by section.
@@ -107,7 +108,7 @@ class LoggedChanges:
                         f"{self.path.name}, up to sequence {self.sequence}"
                     )
         reasons = Counter(
-            reason for _, change in self.changes if (reason := _reason_left(change, stores))
+            reason for _, change in self.changes if (reason := _reason_not_included(change, stores))
         )
         notes += [
             f"{self.path.name}: {count:,} changes are not in the bundle: {reason}"
@@ -121,12 +122,12 @@ def read_changes(path: Path, model: str, last: int | None = None) -> LoggedChang
 
     Args:
       path: The log.
-      model: The model that it must be of.
+      model: The name of the model whose log it must be.
       last: The sequence of the last change that is read; None: all are.
 
     Raises:
       UsageError: There is no such file, or it cannot be read.
-      NotConvertible: It is damaged, or the log of another model.
+      NotConvertible: The log is damaged, or is that of another model.
     """
     if not path.is_file():
         raise UsageError(
@@ -198,7 +199,7 @@ def fold(
                 count += untouched.num_rows
             # Drops the pages that were read, so that memory does not grow with the store.
             release()
-        changed = _changed(pa.Table.from_batches(touched), corpus, changes, name, log)
+        changed = _apply_changes(pa.Table.from_batches(touched), corpus, changes, name, log)
         for batch in changed.to_batches():
             writer.write_batch(batch)
             count += batch.num_rows
@@ -210,14 +211,14 @@ def fold(
     return corpus.model_copy(update={"size": count})
 
 
-def _changed(
+def _apply_changes(
     touched: Any,
     corpus: manifest.Corpus,
     changes: Sequence[tuple[int, Change]],
     name: str,
     log: str,
 ) -> Any:
-    """Returns the entries that changes leave of some of a store, a `pyarrow.Table`."""
+    """Returns some entries of a store as changes leave them, a `pyarrow.Table`."""
     import pyarrow as pa
 
     # The entries are changed by the code of the service, which reads a store from a file.
@@ -273,7 +274,7 @@ def _has_sent_vectors(change: Change) -> bool:
     return bool(indexes - set(change.head.embedded))
 
 
-def _reason_left(change: Change, stores: Mapping[str, Collection[str]]) -> str:
+def _reason_not_included(change: Change, stores: Mapping[str, Collection[str]]) -> str:
     """Returns why a change is not in the bundle; "": it is, or a part of it is."""
     head = change.head
     if head.kind == "rows":

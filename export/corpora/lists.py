@@ -1,5 +1,5 @@
-"""Lists of candidates of the recipe, such as the popular ones of each country -> files of the
-bundle.
+"""Writes the lists of candidates of a recipe, such as the popular ones of each country, to files of
+the bundle.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_segment_input(name: str, section: ListSection, features: Mapping[str, 
       features: Every feature of the model.
 
     Raises:
-      UsageError: No tower reads the input, or it is none of contexts, or no id.
+      UsageError: No tower reads the input, or it is an input of candidates, or holds no ids.
     """
     if section.by is None:
         return
@@ -97,7 +97,7 @@ def write_candidate_list(
       base: The directory of the bundle that is being written; holds the store of the corpus.
       name: The name of the list.
       section: The list in the recipe.
-      rows: Where its rows are read.
+      rows: The reader of the rows of the list.
       corpus: The manifest entry of its corpus.
       deleted: Ids of candidates that the change log deletes: these may be missing.
 

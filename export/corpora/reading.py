@@ -1,5 +1,5 @@
-"""A candidate corpus as the user has it -> ids, feature columns and attributes, each value checked,
-batch by batch.
+"""Reads a candidate corpus from the user's files, batch by batch: ids, feature columns and
+attributes, with each value checked.
 
 Rows are counted as a reader counts them: row 1 is the first candidate of a file, in a CSV file the
 line after the header.
@@ -31,8 +31,8 @@ from export.corpora.files import CorpusFile, Rows, read_batches
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
 
-# What a program writes for a column of ids that it holds as floats.
 FRACTION = r"^[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?$"
+"""The spelling of ids by a program that holds a column of ids as floats."""
 NUMERIC = pa.int64(), pa.float64()
 """The types that the text of an attribute may have in all of a corpus, the narrowest first."""
 
@@ -114,7 +114,7 @@ class CorpusReader:
         for file in self._files:
             for rows in read_batches(file, self.name, self.section, self._columns):
                 self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
-                yield self._checked(rows)
+                yield self._check_batch(rows)
         first = self._files[0].path.name
         if not self._batches:
             raise NotConvertible(f"corpus {self.name!r}: {first} holds no candidates")
@@ -140,7 +140,7 @@ class CorpusReader:
             position -= size
         raise IndexError(position)
 
-    def _checked(self, rows: Rows) -> Batch:
+    def _check_batch(self, rows: Rows) -> Batch:
         # A column of TFRecords may be missing in some records, but not in all of them.
         for column, array in rows.columns.items():
             if rows.format != "tfrecord" or len(array.values):

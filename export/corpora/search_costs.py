@@ -1,4 +1,6 @@
-"""What the parts of a search of a written tree cost, by which a service chooses how to search."""
+"""Measures the costs of the parts of a search of a written tree, by which a service chooses how to
+search.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,22 @@ Search = Callable[[Vectors], Any]
 """A part of the search for one query, [dim]."""
 
 _UNCACHED_BYTES = 32 << 20
-"""Vectors of a filter that a processor's cache does not hold."""
+"""The size of the vectors of a filter that a processor's cache does not hold."""
 _POOL = 1600
-"""Candidates of the larger pool that is fetched and reordered."""
-_SMALLER = 4
-"""How many times as large the larger pool is as the smaller one."""
+"""The number of candidates of the larger pool that is fetched and reordered."""
+_POOL_RATIO = 4
+"""The ratio of the size of the larger pool to that of the smaller one."""
 _LEAF_SHARES = (0.02, 0.1)
 """The shares of all leaves that the timed searches cover."""
 _NEIGHBORS = 100
 COST_QUERIES_MAX = 40
-"""Queries that are searched for."""
+"""The maximum number of queries that are searched for."""
 _ROUNDS = 40
-"""Searches of each kind in a series, in turns, so that a busy moment of the machine meets all
-kinds.
+"""The number of searches of each kind in a series, in turns, so that a busy moment of the machine
+meets all kinds.
 """
 _SERIES_MAX = 3
-"""Series that are timed, as long as what they give cannot be true."""
+"""The maximum number of series that are timed, as long as the measured costs cannot be true."""
 _SEED = 1
 _UNIT_MIN_S = 1e-10
 """The minimum time of one exact score in seconds: faster is noise."""
@@ -93,12 +95,12 @@ class SearchParts:
         size, dim = vectors.shape
         self.cached = min(size, cached_vectors(dim))
         uncached = min(size, _UNCACHED_BYTES // (4 * dim))
-        self._few = _spread(size, max(1, self.cached // _SMALLER))
+        self._few = _spread(size, max(1, self.cached // _POOL_RATIO))
         self._some = _spread(size, max(1, self.cached))
         self._many = _spread(size, max(1, uncached))
 
         self._large = min(size, _POOL)
-        self._small = max(1, self._large // _SMALLER)
+        self._small = max(1, self._large // _POOL_RATIO)
         self._small_pool = _shuffled(size, self._small)
         self._large_pool = _shuffled(size, self._large)
         self._k = min(_NEIGHBORS, self._few.size)

@@ -1,4 +1,4 @@
-"""What rules from ids to rows do, in a few words."""
+"""Describes rules from ids to rows in a few words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bundle.format.manifest import (
 
 
 def describe_ids(feature: EmbeddedFeature, inputs: Sequence[str]) -> str:
-    """Returns how what callers send of a feature becomes rows, in a few words.
+    """Returns the rule by which the sent values of a feature become rows, in a few words.
 
     Args:
       feature: The feature's entry in the manifest.

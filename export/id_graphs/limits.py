@@ -67,7 +67,7 @@ _NO_INTEGERS = Limits("", 0, 0)
 
 
 def limits_of(graph: GraphIds, sizes: Sequence[int]) -> Limits:
-    """Returns the limits of what a graph computes; the limits of its type where nothing is known.
+    """Returns the limits of the results of a graph: those of its type where no others are known.
 
     Args:
       graph: The graph.

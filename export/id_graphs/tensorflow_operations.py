@@ -36,11 +36,11 @@ Vocabularies = Mapping[str, Any]
 def rows_of(rule: IdentityIds | GraphIds, values: Any, vocabularies: Vocabularies) -> Any:
     """Returns [m] int64 rows of [m] ids in TensorFlow; unknown ids have rows outside the table."""
     if isinstance(rule, GraphIds):
-        values = _computed(rule, [values], vocabularies)
+        values = _compute(rule, [values], vocabularies)
     return tf.cast(values, tf.int64)
 
 
-def _computed(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
+def _compute(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
     """Returns the result of the last node, of [m] values of each input."""
     results: list[Any] = []
     for node in rule.nodes:
@@ -51,7 +51,7 @@ def _computed(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies)
         elif node.op == "LookupTableFindV2":
             table = rule.tables[node.attributes["table"]]
             keys, default = (results[operand] for operand in node.inputs)
-            result = _looked_up(table, keys, default, vocabularies)
+            result = _look_up(table, keys, default, vocabularies)
         else:
             result = run_operation(node, [results[operand] for operand in node.inputs])
         results.append(result)
@@ -75,7 +75,7 @@ def _input_ids(values: Any, dtype: str) -> Any:
     return tf.cast(values, dtype)
 
 
-def _looked_up(table: LookupTable, keys: Any, default: Any, vocabularies: Vocabularies) -> Any:
+def _look_up(table: LookupTable, keys: Any, default: Any, vocabularies: Vocabularies) -> Any:
     """Returns the values that a table has for keys; the default for keys that it lacks.
 
     Of a complete table, such keys fail the call, as they fail the model.
@@ -128,7 +128,7 @@ def words(rule: TextIds, texts: Any, vocabularies: Vocabularies) -> Any:
     """Returns the words of [batch] texts in TensorFlow, ragged."""
     strings = tf.strings
     if rule.text is not None:
-        texts = _computed(rule.text, [texts], vocabularies)
+        texts = _compute(rule.text, [texts], vocabularies)
     if rule.split == "whitespace":
         text_words = strings.split(texts)
     else:
@@ -166,13 +166,13 @@ def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -
       inputs: [batch] values of each input.
       vocabularies: The vocabularies that the rule reads.
     """
-    return tf.cast(_computed(rule.ids, inputs, vocabularies), tf.int64)
+    return tf.cast(_compute(rule.ids, inputs, vocabularies), tf.int64)
 
 
 def _key_values(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
     """Returns the integers or texts that a key of a cross makes of an input's values."""
     if key.ids is not None:
-        values = _computed(key.ids, [values], vocabularies)
+        values = _compute(key.ids, [values], vocabularies)
     if values.dtype == tf.string:
         return values
     return tf.cast(values, tf.int64)

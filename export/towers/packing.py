@@ -95,7 +95,7 @@ def _pack(rewriting: GraphRewriter[Any], members: Members) -> tuple[list[TowerIn
             rewriting.put(run.operation.outputs[0], joined)
         for start, end, name in zip([0, *ends], ends, order, strict=False):
             spec, tensor = members[name]
-            # Only the concatenation above reads it, which no longer does.
+            # The concatenation above was the only reader of this tensor, and is replaced.
             if tensor.consumers() == [run.operation]:
                 continue
             columns = packed[:, start:end]

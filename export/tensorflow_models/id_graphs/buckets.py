@@ -1,4 +1,4 @@
-"""Buckets: rows that are a step function of a number, however it is normalized before.
+"""Finds buckets: rows that are a step function of a number, however it is normalized before.
 
 Each operation is monotonic (`log1p`, a division by a positive constant, `searchsorted`, `floor`,
 `2024 - x`), so their composition is a step function. Bisection with TensorFlow's own operations
@@ -24,7 +24,7 @@ STEPS_MAX = 1 << 16
 """Maximum number of steps, all of which are bisected at once."""
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
 SERIES = frozenset({"Log", "Log1p", "Exp", "Expm1", "Tanh", "Sigmoid", "Softplus", "Erf"})
-"""Computed by series: not monotonic between a few neighboring numbers."""
+"""Operations that are computed by series: not monotonic between a few neighboring numbers."""
 _UNARY = SERIES | {"Bucketize", "Cast", "Floor", "Ceil", "Round", "Rint", "Sqrt", "Relu", "Neg"}
 """Monotonic operations of one operand."""
 _BINARY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
@@ -32,11 +32,11 @@ _BINARY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
 _SCALING = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
 """Operations that are monotonic with a constant other than zero."""
 _NEIGHBORS = 64
-"""Numbers on each side of a step that are tested, too; with series, only they may have the
-neighboring row.
+"""The number of values on each side of a step that are tested, too; with series, only these may
+have the neighboring row.
 """
 _TESTED = 1 << 14
-"""Numbers spread over all those of a type that are tested, too."""
+"""The number of values, spread over all of a type, that are tested, too."""
 _WHOLE_MAX = 1 << 24
 """Integers up to here are exact in float32."""
 
@@ -62,7 +62,7 @@ class Steps(NamedTuple):
 
 
 def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | None:
-    """Returns the step function that integers are of an input.
+    """Returns the step function of an input by which integers are computed.
 
     Args:
       values: Integers.
@@ -101,8 +101,8 @@ def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | No
         # One step leads to all rows outside of the table on each side.
         return np.clip(integers, -1 - rows_below, rows) + rows_below
 
-    exact = not any(operation.type in SERIES for operation in operations)
-    steps = _steps(source, numbers_of_input, row, exact)
+    is_exact = not any(operation.type in SERIES for operation in operations)
+    steps = _steps(source, numbers_of_input, row, is_exact)
     if steps is None:
         return None
     return steps._replace(first_row=steps.first_row - rows_below)
@@ -179,7 +179,7 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
     return np.asarray(run(operation, operands)[0])
 
 
-def _steps(source: Source, values: Values, row: Any, exact: bool) -> Steps | None:
+def _steps(source: Source, values: Values, row: Any, is_exact: bool) -> Steps | None:
     """Returns the numbers at which rows begin; None if rows are not monotonic or too many.
 
     Numbers are searched by integer keys: integers are their own keys, and the keys of floats number
@@ -189,7 +189,7 @@ def _steps(source: Source, values: Values, row: Any, exact: bool) -> Steps | Non
       source: The input.
       values: The values of the input.
       row: Returns the rows of numbers.
-      exact: Whether all operations round once, so that rows never fall near a step.
+      is_exact: Whether all operations round once, so that rows never fall near a step.
     """
     dtype = values.tensor.dtype.as_numpy_dtype
     is_float = dtype is np.float32
@@ -219,7 +219,7 @@ def _steps(source: Source, values: Values, row: Any, exact: bool) -> Steps | Non
         is_reached = rising(middle) >= row_of_step
         low = np.where(is_reached, low, middle)
         high = np.where(is_reached, middle, high)
-    if not _rises(rising, high, ends, exact):
+    if not _rises(rising, high, ends, is_exact):
         return None
     boundaries = tuple(map(float, number(high)))
     first_row = min(first, last)
@@ -239,17 +239,17 @@ def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:
     return bool(is_first_below and is_last_above)
 
 
-def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
+def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], is_exact: bool) -> bool:
     """Returns whether rows never fall, overall and close to each step."""
     steps = np.sort(steps)
     offsets = np.arange(-_NEIGHBORS, _NEIGHBORS + 1)
     near = np.add.outer(np.unique(steps), offsets).reshape(-1)
     low, high = ends.tolist()
     tested = np.linspace(low, high, _TESTED).astype(np.int64)
-    if exact:
+    if is_exact:
         tested = np.union1d(tested, near)
     else:
-        # Series switch back and forth there.
+        # Near a step, series switch back and forth between two rows.
         tested = np.setdiff1d(tested, near)
     tested = np.clip(tested, low, high)
     first_row = row(ends)[0]
@@ -262,8 +262,8 @@ _KEYS_MAX = int(np.finfo(np.float32).max.view(np.int32))
 
 
 def _number(keys: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Returns the float32 values of keys: the key of a positive number are its bits, and a negative
-    one has the key of its absolute value, negated.
+    """Returns the float32 values of keys: the key of a positive number is its bits, and the key of
+    a negative number is that of its absolute value, negated.
     """
     sign_bit = 1 << 31
     bits = np.where(keys < 0, -keys | sign_bit, keys)

@@ -1,4 +1,4 @@
-"""Texts: ids of the words of a text that is changed and split.
+"""Finds ids of texts: those of the words of a text that is changed and split.
 
 Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`, `regex_replace`,
 `split`, `unicode_split` and `ngrams`, which the layer TextVectorization of tf-keras 2.20 and Keras
@@ -20,7 +20,7 @@ from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 _WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
 """The output of each operation that holds the words."""
-_COUNTED = frozenset(
+_COUNTING = frozenset(
     {
         *(
             "StridedSlice",
@@ -45,7 +45,7 @@ class _Split(NamedTuple):
     """A text that is split into words.
 
     Attributes:
-      separator: What the text is split at; "characters": into its characters.
+      separator: The separator of the words; "characters": each character is a word.
       text: The text.
       starts: The tensor from which the words of each text are counted.
       ngrams: The lengths of the runs of words that are the words; (): single ones.
@@ -58,7 +58,7 @@ class _Split(NamedTuple):
 
 
 def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
-    """Returns the input whose words ids are, and the rule; None for other ids.
+    """Returns the input whose words are looked up as ids, and the rule; None for other ids.
 
     Args:
       ids: A flat tensor.
@@ -104,7 +104,7 @@ def _never_masked(rows: Values, call: CallGraph, words: Any) -> Values:
 
 
 def _split(words: Any) -> _Split | None:
-    """Returns how words were split; None if it is not known."""
+    """Returns the split that words come from; None if it is not known."""
     operation = words.op
     if operation.type == "StringNGrams":
         return _runs(operation)
@@ -117,12 +117,14 @@ def _split(words: Any) -> _Split | None:
 
 
 def _characters(encoding: Any) -> _Split | None:
-    """Returns how `tf.strings.unicode_split` made words of a text: decoded, and encoded again."""
+    """Returns the split of a text by `tf.strings.unicode_split`, which decodes the text and encodes
+    each character again; None if it is another one.
+    """
     if encoding.type != "UnicodeEncode" or encoding.get_attr("output_encoding") != b"UTF-8":
         return None
     operations = needed(encoding.outputs, []).operations
     decodings = [operation for operation in operations if operation.type == "UnicodeDecode"]
-    if len(decodings) != 1 or not _one_by_one(encoding, decodings[0]):
+    if len(decodings) != 1 or not _encodes_each_character(encoding, decodings[0]):
         return None
     (decoding,) = decodings
     if decoding.get_attr("input_encoding") != b"UTF-8":
@@ -132,7 +134,7 @@ def _characters(encoding: Any) -> _Split | None:
     return _Split("characters", decoding.inputs[0], decoding.outputs[0])
 
 
-def _one_by_one(encoding: Any, decoding: Any) -> bool:
+def _encodes_each_character(encoding: Any, decoding: Any) -> bool:
     """Returns whether each decoded code point is encoded again on its own."""
     values, starts = encoding.inputs
     while values.op.type in ("Reshape", "ExpandDims"):
@@ -163,11 +165,11 @@ def _only_counts(splits: Any, starts: Any) -> bool:
     """Returns whether splits depend only on the number of words of each text."""
     if splits is starts:
         return True
-    part = needed([splits], starts.op.outputs)
-    if not part.stops or part.placeholders:
+    subgraph = needed([splits], starts.op.outputs)
+    if not subgraph.stops or subgraph.placeholders:
         return False
-    types = {operation.type for operation in part.operations}
-    return "Cumsum" in types and types <= _COUNTED
+    types = {operation.type for operation in subgraph.operations}
+    return "Cumsum" in types and types <= _COUNTING
 
 
 class _Text(NamedTuple):
@@ -175,7 +177,7 @@ class _Text(NamedTuple):
 
     Attributes:
       source: The input.
-      graph: What computes the text; None: it is split as it is sent.
+      graph: The graph that computes the text; None: the text is split as it is sent.
       keys: The keys of the vocabularies that the graph reads.
     """
 

@@ -48,8 +48,8 @@ def find_inline_lookups(
       The lookups, and notes for the plan about large tables that stay.
 
     Raises:
-      NotConvertible: A table cannot be extracted and is too large to stay; names the user's line
-        and the cure.
+      NotConvertible: A table cannot be extracted and is too large to stay; the message names the
+        user's line and the remedy.
     """
     computed = {lookup for lookup in lookups if lookup.missing_rule}
     extracted_keys = {_key(lookup) for lookup in lookups if not _can_be_inlined(lookup, job)}
@@ -130,11 +130,11 @@ def _can_be_inlined(lookup: TracedLookup, job: ExportJob) -> bool:
     if not lookup.gather or not lookup.feature.plain:
         return False
     name = lookup.feature.reads[0]
-    is_ruled = name in job.features and bool(
-        {"ids", "unknown"} & job.features[name].model_fields_set
-    )
+    recipe_has_rule = False
+    if name in job.features:
+        recipe_has_rule = bool({"ids", "unknown"} & job.features[name].model_fields_set)
     # Inside a tower the `mod` strategy would read other rows.
-    return not (is_ruled or lookup.variable.mod or lookup.table.name in job.tables)
+    return not (recipe_has_rule or lookup.variable.mod or lookup.table.name in job.tables)
 
 
 def _within_limit(subject: str, variable: Any, missing: MissingRule, job: ExportJob) -> str:
@@ -160,7 +160,7 @@ def _within_limit(subject: str, variable: Any, missing: MissingRule, job: Export
 def find_other_reads(
     tower: str, results: Iterable[Any], stops: Iterable[Any], graph: Any, tables: Mapping[str, Any]
 ) -> list[Read]:
-    """Finds how a tower reads tables other than by a recorded lookup.
+    """Finds the reads of tables by a tower other than recorded lookups.
 
     Args:
       tower: The name of the tower.
@@ -193,8 +193,8 @@ def find_other_reads(
 
 
 def _reader(operation: Any) -> Any:
-    """Returns the operation that uses the value of a variable, past those that only read or move
-    it.
+    """Returns the operation that computes with the value of a variable, past the operations that
+    only read or move the value.
     """
     while (
         operation.type in ("ReadVariableOp", "Identity", "Cast", "Transpose")
