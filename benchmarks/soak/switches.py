@@ -268,9 +268,8 @@ def switch_under_load(
     rates = [measured.rate_per_s for measured in rounds]
     SHOW.print(
         f"{publisher.switches} switches to {versions} versions at {min(rates):.0f} to "
-        f"{max(rates):.0f} calls a second: "
-        f"{sent_count} requests timed, {failed} failed; {sum(seen.counts.values())} responses of "
-        f"{len(versions_seen)} versions compared"
+        f"{max(rates):.0f} calls a second: {sent_count} requests timed, {failed} failed; "
+        f"{sum(seen.counts.values())} responses of {len(versions_seen)} versions compared"
     )
     for line in compared(rounds, "switches"):
         SHOW.print(line)

@@ -223,8 +223,8 @@ class Vocabulary:
             )
         if keys.type not in (pa.int64(), pa.string(), pa.large_string()):
             raise FormatError(
-                f"vocabulary {path.name!r} has keys of type {keys.type}; "
-                "int64 or string was expected"
+                f"vocabulary {path.name!r} has keys of type {keys.type}; int64 or string was "
+                "expected"
             )
         return Vocabulary(index_keys(keys))
 

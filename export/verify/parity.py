@@ -276,9 +276,8 @@ def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> 
             if not (difference <= limit).all():
                 raise VerificationFailed(
                     f"{opened.label}: with contexts computed once and each shared by {_CANDIDATES} "
-                    "candidates, output "
-                    f"{name!r} lies {difference.max():.3g} from the whole tower's; set "
-                    f"towers.{opened.spec.name}.split = false, and report it"
+                    f"candidates, output {name!r} lies {difference.max():.3g} from the whole "
+                    f"tower's; set towers.{opened.spec.name}.split = false, and report it"
                 )
 
 

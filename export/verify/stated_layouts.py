@@ -114,10 +114,9 @@ def judge_layouts(
         if len(unverified) > 1:
             subject = f"tables {listed}: the layouts of the rows are stated"
         raise VerificationFailed(
-            f"{subject}, and nothing in the checkpoint confirms the "
-            "statement: if it is wrong, ids get the rows of other ids, and no comparison finds it; "
-            f"{_undecided(tables, unverified)}"
-            f"{remedy}; nothing is published"
+            f"{subject}, and nothing in the checkpoint confirms the statement: if it is wrong, ids "
+            "get the rows of other ids, and no comparison finds it; "
+            f"{_undecided(tables, unverified)}{remedy}; nothing is published"
         )
     return {
         table.name: StatedLayout(

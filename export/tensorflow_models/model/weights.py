@@ -310,8 +310,8 @@ class TrainedModel:
             if step not in children:
                 raise CheckpointError(
                     f"checkpoint {self.checkpoint.prefix} has no object {self.object_path!r} "
-                    "(checkpoint.object_path): "
-                    f"there is no {step!r} among {', '.join(sorted(children)) or 'no attributes'}"
+                    f"(checkpoint.object_path): there is no {step!r} among "
+                    f"{', '.join(sorted(children)) or 'no attributes'}"
                 )
             node = children[step]
         return walk(self.root, graph, node)
