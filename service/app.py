@@ -181,7 +181,7 @@ class Worker:
         self._listens = False
         self._problem = self._current_problem()
 
-        # Of the event loop, which does not run yet: `lifespan` creates them.
+        # These belong to the event loop, which does not run yet: `lifespan` sets them.
         self._may_listen: asyncio.Event
         self._changed_event: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
@@ -262,16 +262,16 @@ class Worker:
         self._announce()
 
     def _handle_signals(self) -> None:
-        """Has SIGTERM and SIGINT fail the health checks first and reach uvicorn's own handler after
-        the delay.
+        """Lets SIGTERM and SIGINT fail the health checks first, and reach uvicorn's own handler
+        after the delay.
         """
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 stop = signal.getsignal(number)
                 if callable(stop):
-                    signal.signal(number, functools.partial(self._signalled, stop))
+                    signal.signal(number, functools.partial(self._drain_on_signal, stop))
 
-    def _signalled(
+    def _drain_on_signal(
         self, stop: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None
     ) -> None:
         # A terminal signals all processes of the service, and the supervisor signals its workers.

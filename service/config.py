@@ -31,7 +31,7 @@ from service.loopback import on_loopback
 
 PREFIX = "ROWCAST_"
 _OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*")
-"""Variables of rowcast's other programs."""
+"""The names, without the prefix, of the variables of rowcast's other programs."""
 
 Protocol = Literal["tensorflow-serving", "open-inference"]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -409,7 +409,7 @@ class ServiceSettings(BaseSettings):
 
     @field_validator("latest_versions")
     @classmethod
-    def _raise_for_shard(cls, value: int, info: ValidationInfo) -> int:
+    def _increase_for_shard(cls, value: int, info: ValidationInfo) -> int:
         if info.data.get("shard") is None:
             return value
         # Routers use the older version until every shard has the newest.
@@ -420,7 +420,7 @@ class ServiceSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        return _names(value)
+        return _split_names(value)
 
     @field_validator("protocols", mode="before")
     @classmethod
@@ -429,7 +429,7 @@ class ServiceSettings(BaseSettings):
         text = value
         if not isinstance(value, str):
             text = ",".join(value)
-        return tuple(dict.fromkeys(_names(text)))
+        return tuple(dict.fromkeys(_split_names(text)))
 
     @field_validator(
         "device",
@@ -443,7 +443,7 @@ class ServiceSettings(BaseSettings):
     )
     @classmethod
     def _check_combination(cls, value: Any, info: ValidationInfo) -> Any:
-        """Checks a setting against those above it."""
+        """Checks a setting against the settings above it."""
         # Settings that are invalid themselves are missing here; each is reported alone.
         settings = info.data
         problem = ""
@@ -497,11 +497,11 @@ class ServiceSettings(BaseSettings):
                 f"{str(value)!r} is not a directory; create it first (it can be empty)"
             )
         # The directory below the root is named by mistake: the service would start without models.
-        for manifests, content, root in (
+        for pattern, content, root in (
             (MANIFEST, "one bundle", "../.."),
             (f"[1-9]*/{MANIFEST}", "one model", ".."),
         ):
-            if any(value.glob(manifests)):
+            if any(value.glob(pattern)):
                 raise ValueError(
                     f"that is the directory of {content}; set the root above it, "
                     f"{str((value / root).resolve())!r}"
@@ -509,8 +509,8 @@ class ServiceSettings(BaseSettings):
         return value
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """Splits names that commas separate."""
+def _split_names(text: str) -> tuple[str, ...]:
+    """Returns the names in a text, which separates them by commas."""
     names = [name.strip() for name in text.split(",")]
     return tuple(filter(None, names))
 
@@ -545,10 +545,10 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
             continue
         if is_service_link(variable.upper(), value):
             continue
-        close = difflib.get_close_matches(name, [field.upper() for field in fields], n=1)
+        similar = difflib.get_close_matches(name, [field.upper() for field in fields], n=1)
         remedy = "`rowcast-serve --help` lists them"
-        if close:
-            remedy = f"did you mean {PREFIX}{close[0]}?"
+        if similar:
+            remedy = f"did you mean {PREFIX}{similar[0]}?"
         raise SettingsError(f"the environment sets {variable}, which is not a setting; {remedy}")
     # An option that is not set must not hide the variable of the environment.
     set_options = {name: value for name, value in options.items() if value not in (None, ())}

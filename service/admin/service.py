@@ -85,7 +85,7 @@ class Service:
                 "free_bytes": free_bytes(),
             },
             "models": [
-                _model(name, desired.of(name), versions.get(name, ()), workers)
+                _model_status(name, desired.of(name), versions.get(name, ()), workers)
                 for name in sorted(names)
             ],
         }
@@ -145,7 +145,7 @@ class Service:
 
         if isinstance(command, ModelCommand):
             named_versions = {arguments.get("version"), *arguments.get("versions", ())}
-            facts = self._find(model, named_versions - {None})
+            facts = self._facts_of(model, named_versions - {None})
             arguments["model"] = model
         after = self._state.update(edit)
 
@@ -175,7 +175,7 @@ class Service:
         ids = desired.of(model).denied
         if not ids:
             # An empty list of a model that does not exist would hide a typing mistake.
-            self._find(model, set())
+            self._facts_of(model, set())
         return {"model": model, "revision": desired.revision, "ids": ids}
 
     def _workers(self) -> list[WorkerStatus]:
@@ -184,7 +184,7 @@ class Service:
     def _is_behind(self, revision: int) -> bool:
         return any(worker.revision < revision for worker in self._workers())
 
-    def _find(self, model: str, versions: set[int]) -> ModelFacts:
+    def _facts_of(self, model: str, versions: set[int]) -> ModelFacts:
         """Returns the facts about a model that its commands depend on.
 
         Raises:
@@ -232,7 +232,7 @@ def _current(states: Sequence[VersionState]) -> int:
     return next((state.version for state in states if state.current), 0)
 
 
-def _model(
+def _model_status(
     name: str,
     desired: DesiredModel,
     states: Sequence[VersionState],

@@ -27,15 +27,15 @@ from service.changes.segment_build import SegmentTask
 from service.changes.segments import segment_parameters
 
 _LOCK_NAME = ".absorbing.lock"
-_ENDED_CHECK_S = 0.2
+_STOP_CHECK_S = 0.2
 """Time between two checks of whether the service stops."""
 _PRELOAD_S = 1.5
 """Time in which the other processes load a complete segment, before the log names it: they look for
 one every 0.5 s, and opening one takes a tenth of a second.
 """
 _PROGRAM = "service.changes.segment_build"
-_SHOWN_CHARACTERS = 500
-"""Number of characters of the last messages of the program that failed."""
+_MESSAGE_CHARS_MAX = 500
+"""Maximum number of characters that an error quotes of the last messages of a failed program."""
 
 
 class AbsorptionFailed(Exception):
@@ -46,11 +46,11 @@ class Absorber:
     """Absorbs the changes of models that lie under one directory. One thread uses it."""
 
     def __init__(self, directory: Path, stopping: threading.Event) -> None:
-        """Begins.
+        """Creates the absorber of a directory.
 
         Args:
           directory: The directory of the models' logs.
-          stopping: Ends what is in progress.
+          stopping: Set when the service stops, which ends an absorption in progress.
         """
         self._directory = directory
         self._stopping = stopping
@@ -63,7 +63,7 @@ class Absorber:
           slots_max: See `ModelSegments.planned`.
 
         Returns:
-          Whether some were absorbed.
+          Whether candidates were absorbed.
 
         Raises:
           AbsorptionFailed: The segment cannot be made.
@@ -76,7 +76,8 @@ class Absorber:
         with alone(self._directory / _LOCK_NAME) as lock:
             if lock is None:
                 return False
-            # Only now: what an earlier process left is not being made by another one.
+            # Only under the lock: no other process is making the unfinished segments that this
+            # removes.
             segments.sweep()
             planned = segments.planned(slots_max)
             if planned is None:
@@ -92,7 +93,7 @@ class Absorber:
             return segments.absorb(planned, segment)
 
     def _make(self, segments: ModelSegments, planned: PlannedAbsorption, lock: int) -> SegmentName:
-        """Makes a segment.
+        """Makes a segment, and returns its name and checksum.
 
         Args:
           segments: The segments of the model.
@@ -150,7 +151,7 @@ class Absorber:
         content: bytes | None = task.model_dump_json().encode()
         while True:
             try:
-                _, messages = process.communicate(content, _ENDED_CHECK_S)
+                _, messages = process.communicate(content, _STOP_CHECK_S)
                 break
             except subprocess.TimeoutExpired:
                 # The task is sent once; the next call goes on reading messages.
@@ -158,7 +159,7 @@ class Absorber:
                 if self._stopping.is_set():
                     process.kill()
         if process.returncode:
-            last_messages = messages.decode(errors="replace")[-_SHOWN_CHARACTERS:]
+            last_messages = messages.decode(errors="replace")[-_MESSAGE_CHARS_MAX:]
             raise AbsorptionFailed(
                 f"the process that makes a segment ended with {process.returncode}: {last_messages}"
             )

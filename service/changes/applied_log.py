@@ -32,10 +32,10 @@ vain; with more, it serves an old state for longer.
 
 
 class AppliedLog:
-    """A log, and the loaded versions with what was applied of it. Safe for any number of threads.
+    """A log, and the loaded versions that it is applied to. Safe for any number of threads.
 
-    On a router, to apply a change may need shards. A version that misses some since shards did not
-    respond is behind: it serves its last state, takes no further change, and tries again.
+    On a router, to apply a change may need shards. A version that misses changes because shards
+    did not respond is behind: it serves its last state, takes no further change, and tries again.
 
     Attributes:
       model: The name of the model.
@@ -151,7 +151,7 @@ class AppliedLog:
         """Returns a version that follows the log.
 
         Raises:
-          NotReady: It does not any more.
+          NotReady: No version of this number follows the log any more.
         """
         for version in self.versions:
             if version.loaded.version == number:
@@ -183,7 +183,7 @@ class AppliedLog:
             yield writer
 
     def add(self, sequence: int, change: Change) -> None:
-        """Applies and serves a change that was appended to the log, of which no version has it. The
+        """Applies and serves a change that was appended to the log and that no version has. The
         caller holds the lock.
         """
         self.summary.add(change)
@@ -192,8 +192,8 @@ class AppliedLog:
         self._forget_segments()
 
     def apply(self, sequence: int, change: Change) -> None:
-        """Applies a change that was appended to the versions that lack it. The caller holds the
-        lock, and calls `publish` afterwards.
+        """Applies a change, which was appended to the log, to the versions that lack it. The caller
+        holds the lock, and calls `publish` afterwards.
         """
         for version in self.versions:
             self._apply_to(version, sequence, change)
@@ -216,13 +216,13 @@ class AppliedLog:
             self._manager.change(version.loaded, served)
 
     def restore(self) -> None:
-        """Begins anew with what is in the log, such as after a change was applied and not written.
-        The caller holds the lock.
+        """Applies the log anew from its beginning, such as after a change was applied and not
+        written. The caller holds the lock.
         """
         # Into a summary of its own: if the log cannot be read, the last state stays.
         summary = LogSummary()
         try:
-            for records in self._parts_again():
+            for records in self._reread():
                 for run in decode_runs(records):
                     summary.add_run(run)
         except (BundleError, OSError) as problem:
@@ -288,8 +288,8 @@ class AppliedLog:
             self._forget_segments()
 
     def _apply_to(self, version: ChangedVersion, sequence: int, change: Change) -> None:
-        """Applies a change to a version, unless that has it, misses earlier ones, or will miss this
-        one.
+        """Applies a change to a version, unless the version has it or misses earlier ones. A
+        version falls behind if shards that the change needs do not respond.
         """
         # Changes are applied in order: one behind a gap would give other positions and vectors.
         if version in self._behind or sequence <= version.sequence:
@@ -305,7 +305,7 @@ class AppliedLog:
         self._retry_at = time.monotonic() + _RETRY_S
 
     def _catch_up(self) -> None:
-        """Applies the changes that versions miss which are behind."""
+        """Applies the changes that they miss to the versions that are behind."""
         for version in list(self._behind):
             try:
                 self._replay(version)
@@ -316,15 +316,15 @@ class AppliedLog:
             del self._behind[version]
 
     def _replay(self, version: ChangedVersion) -> None:
-        """Applies the records to a version that it lacks of those that were read so far.
+        """Applies to a version those of the records read so far that it lacks.
 
         Raises:
           ShardsFailed: A shard does not respond; the version still lacks the records behind.
         """
-        replay(version, self._parts_again(), self.summary)
+        replay(version, self._reread(), self.summary)
 
-    def _parts_again(self) -> Iterator[list[Record]]:
-        """Yields the records that were read of the log so far, in parts."""
+    def _reread(self) -> Iterator[list[Record]]:
+        """Reads the records of the log up to the last one that was read; yields them in parts."""
         last = self._log.sequence
         # By a reader of its own, in parts: a log is not compacted, and may be large. Records after
         # `last` were appended by others since, and are applied when this process reads them.

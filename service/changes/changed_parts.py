@@ -31,7 +31,7 @@ class ChangedParts:
     """
 
     def __init__(self, shards: RemoteParts, changed: Mapping[str, ChangedRows]) -> None:
-        """Begins a state.
+        """Creates a state.
 
         Args:
           shards: Reach the shards.
@@ -51,18 +51,18 @@ class ChangedParts:
         is_changed = {layout: self._is_changed(layout, rows) for layout, rows in wanted.items()}
 
         # Changed rows are not fetched: they are known here, also while their shard is lost.
-        stored = {}
+        unchanged_rows = {}
         for layout, rows in wanted.items():
             if not rows.size or not is_changed[layout].all():
-                stored[layout] = rows[~is_changed[layout]]
+                unchanged_rows[layout] = rows[~is_changed[layout]]
         fetched: Fetched = {}
-        if stored:
-            fetched = await self._shards.rows(stored, left_s)
+        if unchanged_rows:
+            fetched = await self._shards.rows(unchanged_rows, left_s)
 
         overlaid = {**fetched}
         for layout, rows in wanted.items():
             if is_changed[layout].any():
-                overlaid[layout] = self._overlaid(
+                overlaid[layout] = self._overlay(
                     layout, rows, is_changed[layout], fetched.get(layout)
                 )
         return overlaid
@@ -81,14 +81,14 @@ class ChangedParts:
             is_changed |= changed.contains(rows - first)
         return is_changed
 
-    def _overlaid(
+    def _overlay(
         self,
         layout: str,
         rows: Rows,
         is_changed: NDArray[np.bool_],
         fetched: FetchedRows | None,
     ) -> FetchedRows:
-        """Returns rows of one layout.
+        """Returns rows of one layout, the changed ones with their new vectors.
 
         Args:
           layout: The name of the layout.
@@ -124,7 +124,7 @@ def stored_vectors(index: ServedIndex, positions: Rows) -> Vectors:
       [m, dim] float32, owned by the caller.
 
     Raises:
-      ServiceError: A shard that holds some of them does not respond.
+      ServiceError: A shard that holds some of these candidates does not respond.
     """
     if index.here is not None:
         return np.array(index.here.vectors[positions], np.float32)

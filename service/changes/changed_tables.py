@@ -80,11 +80,11 @@ class ChangedTables:
         return counts
 
     def rows_of(self, ids: Ids, feature: str) -> Rows:
-        """Returns the rows that ids stand for, -1 of unknown ones.
+        """Returns the rows that ids stand for, -1 for unknown ids.
 
         Args:
           ids: [m], the ids as clients send them.
-          feature: The feature by whose rule they become rows; "": they are rows.
+          feature: The feature by whose rule ids become rows; "": the ids are rows.
 
         Raises:
           FeatureError: A value is no id of the feature.
@@ -92,24 +92,24 @@ class ChangedTables:
         if not feature:
             return np.asarray(ids, np.int64)
         name, entry = lookup.embedded_feature(self._loaded, feature)
-        (read,) = inputs_of(name, entry)
-        rows, _ = self._loaded.reader.rows(name, {read: Column(ids)}, ids.size)
+        (input_name,) = inputs_of(name, entry)
+        rows, _ = self._loaded.reader.rows(name, {input_name: Column(ids)}, ids.size)
         # The reader knows the keys of the bundle; keys that came later are found here.
         new_keys = self.new_keys.get(entry.table)
         if new_keys is not None and self.takes_keys(feature):
             is_unknown = rows < 0
-            rows[is_unknown] = new_keys.find(integers(read, ids[is_unknown]))
+            rows[is_unknown] = new_keys.find(integers(input_name, ids[is_unknown]))
         return rows
 
     def takes_keys(self, feature: str) -> bool:
-        """Returns whether ids of a feature that its table does not know can become rows of it."""
+        """Returns whether the table of a feature gives rows to ids that it does not know."""
         if not feature:
             return False
         _, entry = lookup.embedded_feature(self._loaded, feature)
         return self._takes_keys(entry)
 
     def key_feature(self, table: str) -> str:
-        """Returns a feature by which a table takes new keys; "": it takes none."""
+        """Returns the name of a feature by which a table takes new keys; "": it takes none."""
         for name, entry in self._loaded.manifest.features.items():
             if not isinstance(entry, EmbeddedFeature) or entry.table != table:
                 continue
@@ -128,7 +128,7 @@ class ChangedTables:
         self.rows[table] = self.of(table).with_rows(rows, vectors)
 
     def add_keys(self, table: str, keys: NDArray[np.int64], rows: Rows) -> Rows:
-        """Gives the keys that have no row of a table the next ones.
+        """Gives the keys that have no row of a table the next rows of it.
 
         Args:
           table: The name of the table.
@@ -151,8 +151,8 @@ class ChangedTables:
         return all_rows
 
     def exchange_file(self, table: str, exchange: Exchange) -> bool:
-        """Reads changed rows of a table from a file; returns False if they are not those that were
-        applied.
+        """Reads changed rows of a table from a file; returns False if the rows in the file are not
+        those that were applied.
         """
         changed = self.of(table).with_file(exchange)
         if changed is None:

@@ -53,7 +53,7 @@ class ChangeDropped(Exception):
     """A change in the log does not apply to this version; the message says why."""
 
 
-_REJECTED = (ChangeDropped, BundleError, ServiceError, NotFinite)
+_REJECTIONS = (ChangeDropped, BundleError, ServiceError, NotFinite)
 """The errors that reject a change which does not apply to a version."""
 
 
@@ -98,7 +98,7 @@ class ChangedVersion:
         """Returns the version with all changes that were applied; also as `served`.
 
         Raises:
-          ShardsFailed: A shard that holds what vectors are computed with does not respond. The next
+          ShardsFailed: A shard that holds rows which vectors depend on does not respond. The next
             call tries again.
         """
         if self._is_outdated:
@@ -163,11 +163,11 @@ class ChangedVersion:
           change: The change.
 
         Raises:
-          ShardsFailed: A shard that it needs does not respond; nothing was changed.
+          ShardsFailed: A shard that the change needs does not respond; nothing was changed.
         """
         try:
             self.change(change, sequence)
-        except _REJECTED as problem:
+        except _REJECTIONS as problem:
             # A change does not fit for good, and is dropped alike by all processes. A shard may
             # respond again: the change must not be lost by then.
             if is_of_shards(self.loaded, problem):
@@ -192,7 +192,7 @@ class ChangedVersion:
             first, *_, last = run.sequences
             try:
                 self.change(run.last_states, last, first)
-            except _REJECTED:
+            except _REJECTIONS:
                 # One of them does not fit. One by one, it is dropped, and the others are applied.
                 pass
             else:
@@ -204,8 +204,8 @@ class ChangedVersion:
     def _is_joinable(self, run: Run) -> bool:
         """Returns whether the last states of ids have the effect of all changes of a run.
 
-        That is so for upserts of candidates or contexts, if all are accepted or none is. Values
-        decide that only where the store holds values of another type.
+        That is so for upserts of candidates or contexts, if all are accepted or none is. Where the
+        log has the types of the store, no single value decides whether a change is accepted.
         """
         head = run.head
         if head.action != "upsert" or head.kind == "rows":
@@ -216,8 +216,8 @@ class ChangedVersion:
         types = store.store.types
         logged = {field.name: field.type for field in run.schema}
         return all(
-            name in logged and arrow.kind_of(logged[name]) == arrow.kind_of(kind)
-            for name, kind in types.items()
+            name in logged and arrow.kind_of(logged[name]) == arrow.kind_of(stored)
+            for name, stored in types.items()
         )
 
     def set_sequence(self, sequence: int) -> None:
@@ -255,7 +255,7 @@ class ChangedVersion:
                 store.mark(sequence, first_sequence)
 
     def _make(self, change: Change, sequence: int) -> None:
-        """Makes a change that is no absorption. Raises what `change` raises."""
+        """Makes a change that is no absorption. Raises the errors that `change` lists."""
         head = change.head
         if head.kind == "rows":
             self._change_rows(change, sequence)
@@ -299,7 +299,7 @@ class ChangedVersion:
 
         Args:
           corpus: The name of the corpus.
-          version: The number of the version whose vectors they have.
+          version: The number of the version whose vectors the segments have.
           absorption: The segments.
         """
         loaded = self.loaded
@@ -314,19 +314,19 @@ class ChangedVersion:
           absorption: The segments.
 
         Raises:
-          BundleError: They are damaged, or of another corpus; nothing was changed.
-          OSError: They cannot be read; nothing was changed.
+          BundleError: The segments are damaged, or of another corpus; nothing was changed.
+          OSError: The segments cannot be read; nothing was changed.
         """
         store = self.store("candidates", corpus)
         if store is None:
             raise FormatError(f"there is no corpus {corpus!r}")
-        segments = self._loaded_segments(store, absorption)
+        segments = self._load_segments(store, absorption)
         store.begin_with(absorption.sequence, segments, self._segments.ended(absorption))
         self.begun[corpus] = absorption.sequence
         self._is_outdated = True
 
     def _absorb(self, corpus: str, version: int, absorption: Absorption) -> None:
-        """Has segments hold changed candidates, unless they cannot be used."""
+        """Lets segments hold changed candidates, unless the segments cannot be used."""
         store = self.store("candidates", corpus)
         # Another version has other vectors, and its own segments.
         if store is None or not self.uses(corpus, version, absorption):
@@ -336,10 +336,10 @@ class ChangedVersion:
         # computed.
         self.publish()
         try:
-            segments = self._loaded_segments(store, absorption)
+            segments = self._load_segments(store, absorption)
             ended = self._segments.ended(absorption)
         except UNUSABLE as problem:
-            # Of no harm: all changed candidates are searched exactly instead.
+            # This does no harm: all changed candidates are searched exactly instead.
             self.unusable[corpus] = str(problem)
             return
         try:
@@ -359,23 +359,24 @@ class ChangedVersion:
         """Loads segments of a corpus before they are used.
 
         Raises:
-          BundleError: They are damaged, or of another release.
-          OSError: They cannot be read.
+          BundleError: The segments are damaged, or of another release.
+          OSError: The segments cannot be read.
         """
         store = self.store("candidates", corpus)
         if store is not None:
-            self._loaded_segments(store, absorption)
+            self._load_segments(store, absorption)
 
-    def _loaded_segments(self, store: ChangedCorpus, absorption: Absorption) -> list[LoadedSegment]:
-        loaded = [
+    def _load_segments(self, store: ChangedCorpus, absorption: Absorption) -> list[LoadedSegment]:
+        segments = [
             self._segments.load(segment, store.base, store.indexes)
             for segment in absorption.segments
         ]
-        return [segment for segment in loaded if segment is not None]
+        # A segment without candidates only ends others, and is not loaded.
+        return [segment for segment in segments if segment is not None]
 
     def exchange_file(self, table: str, exchange: Exchange) -> bool:
-        """Reads changed rows of a table from a file; returns False if they are not those that were
-        applied.
+        """Reads changed rows of a table from a file; returns False if the rows in the file are not
+        those that were applied.
         """
         if not self.tables.exchange_file(table, exchange):
             return False
@@ -429,8 +430,8 @@ class ChangedVersion:
         """Adds candidates or contexts.
 
         Raises:
-          ChangeDropped: Their vectors were sent for another version.
-          FormatError: They do not fit the store; nothing was changed.
+          ChangeDropped: The vectors were sent for another version.
+          FormatError: The candidates or contexts do not fit the store; nothing was changed.
         """
         head = change.head
         is_same_version = head.version == self.loaded.version
@@ -445,7 +446,7 @@ class ChangedVersion:
                 vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
             else:
                 raise ChangeDropped(OTHER_VERSION)
-        columns = change.columns.select(_stored_columns(change))
+        columns = change.columns.select(_store_column_names(change))
         positions = store.upsert(columns, vectors, head.embedded, change.numbers(EXPIRES))
         if store.indexes and not is_same_version:
             self._unembedded.add(head.target, store.store.ids(positions))
@@ -477,7 +478,7 @@ class ChangedVersion:
         # Shards are called before anything is changed: if one does not respond, nothing is.
         reader_vectors: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
         for corpus, positions in self.readers(head.target, rows, keys).items():
-            # A segment that the corpus began with has the vectors as they were after the change.
+            # The segments that a corpus began with have the vectors after all changes up to theirs.
             if sequence > self.begun.get(corpus, 0):
                 store = self._corpus(corpus)
                 reader_vectors[corpus] = store.store.ids(positions), store.vectors(positions)
@@ -497,8 +498,8 @@ class ChangedVersion:
         return store
 
 
-def _stored_columns(change: Change) -> list[str]:
-    """Returns the names of the columns that a store has."""
+def _store_column_names(change: Change) -> list[str]:
+    """Returns the names of the columns of a change that a store holds."""
     return [
         name
         for name in change.columns.schema.names

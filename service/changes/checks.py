@@ -1,4 +1,4 @@
-"""Checks a request against a version of the model, and makes a change for the log of it."""
+"""Checks a request against a version of the model, and makes the change that the log stores."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def checked_change(
     # Checked here, and not when the log is read: a record in the log is applied by all processes,
     # and nobody could reject it there.
     store, name = _store(version, request)
-    ids = _ids(store, request.ids)
+    ids = _typed_ids(store, request.ids)
     _check_distinct(ids)
     columns = {ID: _id_array(ids)}
     embedded: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def _rows_change(
     """Returns the change of a request for rows; see `checked_change`."""
     if request.action != "upsert":
         raise InvalidArgument.of_field("action", repr(request.action), "'upsert' for rows")
-    name = _table(version, request)
+    name = _table_name(version, request)
     table = version.loaded.manifest.tables[name]
     ids = request.ids
     takes_keys = version.tables.takes_keys(request.feature)
@@ -134,10 +134,11 @@ def _rows_change(
     for corpus, positions in version.readers(name, rows, keys).items():
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
-        # The others are changed already, and are so once, however often they are embedded.
-        count = int(np.count_nonzero(positions < store.store.base_size))
+        # Those behind the bundle's are changed already, and count once however often they are
+        # embedded.
+        candidate_count = int(np.count_nonzero(positions < store.store.base_size))
         reason = ", whose vectors depend on these rows"
-        _check_count(store, count, settings, reason)
+        _check_count(store, candidate_count, settings, reason)
     head = Head(
         kind="rows",
         action="upsert",
@@ -178,7 +179,7 @@ def _check_new_keys(version: ChangedVersion, feature: str, keys: NDArray[np.int6
         raise InvalidArgument.of_field("ids", value, "an id of which a row is read", "holds")
 
 
-def _table(version: ChangedVersion, request: ChangeRequest) -> str:
+def _table_name(version: ChangedVersion, request: ChangeRequest) -> str:
     """Returns the name of the table that a request changes."""
     loaded = version.loaded
     tables = loaded.manifest.tables
@@ -193,11 +194,11 @@ def _table(version: ChangedVersion, request: ChangeRequest) -> str:
     if not name and len(tables) == 1:
         (name,) = tables
     if name not in tables:
-        raise _missing(loaded, "table", name, tables)
+        raise _not_found(loaded, "table", name, tables)
     return name
 
 
-def _missing(loaded: ModelVersion, what: str, name: str, names: Collection[str]) -> NotFound:
+def _not_found(loaded: ModelVersion, what: str, name: str, names: Collection[str]) -> NotFound:
     """Returns the error for a table or store that a version does not have."""
     where = show_version(loaded)
     value = repr(name[:128])
@@ -236,11 +237,11 @@ def _store(version: ChangedVersion, request: ChangeRequest) -> tuple[ChangedCorp
         (name,) = stores
     store = version.store(request.kind, name)
     if store is None:
-        raise _missing(loaded, what, name, stores)
+        raise _not_found(loaded, what, name, stores)
     return store, name
 
 
-def _ids(store: ChangedCorpus, ids: Ids) -> Ids:
+def _typed_ids(store: ChangedCorpus, ids: Ids) -> Ids:
     """Returns ids as the store holds them."""
     try:
         if store.base.entry.id_dtype == "int64":
@@ -283,18 +284,18 @@ def _check_count(
 
     Args:
       store: The store.
-      count: How many would be changed further.
+      count: The number of further entries that would be changed.
       settings: The limit.
-      reason: Why they would, if the request does not name them.
+      reason: Why they would be changed, if the request does not name them.
     """
-    changed = store.added_count + count
-    if changed > settings.max_changed_candidates:
+    changed_count = store.added_count + count
+    if changed_count > settings.max_changed_candidates:
         limit = f"{settings.max_changed_candidates} are accepted (max_changed_candidates)"
         message = (
-            f"store {store.base.name!r} would have {changed} changed entries{reason}; at most "
-            f"{limit}; export the model with them"
+            f"store {store.base.name!r} would have {changed_count} changed entries{reason}; at "
+            f"most {limit}; export the model with them"
         )
-        violation = FieldViolation("store", f"{changed} changed entries", f"at most {limit}")
+        violation = FieldViolation("store", f"{changed_count} changed entries", f"at most {limit}")
         raise TooLarge(message, violation)
 
 
@@ -302,20 +303,20 @@ def _feature_arrays(
     version: ChangedVersion, store: ChangedCorpus, request: ChangeRequest
 ) -> dict[str, Any]:
     """Returns the columns of the features, of the lengths that their inputs take."""
-    wanted = store.base.entry.features
-    where = f"store {store.base.name!r}"
-    check_names(request.features, wanted, "features", "a feature", where)
-    missing = [name for name in wanted if name not in request.features]
+    stored_names = store.base.entry.features
+    owner = f"store {store.base.name!r}"
+    check_names(request.features, stored_names, "features", "a feature", owner)
+    missing = [name for name in stored_names if name not in request.features]
     if missing:
-        message = f"feature {missing[0]!r} was not sent in features; {where} holds it"
-        violation = FieldViolation("features", f"no {missing[0]!r}", f"all features of {where}")
+        message = f"feature {missing[0]!r} was not sent in features; {owner} holds it"
+        violation = FieldViolation("features", f"no {missing[0]!r}", f"all features of {owner}")
         raise InvalidArgument(message, violation)
     count = request.ids.size
     features = lookup.fit(version.loaded, request.features, count, Execution("change"))
     types = store.store.types
     columns = {}
-    for name in wanted:
-        column = _typed(name, features[name], types[f"feature:{name}"])
+    for name in stored_names:
+        column = _convert(name, features[name], types[f"feature:{name}"])
         columns[f"feature:{name}"] = feature_array(name, column, count)
         if column.weights is not None:
             weights = Column(column.weights, column.offsets)
@@ -323,15 +324,15 @@ def _feature_arrays(
     return columns
 
 
-def _typed(name: str, column: Column, kind: Any) -> Column:
+def _convert(name: str, column: Column, arrow_type: Any) -> Column:
     """Returns a feature with values of the type that the store holds.
 
     Raises:
-      InvalidArgument: They are of another type.
+      InvalidArgument: The values are of another type.
     """
     import pyarrow as pa
 
-    stored = getattr(kind, "value_type", kind)
+    stored = getattr(arrow_type, "value_type", arrow_type)
     values = column.values
     expected = "a string"
     kinds = "O"
@@ -355,7 +356,9 @@ def _typed(name: str, column: Column, kind: Any) -> Column:
 def _attribute_arrays(
     store: ChangedCorpus, request: ChangeRequest, with_all: bool
 ) -> dict[str, Any]:
-    """Returns the columns of the attributes that were sent, or of all, null where none were."""
+    """Returns the columns of the attributes that were sent, or of all attributes of the store,
+    which are null where none were sent.
+    """
     import pyarrow as pa
 
     entry = store.base.entry
@@ -380,20 +383,20 @@ def _attribute_arrays(
         try:
             columns[f"attribute:{name}"] = pa.array(values, types[kind])
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
-            value = _misfit(values, types[kind])
+            value = _first_misfit(values, types[kind])
             raise InvalidArgument.of_field(
                 f"attributes.{name}", value, f"{kind} or null", "holds"
             ) from problem
     return columns
 
 
-def _misfit(values: Sequence[Any], kind: Any) -> str:
+def _first_misfit(values: Sequence[Any], arrow_type: Any) -> str:
     """Returns the first value that is not of an Arrow type, as errors show it."""
     import pyarrow as pa
 
     for value in values:
         try:
-            pa.array([value], kind)
+            pa.array([value], arrow_type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return repr(value)[:80]
     return "values of several types"
@@ -434,17 +437,17 @@ def _check_embeddable(
             raise InvalidArgument(message, FieldViolation("vectors", "empty", expected))
 
 
-def _checked_vectors(vectors: Vectors | None, count: int, dim: int, where: str) -> Vectors:
+def _checked_vectors(vectors: Vectors | None, count: int, dim: int, field: str) -> Vectors:
     if vectors is None:
-        raise InvalidArgument.of_field(where, "empty", f"[{count}, {dim}]")
+        raise InvalidArgument.of_field(field, "empty", f"[{count}, {dim}]")
     if vectors.shape != (count, dim):
         shape = list(vectors.shape)
-        raise InvalidArgument.of_field(where, shape, f"[{count}, {dim}]", "has shape")
+        raise InvalidArgument.of_field(field, shape, f"[{count}, {dim}]", "has shape")
     is_finite = np.isfinite(vectors)
     if not is_finite.all():
         position = int(np.argmin(is_finite.all(axis=1)))
-        field = f"{where}[{position}]"
-        raise InvalidArgument.of_field(field, "NaN or an infinity", "a finite number", "has")
+        row_field = f"{field}[{position}]"
+        raise InvalidArgument.of_field(row_field, "NaN or an infinity", "a finite number", "has")
     return vectors
 
 

@@ -258,7 +258,7 @@ class LogCopier:
         last, checksum = self._copy.end()
         copied = self._source.fetch(self._model, last, checksum)
         self.lag = max(0, copied.sequence - last)
-        before, after = _split(copied.records)
+        before, after = _split_at_segments(copied.records)
         sequence = self._copy.copy(before)
         if after:
             with self._segments.copied(after):
@@ -274,7 +274,7 @@ class LogCopier:
         return bool(copied.records)
 
 
-def _split(records: list[Record]) -> tuple[list[Record], list[Record]]:
+def _split_at_segments(records: list[Record]) -> tuple[list[Record], list[Record]]:
     """Returns the records before the first one that puts segments into effect, which do not wait
     for a segment, and the records from that one on.
     """

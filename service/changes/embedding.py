@@ -24,7 +24,7 @@ from service.versions.version import ModelVersion, ServedIndex
 
 Ids = NDArray[Any]
 
-_EMBEDDED_TOGETHER = 1024
+_CANDIDATES_PER_BATCH = 1024
 """Number of candidates whose vectors are computed at a time, which limits the memory of inputs."""
 
 
@@ -57,16 +57,19 @@ class CandidateReaders:
         Args:
           table: The name of the table.
           rows: The rows of the table.
-          keys: Keys whose rows are not in its files, and that it has, or is about to get.
+          keys: Keys of the table, known or about to be added, whose rows are not in its files.
           corpus_of: Returns the changes of a corpus by its name.
         """
-        positions = {}
+        readers_by_corpus = {}
         for corpus in self._loaded.corpora:
             features = self._features_of(corpus, table)
             if features:
                 store = corpus_of(corpus).store
-                positions[corpus] = self._of(corpus, table, features).positions(store, rows, keys)
-        return {corpus: readers for corpus, readers in positions.items() if readers.size}
+                readers = self._readers_of(corpus, table, features)
+                readers_by_corpus[corpus] = readers.positions(store, rows, keys)
+        return {
+            corpus: positions for corpus, positions in readers_by_corpus.items() if positions.size
+        }
 
     def forget_from(self, corpus: str, position: int) -> None:
         """Forgets the candidates from a position on: others have their positions now."""
@@ -84,7 +87,8 @@ class CandidateReaders:
                 names |= dict.fromkeys(features)
         return [name for name in names if _reads(loaded.manifest, name, table)]
 
-    def _of(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
+    def _readers_of(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
+        """Returns the candidates of a corpus that read a table by some features."""
         # Made only at the first change of a row of the table, since it looks up all candidates.
         key = (corpus, table)
         if key not in self._readers:
@@ -95,7 +99,7 @@ class CandidateReaders:
 
 
 class Unembedded:
-    """Changed candidates whose vectors are not those of their features and rows yet."""
+    """Changed candidates whose vectors are still to be computed from their features and rows."""
 
     def __init__(self) -> None:
         """Begins without candidates."""
@@ -129,8 +133,8 @@ class Unembedded:
             # there.
             positions = distinct(store.store.positions(np.concatenate(parts)))
             positions = positions[positions >= 0]
-            for start in range(0, positions.size, _EMBEDDED_TOGETHER):
-                part = positions[start : start + _EMBEDDED_TOGETHER]
+            for start in range(0, positions.size, _CANDIDATES_PER_BATCH):
+                part = positions[start : start + _CANDIDATES_PER_BATCH]
                 failed_count += _embed_part(served, store, part)
         self._ids = {}
         return failed_count
@@ -152,7 +156,8 @@ def _embed_part(served: ModelVersion, store: ChangedCorpus, positions: Positions
     except (BundleError, ServiceError, NotFinite) as problem:
         if is_of_shards(served, problem):
             raise ShardsFailed(str(problem)) from problem
-        # One candidate fails all that are computed together. One by one, the others have vectors.
+        # One candidate fails all that are computed together. Computed one by one, the others get
+        # their vectors.
         if positions.size > 1:
             parts = np.split(positions, positions.size)
             return sum(_embed_part(served, store, part) for part in parts)
@@ -173,7 +178,7 @@ def embedded(
 
     Raises:
       BundleError: A column does not fit its feature.
-      ServiceError: The tower cannot compute with them.
+      ServiceError: The tower cannot compute with these features.
       NotFinite: A vector would hold NaN or an infinity.
     """
     tower = version.towers[index.entry.candidate_tower]

@@ -201,7 +201,7 @@ class Changes:
         if self._settings.shard is not None:
             serve(loaded)
             return
-        model = self._of(loaded.model)
+        model = self._existing_changes_of(loaded.model)
         model.log.attach(loaded, lambda served: serve(loaded, served))
         with self._lock:
             self._attached[loaded] = model
@@ -228,7 +228,7 @@ class Changes:
             )
         # Leased, so that the version that the change is checked against is not closed meanwhile.
         with self._manager.acquire(target.model, target.version, target.label) as version:
-            model = self._of(version.model)
+            model = self._existing_changes_of(version.model)
             result = model.submissions.submit(request, version.version)
         if result.sequence:
             self._metrics.count(
@@ -310,7 +310,7 @@ class Changes:
                 else:
                     log.info("changes_followed", extra=fields(model=name))
                 self._report(name, model)
-            elif self._reported.get(name) != self._reportable(name, model):
+            elif self._reported.get(name) != self._metrics_state(name, model):
                 self._report(name, model)
 
     def absorb(self, slots_max: int | None = None) -> int:
@@ -363,7 +363,7 @@ class Changes:
             return changes
         # An empty name stands for the only model.
         with self._manager.acquire(model) as version:
-            return self._of(version.model)
+            return self._existing_changes_of(version.model)
 
     def absorb_rows(self) -> None:
         """Has files hold the changed rows of tables of which many are in memory."""
@@ -378,7 +378,7 @@ class Changes:
                 log.warning("changed_rows_not_absorbed", extra=fields(model=name, problem=text))
             self._report_rows(name, model)
 
-    def _of(self, name: str) -> ModelChanges:
+    def _existing_changes_of(self, name: str) -> ModelChanges:
         """Returns the changes of a model that exists, which begin with the first call."""
         with self._lock:
             if name not in self._models:
@@ -405,7 +405,7 @@ class Changes:
         for version, model in zip(retired, models, strict=True):
             model.log.detach(version)
 
-    def _reportable(self, name: str, model: ModelChanges) -> tuple[object, ...]:
+    def _metrics_state(self, name: str, model: ModelChanges) -> tuple[object, ...]:
         """Returns what changes when the metrics of a model do."""
         copier = self._copiers.get(name)
         if copier is None:
@@ -422,7 +422,7 @@ class Changes:
         return copier.unusable
 
     def _report(self, name: str, model: ModelChanges) -> None:
-        self._reported[name] = self._reportable(name, model)
+        self._reported[name] = self._metrics_state(name, model)
         self._metrics.set("change_sequence", model.log.sequence, name)
         is_followed = not (model.log.problem or model.log.behind)
         self._metrics.set("changes_followed", is_followed, name)

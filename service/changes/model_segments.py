@@ -183,7 +183,7 @@ class ModelSegments:
             if name.startswith(TEMPORARY) or self._directory.is_loaded(name):
                 continue
             with self._log.lock:
-                store = self._store_of_new(name)
+                store = self._corpus_of_new_segment(name)
             # Without the lock: to open a segment takes longer than requests may wait for it. One
             # that cannot be used is reported when the log names it.
             if store is not None:
@@ -225,7 +225,7 @@ class ModelSegments:
                 last[head.version, head.target] = head.absorption
         lacking: list[SegmentName] = []
         for (number, corpus), absorption in last.items():
-            if not self._is_wanted(number, corpus, absorption):
+            if not self._is_used_here(number, corpus, absorption):
                 continue
             segments = absorption.segments
             lacking += [part for part in segments if not (self.path / part.name).exists()]
@@ -252,7 +252,7 @@ class ModelSegments:
         """Returns a part of a file of a segment; see `read_part`."""
         return read_part(self.path / name, file, offset, bytes_max)
 
-    def _store_of_new(self, name: str) -> ChangedCorpus | None:
+    def _corpus_of_new_segment(self, name: str) -> ChangedCorpus | None:
         """Returns the corpus of which a segment is newer than those that it has; None: there is
         none. The name says it: the files are not looked at.
         """
@@ -268,7 +268,7 @@ class ModelSegments:
                     return store
         return None
 
-    def _is_wanted(self, number: int, corpus: str, absorption: Absorption) -> bool:
+    def _is_used_here(self, number: int, corpus: str, absorption: Absorption) -> bool:
         """Returns whether a version that is here uses segments, or will when it is loaded."""
         with self._log.lock:
             for version in self._log.versions:

@@ -160,13 +160,13 @@ def _loaded(
     }
     corpus = FilteredCorpus(base.name, entry, filters)
     loaded_indexes = {
-        index_name: _loaded_index(segment, index, corpus, base.entry.size)
+        index_name: _load_index(segment, index, corpus, base.entry.size)
         for index_name, index in indexes.items()
     }
     return LoadedSegment(name, segment, store, loaded_indexes)
 
 
-def _loaded_index(
+def _load_index(
     segment: Segment, served: ServedIndex, corpus: FilteredCorpus, base_size: int
 ) -> LoadedIndex:
     """Loads an index of a segment.

@@ -129,7 +129,7 @@ class Submissions:
                 # before it, and one that fails is not in the log at all.
                 for submission in submissions:
                     sequence = self._log.sequence + len(applied) + 1
-                    applied += self._applied(submission, sequence)
+                    applied += self._apply(submission, sequence)
                 self._append(writer, applied)
         except Exception as problem:  # noqa: BLE001 - each sender gets it
             # Some were applied and not written: the state must be that of the log again.
@@ -155,12 +155,12 @@ class Submissions:
                 continue
             submission.result.set_result(result)
 
-    def _applied(self, submission: _Submission, sequence: int) -> list[_Applied]:
+    def _apply(self, submission: _Submission, sequence: int) -> list[_Applied]:
         """Checks and applies a request, which will have a sequence in the log; sets its result if
         it fails, or changes nothing.
         """
         try:
-            change, result = self._checked(submission)
+            change, result = self._check(submission)
             if change is None:
                 submission.result.set_result(result)
                 return []
@@ -184,7 +184,7 @@ class Submissions:
             self._log.version(submission.version).set_sequence(sequence)
             self._log.apply(sequence, change)
 
-    def _checked(self, submission: _Submission) -> tuple[Change | None, ChangeResult]:
+    def _check(self, submission: _Submission) -> tuple[Change | None, ChangeResult]:
         """Returns the change of a request, None if it changes nothing, and its result."""
         request = submission.request
         number = submission.version

@@ -138,7 +138,7 @@ def run(
         raise BatchError(f"OUT: {problem}", EXIT_USAGE) from problem
     except OSError as problem:
         raise BatchError(f"{out} cannot be written: {problem}", EXIT_DESTINATION) from problem
-    task = _resolved(task)
+    task = _resolve(task)
     try:
         source = parquet.ParquetFile(users)
         missing = {task.id_column, task.exclude_column} - {"", *source.schema_arrow.names}
@@ -151,15 +151,15 @@ def run(
     except (OSError, pa.ArrowException) as problem:
         raise BatchError(f"{users} cannot be read as Parquet: {problem}", EXIT_SOURCE) from problem
     try:
-        with _locked(directory):
-            done = dict(_finished(directory))
+        with _lock(directory):
+            done = dict(_whole_blocks(directory))
             done_before = _compute(task, source, directory, done, workers, progress)
             parts = [done[number] for number in sorted(done)]
             failed = _join(parts, directory / "joined", output)
             shutil.rmtree(directory, ignore_errors=True)
         # The blocks of runs that were stopped, and had other inputs, are of no use any more.
         for abandoned in output.path.parent.glob(f".{escape(output.path.name)}.parts-*"):
-            with suppress(OSError), _locked(abandoned):
+            with suppress(OSError), _lock(abandoned):
                 shutil.rmtree(abandoned, ignore_errors=True)
     except BlockingIOError:
         raise BatchError(f"another run is writing {out}", EXIT_DESTINATION) from None
@@ -175,7 +175,7 @@ def run(
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _lock(directory: Path) -> Iterator[None]:
     """Creates a directory and keeps other runs from it; at the end it is removed if it is empty.
 
     Raises:
@@ -195,7 +195,7 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _resolved(task: Task) -> Task:
+def _resolve(task: Task) -> Task:
     """Returns the task with the version that a service would serve, and its deny list."""
     try:
         settings = read_settings({"root": task.root})
@@ -211,7 +211,8 @@ def _resolved(task: Task) -> Task:
         ) from problem
     if not existing and not (task.root / task.model).is_dir():
         raise BatchError(
-            f"{task.root} has no model {task.model!r}; it has {_models(task.root)}", EXIT_SOURCE
+            f"{task.root} has no model {task.model!r}; it has {_model_names(task.root)}",
+            EXIT_SOURCE,
         )
     versions = rank_versions(desired, existing)
     if task.version not in {0, *existing} or not (task.version or versions):
@@ -224,7 +225,7 @@ def _resolved(task: Task) -> Task:
     return replace(task, version=task.version or versions[0], denied=desired.denied)
 
 
-def _models(root: Path) -> str:
+def _model_names(root: Path) -> str:
     """Returns the names of the models under a root, for a message."""
     names = sorted(path.name for path in root.iterdir() if paths.is_name(path.name))
     models = [name for name in names if catalog.committed_versions(root, name)]
@@ -249,7 +250,7 @@ def _key(task: Task, users: Path) -> str:
     return key.hexdigest()[:16]
 
 
-def _finished(directory: Path) -> Iterator[tuple[int, Path]]:
+def _whole_blocks(directory: Path) -> Iterator[tuple[int, Path]]:
     """Yields the blocks that are whole, by number; removes all other files."""
     for path in directory.iterdir():
         number, _, crc = path.stem.partition("-")

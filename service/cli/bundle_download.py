@@ -148,7 +148,7 @@ def pull(
                 reused = reuse_files(source, root, needed, stage.directory)
                 reused_bytes = reused.bytes
                 not_reused = [extent for extent in extents if extent.path not in reused.whole]
-                missing = _missing(stage.directory, not_reused)
+                missing = _missing_blocks(stage.directory, not_reused)
                 downloaded = sum(block.bytes for block in missing)
                 _check_space(stage.directory, downloaded)
                 _download(missing, source, stage.directory, partial(report, downloaded))
@@ -237,10 +237,10 @@ def _exists(final: Path, source: BundleSource) -> bool:
     return True
 
 
-def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
+def _missing_blocks(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
     """Creates the files that do not exist, and returns the blocks that are not on disk yet."""
     missing: list[_Extent] = []
-    _part_from_other_versions(directory, extents)
+    _remove_incomplete_links(directory, extents)
 
     # A longer file was staged for another bundle of the same version.
     ends: dict[str, int] = {}
@@ -264,7 +264,7 @@ def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
     return missing
 
 
-def _part_from_other_versions(directory: Path, extents: Sequence[_Extent]) -> None:
+def _remove_incomplete_links(directory: Path, extents: Sequence[_Extent]) -> None:
     """Removes staged files that are not whole and have other names too.
 
     An exporter that was stopped leaves hard links to the files of a published version, or of a

@@ -83,7 +83,7 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
     if isinstance(location, Path):
         location = RemotePath(f"local://{location.absolute()}")
     with reading():
-        directory = _directory(location, model, version)
+        directory = _version_directory(location, model, version)
         stored = _read_objects(directory)
         data = _read_manifest(directory, stored)
     try:
@@ -178,7 +178,7 @@ def _is_committed(directory: RemotePath) -> bool:
     return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
 
 
-def _directory(location: RemotePath, model: str | None, version: int | None) -> RemotePath:
+def _version_directory(location: RemotePath, model: str | None, version: int | None) -> RemotePath:
     """Returns the directory of a version.
 
     Args:

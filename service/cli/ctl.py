@@ -376,7 +376,7 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
     if admin.as_json:
         sys.stdout.write(json_text(status))
     else:
-        sys.stdout.write(_text(status))
+        sys.stdout.write(_status_text(status))
     unmet = _unmet(status, model)
     for wish in unmet:
         line = f"version {wish['version']} should be {wish['wanted']}, but is {wish['state']}"
@@ -411,7 +411,7 @@ def _is_pending(status: _Status, model: str) -> bool:
     return any(wish["state"] != "failed" for wish in _unmet(status, model))
 
 
-def _text(status: _Status) -> str:
+def _status_text(status: _Status) -> str:
     """Returns a status as lines for a person."""
     free_mib = status["memory"]["free_bytes"] >> 20
     resident_mib = status["memory"]["resident_bytes"] >> 20

@@ -83,7 +83,7 @@ def reuse_files(
     try:
         for path in sorted(sums.keys() & older_sums.keys() & set(needed)):
             file = source.objects.files.get(path)
-            older_file = _located(directory, path)
+            older_file = _locate(directory, path)
             if file is None or older_file is None or (target / path).exists():
                 continue
             stored = file.blocks
@@ -139,7 +139,7 @@ def _candidates(stored: Sequence[StoredBlock], sums: _Sums, older: _Sums) -> lis
     return [block for block, crc, older_crc in pairs if crc == older_crc]
 
 
-def _located(directory: Path, path: str) -> Path | None:
+def _locate(directory: Path, path: str) -> Path | None:
     """Returns the path of a file of the older version; None if it does not exist."""
     try:
         return files.locate(directory, path)

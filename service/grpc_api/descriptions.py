@@ -50,11 +50,11 @@ def pool_of(services: Mapping[str, Methods], described: Sequence[str]) -> Descri
     files: dict[str, FileDescriptor] = {}
     generated: Any = descriptor_pool.Default()
     for name in described:
-        _add(generated.FindFileContainingSymbol(name), pool, files)
+        _add_file(generated.FindFileContainingSymbol(name), pool, files)
     for name, methods in services.items():
         messages = [message for method in methods.values() for message in method]
         for message in messages:
-            _add(message.file, pool, files)
+            _add_file(message.file, pool, files)
         pool.AddSerializedFile(_file_of(name, methods).SerializeToString())
     return pool
 
@@ -76,11 +76,11 @@ def _file_of(name: str, methods: Methods) -> FileDescriptorProto:
     return file
 
 
-def _add(file: FileDescriptor, pool: DescriptorPool, files: dict[str, FileDescriptor]) -> None:
+def _add_file(file: FileDescriptor, pool: DescriptorPool, files: dict[str, FileDescriptor]) -> None:
     """Adds a file, after the files that it imports: a pool rejects a file without its imports."""
     if file.name in files:
         return
     files[file.name] = file
     for dependency in file.dependencies:
-        _add(dependency, pool, files)
+        _add_file(dependency, pool, files)
     pool.AddSerializedFile(file.serialized_pb)

@@ -81,7 +81,7 @@ class Reading:
           Cancelled: The client has left, or gRPC has rejected the message as too large.
           InvalidArgument: The client ended the call without a message.
         """
-        with self._counted(context.peer()) as connection:
+        with self._count(context.peer()) as connection:
             connection_slots = connection.slots
             try:
                 # The slot of the connection comes first: calls that wait for it must not occupy
@@ -118,7 +118,7 @@ class Reading:
         raise InvalidArgument.of_field("call", "no message", "one", "has")
 
     @contextlib.contextmanager
-    def _counted(self, peer: str) -> Iterator[Connection]:
+    def _count(self, peer: str) -> Iterator[Connection]:
         """Counts a call whose message has not arrived for its connection."""
         connection = self._connections.get(peer)
         if connection is None:

@@ -22,7 +22,7 @@ RECALL_SUMS = ("hits", "neighbors", "squared_neighbors")
 """The sums over the sampled queries in `live_recall_window`."""
 _Z95 = 1.959963984540054
 """The quantile of the normal distribution for an interval of 95 %."""
-_UNSEEN = 0.5
+_PSEUDO_COUNT = 0.5
 """Added to the number of scores in each bin, so that the logarithm of an empty bin is finite."""
 
 DERIVED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -144,10 +144,10 @@ def population_stability(counts: Sequence[float], shares: Sequence[float]) -> fl
     Source: Siddiqi, Credit Risk Scorecards (2006), chapter 9; its distribution: Yurdakul and
     Naranjo, Journal of Risk Model Validation 14 (2020).
     """
-    total = sum(counts) + _UNSEEN * len(counts)
+    total = sum(counts) + _PSEUDO_COUNT * len(counts)
     index = 0.0
     for count, expected in zip(counts, shares, strict=True):
-        live = (count + _UNSEEN) / total
+        live = (count + _PSEUDO_COUNT) / total
         index += (live - expected) * math.log(live / expected)
     return index
 

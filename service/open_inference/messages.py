@@ -141,7 +141,7 @@ def read_message(message: pb.ModelInferRequest, settings: ServiceSettings) -> In
     inputs = _Inputs(len(message.inputs), settings)
     for number, entry in enumerate(message.inputs):
         tensor = inputs.declare(entry.name, entry.datatype, entry.shape)
-        _check_provided(_values(entry.parameters))
+        _check_provided(_parameter_values(entry.parameters))
         if not raw:
             array = read_contents(tensor, entry.contents)
         elif entry.HasField("contents"):
@@ -152,9 +152,11 @@ def read_message(message: pb.ModelInferRequest, settings: ServiceSettings) -> In
         inputs.tensors[entry.name] = array
     outputs = []
     for requested in message.outputs:
-        _check_provided(_values(requested.parameters))
+        _check_provided(_parameter_values(requested.parameters))
         outputs.append(RequestedOutput(requested.name))
-    return _inference(message.id, _values(message.parameters), inputs.tensors, outputs, settings)
+    return _inference(
+        message.id, _parameter_values(message.parameters), inputs.tensors, outputs, settings
+    )
 
 
 def response_body(inference: Inference, returned: ReturnedTensors) -> tuple[bytes, list[bytes]]:
@@ -358,7 +360,7 @@ def _parameters(entry: Mapping[str, Any], field: str) -> Parameters:
     return parameters
 
 
-def _values(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
+def _parameter_values(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
     """Returns the parameters of a message."""
     return {
         name: getattr(parameter, kind)

@@ -150,7 +150,7 @@ class _HttpInference:
         """Reads the body of the request."""
         # `write` needs to know which outputs the client wants as bytes.
         self._inference = read_body(body, self._header_length, settings)
-        return _sent(url or Target(), self._inference)
+        return _sent_tensors(url or Target(), self._inference)
 
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the body of the response."""
@@ -206,12 +206,12 @@ def _no_model(_: bytes) -> str:
     return ""
 
 
-def _error(failure: Failure) -> ErrorResponse:
+def _error_response(failure: Failure) -> ErrorResponse:
     status = TRANSPORT_STATUS[failure.code].http
     return ErrorResponse(status, JSON, json.dump({"error": failure.message}))
 
 
-def _sent(target: Target, inference: Inference) -> SentTensors:
+def _sent_tensors(target: Target, inference: Inference) -> SentTensors:
     names = tuple([output.name for output in inference.outputs])
     return SentTensors(target, inference.signature_name, inference.tensors, names)
 
@@ -318,7 +318,7 @@ HTTP = OtherProtocol(
     calls=re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer"),
     pages=re.compile(r"/v2(?:/.*)?"),
     start=_start,
-    error=_error,
+    error=_error_response,
     add_pages=_add_pages,
     call_name=INFER,
     probes=frozenset({LIVE, READY}),
@@ -393,7 +393,9 @@ class _GrpcInference:
         protobuf.check_size(pb.ModelInferRequest, body, settings)
         message = protobuf.parse(pb.ModelInferRequest, body)
         self._inference = read_message(message, settings)
-        return _sent(target_of(message.model_name, message.model_version or None), self._inference)
+        return _sent_tensors(
+            target_of(message.model_name, message.model_version or None), self._inference
+        )
 
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the message of the response."""

@@ -147,7 +147,7 @@ def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
         return _array(tensor, _strings(tensor, memoryview(data)))
     expected = tensor.size * tensor.dtype.itemsize
     if len(data) != expected:
-        raise _misfit(tensor, f"{len(data)} bytes", f"{expected} for {_shown(tensor)}")
+        raise _misfit(tensor, f"{len(data)} bytes", f"{expected} for {_description(tensor)}")
     array = np.frombuffer(data, tensor.dtype)
     # numpy takes any byte for a bool.
     if tensor.dtype == np.bool_ and np.count_nonzero(array.view(np.uint8) > 1):
@@ -234,7 +234,7 @@ def _strings(tensor: InputTensor, data: memoryview) -> list[str]:
     # Checked first, so that a shape of billions of elements does not begin a loop.
     min_bytes = tensor.size * _LENGTH.size
     if len(data) < min_bytes:
-        expected = f"{min_bytes} or more for {_shown(tensor)}"
+        expected = f"{min_bytes} or more for {_description(tensor)}"
         raise _misfit(tensor, f"{len(data)} bytes", expected)
     texts = []
     start = 0
@@ -287,7 +287,7 @@ def _flat(tensor: InputTensor, data: Any) -> list[Any]:
 
 def _check_count(tensor: InputTensor, count: int) -> None:
     if count != tensor.size:
-        raise _misfit(tensor, f"{count} elements", f"{tensor.size} for {_shown(tensor)}")
+        raise _misfit(tensor, f"{count} elements", f"{tensor.size} for {_description(tensor)}")
 
 
 def _array(tensor: InputTensor, values: list[Any]) -> NDArray[Any]:
@@ -305,7 +305,7 @@ def _array(tensor: InputTensor, values: list[Any]) -> NDArray[Any]:
     except OverflowError:
         limits = np.iinfo(dtype)
         large_value = next(value for value in values if not limits.min <= value <= limits.max)
-        raise _does_not_fit(tensor, large_value) from None
+        raise _overflow(tensor, large_value) from None
 
 
 def _floats(tensor: InputTensor, values: NDArray[np.float64]) -> NDArray[Any]:
@@ -313,11 +313,11 @@ def _floats(tensor: InputTensor, values: NDArray[np.float64]) -> NDArray[Any]:
     largest = np.finfo(tensor.dtype).max
     too_large = np.isfinite(values) & (np.abs(values) > largest)
     if np.count_nonzero(too_large):
-        raise _does_not_fit(tensor, values[too_large][0].item())
+        raise _overflow(tensor, values[too_large][0].item())
     return values.astype(tensor.dtype)
 
 
-def _does_not_fit(tensor: InputTensor, value: float) -> InvalidArgument:
+def _overflow(tensor: InputTensor, value: float) -> InvalidArgument:
     return _misfit(tensor, shown(value), f"a number that fits {tensor.datatype}", "holds")
 
 
@@ -330,5 +330,5 @@ def _field(name: str) -> str:
     return f"inputs.{name[:SHOWN_MAX]}"
 
 
-def _shown(tensor: InputTensor) -> str:
+def _description(tensor: InputTensor) -> str:
     return f"{tensor.datatype} of shape {list(tensor.shape)}"

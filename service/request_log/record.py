@@ -216,10 +216,10 @@ def check_writable(settings: ServiceSettings) -> None:
 
 def read_newest(directory: Path, count: int) -> list[RecordedRequest]:
     """Returns the newest requests that any process recorded of a model, the newest first."""
-    return heapq.nlargest(count, _read(directory), key=attrgetter("recorded_s"))
+    return heapq.nlargest(count, _read_requests(directory), key=attrgetter("recorded_s"))
 
 
-def _read(directory: Path) -> Iterator[RecordedRequest]:
+def _read_requests(directory: Path) -> Iterator[RecordedRequest]:
     for path in directory.glob(f"*{_SUFFIX}"):
         # Another process may have removed the file.
         with suppress(OSError), path.open("rb") as file:

@@ -38,7 +38,7 @@ def authorize(principal: Principal | None, model: str) -> None:
     if principal is not None and principal.models is not None and model not in principal.models:
         # The client chose the name, which may be of any length.
         value = repr(model[:80])
-        models = _listed(principal.models)
+        models = _list_models(principal.models)
         message = f"model is {value}; this token is for {models}"
         raise PermissionDenied(message, FieldViolation("model", value, models))
 
@@ -75,9 +75,9 @@ def authorize_all(principal: Principal | None) -> None:
     """
     if principal is not None and principal.models is not None:
         raise PermissionDenied(
-            f"the request concerns every model; this token is for {_listed(principal.models)}"
+            f"the request concerns every model; this token is for {_list_models(principal.models)}"
         )
 
 
-def _listed(models: frozenset[str]) -> str:
+def _list_models(models: frozenset[str]) -> str:
     return ", ".join(sorted(models)) or "no model"

@@ -69,7 +69,7 @@ class Certificates:
         files = [file for file in (chain, key, client_ca) if file is not None]
         self._client_ca = client_ca
         self._set = WatchedFiles(
-            files, lambda: _read(chain, key, client_ca, report), "certificates"
+            files, lambda: _read_certificates(chain, key, client_ca, report), "certificates"
         )
 
     @classmethod
@@ -124,7 +124,9 @@ class Certificates:
         )
 
 
-def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> CertificateSet:
+def _read_certificates(
+    chain: Path, key: Path, client_ca: Path | None, report: Report
+) -> CertificateSet:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])

@@ -58,7 +58,7 @@ class PredictBody:
           InvalidArgument: It has another form; names the field.
         """
         assert url is not None  # noqa: S101 - the path names the model
-        value = _parsed(body, settings)
+        value = _parse(body, settings)
         signature = _signature_of(value)
         # The row format has `instances`, the columnar format has `inputs`.
         self._has_rows = "instances" in value
@@ -74,14 +74,14 @@ class PredictBody:
         if self._has_rows:
             columns = _columns_of_rows(value["instances"])
         else:
-            columns = _named(value["inputs"])
+            columns = _columns_of_inputs(value["inputs"])
         at_most(settings, "max_features", len(columns), "body")
         arrays = {name: _tensor(column, name) for name, column in columns.items()}
         return SentTensors(url, signature, arrays)
 
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the body of the response. A single output has no name."""
-        arrays = {name: _written(array) for name, array in returned.arrays.items()}
+        arrays = {name: _output_value(array) for name, array in returned.arrays.items()}
         # The response has the format of the request.
         key = "outputs"
         if self._has_rows:
@@ -97,7 +97,7 @@ class PredictBody:
         return json.dump({key: rows})
 
 
-def _written(array: NDArray[Any]) -> Any:
+def _output_value(array: NDArray[Any]) -> Any:
     """Returns an output as a value that `codec.json` writes."""
     if array.dtype.hasobject:
         return array.tolist()
@@ -111,7 +111,7 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
       InvalidArgument: It has another form; names the field.
     """
     assert url is not None  # noqa: S101 - the path names the model
-    value = _parsed(body, settings)
+    value = _parse(body, settings)
     signature = _signature_of(value)
     if not isinstance(value.get("examples"), list):
         raise _field_error("examples", value.get("examples"), "a list of objects")
@@ -147,7 +147,7 @@ def message_value(message: Message) -> dict[str, Any]:
     return value
 
 
-def _parsed(body: bytes, settings: ServiceSettings) -> dict[str, Any]:
+def _parse(body: bytes, settings: ServiceSettings) -> dict[str, Any]:
     # Python's parser accepts these tokens, unlike orjson, which is faster.
     if any(token in body for token in _NOT_FINITE):
         json.check_separators(body, settings)
@@ -203,7 +203,7 @@ def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in names}
 
 
-def _named(inputs: Any) -> Mapping[str, Any]:
+def _columns_of_inputs(inputs: Any) -> Mapping[str, Any]:
     """Returns the value of each input. The only input may have no name: it is ""."""
     if _is_object(inputs):
         return dict(inputs)

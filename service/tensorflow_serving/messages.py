@@ -116,7 +116,7 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
     """
     # gRPC has no URL: the message names the model.
     del url
-    message = _parsed(pb.PredictRequest, body, settings)
+    message = _parse(pb.PredictRequest, body, settings)
     outputs = tuple(message.output_filter)
     if len(set(outputs)) < len(outputs):
         raise InvalidArgument(
@@ -161,7 +161,7 @@ def _array(tensor: pb.TensorProto, shape: Sequence[int], name: str) -> NDArray[A
     if tensor.tensor_content:
         flat = _content(tensor, values.dtype, count, name[:SHOWN_CHARS])
     else:
-        flat = _listed(tensor, values, count, name[:SHOWN_CHARS])
+        flat = _field_values(tensor, values, count, name[:SHOWN_CHARS])
     # A bfloat16 is the upper half of a float32.
     if tensor.dtype == pb.DT_BFLOAT16:
         flat = (flat.astype(np.uint32) << 16).view(np.float32)
@@ -185,7 +185,7 @@ def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, name: str
     return np.frombuffer(tensor.tensor_content, dtype)
 
 
-def _listed(tensor: pb.TensorProto, values: _Values, count: int, name: str) -> NDArray[Any]:
+def _field_values(tensor: pb.TensorProto, values: _Values, count: int, name: str) -> NDArray[Any]:
     """Returns the values of a tensor in a field of its own; see `_Values`."""
     field_values = getattr(tensor, values.field)
     if len(field_values) > count:
@@ -243,7 +243,7 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
     """
     # gRPC has no URL: the message names the model.
     del url
-    message = _parsed(pb.ExamplesRequest, body, settings)
+    message = _parse(pb.ExamplesRequest, body, settings)
     context: Example = {}
     if message.input.WhichOneof("kind") == "example_list_with_context":
         examples = message.input.example_list_with_context.examples
@@ -287,11 +287,11 @@ def arrays_of_examples(
     for name in names:
         default = context.get(name, ())
         lists = [example.get(name, default) for example in examples]
-        arrays[name] = _lists(lists, name)
+        arrays[name] = _feature_array(lists, name)
     return arrays
 
 
-def _lists(lists: Sequence[Sequence[Any]], name: str) -> NDArray[Any] | Ragged:
+def _feature_array(lists: Sequence[Sequence[Any]], name: str) -> NDArray[Any] | Ragged:
     """Returns the values of a feature of n examples: [n, k] if all have k values."""
     offsets = offsets_of(list(map(len, lists)))
     scalars = list(chain.from_iterable(lists))
@@ -450,7 +450,7 @@ def _spec_of(returned: ReturnedTensors) -> pb.ModelSpec:
     )
 
 
-def _parsed(message_class: type[Any], body: bytes, settings: ServiceSettings) -> Any:
+def _parse(message_class: type[Any], body: bytes, settings: ServiceSettings) -> Any:
     # What a message would build is counted before the parser allocates it.
     protobuf.check_size(message_class, body, settings)
     return protobuf.parse(message_class, body)

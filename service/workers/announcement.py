@@ -28,7 +28,7 @@ _BYTES_MAX = 1 << 16
 """Largest size of an announcement that is read: any program can bind such a socket."""
 _CREDENTIALS = struct.Struct("3i")
 """The process, the user and the group of a socket's other end (unix(7), SO_PEERCRED)."""
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - addresses to connect to
+_LOOPBACK_BY_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - addresses to connect to
 """The address to connect to for an address that stands for all interfaces."""
 
 
@@ -50,7 +50,7 @@ class Announcement:
 def admin_url(host: str, port: int, tls: bool) -> str:
     """Returns the URL of an admin API for programs on this machine."""
     scheme = "https" if tls else "http"
-    host = _ANY.get(host, host)
+    host = _LOOPBACK_BY_ANY.get(host, host)
     if ":" in host:
         host = f"[{host}]"
     return f"{scheme}://{host}:{port}"
@@ -89,14 +89,14 @@ def find_services() -> list[Announcement]:
     and those of root; root trusts all.
     """
     services = list[Announcement]()
-    for name in set(_names()):
+    for name in set(_socket_names()):
         # The service may have just ended, or the socket may belong to another program.
         with suppress(OSError, ValueError, TypeError):
             services.append(_read_announcement(name))
     return sorted(services, key=lambda service: service.pid)
 
 
-def _names() -> Iterator[str]:
+def _socket_names() -> Iterator[str]:
     for line in _SOCKETS.read_text(errors="replace").splitlines():
         name = line.rpartition(" ")[2]
         if name.startswith(f"@{_PREFIX}"):

@@ -136,7 +136,7 @@ class SharedPort(socket.socket):
         return _bind_for_requests, (host, port)
 
 
-_for_requests: list[socket.socket] = []
+_request_sockets: list[socket.socket] = []
 """The bound sockets that uvicorn serves in this process. uvicorn does not pass them to the
 application.
 """
@@ -144,13 +144,13 @@ application.
 
 def listen_to_requests() -> None:
     """Has the kernel pass connections to this worker: from now on they wait for it."""
-    for bound in _for_requests:
+    for bound in _request_sockets:
         bound.listen(_BACKLOG)
 
 
 def _bind_for_requests(host: str, port: int) -> socket.socket:
     bound = _bind("HTTP", host, port)
-    _for_requests.append(bound)
+    _request_sockets.append(bound)
     return bound
 
 

@@ -122,7 +122,7 @@ class Supervisor:
         self._processes = Multiprocess(config, [sockets["http"]])
         # After uvicorn's constructor, which sets handlers of its own.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._stop_on_signal)
 
         serve_health(self._health, sockets["health"])
         if "health_grpc" in sockets:
@@ -159,7 +159,7 @@ class Supervisor:
             close_at_end("health_grpc", bound)
         return sockets
 
-    def _signalled(self, number: int, _: FrameType | None) -> None:
+    def _stop_on_signal(self, number: int, _: FrameType | None) -> None:
         """Drains the workers at a first signal, and kills them at a second one."""
         if self._stopping:
             log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))

@@ -46,7 +46,7 @@ class SupervisorMetrics:
           OSError: There is no directory for temporary files.
         """
         self.directory = Path(tempfile.mkdtemp(prefix="rowcast-"))
-        self._lock = _locked(self.directory)
+        self._lock = _lock_directory(self.directory)
         self._closed = False
         # A second signal closes while the first one's close is in progress, in the same thread.
         self._closing = threading.RLock()
@@ -84,7 +84,7 @@ class SupervisorMetrics:
             else:
                 # The lock was that of the directory that is gone.
                 os.close(self._lock)
-                self._lock = _locked(self.directory)
+                self._lock = _lock_directory(self.directory)
 
     def render(self, running: Collection[int]) -> bytes:
         """Returns the text of `/metrics`, without the gauges of workers that have ended.
@@ -113,7 +113,7 @@ class SupervisorMetrics:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def _locked(directory: Path) -> int:
+def _lock_directory(directory: Path) -> int:
     """Returns an open descriptor of a directory, whose lock systemd-tmpfiles respects: it removes
     nothing from the directory.
     """

@@ -57,67 +57,65 @@ def merge(requests: Sequence[Any], version: ModelVersion) -> MergedRequest:
     return _MERGES[type(requests[0])](requests, version)
 
 
-def _merged_retrievals(
-    requests: Sequence[RetrievalRequest], version: ModelVersion
-) -> MergedRequest:
+def _merge_retrievals(requests: Sequence[RetrievalRequest], version: ModelVersion) -> MergedRequest:
     counts = [query_count(request, version) for request in requests]
     first = requests[0]
     changes: dict[str, Any] = {}
     if first.context is not None:
         contexts = [request.context or {} for request in requests]
         if first.context_ids is None:
-            changes["context"] = _counted_columns(contexts, sum(counts))
+            changes["context"] = _merge_columns_with_count(contexts, sum(counts))
         else:
-            changes["context"] = _merged_columns(contexts)
+            changes["context"] = _merge_columns(contexts)
     if first.vectors is not None:
         # Flat: of requests with [n, dim] and with [n * dim] vectors, both are accepted.
         vectors = [request.vectors.ravel() for request in requests if request.vectors is not None]
         changes["vectors"] = np.concatenate(vectors)
     if first.ids is not None:
-        changes["ids"] = _merged_ids([request.ids for request in requests])
+        changes["ids"] = _merge_ids([request.ids for request in requests])
     if first.query_offsets is not None:
-        changes["query_offsets"] = _merged_offsets([request.query_offsets for request in requests])
-    changes |= _merged_selections(requests)
+        changes["query_offsets"] = _merge_offsets([request.query_offsets for request in requests])
+    changes |= _merge_selections(requests)
     return MergedRequest(replace(first, **changes), offsets_of(counts))
 
 
-def _merged_recommendations(
+def _merge_recommendations(
     requests: Sequence[RecommendationRequest], version: ModelVersion
 ) -> MergedRequest:
     counts = [example_count(request.context, request.context_ids, version) for request in requests]
     contexts = [request.context for request in requests]
     if requests[0].context_ids is None:
-        context = _counted_columns(contexts, sum(counts))
+        context = _merge_columns_with_count(contexts, sum(counts))
     else:
-        context = _merged_columns(contexts)
+        context = _merge_columns(contexts)
     # Their keys are equal, so that all have the same sources in the same order, but for ids.
     by_number = zip(*[request.sources for request in requests], strict=True)
-    sources = tuple(map(_merged_source, by_number))
-    changes = _merged_selections(requests)
+    sources = tuple(map(_merge_source, by_number))
+    changes = _merge_selections(requests)
     merged = replace(requests[0], context=context, sources=sources, **changes)
     return MergedRequest(merged, offsets_of(counts))
 
 
-def _merged_source(sources: Sequence[Source]) -> Source:
+def _merge_source(sources: Sequence[Source]) -> Source:
     """Returns the source of all requests, each of which has one that is alike."""
     if sources[0].ids is None:
         return sources[0]
-    return replace(sources[0], ids=_merged_lists([source.ids for source in sources]))
+    return replace(sources[0], ids=_merge_lists([source.ids for source in sources]))
 
 
-def _merged_selections(requests: Sequence[SelectionRequest]) -> dict[str, Any]:
+def _merge_selections(requests: Sequence[SelectionRequest]) -> dict[str, Any]:
     """Returns the fields of all requests that hold context ids, and lists of ids."""
     changes: dict[str, Any] = {}
     if requests[0].context_ids is not None:
-        changes["context_ids"] = _merged_ids([request.context_ids for request in requests])
+        changes["context_ids"] = _merge_ids([request.context_ids for request in requests])
     if requests[0].exclude_ids is not None:
-        changes["exclude_ids"] = _merged_lists([request.exclude_ids for request in requests])
+        changes["exclude_ids"] = _merge_lists([request.exclude_ids for request in requests])
     if requests[0].negative_ids is not None:
-        changes["negative_ids"] = _merged_lists([request.negative_ids for request in requests])
+        changes["negative_ids"] = _merge_lists([request.negative_ids for request in requests])
     return changes
 
 
-def _merged_rankings(requests: Sequence[RankingRequest], version: ModelVersion) -> MergedRequest:
+def _merge_rankings(requests: Sequence[RankingRequest], version: ModelVersion) -> MergedRequest:
     counts = [context_count(request) for request in requests]
     candidate_counts = [candidate_count(request, version) for request in requests]
     offsets = []
@@ -129,29 +127,27 @@ def _merged_rankings(requests: Sequence[RankingRequest], version: ModelVersion) 
             offsets.append(request.offsets)
     sent_features = [request.candidate_features for request in requests]
     if requests[0].candidate_ids is None:
-        candidate_features = _counted_columns(sent_features, sum(candidate_counts))
+        candidate_features = _merge_columns_with_count(sent_features, sum(candidate_counts))
     else:
-        candidate_features = _merged_columns(sent_features)
+        candidate_features = _merge_columns(sent_features)
     merged = replace(
         requests[0],
-        context=_merged_columns([request.context for request in requests]),
-        context_ids=_merged_ids([request.context_ids for request in requests]),
-        candidate_ids=_merged_ids([request.candidate_ids for request in requests]),
+        context=_merge_columns([request.context for request in requests]),
+        context_ids=_merge_ids([request.context_ids for request in requests]),
+        candidate_ids=_merge_ids([request.candidate_ids for request in requests]),
         candidate_features=candidate_features,
-        offsets=_merged_offsets(offsets),
+        offsets=_merge_offsets(offsets),
     )
     return MergedRequest(merged, offsets_of(counts))
 
 
-def _merged_embeddings(
-    requests: Sequence[EmbeddingRequest], version: ModelVersion
-) -> MergedRequest:
+def _merge_embeddings(requests: Sequence[EmbeddingRequest], version: ModelVersion) -> MergedRequest:
     counts = [example_count(request.features, None, version) for request in requests]
-    features = _counted_columns([request.features for request in requests], sum(counts))
+    features = _merge_columns_with_count([request.features for request in requests], sum(counts))
     return MergedRequest(replace(requests[0], features=features), offsets_of(counts))
 
 
-def _merged_lookups(
+def _merge_lookups(
     requests: Sequence[LookupRequest],
     version: ModelVersion,  # noqa: ARG001 - as all
 ) -> MergedRequest:
@@ -161,19 +157,19 @@ def _merged_lookups(
 
 
 _MERGES: Mapping[type, Callable[[Any, ModelVersion], MergedRequest]] = {
-    RetrievalRequest: _merged_retrievals,
-    RankingRequest: _merged_rankings,
-    RecommendationRequest: _merged_recommendations,
-    EmbeddingRequest: _merged_embeddings,
-    LookupRequest: _merged_lookups,
+    RetrievalRequest: _merge_retrievals,
+    RankingRequest: _merge_rankings,
+    RecommendationRequest: _merge_recommendations,
+    EmbeddingRequest: _merge_embeddings,
+    LookupRequest: _merge_lookups,
 }
 
 
-def _counted_columns(requests: Sequence[Columns], n: int) -> dict[str, Column]:
+def _merge_columns_with_count(requests: Sequence[Columns], n: int) -> dict[str, Column]:
     """Returns the columns of all requests, one of which shows that they have n examples: not all
     columns without offsets do.
     """
-    merged = _merged_columns(requests)
+    merged = _merge_columns(requests)
     for column in merged.values():
         if column.offsets is not None:
             return merged
@@ -184,19 +180,19 @@ def _counted_columns(requests: Sequence[Columns], n: int) -> dict[str, Column]:
     return merged
 
 
-def _merged_columns(requests: Sequence[Columns]) -> dict[str, Column]:
+def _merge_columns(requests: Sequence[Columns]) -> dict[str, Column]:
     """Returns the columns of all requests."""
     merged = {}
     for name in requests[0]:
-        merged[name] = _merged_column([columns[name] for columns in requests])
+        merged[name] = _merge_column([columns[name] for columns in requests])
     return merged
 
 
-def _merged_column(columns: Sequence[Column]) -> Column:
+def _merge_column(columns: Sequence[Column]) -> Column:
     values: NDArray[Any] = np.concatenate([column.values for column in columns])
     offsets = None
     if columns[0].offsets is not None:
-        offsets = _merged_offsets([column.offsets for column in columns])
+        offsets = _merge_offsets([column.offsets for column in columns])
     weights = None
     if columns[0].weights is not None:
         parts = [column.weights for column in columns if column.weights is not None]
@@ -204,7 +200,7 @@ def _merged_column(columns: Sequence[Column]) -> Column:
     return Column(values, offsets, weights)
 
 
-def _merged_offsets(requests: Sequence[Offsets | None]) -> Offsets:
+def _merge_offsets(requests: Sequence[Offsets | None]) -> Offsets:
     """Returns the offsets of all requests, each of which has some from 0 on."""
     parts = [offsets for offsets in requests if offsets is not None]
     ends = offsets_of([int(offsets[-1]) for offsets in parts])
@@ -214,7 +210,7 @@ def _merged_offsets(requests: Sequence[Offsets | None]) -> Offsets:
     return np.append(merged, ends[-1])
 
 
-def _merged_ids(requests: Sequence[Ids | None]) -> Ids | None:
+def _merge_ids(requests: Sequence[Ids | None]) -> Ids | None:
     parts = [ids for ids in requests if ids is not None]
     if not parts:
         return None
@@ -222,7 +218,7 @@ def _merged_ids(requests: Sequence[Ids | None]) -> Ids | None:
     return merged
 
 
-def _merged_lists(requests: Sequence[IdLists | None]) -> IdLists:
+def _merge_lists(requests: Sequence[IdLists | None]) -> IdLists:
     """Returns the lists of all requests; those without offsets have one query."""
     ids = []
     lengths = []

@@ -37,7 +37,7 @@ def split(result: Any, ends: Offsets) -> list[Any]:
     return [part_of(result, first, end) for first, end in pairwise(ends.tolist())]
 
 
-def _retrieved_part(result: RetrievalResult, first: int, end: int) -> RetrievalResult:
+def _retrieval_part(result: RetrievalResult, first: int, end: int) -> RetrievalResult:
     """Returns what was retrieved for the queries from `first` to `end`."""
     offsets = result.offsets[first : end + 1]
     begin = offsets[0]
@@ -65,7 +65,7 @@ def _retrieved_part(result: RetrievalResult, first: int, end: int) -> RetrievalR
     return RetrievalResult(**{**vars(result), **part})
 
 
-def _ranked_part(result: RankingResult, first: int, end: int) -> RankingResult:
+def _ranking_part(result: RankingResult, first: int, end: int) -> RankingResult:
     """Returns what was ranked for the contexts from `first` to `end`."""
     offsets = result.offsets[first : end + 1]
     candidates = slice(offsets[0], offsets[-1])
@@ -83,11 +83,11 @@ def _ranked_part(result: RankingResult, first: int, end: int) -> RankingResult:
     )
 
 
-def _embedded_part(result: EmbeddingResult, first: int, end: int) -> EmbeddingResult:
+def _embedding_part(result: EmbeddingResult, first: int, end: int) -> EmbeddingResult:
     return replace(result, vectors=result.vectors[first:end])
 
 
-def _looked_up_part(result: LookupResult, first: int, end: int) -> LookupResult:
+def _lookup_part(result: LookupResult, first: int, end: int) -> LookupResult:
     """Returns what was looked up for the ids from `first` to `end`."""
     not_found = result.not_found
     if not_found is not None:
@@ -116,8 +116,8 @@ def _list_count(result: RetrievalResult | RankingResult) -> int:
 
 
 _PARTS: Mapping[type, tuple[Callable[[Any], int], Callable[[Any, int, int], Any]]] = {
-    RetrievalResult: (_list_count, _retrieved_part),
-    RankingResult: (_list_count, _ranked_part),
-    EmbeddingResult: (lambda result: len(result.vectors), _embedded_part),
-    LookupResult: (lambda result: len(result.vectors), _looked_up_part),
+    RetrievalResult: (_list_count, _retrieval_part),
+    RankingResult: (_list_count, _ranking_part),
+    EmbeddingResult: (lambda result: len(result.vectors), _embedding_part),
+    LookupResult: (lambda result: len(result.vectors), _lookup_part),
 }
