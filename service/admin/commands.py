@@ -159,9 +159,9 @@ class Unlabel(ModelCommand):
             labels = f"{sorted(desired.labels) or 'none'}"
             message = f"label is {self.label!r}; the model has {labels}"
             raise InvalidArgument(message, FieldViolation("label", repr(self.label), labels))
-        labels_left = dict(desired.labels)
-        del labels_left[self.label]
-        return desired.changed(labels=labels_left)
+        remaining_labels = dict(desired.labels)
+        del remaining_labels[self.label]
+        return desired.changed(labels=remaining_labels)
 
 
 class Rollback(ModelCommand):
@@ -179,23 +179,23 @@ class Rollback(ModelCommand):
         older -= {*desired.unloaded}
 
         # The previous version is still loaded, so that it serves at once.
-        to = self.version
-        if to is None and facts.previous in older:
-            to = facts.previous
-        if to is None:
-            to = max(older, default=None)
-        if to is None:
+        target = self.version
+        if target is None and facts.previous in older:
+            target = facts.previous
+        if target is None:
+            target = max(older, default=None)
+        if target is None:
             message = f"the model has no version before {facts.current} to roll back to"
             expected = "a model with a version before the current one"
             raise NotFound(message, FieldViolation("model", "no such version", expected))
-        if to >= facts.current:
+        if target >= facts.current:
             expected = f"one before the current version {facts.current}"
-            raise InvalidArgument.of_field("version", to, expected)
+            raise InvalidArgument.of_field("version", target, expected)
 
         # The rollback ends with a version above all that exist now: the next export is not lost,
         # and one in between (failed, or still loading) does not come back as the newest.
-        rolled_back = {"to": to, "above": max(facts.existing)}
-        unloaded = {*desired.unloaded} - {to}
+        rolled_back = {"to": target, "above": max(facts.existing)}
+        unloaded = {*desired.unloaded} - {target}
         return desired.changed(stopped=False, pinned=(), rolled_back=rolled_back, unloaded=unloaded)
 
 

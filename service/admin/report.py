@@ -1,5 +1,5 @@
-"""What an issue about a running service needs. Secrets are in files that settings name, and none of
-them is read.
+"""The facts that an issue about a running service needs. Secrets are in files that settings name,
+and this module reads none of these files.
 """
 
 from __future__ import annotations

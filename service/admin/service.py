@@ -144,8 +144,8 @@ class Service:
             return command.edit(desired)
 
         if isinstance(command, ModelCommand):
-            named_versions = {arguments.get("version"), *arguments.get("versions", ())}
-            facts = self._facts_of(model, named_versions - {None})
+            requested_versions = {arguments.get("version"), *arguments.get("versions", ())}
+            facts = self._facts_of(model, requested_versions - {None})
             arguments["model"] = model
         after = self._state.update(edit)
 
@@ -188,7 +188,7 @@ class Service:
         """Returns the facts about a model that its commands depend on.
 
         Raises:
-          NotFound: There is no such model, or not one of these versions of it.
+          NotFound: There is no such model, or it lacks one of these versions.
         """
         workers = self._workers()
         existing = set[int]()

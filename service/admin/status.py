@@ -91,8 +91,8 @@ def read_statuses(documents: Iterable[bytes]) -> list[WorkerStatus]:
 def merge_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[VersionState, ...]]:
     """Returns the versions of every model, newest first.
 
-    A version whose workers disagree has the state that is farthest from serving, and names that
-    worker.
+    If workers disagree about a version, it has the state that is farthest from serving, and its
+    problem names the worker.
     """
     reports_by_model: dict[str, dict[int, list[tuple[int, VersionState]]]] = {}
     for status in statuses:
@@ -107,7 +107,7 @@ def merge_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[VersionS
 
 
 def _merge_reports(reports: Sequence[tuple[int, VersionState]]) -> VersionState:
-    """Merges the states that the workers, by process id, report of one version."""
+    """Merges the states of one version that workers report, each with its process id."""
     pid, worst = min(reports, key=lambda report: _BY_DISTANCE.index(report[1].state))
     if all(state.state == worst.state for _, state in reports):
         return worst

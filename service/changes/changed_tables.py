@@ -161,5 +161,5 @@ class ChangedTables:
         return True
 
     def _takes_keys(self, entry: EmbeddedFeature) -> bool:
-        growing = self._loaded.reader.growing_tables
-        return isinstance(entry.ids, KeyedIds) and growing.get(entry.table) == entry.ids.keys
+        keys_by_table = self._loaded.reader.growing_tables
+        return isinstance(entry.ids, KeyedIds) and keys_by_table.get(entry.table) == entry.ids.keys

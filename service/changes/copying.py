@@ -37,7 +37,7 @@ _TOO_MANY = 429
 _NOT_FOUND = 404
 _DATA_LOSS = 500
 _RETRY_S = 0.5
-"""Time until the next request after a failure."""
+"""Time between a failed request and the next one."""
 _SHOWN_MAX = 300
 """Maximum number of characters of a response that a problem quotes."""
 _DIRECT = urllib.request.ProxyHandler({})
@@ -209,7 +209,7 @@ class LogCopier:
           model: The name of the model.
           source: The service that takes the changes.
           copy: The log.
-          segments: The segments that it names.
+          segments: The segments that the log names.
           report: Called when the copy has caught up for the first time.
         """
         self.problem = ""
@@ -275,10 +275,10 @@ class LogCopier:
 
 
 def _split_at_segments(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """Returns the records before the first one that puts segments into effect, which do not wait
-    for a segment, and the records from that one on.
+    """Returns the records before the first one that puts segments into effect, which wait for no
+    segment, and the records from that one on.
     """
-    for number, record in enumerate(records):
+    for position, record in enumerate(records):
         if decode_head(record.payload).absorption is not None:
-            return records[:number], records[number:]
+            return records[:position], records[position:]
     return records, []

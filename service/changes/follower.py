@@ -91,17 +91,17 @@ class Changes:
         self._expire_at = 0.0
         self._absorber = Absorber(settings.changes_dir or settings.root, self._stopping)
         self._reported: dict[str, tuple[object, ...]] = {}
-        """What the metrics were set for, by model."""
+        """The states that the metrics show, by model; see `_metrics_state`."""
         self._reported_tables: dict[str, set[str]] = {}
         """The tables that metrics have been set for, by model."""
         self._unabsorbed: dict[str, str] = {}
         """Why changes are not absorbed, by model."""
         self._unusable: dict[tuple[str, int, str], str] = {}
-        """Why segments are not used, by model, version and corpus, as the log of the service has
-        it.
+        """Why segments are not used, by model, version and corpus, as the last line of the
+        service's log says it.
         """
         self._absorb_rows_at: dict[str, float] = {}
-        """When it is tried again after a failure, by model."""
+        """The monotonic time of the next attempt to absorb rows after a failure, by model."""
 
     def start(self) -> None:
         """Follows the logs, and absorbs changed candidates and rows, in a thread each."""
@@ -117,8 +117,8 @@ class Changes:
 
     @property
     def problem(self) -> str:
-        """Why requests should not be sent here: changes that were made before are missing; "":
-        they are not.
+        """Why requests should not be sent here: earlier changes are missing; "": none are
+        missing.
         """
         for name, copier in list(self._copiers.items()):
             if not copier.has_caught_up:
@@ -167,8 +167,8 @@ class Changes:
           bytes_max: The size of the part, which is shorter where the file ends.
 
         Raises:
-          NotFound: There is no such segment, or it has no such file. A segment that a later one
-            replaces is removed.
+          NotFound: There is no such segment, or it has no such file: segments that later ones
+            replace are removed.
           ServiceError: There is no such model, or the file cannot be read.
         """
         model = self._changes_of(name)
@@ -190,7 +190,7 @@ class Changes:
 
         Args:
           loaded: The version as it was loaded.
-          serve: Called with it, and with the version as it is with its changes.
+          serve: Called with the version as it was loaded, and as it is with its changes.
 
         Raises:
           LogDamaged: The log is damaged.
@@ -322,8 +322,8 @@ class Changes:
             exactly; None: the setting `absorb_changed_at`.
 
         Returns:
-          The number of models that absorbed some; 0 if logs and segments are copied from another
-          service.
+          The number of models whose candidates were absorbed; 0 if logs and segments are copied
+          from another service.
         """
         if slots_max is None:
             slots_max = self._settings.absorb_changed_at
@@ -406,7 +406,7 @@ class Changes:
             model.log.detach(version)
 
     def _metrics_state(self, name: str, model: ModelChanges) -> tuple[object, ...]:
-        """Returns what changes when the metrics of a model do."""
+        """Returns a state of a model: with another one, its metrics are set anew."""
         copier = self._copiers.get(name)
         if copier is None:
             return (model.log.sequence,)

@@ -52,13 +52,13 @@ class LogSummary:
 
     def outdated(self, change: Change) -> NDArray[np.bool_]:
         """Returns whether the log has the same state of each id, or a later one, [m]."""
-        # An id without an earlier sequence is compared with one below its own.
         sequences = change.numbers(SEQUENCE)
         last_sequences = self._sequences.get((change.head.kind, change.head.target))
         if sequences is None or not last_sequences:
             return np.zeros(change.size, bool)
         pairs = zip(change.ids.tolist(), sequences.tolist(), strict=True)
-        is_outdated = [last_sequences.get(key, number - 1) >= number for key, number in pairs]
+        # An id without an earlier sequence is compared with the one below its own.
+        is_outdated = [last_sequences.get(key, sequence - 1) >= sequence for key, sequence in pairs]
         return np.array(is_outdated, bool)
 
     def is_repeated(self, request: ChangeRequest) -> bool:

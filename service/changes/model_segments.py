@@ -215,20 +215,20 @@ class ModelSegments:
     def lacking(self, records: Sequence[Record]) -> list[SegmentName]:
         """Returns the segments that records of another log put into effect and that are not here.
 
-        Segments of versions that are not here are left out, and segments that a later one of the
-        records replaces.
+        Segments of versions that are not here are left out, and segments that a later record
+        replaces.
         """
-        last: dict[tuple[int, str], Absorption] = {}
+        absorptions: dict[tuple[int, str], Absorption] = {}
         for record in records:
             head = decode_head(record.payload)
             if head.absorption is not None and record.sequence > self._log.sequence:
-                last[head.version, head.target] = head.absorption
+                absorptions[head.version, head.target] = head.absorption
         lacking: list[SegmentName] = []
-        for (number, corpus), absorption in last.items():
+        for (number, corpus), absorption in absorptions.items():
             if not self._is_used_here(number, corpus, absorption):
                 continue
             segments = absorption.segments
-            lacking += [part for part in segments if not (self.path / part.name).exists()]
+            lacking += [segment for segment in segments if not (self.path / segment.name).exists()]
         return lacking
 
     def begin_anew(self) -> None:
@@ -253,18 +253,18 @@ class ModelSegments:
         return read_part(self.path / name, file, offset, bytes_max)
 
     def _corpus_of_new_segment(self, name: str) -> ChangedCorpus | None:
-        """Returns the corpus of which a segment is newer than those that it has; None: there is
-        none. The name says it: the files are not looked at.
+        """Returns the corpus for which a segment is newer than all that the log names; None: there
+        is none. The name of the segment shows it: its files are not read.
         """
         for version in self._log.versions:
             for corpus, store in version.corpora.items():
                 prefix = segment_prefix(version.loaded, corpus)
                 absorption = self._log.summary.absorptions.get((version.loaded.version, corpus))
-                last = 0
+                last_sequence = 0
                 if absorption is not None:
-                    last = absorption.sequence
+                    last_sequence = absorption.sequence
                 number = name.removeprefix(prefix).partition("-")[0]
-                if name.startswith(prefix) and number.isdecimal() and int(number) > last:
+                if name.startswith(prefix) and number.isdecimal() and int(number) > last_sequence:
                     return store
         return None
 
@@ -281,7 +281,7 @@ class ModelSegments:
 
 
 def segment_prefix(loaded: ModelVersion, corpus: str) -> str:
-    """Returns how the names of the segments of a corpus begin, before the sequence."""
+    """Returns the beginning of the names of a corpus's segments, up to the sequence."""
     return f"{loaded.version}-{loaded.fingerprint:08x}-{corpus}-"
 
 
@@ -303,11 +303,11 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
         return None
 
     # From the last segment back, as long as one is not twice as large as what follows it.
-    behind = store.added_count - sum(live_count for _, live_count in counts)
+    live_behind = store.added_count - sum(live_count for _, live_count in counts)
     kept_count = len(counts)
-    while kept_count and counts[kept_count - 1][1] < 2 * behind:
+    while kept_count and counts[kept_count - 1][1] < 2 * live_behind:
         kept_count -= 1
-        behind += counts[kept_count][1]
+        live_behind += counts[kept_count][1]
 
     # A new segment comes last: a worn one is made anew together with all behind it.
     if any(is_worn):

@@ -66,28 +66,28 @@ def _apply(version: ChangedVersion, run: Run, summary: LogSummary, is_fresh: boo
     head = run.head
     lacking: Run | None = run
     if head.kind == "candidates":
-        in_segments = version.begun.get(head.target, 0)
+        segments_sequence = version.begun.get(head.target, 0)
         # A fresh version has the last segments already, or cannot use them.
         if head.absorption is not None:
-            if not is_fresh and head.absorption.sequence > in_segments:
+            if not is_fresh and head.absorption.sequence > segments_sequence:
                 version.apply_run(run)
             return
-        lacking = run.behind(in_segments)
+        lacking = run.behind(segments_sequence)
 
     # An export with the log contains changes of candidates and contexts, but none of rows.
     if lacking is not None and head.kind != "rows":
-        included = version.loaded.manifest.changes_included or 0
-        in_bundle = lacking.up_to(included)
+        bundle_sequence = version.loaded.manifest.changes_included or 0
+        in_bundle = lacking.up_to(bundle_sequence)
         if in_bundle is not None:
             _apply_expiring(version, in_bundle, summary)
-        lacking = lacking.behind(included)
+        lacking = lacking.behind(bundle_sequence)
     if lacking is not None:
         version.apply_run(lacking)
 
 
 def _apply_expiring(version: ChangedVersion, run: Run, summary: LogSummary) -> None:
-    """Applies the changes of a run that a bundle which contains it leaves out: candidates that
-    expire.
+    """Applies the part of a run that a bundle leaves out although it contains the run: changes of
+    candidates that expire.
     """
     expiring = summary.expiring.get(run.head.target, set())
     if run.head.kind != "candidates" or not expiring:

@@ -31,9 +31,9 @@ class RowAbsorption:
         counts: dict[str, RowCounts] = {}
         with self._log.lock:
             for version in self._log.versions:
-                for table, added in version.tables.row_counts.items():
+                for table, further in version.tables.row_counts.items():
                     memory, file = counts.get(table, RowCounts(0, 0))
-                    counts[table] = RowCounts(memory + added.memory, file + added.file)
+                    counts[table] = RowCounts(memory + further.memory, file + further.file)
         return counts
 
     def absorb(self) -> None:
@@ -65,7 +65,7 @@ class RowAbsorption:
                 return
         except BundleError as error:
             problem = error
-        # What is there is damaged, or of another log: it is replaced.
+        # There is no file, or it is damaged, or it does not serve these rows: it is written anew.
         if self._files.write(number, name, table, changed):
             self._files.remove_others([served.loaded.version for served in self._log.versions])
             file = self._files.newer(number, name, table, changed)

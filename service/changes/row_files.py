@@ -22,8 +22,8 @@ values. A row of a file is read in 0.1 microseconds, too, so that less would sav
 memory.
 """
 _WRITTEN_SHARE = 8
-"""The part of a file, an eighth, that changes before it is written anew: each change is written 8
-times at most.
+"""A file is written anew once the changed rows in memory exceed its size divided by this. A larger
+divisor saves memory, and each changed row costs the writing of more rows of the file.
 """
 
 
@@ -56,9 +56,9 @@ class RowFiles:
           None: there is no file but that of `changed`.
 
         Raises:
-          FormatError: It is of another table, or no such file.
-          DigestMismatch: It is damaged.
-          OSError: It cannot be read.
+          FormatError: The file is of another table, or no file of rows.
+          DigestMismatch: The file is damaged.
+          OSError: The file cannot be read.
         """
         # Files are replaced by renames: another inode is another file.
         path = self.path(version, name)
@@ -98,7 +98,7 @@ class RowFiles:
         with alone(path.with_name(f"{path.name}.lock")) as lock:
             if lock is None:
                 return False
-            # Of a process that died: none but this one writes now.
+            # Left by a process that died: only the process that has the lock writes.
             for unfinished in path.parent.glob(f".{path.name}-*"):
                 unfinished.unlink()
             write_row_file(path, name, table.dtype, changed.rows, table.dim, changed.vectors_of)

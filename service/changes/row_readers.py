@@ -16,7 +16,7 @@ Rows = NDArray[np.int64]
 Keys = NDArray[np.int64]
 Positions = NDArray[np.int64]
 _CHUNK = 65_536
-"""Number of candidates whose ids become rows at a time, which limits the memory of columns."""
+"""Number of candidates whose ids become rows at a time, which bounds the memory of columns."""
 _UNSORTED_MAX = 10_000
 """Number of pairs of row and position that are searched one after the other before all pairs are
 sorted: to sort for each change would take longer.

@@ -81,13 +81,13 @@ class SegmentsCopy(Protocol):
         """Returns the segments that records put into effect and that are not here."""
 
     def sweep(self) -> None:
-        """Removes what the log does not name. For one process at a time."""
+        """Removes segments that the log does not name. For one process at a time."""
 
     def preload(self) -> None:
         """Loads segments that the log does not name yet."""
 
     def begin_anew(self) -> None:
-        """Has the segments used that were not, if they are whole now."""
+        """Uses the segments that were not used before, if they are whole now."""
 
 
 class SegmentCopier:
@@ -101,13 +101,13 @@ class SegmentCopier:
     def __init__(
         self, model: str, source: SegmentSource, segments: SegmentsCopy, stopping: threading.Event
     ) -> None:
-        """Begins.
+        """Creates the copier of a model.
 
         Args:
           model: The name of the model.
           source: The service that has the segments.
           segments: The segments of the model here.
-          stopping: Ends what is in progress.
+          stopping: Set when the service stops, which ends a copy in progress.
         """
         self.unusable: Mapping[tuple[int, str], str] = {}
         self._model = model
@@ -200,11 +200,11 @@ class SegmentCopier:
                     self._stopping.wait(_LOCK_WAIT_S)
             raise CopyFailed("the service stops")
 
-        # A process that died may have left something.
+        # A process that died may have left a part of a copy.
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             copy_segment(temporary, name, segment.checksum, read)
-            # A segment that is there is damaged: `mend` copies no other one.
+            # A segment that is there already is damaged: only damaged and missing ones are copied.
             shutil.rmtree(directory, ignore_errors=True)
             publish(temporary, directory)
         except BaseException:

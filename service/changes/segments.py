@@ -79,8 +79,8 @@ class SegmentDirectory:
           indexes: The indexes over it.
 
         Raises:
-          BundleError: It is damaged, or of another release.
-          OSError: It is missing, or cannot be read.
+          BundleError: The segment is damaged, or of another release.
+          OSError: The segment is missing, or cannot be read.
         """
         # Not under the lock of the model: requests would wait for it. Two threads that load the
         # same segment each load it; the last one stays.
@@ -89,7 +89,7 @@ class SegmentDirectory:
             segment = open_segment(self.path / wanted.name, wanted.checksum)
             if not segment.manifest.size:
                 return None
-            loaded = _loaded(wanted, segment, base, indexes)
+            loaded = _load_segment(wanted, segment, base, indexes)
             self._loaded[wanted.name] = loaded
         return loaded
 
@@ -114,13 +114,13 @@ class SegmentDirectory:
         """Returns the name of a complete segment, with the checksum of its manifest.
 
         Raises:
-          OSError: There is none.
+          OSError: The segment is missing, or not complete.
         """
         content = (self.path / directory / segments.MANIFEST).read_bytes()
         return SegmentName(name=directory, checksum=crc32c(content))
 
     def forget_others(self, used: set[str]) -> None:
-        """Forgets the loaded segments that have none of some names."""
+        """Forgets the loaded segments whose names are not in use."""
         for name in set(self._loaded) - used:
             # Compiled filters would keep the index in memory.
             for index in self._loaded.pop(name).indexes.values():
@@ -131,7 +131,7 @@ class SegmentDirectory:
         return segments.segment_names(self.path)
 
 
-def _loaded(
+def _load_segment(
     name: SegmentName, segment: Segment, base: LoadedStore, indexes: Mapping[str, ServedIndex]
 ) -> LoadedSegment:
     """Opens the files of a segment.
@@ -143,7 +143,7 @@ def _loaded(
       indexes: The indexes over it.
 
     Raises:
-      BundleError: It does not fit the version, or is damaged.
+      BundleError: The segment does not fit the version, or is damaged.
       OSError: A file cannot be read.
     """
     manifest = segment.manifest
@@ -178,21 +178,21 @@ def _load_index(
       base_size: The number of candidates of the bundle.
 
     Raises:
-      BundleError: Its vectors have another length than those of the bundle, or it is damaged.
+      BundleError: The vectors have another length than those of the bundle, or are damaged.
       OSError: A file cannot be read.
     """
     name = served.name
-    written = segment.manifest.indexes[name]
-    if written.dim != served.entry.dim:
+    segment_index = segment.manifest.indexes[name]
+    if segment_index.dim != served.entry.dim:
         raise FormatError(
-            f"segment {segment.directory.name!r} has vectors of {written.dim} numbers of index "
-            f"{name!r}; {served.entry.dim} were expected"
+            f"segment {segment.directory.name!r} has vectors of {segment_index.dim} numbers of "
+            f"index {name!r}; {served.entry.dim} were expected"
         )
     vectors = segment.vectors(name)
     approximate = None
     entry = served.entry
-    if written.parameters:
-        entry = segment_entry(entry, base_size, written.parameters, len(vectors))
+    if segment_index.parameters:
+        entry = segment_entry(entry, base_size, segment_index.parameters, len(vectors))
         approximate = ScannIndex.load(
             segment.directory / scann_directory(name),
             entry.distance,
@@ -206,12 +206,13 @@ def _load_index(
 def without_ended(index: LoadedIndex, live: NDArray[np.uint32]) -> LoadedIndex:
     """Returns the index that is searched for a segment some of whose candidates ended.
 
-    A tree does not know which of its candidates ended. To find the nearest ones among few others,
-    it would have to return nearly all. So the others are searched exactly once they are few.
+    A tree does not know which of its candidates ended. To find the nearest of a few live
+    ones, it would have to return nearly all. So live candidates are searched exactly once they are
+    few.
 
     Args:
       index: The index of the segment.
-      live: [m] ascending positions of the candidates that are still there.
+      live: [m], the positions of the candidates that have not ended, ascending.
     """
     if index.approximate is None or live.size >= _TREE_MIN:
         return index

@@ -94,8 +94,8 @@ class ChangedCorpus:
     def added_count(self) -> int:
         """The number of candidates behind those of the bundle that have not ended."""
         store = self.store
-        ended = store.ended.searchsorted(store.base_size)
-        return int(store.count - (store.base_size - ended))
+        ended_in_base = store.ended.searchsorted(store.base_size)
+        return int(store.count - (store.base_size - ended_in_base))
 
     def mark(self, sequence: int, first_sequence: int | None = None) -> None:
         """Sets the sequence of the last change.
@@ -104,7 +104,7 @@ class ChangedCorpus:
           sequence: The sequence.
           first_sequence: The sequence of the first change, if several were made at once.
         """
-        # A change of another store.
+        # The change was one of another store.
         moment = self._changes.moment
         if moment == self._moments[-1]:
             return
@@ -155,13 +155,14 @@ class ChangedCorpus:
           ended: The positions that were ended then, ascending.
 
         Raises:
-          FormatError: They do not hold what the store held then; nothing was changed.
+          FormatError: The state at that sequence is not known any more, or the segments do not
+            hold it; nothing was changed.
         """
-        # The last state that has no later change.
-        number = bisect_right(self._marked, sequence) - 1
+        # The state after the last change up to that sequence.
+        position = bisect_right(self._marked, sequence) - 1
         moment = None
-        if number >= 0:
-            moment = self._moments[number]
+        if position >= 0:
+            moment = self._moments[position]
         if moment is None:
             raise FormatError(
                 f"the state of corpus {self.base.name!r} after change {sequence} is not known any "
@@ -268,7 +269,7 @@ class ChangedCorpus:
           positions: [m] int64, the positions.
 
         Raises:
-          ServiceError: A shard that holds some of them does not respond.
+          ServiceError: A shard that holds some of these vectors does not respond.
         """
         return {name: self._vectors_at(name, positions) for name in self._vectors}
 
@@ -285,8 +286,8 @@ class ChangedCorpus:
           columns: A `pyarrow.RecordBatch` of the columns of the store, m rows.
           vectors: [m, dim], the vectors of each index.
           embedded: The indexes whose vectors a candidate tower has computed.
-          expires_s: The times when they expire, [m] Unix seconds, NaN: never; None: none of them
-            does.
+          expires_s: The times when the candidates expire, [m] Unix seconds, NaN: never; None:
+            none of them expires.
 
         Returns:
           The new positions, [m].
@@ -449,7 +450,7 @@ class ChangedCorpus:
         """Returns the vectors of an index at some positions, [m, dim].
 
         Raises:
-          ServiceError: A shard that holds some of them does not respond.
+          ServiceError: A shard that holds some of these vectors does not respond.
         """
         index = self.indexes[name]
         base_size = self.store.base_size

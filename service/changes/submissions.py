@@ -177,10 +177,10 @@ class Submissions:
         if not payloads:
             return
         sequences = writer.append(payloads)
-        for number, (sequence, (change, result, submission)) in enumerate(
+        for position, (sequence, (change, result, submission)) in enumerate(
             zip(sequences, applied, strict=True)
         ):
-            applied[number] = _Applied(change, replace(result, sequence=sequence), submission)
+            applied[position] = _Applied(change, replace(result, sequence=sequence), submission)
             self._log.version(submission.version).set_sequence(sequence)
             self._log.apply(sequence, change)
 
@@ -220,7 +220,7 @@ class Submissions:
         )
         if not is_applicable.all():
             change = change.only(is_applicable)
-        # Of a stream, an empty change is written, too: it has the offset.
+        # An empty change of a stream is written, too, since it has the offset.
         if not change.size and not request.stream:
             return None, result
         if len(encode(change)) > RECORD_BYTES_MAX:

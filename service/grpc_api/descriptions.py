@@ -55,11 +55,11 @@ def pool_of(services: Mapping[str, Methods], described: Sequence[str]) -> Descri
         messages = [message for method in methods.values() for message in method]
         for message in messages:
             _add_file(message.file, pool, files)
-        pool.AddSerializedFile(_file_of(name, methods).SerializeToString())
+        pool.AddSerializedFile(_service_file(name, methods).SerializeToString())
     return pool
 
 
-def _file_of(name: str, methods: Methods) -> FileDescriptorProto:
+def _service_file(name: str, methods: Methods) -> FileDescriptorProto:
     """Returns a file that describes one service."""
     package, _, short_name = name.rpartition(".")
     file = FileDescriptorProto(name=f"{name}.proto", package=package, syntax="proto3")

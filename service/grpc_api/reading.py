@@ -14,7 +14,7 @@ from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloa
 
 _BRIEF_S = 0.5
 """Time for a message to arrive while half of the slots are taken."""
-_AGAIN_S = 0.02
+_BRIEF_AFTER_TIMEOUT_S = 0.02
 """Time for a message to arrive while half of the slots are taken, on a connection with calls whose
 messages did not arrive in time.
 """
@@ -96,7 +96,7 @@ class Reading:
                         async with connection_slots.patient, self._slots.patient:
                             message = await context.read()
             except TimeoutError:
-                connection.brief_s = _AGAIN_S
+                connection.brief_s = _BRIEF_AFTER_TIMEOUT_S
                 raise DeadlineExceeded("the message did not arrive in time") from None
         if message is grpc.aio.EOF:
             await self._reject_missing()

@@ -22,8 +22,8 @@ Labels = tuple[str, ...]
 class _Series:
     """The values of one series since the last flush; earlier values are in prometheus_client."""
 
-    def __init__(self, bounds: int, flushed_sum: Any, flushed_counts: list[Any]) -> None:
-        self.counts = [0] * bounds
+    def __init__(self, bucket_count: int, flushed_sum: Any, flushed_counts: list[Any]) -> None:
+        self.counts = [0] * bucket_count
         self.sum = 0.0
         self.flushed_counts = flushed_counts
         self.flushed_sum = flushed_sum
@@ -46,7 +46,7 @@ class Histogram(Collector):
           name: The name of the metric.
           text: The description of the metric.
           labels: The names of its labels.
-          bounds: The upper bounds of its buckets, but infinity.
+          bounds: The upper bounds of its buckets, without infinity.
           registry: Renders the histogram where there is one process.
         """
         self._name = name

@@ -301,7 +301,7 @@ def configure(level: str, stream: TextIO | None = None, **common_fields: Any) ->
         `runtime.native_output` silences stderr.
       common_fields: The fields that every line has.
     """
-    global _hooks  # noqa: PLW0603 - as the hooks of Python, there is one of it
+    global _hooks  # noqa: PLW0603 - Python has one set of hooks, too
     shutdown()
     root = logging.getLogger()
     root.handlers = [LogHandler(stream or sys.stderr, common_fields)]

@@ -77,7 +77,8 @@ def forget_ended(directory: Path) -> None:
     for pid in pids:
         if _is_running(pid):
             continue
-        # It removes gauges alone. Nothing public adds the counts of one file to another.
+        # `mark_process_dead` removes gauges alone, and prometheus_client has no function that adds
+        # the counts of one file to another.
         mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
         for kind in ("counter", "histogram"):
             _add_to_ended(directory, kind, pid)

@@ -77,7 +77,7 @@ FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 _MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
 _CALLS_BY_ID = ("retrieve", "rank", "recommend", "lookup")
-"""Calls that can leave ids out that do not exist."""
+"""Calls that can leave out ids that do not exist."""
 _NO_MODEL = ("",)
 
 _SIZES = tuple(float(1 << power) for power in range(16))
@@ -407,8 +407,9 @@ class Metrics:
         # not be possible any more.
         for call in CALLS:
             self._histograms["batch_requests"].add_series((call,))
-        rows = "numpy" if native.Rows is None else "compiled"
-        self._gauges["build_info"](metadata.version("rowcast"), str(FORMAT_VERSION), rows).set(1)
+        row_reads = "numpy" if native.Rows is None else "compiled"
+        version = metadata.version("rowcast")
+        self._gauges["build_info"](version, str(FORMAT_VERSION), row_reads).set(1)
         self._gauges["process_start_timestamp_seconds"]().set_to_current_time()
         self._gauges["workers"]().set(1)
 

@@ -29,8 +29,8 @@ _DAY_S = 86_400
 _log = logger(__name__)
 
 Report = Callable[[str, float], None]
-"""A function of SERVER or CLIENT_CA, and of the time at which the first certificate of that file
-expires, in seconds since 1970.
+"""A function that takes SERVER or CLIENT_CA, and the time at which the first certificate of that
+file expires, in seconds since 1970.
 """
 
 
@@ -108,8 +108,8 @@ class Certificates:
 
         def newer() -> grpc.ServerCertificateConfiguration | None:
             """Returns None unless the files have changed: gRPC's core crashes if it replaces a
-            configuration while other handshakes use it (grpc/grpc#36693), so it must not at every
-            connection.
+            configuration while other handshakes use it (grpc/grpc#36693), so it must not replace
+            one at every connection.
             """
             nonlocal served
             newest = self._set.value().grpc
@@ -159,9 +159,9 @@ def _read_certificates(
 
 def _report_expiry(name: str, file: Path, report: Report) -> None:
     certificates = x509.load_pem_x509_certificates(file.read_bytes())
-    expires = min(certificate.not_valid_after_utc for certificate in certificates)
-    report(name, expires.timestamp())
-    days_left = (expires.timestamp() - time.time()) / _DAY_S
+    expiry = min(certificate.not_valid_after_utc for certificate in certificates)
+    report(name, expiry.timestamp())
+    days_left = (expiry.timestamp() - time.time()) / _DAY_S
     event = "certificate_loaded"
     level = logging.INFO
     if days_left < WARNING_DAYS:
@@ -171,4 +171,4 @@ def _report_expiry(name: str, file: Path, report: Report) -> None:
         event = "certificate_expired"
         level = logging.ERROR
     about = {"certificate": name, "file": str(file), "days_left": round(days_left, 1)}
-    _log.log(level, event, extra=fields(expires=expires.isoformat(), **about))
+    _log.log(level, event, extra=fields(expires=expiry.isoformat(), **about))

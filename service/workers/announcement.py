@@ -27,9 +27,9 @@ _TIMEOUT_S = 2.0
 _BYTES_MAX = 1 << 16
 """Largest size of an announcement that is read: any program can bind such a socket."""
 _CREDENTIALS = struct.Struct("3i")
-"""The process, the user and the group of a socket's other end (unix(7), SO_PEERCRED)."""
+"""The layout of the process, user and group at a socket's other end (unix(7), SO_PEERCRED)."""
 _LOOPBACK_BY_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - addresses to connect to
-"""The address to connect to for an address that stands for all interfaces."""
+"""The loopback address to connect to, by an address that stands for all interfaces."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from service.workers.supervisor_metrics import SupervisorMetrics
 _START_S = 300.0
 """Time in which a worker must import its libraries and report for the first time."""
 _NEVER = 0
-"""Number of the last report of a worker that has not reported yet."""
+"""The number in place of the last report of a worker that has not reported yet."""
 _CALLS_MAX = 128
 """Maximum number of gRPC calls in progress."""
 _KEEP_ALIVE_S = 60

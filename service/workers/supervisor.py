@@ -51,7 +51,7 @@ _WATCHDOG_S = 5.0
 """Time between two signs of life for systemd. A unit's `WatchdogSec` must be longer."""
 _REPLACEMENT_S = 600
 """Time in which the replacement of a worker must have loaded its models; the old worker serves
-meanwhile. uvicorn waits as long for a sign of a worker that hangs, unless it is killed before.
+meanwhile. uvicorn waits as long for a sign of a worker that hangs, unless the worker is killed.
 """
 _EXIT_S = 5.0
 """Time for a worker to exit after it has drained."""

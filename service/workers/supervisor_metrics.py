@@ -96,12 +96,12 @@ class SupervisorMetrics:
           MetricsMissing: The files of a worker are gone.
         """
         # prometheus_client's metrics of a process, such as its memory, are those of one process.
-        only = next(iter(running)) if len(running) == 1 else None
+        only_pid = next(iter(running)) if len(running) == 1 else None
         # One scrape at a time: `forget_ended` moves counts from one file to another.
         with self._rendering:
             merged_metrics.check_files(self.directory, running)
             merged_metrics.forget_ended(self.directory)
-            merged = merged_metrics.render(self.directory, only)
+            merged = merged_metrics.render(self.directory, only_pid)
         return merged + prometheus.generate_latest(self._registry)
 
     def close(self) -> None:
@@ -114,8 +114,8 @@ class SupervisorMetrics:
 
 
 def _lock_directory(directory: Path) -> int:
-    """Returns an open descriptor of a directory, whose lock systemd-tmpfiles respects: it removes
-    nothing from the directory.
+    """Locks a directory and returns its open descriptor. systemd-tmpfiles removes nothing from a
+    directory that is locked.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)

@@ -1,5 +1,5 @@
-"""What the supervisor passes to a worker process, in its arguments: nothing that a replacement
-needs lies in a file or in the environment.
+"""What the supervisor passes to a worker process, as arguments: nothing that a replacement needs
+lies in a file or in the environment.
 
 The supervisor imports this module, so that it must stay light.
 """
@@ -45,10 +45,10 @@ class WorkerStart:
 
     def __call__(self) -> Any:
         """Returns the ASGI application of this process."""
-        service, is_replacement = _begin(self.coordinator)
+        service_coordinator, is_replacement = _begin(self.coordinator)
         # By name: the supervisor imports this module and must not load the application.
         create_app = pkgutil.resolve_name("service.app:create_app")
-        return create_app(self, service, is_replacement=is_replacement)
+        return create_app(self, service_coordinator, is_replacement=is_replacement)
 
     def ssl_context(self, *_: object) -> ssl.SSLContext:
         """Returns the TLS context of the HTTP server; uvicorn's factory, which it calls first.
@@ -77,10 +77,10 @@ def _begin(address: str) -> tuple[Coordinator, bool]:
     Returns:
       The coordinator, and whether this worker is a replacement.
     """
-    service = coordinator.connect(address)
-    start = service.begin_start()
+    service_coordinator = coordinator.connect(address)
+    start = service_coordinator.begin_start()
     _pause(start.pause_s)
-    return service, start.is_replacement
+    return service_coordinator, start.is_replacement
 
 
 def _pause(seconds: float) -> None:
