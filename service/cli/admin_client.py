@@ -46,7 +46,7 @@ class CtlError(Exception):
 
 
 def scope(model: str) -> str:
-    """Returns what the paths of a model's commands begin with."""
+    """Returns the beginning of the paths of a model's commands."""
     return f"/v1/models/{quote(model, safe='')}/"
 
 
@@ -114,13 +114,14 @@ class Admin:
             ) from None
         # Whatever listens at the address may respond with anything.
         try:
-            status: Document = orjson.loads(content)
+            document: Document = orjson.loads(content)
             # 202: accepted, and not in effect in every worker yet.
             if response.status in {200, 202}:
-                return status
-            code = status["error"]["code"]
-            message = status["error"]["message"]
-            fields = [violation["field"] for violation in status["error"].get("violations", ())]
+                return document
+            error = document["error"]
+            code = error["code"]
+            message = error["message"]
+            fields = [violation["field"] for violation in error.get("violations", ())]
         except (orjson.JSONDecodeError, KeyError, TypeError):
             reason = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
             raise CtlError(reason, EXIT_UNREACHABLE) from None
@@ -134,7 +135,7 @@ class Admin:
         """The URL of the service on this machine that the user means.
 
         Raises:
-          CtlError: There is none, or there are several.
+          CtlError: No such service runs on this machine, or several run.
         """
         # A root names a service better than a port, which anything could have.
         services = find_services()

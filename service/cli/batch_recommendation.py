@@ -67,7 +67,7 @@ _MODELS_SHOWN = 10
 _TYPES = {"int64": pa.int64(), "double": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
 _TYPES["list<string>"] = pa.list_(pa.string())
 _AT_FAULT = (ServiceError, FeatureError, UnknownCandidate, NotFinite, ComputationFailed)
-"""The errors that the features of a user, or options, cause."""
+"""The errors that the features of a user, or the options, cause."""
 
 
 class BatchError(Exception):
@@ -127,7 +127,7 @@ def run(
       out: The file to write. An existing one is replaced once all users are done; a link is
         followed.
       workers: The number of processes.
-      progress: Takes how many users are done, and of how many.
+      progress: Takes the number of users that are done, and the number of all users.
 
     Raises:
       BatchError: The run cannot go on; see its exit code. Finished blocks stay, for the next run.
@@ -154,8 +154,8 @@ def run(
         with _lock(directory):
             done = dict(_whole_blocks(directory))
             done_before = _compute(task, source, directory, done, workers, progress)
-            parts = [done[number] for number in sorted(done)]
-            failed = _join(parts, directory / "joined", output)
+            block_files = [done[number] for number in sorted(done)]
+            failed_count = _join(block_files, directory / "joined", output)
             shutil.rmtree(directory, ignore_errors=True)
         # The blocks of runs that were stopped, and had other inputs, are of no use any more.
         for abandoned in output.path.parent.glob(f".{escape(output.path.name)}.parts-*"):
@@ -171,15 +171,15 @@ def run(
         raise BatchError(
             f"{out} cannot be written: {problem}; run again to continue", EXIT_DESTINATION
         ) from problem
-    return Summary(source.metadata.num_rows, failed, done_before, task.version)
+    return Summary(source.metadata.num_rows, failed_count, done_before, task.version)
 
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """Creates a directory and keeps other runs from it; at the end it is removed if it is empty.
+    """Creates a directory and keeps other runs from it; removes it at the end if it is empty.
 
     Raises:
-      BlockingIOError: Another run uses it.
+      BlockingIOError: Another run uses the directory.
     """
     # The kernel releases the lock of a run that was killed.
     directory.mkdir(exist_ok=True)
@@ -283,9 +283,9 @@ def _compute(
         users = 0
         for future in wait(pending, return_when=FIRST_COMPLETED).done:
             number, rows = pending.pop(future)
-            path, failed, problem = future.result()
+            path, failed_count, problem = future.result()
             # No user has a list: the options or the columns are wrong, not the users.
-            if number == 0 and 0 < rows == failed:
+            if number == 0 and 0 < rows == failed_count:
                 path.unlink()
                 raise BatchError(
                     f"none of the first {rows} users has a list; the first error: {problem}",
@@ -330,7 +330,7 @@ def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
             f"a process has ended ({problem}); run again to continue", EXIT_BUG
         ) from problem
     except BaseException:
-        # Their blocks are lost: to complete them can take minutes.
+        # The blocks in progress are lost: to complete them can take minutes.
         for process in active_children():
             if process not in earlier_children:
                 process.terminate()
@@ -353,7 +353,7 @@ def _blocks(source: parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 
 def _begin_worker() -> None:
-    """Has a worker end with its parent, however that ends, and by nothing else."""
+    """Lets a worker end with its parent, however the parent ends, and by nothing else."""
     # A terminal sends SIGINT to all processes. The parent decides what becomes of the blocks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
@@ -387,19 +387,19 @@ def _write_block(
     return path, len(problems), first_problem
 
 
-def _join(parts: list[Path], staged: Path, output: OutputFile) -> int:
+def _join(block_files: list[Path], staged: Path, output: OutputFile) -> int:
     """Writes all blocks into one file, which it publishes at the end; returns how many users
     have no list.
     """
-    failed = 0
+    failed_count = 0
     # One block at a time is in memory. The file has its name once it is complete.
-    with parquet.ParquetWriter(staged, parquet.read_schema(parts[0])) as writer:
-        for part in parts:
-            table = parquet.read_table(part)
-            failed += table.num_rows - table["error"].null_count
+    with parquet.ParquetWriter(staged, parquet.read_schema(block_files[0])) as writer:
+        for block_file in block_files:
+            table = parquet.read_table(block_file)
+            failed_count += table.num_rows - table["error"].null_count
             writer.write_table(table)
     output.replace(staged)
-    return failed
+    return failed_count
 
 
 @cache
@@ -415,7 +415,7 @@ class _Recommender:
         """Loads the version of a task.
 
         Raises:
-          BatchError: It cannot be loaded, or the options do not fit it.
+          BatchError: The version cannot be loaded, or the options do not fit it.
         """
         # The limits of a service protect it from its clients. Here users compute for themselves.
         names = ("max_candidates", "max_k", "max_values", "max_queries", "max_response_bytes")

@@ -100,7 +100,7 @@ class _Extent:
             yield _Extent(self.path, self.offset + start, size, crc)
 
     def is_complete(self, directory: Path) -> bool:
-        """Whether its bytes are in a directory."""
+        """Returns whether the bytes are in a directory."""
         with (directory / self.path).open("rb", buffering=0) as file:
             file.seek(self.offset)
             return digest(file, self.bytes).crc32c == self.crc32c
@@ -139,11 +139,11 @@ def pull(
     total = sum(extent.bytes for extent in extents)
     with _writing():
         # A version that was pulled for another shard: files are added to it.
-        adding = _exists(final, source)
-        if adding:
+        is_adding = _exists(final, source)
+        if is_adding:
             extents = [extent for extent in extents if not (final / extent.path).exists()]
-        if extents or not adding:
-            with Staging(root, manifest.model, manifest.version, adding) as stage:
+        if extents or not is_adding:
+            with Staging(root, manifest.model, manifest.version, is_adding) as stage:
                 needed = {extent.path for extent in extents}
                 reused = reuse_files(source, root, needed, stage.directory)
                 reused_bytes = reused.bytes
@@ -153,12 +153,12 @@ def pull(
                 _check_space(stage.directory, downloaded)
                 _download(missing, source, stage.directory, partial(report, downloaded))
 
-                # Blocks without a checksum of their own are checked by that of the whole.
+                # Blocks without a checksum of their own are checked by that of their extent.
                 unchecked = {block.path for block in missing if block.crc32c is None}
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
                         raise _damaged(source, extent)
-                if adding:
+                if is_adding:
                     stage.add(sorted({extent.path for extent in extents}))
                 else:
                     stage.commit(manifest, source.data)
@@ -206,7 +206,7 @@ def _extents(whole: Manifest, part: Manifest) -> list[_Extent]:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Turns errors of the destination into PullErrors."""
+    """Turns errors of the destination into PullError."""
     try:
         yield
     except (DestinationExists, VersionBusy) as problem:
@@ -222,10 +222,10 @@ def _writing() -> Iterator[None]:
 
 
 def _exists(final: Path, source: BundleSource) -> bool:
-    """Returns whether the version is there.
+    """Returns whether the destination has the version already.
 
     Raises:
-      DestinationExists: Another bundle has its place.
+      DestinationExists: Another bundle has the directory of the version.
     """
     manifest = final / paths.MANIFEST
     if not manifest.is_file():
@@ -250,16 +250,16 @@ def _missing_blocks(directory: Path, extents: Sequence[_Extent]) -> list[_Extent
         file = directory / path
         if file.exists() and file.stat().st_size > end:
             os.truncate(file, end)
-    new = {extent.path for extent in extents if not (directory / extent.path).exists()}
-    for path in new:
+    new_paths = {extent.path for extent in extents if not (directory / extent.path).exists()}
+    for path in new_paths:
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).touch()
 
     # Blocks of an earlier run are read and compared, which is faster than to fetch them.
     for extent in extents:
-        if extent.blocks and extent.path not in new:
+        if extent.blocks and extent.path not in new_paths:
             missing += [block for block in extent.split() if not block.is_complete(directory)]
-        elif extent.path in new or not extent.is_complete(directory):
+        elif extent.path in new_paths or not extent.is_complete(directory):
             missing += extent.split()
     return missing
 
@@ -289,7 +289,7 @@ def _end(extent: _Extent) -> int:
 
 
 def _download(
-    blocks: Sequence[_Extent], source: BundleSource, target: Path, fetched: Callable[[int], object]
+    blocks: Sequence[_Extent], source: BundleSource, target: Path, report: Callable[[int], object]
 ) -> None:
     """Fetches blocks into their files.
 
@@ -297,7 +297,7 @@ def _download(
       blocks: The blocks.
       source: The bundle in the store.
       target: The directory of the files.
-      fetched: Takes the size of each block that is written.
+      report: Takes the size of each block that is written.
 
     Raises:
       PullError: A block differs from its checksum, or the store cannot be read.
@@ -305,7 +305,7 @@ def _download(
     pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="rowcast-pull")
     try:
         for size in pool.map(lambda block: _fetch(block, source, target), blocks):
-            fetched(size)
+            report(size)
     finally:
         # After an error, or Ctrl-C, blocks that nobody waits for are not fetched.
         pool.shutdown(cancel_futures=True)

@@ -59,7 +59,7 @@ class BundleSource:
         """Returns the content of a file of the bundle.
 
         Raises:
-          PullError: The version has no object for it.
+          PullError: The version has no object for the file.
         """
         return _file(self.directory, self.objects, path)
 
@@ -73,7 +73,7 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
       version: The version; None: the newest complete one.
 
     Raises:
-      PullError: There is none, the choice is ambiguous, or it cannot be read.
+      PullError: There is no such bundle, the choice is ambiguous, or the bundle cannot be read.
     """
     try:
         location = location_of(url)
@@ -105,7 +105,7 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Turns errors of the store into PullErrors."""
+    """Turns errors of the store into PullError."""
     try:
         yield
     except OSError as problem:
@@ -187,7 +187,7 @@ def _version_directory(location: RemotePath, model: str | None, version: int | N
       version: See `find_bundle`.
 
     Raises:
-      PullError: There is none, or the choice is ambiguous.
+      PullError: There is no such version, or the choice is ambiguous.
     """
     if _is_committed(location):
         return location
@@ -220,7 +220,7 @@ def _only_model(root: RemotePath, names: Iterable[str], model: str | None) -> st
     """Returns the only model of a root; `model` is one that it does not have, or None.
 
     Raises:
-      PullError: It does not have the model, or has several.
+      PullError: The root does not have the model, or has several.
     """
     models = sorted(name for name in names if paths.is_name(name))
     listed = ", ".join(models[:_MAX_NAMES])

@@ -29,7 +29,7 @@ class Batch:
 
     Attributes:
       items: The items.
-      lines: The number of the line of each of them, from 1.
+      lines: The number of the line of each item, from 1.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Batch:
         self._bytes += len(line)
 
     def takes(self, item: Item, line: bytes) -> bool:
-        """Whether the item of a line may be sent together with these."""
+        """Returns whether the item of a line may be sent together with these items."""
         # A body has each id once, and the same fields in all items. Items of other fields, or a
         # later state of an id, begin a new batch.
         if not self.items:
@@ -63,7 +63,8 @@ def read_batches(file: Path, size_max: int, applied: int) -> Iterator[Batch]:
     Args:
       file: A file with one JSON object per line; -: standard input.
       size_max: The maximum number of items of a batch.
-      applied: The number of a line: no batch has items both up to it and behind it.
+      applied: The number of the last line that was applied before: no batch has both items up
+        to this line and items behind it.
 
     Raises:
       CtlError: The file cannot be read, or a line holds no object with an id.
@@ -104,7 +105,7 @@ def _parse(file: Path, number: int, line: bytes) -> Item:
     """Returns the item of a line.
 
     Raises:
-      CtlError: The line holds something else.
+      CtlError: The line is no JSON object with an id.
     """
     try:
         item = orjson.loads(line)

@@ -384,14 +384,14 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
             line += f": {wish['problem']}"
         sys.stderr.write(f"rowcast-serve ctl: {line}\n")
 
-    # Of a query, such as `status`, the state of the workers is the result, and no failure.
+    # For a query, such as `status`, the state of the workers is the result, and no failure.
     if unmet or (body is not None and _is_behind(status)):
         raise typer.Exit(EXIT_NOT_IN_EFFECT)
     raise typer.Exit(EXIT_OK)
 
 
 def _unmet(status: _Status, model: str) -> list[_Status]:
-    """Returns what is wanted of a model and not in effect; "": of no model."""
+    """Returns the wishes for a model that are not in effect; "": those for no model."""
     unmet: list[_Status] = []
     for model_status in status["models"]:
         if model_status["name"] == model:
@@ -400,12 +400,12 @@ def _unmet(status: _Status, model: str) -> list[_Status]:
 
 
 def _is_behind(status: _Status) -> bool:
-    """Whether a worker does not follow the newest revision of the desired state yet."""
+    """Returns whether a worker is behind the newest revision of the desired state."""
     return any(process["revision"] < status["revision"] for process in status["processes"])
 
 
 def _is_pending(status: _Status, model: str) -> bool:
-    """Whether waiting may help: it does not for a version that cannot be loaded."""
+    """Returns whether waiting may help: it does not for a version that cannot be loaded."""
     if _is_behind(status):
         return True
     return any(wish["state"] != "failed" for wish in _unmet(status, model))

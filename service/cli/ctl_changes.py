@@ -341,7 +341,7 @@ def _delete(
 def _send_file(
     context: typer.Context, model: str, change: _Change, file: Path, batch_size: int
 ) -> None:
-    """Sends the items of a file, and prints what became of them."""
+    """Sends the items of a file, and prints the totals."""
     admin: Admin = context.obj
     totals = _Totals(model)
     with reported_errors():

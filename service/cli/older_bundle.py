@@ -61,8 +61,8 @@ def reuse_files(
     Args:
       source: The bundle in the store.
       root: The directory of the bundles on this machine.
-      needed: The paths of files that are downloaded.
-      target: The directory where they are staged.
+      needed: The paths of the files that are downloaded.
+      target: The directory where the files are staged.
 
     Raises:
       OSError: A file cannot be written.
@@ -119,7 +119,9 @@ def _newest(root: Path, manifest: Manifest) -> tuple[Path, dict[str, _Sums]] | N
 
 
 def _sums_of(manifest: Manifest) -> dict[str, _Sums]:
-    """Returns the checksums of files that lie alone: other files hold more than a segment."""
+    """Returns the checksums of files by path; of a file with several segments of tables, those of
+    the segment at its beginning.
+    """
     sums = {file.path: _Sums(file.crc32c) for file in manifest.files}
     for table in manifest.tables.values():
         for segment, _ in table.extents():
@@ -155,7 +157,7 @@ def _equal_blocks(older_file: Path, candidates: Sequence[StoredBlock]) -> list[S
 
 
 def _is_in(older_file: Path, block: StoredBlock) -> bool:
-    """Returns whether a file holds a block, and it can be read."""
+    """Returns whether a file can be read and holds a block."""
     digest = hashlib.sha256()
     unread_bytes = block.bytes
     try:
@@ -173,7 +175,7 @@ def _is_in(older_file: Path, block: StoredBlock) -> bool:
 def _link(older_file: Path, target: Path, blocks: Sequence[StoredBlock]) -> None:
     """Makes a hard link to a file, or a copy where the file system allows none."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Another file system, another user, or too many links to one file.
+    # Fails on another file system, for another user's file, and beyond the maximum number of links.
     try:
         target.hardlink_to(older_file)
     except OSError:

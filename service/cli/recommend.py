@@ -1,5 +1,5 @@
-"""`rowcast-serve recommend`: options, progress bar and exit codes. What it needs is imported when
-it runs.
+"""`rowcast-serve recommend`: options, progress bar and exit codes. The modules that recommend are
+imported when it runs.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def command() -> typer.Typer:
         if context.invoked_subcommand is None:
             only_print = options.pop(PRINT_SETTINGS)
             del options["version"]
-            # As settings have them; an empty one says that the option is not set.
+            # Settings take tuples; an empty one says that the option is not set.
             for name, value in options.items():
                 if isinstance(value, list):
                     options[name] = tuple(value)
@@ -172,12 +172,12 @@ def _check_output_file(name: str, path: Path | None) -> None:
     """Checks that a setting names a file that can be replaced.
 
     Raises:
-      SettingsError: It names something else.
+      SettingsError: The setting names something else.
     """
     if path is None:
         return
     try:
-        # What only cannot be read now is reported when it is needed: it may be there by then.
+        # A file that cannot be read now is reported when it is needed: it may be readable by then.
         with contextlib.suppress(OSError):
             OutputFile(path)
     except OutputRejected as problem:

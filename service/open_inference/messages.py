@@ -78,8 +78,8 @@ class Inference:
       id: The id, which the response repeats; "" if the request has none.
       signature_name: The signature that is computed; "" for the default one.
       tensors: The inputs by name.
-      outputs: The outputs that are sent, in this order; (): all.
-      binary: Whether outputs are sent as bytes over HTTP if `outputs` does not say so.
+      outputs: The outputs that are returned, in this order; (): all.
+      binary: Whether outputs are sent as bytes over HTTP where the request names no outputs.
     """
 
     id: str
@@ -99,7 +99,7 @@ def read_body(body: bytes, header_length: str | None, settings: ServiceSettings)
       settings: The limits.
 
     Raises:
-      InvalidArgument: A field or tensor is not what the protocol says; names it.
+      InvalidArgument: A field or tensor is not as the protocol says; the message names it.
       TooLarge: There are more values or names than the limits allow.
     """
     # Bytes may follow the JSON; the header says where it ends.
@@ -130,7 +130,7 @@ def read_message(message: pb.ModelInferRequest, settings: ServiceSettings) -> In
     """Reads a request that was sent as a message.
 
     Raises:
-      InvalidArgument: A field or tensor is not what the protocol says; names it.
+      InvalidArgument: A field or tensor is not as the protocol says; the message names it.
       TooLarge: There are more values or names than the limits allow.
     """
     # A request sends the elements of all inputs as bytes, or of each input in its `contents`.
@@ -256,7 +256,7 @@ class _Unread:
 
     @property
     def size(self) -> int:
-        """Returns the number of bytes that are unread."""
+        """The number of bytes that are unread."""
         return len(self.data) - self.start
 
     def take(self, tensor: InputTensor, size: int) -> NDArray[Any]:
@@ -352,7 +352,7 @@ def _output_values(tensors: Arrays, parts: Mapping[str, bytes]) -> Iterator[dict
 
 
 def _parameters(entry: Mapping[str, Any], field: str) -> Parameters:
-    """Returns the parameters of a JSON object, whose field errors name."""
+    """Returns the parameters of a JSON object. Errors call them by a field."""
     parameters = entry.get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidArgument.of_field(field, shown(parameters), "a JSON object")

@@ -87,17 +87,17 @@ class InputTensor:
 
     @property
     def field(self) -> str:
-        """Returns the field of the tensor, as errors name it."""
+        """The field of the tensor, as errors name it."""
         return _field(self.name)
 
     @property
     def size(self) -> int:
-        """Returns the number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Returns the dtype of its array; object, for strings."""
+        """The dtype of the array of the tensor; object for strings."""
         return _DTYPES[self.datatype]
 
 
@@ -110,8 +110,8 @@ def input_tensor(name: str, datatype: str, shape: Sequence[Any]) -> InputTensor:
       shape: The sizes of the axes that the client sent.
 
     Raises:
-      InvalidArgument: The datatype is unknown, or the shape has too many axes or a size that is no
-        size.
+      InvalidArgument: The datatype is unknown, or the shape has too many axes or a size that is
+        no integer of at least 0.
     """
     field = _field(name)
     if datatype not in _DTYPES:
@@ -264,7 +264,9 @@ def _text(tensor: InputTensor, data: bytes) -> str:
 
 
 def _flat(tensor: InputTensor, data: Any) -> list[Any]:
-    """Returns the elements in lists that are flat, or nested as the shape says."""
+    """Returns the elements of a list that is flat, or of lists that are nested as the shape
+    says.
+    """
     if not isinstance(data, list):
         raise InvalidArgument.of_field(f"{tensor.field}.data", shown(data), "a list")
     if len(tensor.shape) < 2 or not (data and isinstance(data[0], list)):

@@ -55,7 +55,7 @@ class PredictBody:
         """Reads the body of a request.
 
         Raises:
-          InvalidArgument: It has another form; names the field.
+          InvalidArgument: The body has another form; the message names the field.
         """
         assert url is not None  # noqa: S101 - the path names the model
         value = _parse(body, settings)
@@ -108,7 +108,7 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
     """Reads the body of `:classify` or `:regress`.
 
     Raises:
-      InvalidArgument: It has another form; names the field.
+      InvalidArgument: The body has another form; the message names the field.
     """
     assert url is not None  # noqa: S101 - the path names the model
     value = _parse(body, settings)
@@ -179,7 +179,7 @@ def _field_error(field: str, value: Any, expected: str) -> InvalidArgument:
 
 
 def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
-    """Returns the values of each input, by row. The only input may have no name: it is ""."""
+    """Returns the values of each input, one for each row. An only input without a name is ""."""
     if not isinstance(rows, list) or not rows:
         raise _field_error("instances", rows, "a list of rows")
     are_named = _is_object(rows[0])
@@ -204,7 +204,7 @@ def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
 
 
 def _columns_of_inputs(inputs: Any) -> Mapping[str, Any]:
-    """Returns the value of each input. The only input may have no name: it is ""."""
+    """Returns the value of each input. An only input without a name is ""."""
     if _is_object(inputs):
         return dict(inputs)
     return {"": inputs}
@@ -224,7 +224,9 @@ def _is_bytes(value: Any) -> bool:
 
 
 def _tensor(value: Any, name: str) -> NDArray[Any] | Ragged:
-    """Returns a scalar, lists of equal lengths, or lists of scalars of different lengths."""
+    """Returns the array of a scalar or of lists of equal lengths, or lists of scalars of different
+    lengths.
+    """
     subject = f"input {name[:SHOWN_CHARS]!r}"
     field = f"inputs.{name}"
     # One level of the lists after the other, until they hold no lists.
@@ -256,7 +258,7 @@ def _scalars(values: list[Any], subject: str, field: str) -> NDArray[Any]:
 
 
 def _scalar(value: Any, subject: str, field: str) -> Any:
-    """Returns a value; errors call it `subject`."""
+    """Returns the scalar that a JSON value stands for. Errors call it `subject`."""
     if isinstance(value, str | int | float):
         return value
     if not isinstance(value, dict) or not _is_bytes(value):

@@ -43,8 +43,8 @@ _AXES_MAX = 8
 
 
 class _Values(NamedTuple):
-    """The form in which a tensor has its values: all in `tensor_content`, or in a field of its own,
-    whose last value then stands for all that are missing.
+    """The form of the values of a tensor: all of them in `tensor_content`, or in the field of their
+    type, whose last value then stands for all that are missing.
 
     Source: tensorflow/core/framework/tensor.cc, Tensor::FromProto.
 
@@ -111,7 +111,8 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
     """Reads a PredictRequest.
 
     Raises:
-      InvalidArgument: A tensor has an unknown dtype, or other values than its shape; names it.
+      InvalidArgument: A tensor has an unknown dtype, or other values than its shape; the message
+        names it.
       TooLarge: The tensors have more values than the limit; nothing was allocated.
     """
     # gRPC has no URL: the message names the model.
@@ -131,8 +132,8 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
 def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) -> Arrays:
     """Returns the arrays of tensors; strings are bytes."""
     at_most(settings, "max_features", len(tensors), "inputs")
-    # The shapes of all tensors are checked first. One value in a field of its own stands for any
-    # number of values, so that a small message can declare gigabytes.
+    # The shapes of all tensors are checked first. One value in the field of its type stands for
+    # any number of values, so that a small message can declare gigabytes.
     shapes = {}
     count = 0
     for name, tensor in tensors.items():
@@ -186,7 +187,7 @@ def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, name: str
 
 
 def _field_values(tensor: pb.TensorProto, values: _Values, count: int, name: str) -> NDArray[Any]:
-    """Returns the values of a tensor in a field of its own; see `_Values`."""
+    """Returns the values of a tensor that are in the field of their type; see `_Values`."""
     field_values = getattr(tensor, values.field)
     if len(field_values) > count:
         value = f"{len(field_values)} values in {values.field}"
@@ -238,8 +239,8 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
     """Reads a ClassificationRequest or a RegressionRequest.
 
     Raises:
-      InvalidArgument: It has no examples, or a feature has values of two kinds.
-      TooLarge: It has more features than the limit.
+      InvalidArgument: The request has no examples, or a feature has values of two kinds.
+      TooLarge: The request has more features than the limit.
     """
     # gRPC has no URL: the message names the model.
     del url
@@ -311,7 +312,8 @@ def typed_array(values: list[Any], subject: str, field: str) -> NDArray[Any]:
       field: The path of the field that has the scalars, for errors.
 
     Raises:
-      InvalidArgument: They are of several kinds, or of another kind, or an integer does not fit.
+      InvalidArgument: The scalars are of several kinds, or of another kind, or an integer does not
+        fit.
     """
     # numpy would convert mixed kinds to strings, and integers beyond int64 to floats.
     kinds = set(map(type, values))

@@ -39,14 +39,17 @@ FILTER_SIZE_MAX = 1024
 the event loop longer, and large filters are seldom equal.
 """
 _ABSENT: Hashable = ""
-"""What the key holds for a field that is not sent."""
+"""The value in a key for a field that is not sent."""
 
 
 def _options_of(cls: type, *apart: str) -> Callable[[Any], Hashable]:
-    """Returns what gets the options of a request, or of a part of one: all fields but the target
-    and those named, so that a field that is added later keeps requests apart.
+    """Returns a function that gets the options of a request, or of a part of one: all fields but
+    the target and the fields that `apart` names. A field that is added later is an option, too, so
+    that it keeps requests apart.
     """
-    return attrgetter(*[part.name for part in fields(cls) if part.name not in {"target", *apart}])
+    return attrgetter(
+        *[field.name for field in fields(cls) if field.name not in {"target", *apart}]
+    )
 
 
 _SELECTION = ("filter", "crowding", "exclude_ids", "negative_ids", "context_ids")
@@ -65,7 +68,7 @@ class NotAlike(Exception):
 
 
 def batch_key(request: Any, version: ModelVersion) -> Hashable | None:
-    """Returns what is equal for requests that can be merged; None: this one is computed alone.
+    """Returns the key of a request, equal for all that can be merged; None: it is computed alone.
 
     Args:
       request: A request of any call.
@@ -84,7 +87,7 @@ def query_count(request: RetrievalRequest, version: ModelVersion) -> int:
     """Returns the number of queries of a retrieval.
 
     Raises:
-      NotAlike: It is not known before the retrieval is checked.
+      NotAlike: The number is not known before the retrieval is checked.
     """
     if request.query_offsets is not None:
         return request.query_offsets.size - 1
@@ -99,7 +102,7 @@ def example_count(columns: Mapping[str, Column], ids: Ids | None, version: Model
     """Returns the number of examples of a request, by its ids, else by its columns.
 
     Raises:
-      NotAlike: It sends neither, or columns that the model does not have.
+      NotAlike: The request has neither, or columns that the model does not have.
     """
     if ids is not None:
         return ids.size
@@ -112,7 +115,7 @@ def candidate_count(request: RankingRequest, version: ModelVersion) -> int:
     """Returns the number of candidates of a ranking.
 
     Raises:
-      NotAlike: It sends none, or features that the model does not have.
+      NotAlike: The request has none, or features that the model does not have.
     """
     return example_count(request.candidate_features, request.candidate_ids, version)
 
@@ -149,22 +152,22 @@ def _recommendation_key(request: RecommendationRequest, version: ModelVersion) -
 
 
 def _source_key(source: Source, n: int) -> Hashable:
-    """Returns what is equal for sources that differ in the ids of their lists alone."""
+    """Returns a key that is equal for sources that differ in the ids of their lists alone."""
     return _SOURCE_OPTIONS(source), source.ids and _lists_key(source.ids, n)
 
 
 def _selection_key(request: SelectionRequest, n: int) -> Hashable:
-    """Returns what is equal for requests of the same filter and crowding, and of lists of the same
-    form.
+    """Returns a key that is equal for requests of the same filter and crowding, and of lists of the
+    same form.
     """
-    sent_filter: Hashable = _ABSENT
+    filter_key: Hashable = _ABSENT
     if request.filter is not None:
-        sent_filter = _filter_key(request.filter)
+        filter_key = _filter_key(request.filter)
     crowding: Hashable = _ABSENT
     if request.crowding is not None:
         crowding = tuple(request.crowding.items())
     return (
-        sent_filter,
+        filter_key,
         crowding,
         request.exclude_ids and _lists_key(request.exclude_ids, n),
         request.negative_ids and _lists_key(request.negative_ids, n),
@@ -213,7 +216,7 @@ _KEYS: Mapping[type, Callable[[Any, ModelVersion], Hashable]] = {
 
 
 def _columns_key(columns: Mapping[str, Column], n: int) -> Hashable:
-    """Returns what is equal for columns of the same names, types and values per example."""
+    """Returns a key that is equal for columns of the same names, types and values per example."""
     # This runs for every request, so it makes one pass over the columns, with few calls.
     forms: dict[str, Hashable] = {}
     for name, (values, offsets, weights) in columns.items():
@@ -237,7 +240,7 @@ def _columns_key(columns: Mapping[str, Column], n: int) -> Hashable:
 
 
 def _ids_key(ids: Ids | None, n: int) -> Hashable:
-    """Returns what is equal for ids of one type, or for none."""
+    """Returns a key that is equal for ids of one type, or for none."""
     if ids is None:
         return _ABSENT
     if ids.shape != (n,):
@@ -264,7 +267,7 @@ def _queries_key(ids: Ids, query_offsets: Offsets | None, n: int) -> Hashable:
 
 
 def _lists_key(lists: IdLists, n: int) -> Hashable:
-    """Returns what is equal for lists of ids of one type, one of each query."""
+    """Returns a key that is equal for lists of ids of one type, one of each query."""
     if lists.offsets is not None:
         _check_offsets(lists.offsets, n, lists.ids.size)
     elif n > 1:  # all queries share one list, which is not copied for each
@@ -279,14 +282,16 @@ def _check_offsets(offsets: Offsets, n: int, size: int) -> None:
 
 
 def _filter_key(request_filter: Filter) -> Hashable:
-    """Returns what is equal for filters of the same parts, in the same order."""
+    """Returns a key that is equal for filters of the same parts, in the same order."""
     if request_filter.size > FILTER_SIZE_MAX:
         raise NotAlike
     return _nested_key(request_filter)
 
 
 def _nested_key(request_filter: Filter) -> Hashable:
-    conditions = [(name, _condition_key(part)) for name, part in request_filter.conditions.items()]
+    conditions = [
+        (name, _condition_key(condition)) for name, condition in request_filter.conditions.items()
+    ]
     groups = [
         tuple(map(_nested_key, group))
         for group in (request_filter.all, request_filter.any, request_filter.none)
@@ -295,8 +300,8 @@ def _nested_key(request_filter: Filter) -> Hashable:
 
 
 def _condition_key(condition: Condition) -> Hashable:
-    numbers = condition.ge, condition.gt, condition.le, condition.lt, condition.is_null
-    return _tokens_key(condition.allow), _tokens_key(condition.deny), numbers
+    comparisons = condition.ge, condition.gt, condition.le, condition.lt, condition.is_null
+    return _tokens_key(condition.allow), _tokens_key(condition.deny), comparisons
 
 
 def _tokens_key(tokens: Ids | None) -> Hashable:
@@ -310,7 +315,7 @@ def _tokens_key(tokens: Ids | None) -> Hashable:
 
 
 def _dim(request: RetrievalRequest, version: ModelVersion) -> int:
-    """Returns the dim of the vectors of the index that a retrieval names."""
+    """Returns the length of the vectors of the index that a retrieval names."""
     index = version.indexes.get(request.index)
     if index is None and not request.index and len(version.indexes) == 1:
         (index,) = version.indexes.values()

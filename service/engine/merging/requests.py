@@ -68,7 +68,7 @@ def _merge_retrievals(requests: Sequence[RetrievalRequest], version: ModelVersio
         else:
             changes["context"] = _merge_columns(contexts)
     if first.vectors is not None:
-        # Flat: of requests with [n, dim] and with [n * dim] vectors, both are accepted.
+        # Flat, since one request may have [n, dim] and another one [n * dim] vectors.
         vectors = [request.vectors.ravel() for request in requests if request.vectors is not None]
         changes["vectors"] = np.concatenate(vectors)
     if first.ids is not None:
@@ -88,23 +88,23 @@ def _merge_recommendations(
         context = _merge_columns_with_count(contexts, sum(counts))
     else:
         context = _merge_columns(contexts)
-    # Their keys are equal, so that all have the same sources in the same order, but for ids.
-    by_number = zip(*[request.sources for request in requests], strict=True)
-    sources = tuple(map(_merge_source, by_number))
+    # Equal keys: all requests have the same sources in the same order, but for the ids.
+    same_sources = zip(*[request.sources for request in requests], strict=True)
+    sources = tuple(map(_merge_source, same_sources))
     changes = _merge_selections(requests)
     merged = replace(requests[0], context=context, sources=sources, **changes)
     return MergedRequest(merged, offsets_of(counts))
 
 
 def _merge_source(sources: Sequence[Source]) -> Source:
-    """Returns the source of all requests, each of which has one that is alike."""
+    """Returns the source that stands for the same source of each request."""
     if sources[0].ids is None:
         return sources[0]
     return replace(sources[0], ids=_merge_lists([source.ids for source in sources]))
 
 
 def _merge_selections(requests: Sequence[SelectionRequest]) -> dict[str, Any]:
-    """Returns the fields of all requests that hold context ids, and lists of ids."""
+    """Returns the merged fields that hold context ids, excluded ids and negative ids."""
     changes: dict[str, Any] = {}
     if requests[0].context_ids is not None:
         changes["context_ids"] = _merge_ids([request.context_ids for request in requests])
@@ -125,11 +125,11 @@ def _merge_rankings(requests: Sequence[RankingRequest], version: ModelVersion) -
             offsets.append(np.array([0, count], np.int64))
         else:
             offsets.append(request.offsets)
-    sent_features = [request.candidate_features for request in requests]
+    features_by_request = [request.candidate_features for request in requests]
     if requests[0].candidate_ids is None:
-        candidate_features = _merge_columns_with_count(sent_features, sum(candidate_counts))
+        candidate_features = _merge_columns_with_count(features_by_request, sum(candidate_counts))
     else:
-        candidate_features = _merge_columns(sent_features)
+        candidate_features = _merge_columns(features_by_request)
     merged = replace(
         requests[0],
         context=_merge_columns([request.context for request in requests]),
@@ -165,26 +165,26 @@ _MERGES: Mapping[type, Callable[[Any, ModelVersion], MergedRequest]] = {
 }
 
 
-def _merge_columns_with_count(requests: Sequence[Columns], n: int) -> dict[str, Column]:
-    """Returns the columns of all requests, one of which shows that they have n examples: not all
-    columns without offsets do.
+def _merge_columns_with_count(columns_by_request: Sequence[Columns], n: int) -> dict[str, Column]:
+    """Returns the columns of all requests. At least one of the columns has offsets, which show that
+    there are n examples; columns without offsets may not show it.
     """
-    merged = _merge_columns(requests)
+    merged = _merge_columns(columns_by_request)
     for column in merged.values():
         if column.offsets is not None:
             return merged
-    # Any column serves: without offsets, all examples have the same number of values.
+    # Any column gets offsets: without them, all examples have the same number of values.
     name, column = next(iter(merged.items()))
     offsets = np.arange(n + 1) * (column.values.size // n)
     merged[name] = column._replace(offsets=offsets)
     return merged
 
 
-def _merge_columns(requests: Sequence[Columns]) -> dict[str, Column]:
+def _merge_columns(columns_by_request: Sequence[Columns]) -> dict[str, Column]:
     """Returns the columns of all requests."""
     merged = {}
-    for name in requests[0]:
-        merged[name] = _merge_column([columns[name] for columns in requests])
+    for name in columns_by_request[0]:
+        merged[name] = _merge_column([columns[name] for columns in columns_by_request])
     return merged
 
 
@@ -200,29 +200,29 @@ def _merge_column(columns: Sequence[Column]) -> Column:
     return Column(values, offsets, weights)
 
 
-def _merge_offsets(requests: Sequence[Offsets | None]) -> Offsets:
-    """Returns the offsets of all requests, each of which has some from 0 on."""
-    parts = [offsets for offsets in requests if offsets is not None]
+def _merge_offsets(offsets_by_request: Sequence[Offsets | None]) -> Offsets:
+    """Returns the offsets of all requests. The offsets of each request begin at 0."""
+    parts = [offsets for offsets in offsets_by_request if offsets is not None]
     ends = offsets_of([int(offsets[-1]) for offsets in parts])
     # Values of a request lie behind those of all requests before it.
-    firsts = ends[:-1].repeat([offsets.size - 1 for offsets in parts])
-    merged = np.concatenate([offsets[:-1] for offsets in parts]) + firsts
+    request_starts = ends[:-1].repeat([offsets.size - 1 for offsets in parts])
+    merged = np.concatenate([offsets[:-1] for offsets in parts]) + request_starts
     return np.append(merged, ends[-1])
 
 
-def _merge_ids(requests: Sequence[Ids | None]) -> Ids | None:
-    parts = [ids for ids in requests if ids is not None]
+def _merge_ids(ids_by_request: Sequence[Ids | None]) -> Ids | None:
+    parts = [ids for ids in ids_by_request if ids is not None]
     if not parts:
         return None
     merged: Ids = np.concatenate(parts)
     return merged
 
 
-def _merge_lists(requests: Sequence[IdLists | None]) -> IdLists:
-    """Returns the lists of all requests; those without offsets have one query."""
+def _merge_lists(lists_by_request: Sequence[IdLists | None]) -> IdLists:
+    """Returns the lists of all requests. A request whose lists have no offsets has one query."""
     ids = []
     lengths = []
-    for lists in requests:
+    for lists in lists_by_request:
         assert lists is not None  # noqa: S101 - their keys are equal
         ids.append(lists.ids)
         if lists.offsets is None:

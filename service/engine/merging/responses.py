@@ -1,4 +1,4 @@
-"""Splits the response to merged requests into that to each of them."""
+"""Splits the result of a merged request into the results of the requests in it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from service.engine.calls import (
 
 
 def split(result: Any, ends: Offsets) -> list[Any]:
-    """Returns the response to each request.
+    """Returns the result of each request.
 
     Args:
-      result: The response to the merged request.
+      result: The result of the merged request.
       ends: [r + 1]; request i has the examples ends[i]:ends[i + 1].
 
     Raises:
-      ValueError: The response is for another number of examples.
+      ValueError: The result is for another number of examples.
     """
     size, part_of = _PARTS[type(result)]
-    # A wrong division would give a client the results of another one.
+    # A wrong split would give a client the results of another one.
     count = size(result)
     if count != ends[-1]:
         raise ValueError(f"the response is for {count} examples, and the requests have {ends[-1]}")
@@ -61,7 +61,7 @@ def _retrieval_part(result: RetrievalResult, first: int, end: int) -> RetrievalR
         "sources": sources,
         "not_found": _lists_part(result.not_found, first, end),
     }
-    # `replace` takes three times as many calls.
+    # Not `replace`, which makes three times as many calls.
     return RetrievalResult(**{**vars(result), **part})
 
 
@@ -91,9 +91,9 @@ def _lookup_part(result: LookupResult, first: int, end: int) -> LookupResult:
     """Returns what was looked up for the ids from `first` to `end`."""
     not_found = result.not_found
     if not_found is not None:
-        missing = np.count_nonzero(~result.found[:first])
-        count = np.count_nonzero(~result.found[first:end])
-        not_found = not_found[missing : missing + count]
+        missing_before = np.count_nonzero(~result.found[:first])
+        missing_count = np.count_nonzero(~result.found[first:end])
+        not_found = not_found[missing_before : missing_before + missing_count]
     return replace(
         result,
         vectors=result.vectors[first:end],
