@@ -139,14 +139,14 @@ class Worker:
         self.shards = None
         reach = None
         if settings.shard_addresses:
-            self.shards = Shards(settings, self.metrics, self._shards_changed)
+            self.shards = Shards(settings, self.metrics, self._announce_shards)
             reach = self.shards.reach
 
         self._request_log = None
         if settings.record_rate:
             self._request_log = RequestLog(settings, self.metrics)
         self._replay = Replay(settings, self.versions, functools.partial(read_recordings, settings))
-        self.changes = Changes(settings, self.versions, self.metrics, self._changes_copied)
+        self.changes = Changes(settings, self.versions, self.metrics, self._announce_copies)
         throttle = LoadThrottle(lambda: self.engine.inflight)
         self.poller = Poller(
             settings,
@@ -225,7 +225,7 @@ class Worker:
         if native.MISSING:
             log.warning("native_extension_missing", extra=logging.fields(problem=native.MISSING))
         self._handle_signals()
-        self.versions.subscribe(self._versions_changed)
+        self.versions.subscribe(self._announce_versions)
         if self.shards is not None:
             await self.shards.start()
         # Imported objects stay until the end. Collections that looked at them took 30 to 46 ms
@@ -330,7 +330,7 @@ class Worker:
             # A compute thread cannot be stopped, and would keep the process.
             os._exit(0)
 
-    def _versions_changed(self) -> None:
+    def _announce_versions(self) -> None:
         """Reports a change of the loaded versions, in the thread that made it."""
         if self.versions.settled and not self._checked_required:
             self._checked_required = True
@@ -343,12 +343,12 @@ class Worker:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
-    def _changes_copied(self) -> None:
+    def _announce_copies(self) -> None:
         """Reports that the copy of a change log has caught up, in the thread that made it."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
-    def _shards_changed(self) -> None:
+    def _announce_shards(self) -> None:
         """Reports that other replicas of shards can be called. On the event loop."""
         if self._settings.ready_requires_shards:
             self._announce()
@@ -374,7 +374,7 @@ class Worker:
                 log.info("ready")
 
     def _current_problem(self) -> str:
-        """Returns why requests should not be sent here; "": they should."""
+        """Returns the reason why requests should not be sent here; "": they should."""
         problem = self.engine.problem or self.changes.problem
         if not problem and self.shards is not None and self._settings.ready_requires_shards:
             problem = self.shards.problem

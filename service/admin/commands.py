@@ -17,7 +17,7 @@ from service.versions.policy import rank_versions
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a model that a command is for.
+    """The facts about a model that its commands depend on.
 
     Attributes:
       existing: The versions under the root, and the loaded ones.

@@ -28,7 +28,7 @@ from service.versions.state_file import StateFile, StateUnreadable
 
 _LOG = logger(__name__)
 _FOLLOW_TIMEOUT_S = 2.0
-"""How long a command waits for the workers, which read the desired state ten times per second."""
+"""Time that a command waits for the workers, which read the desired state ten times per second."""
 _FOLLOW_INTERVAL_S = 0.01
 """Pause between two reads of the statuses that workers report."""
 _MAX_NAMES = 10

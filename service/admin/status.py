@@ -1,4 +1,4 @@
-"""What each worker reports about itself to operators, as JSON, and the merge of all workers."""
+"""The status that each worker reports to operators, as JSON, and the merge of all statuses."""
 
 from __future__ import annotations
 

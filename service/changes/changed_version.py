@@ -235,9 +235,9 @@ class ChangedVersion:
             does not.
 
         Raises:
-          ChangeDropped: It does not apply to this version; nothing was changed.
-          BundleError: It does not fit the version; nothing was changed.
-          ServiceError: It names something that does not exist; nothing was changed.
+          ChangeDropped: The change does not apply to this version; nothing was changed.
+          BundleError: The change does not fit the version; nothing was changed.
+          ServiceError: The change names something that does not exist; nothing was changed.
           NotFinite: A vector cannot be computed; nothing was changed.
         """
         head = change.head

@@ -254,7 +254,7 @@ class LogCopier:
                 self._stopping.wait(_RETRY_S)
 
     def _step(self) -> bool:
-        """Copies what is new; returns whether there was anything."""
+        """Copies new records, and their segments; returns whether there were new records."""
         last, checksum = self._copy.end()
         copied = self._source.fetch(self._model, last, checksum)
         self.lag = max(0, copied.sequence - last)

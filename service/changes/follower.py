@@ -366,7 +366,7 @@ class Changes:
             return self._existing_changes_of(version.model)
 
     def absorb_rows(self) -> None:
-        """Has files hold the changed rows of tables of which many are in memory."""
+        """Moves changed rows into files, for tables with many changed rows in memory."""
         for name, model in list(self._models.items()):
             if time.monotonic() < self._absorb_rows_at.get(name, 0.0):
                 continue

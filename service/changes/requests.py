@@ -61,10 +61,10 @@ class ChangeResult:
       version: The version that the change was checked against.
       sequence: The sequence of the change in the log of the model; 0: nothing was changed.
       changed: The number of ids that were changed.
-      outdated: The ids that were left alone: a state of theirs with this sequence or a later one
-        was applied before. The first ones, if they are many.
-      unknown: The ids to delete, or to give attributes to, that do not exist. The first ones, if
-        they are many.
+      outdated: The ids that were left alone, because their state of this sequence or a later one
+        was applied before. Only the first ones, if they are many.
+      unknown: The ids to delete, or to give attributes to, that do not exist. Only the first
+        ones, if they are many.
       outdated_count: The number of outdated ids.
       unknown_count: The number of unknown ids.
       is_repeated: Whether the stream was applied up to the request's offset, or beyond its

@@ -12,8 +12,8 @@ from service.changes.row_files import RowFiles, is_due
 
 
 class RowAbsorption:
-    """Has files hold the changed rows of one model. For one thread at a time. It holds the lock of
-    the log only while a version changes over to a file.
+    """Moves the changed rows of one model into files. For one thread at a time. It holds the lock
+    of the log only while a version changes over to a file.
     """
 
     def __init__(self, log: AppliedLog) -> None:
@@ -37,7 +37,7 @@ class RowAbsorption:
         return counts
 
     def absorb(self) -> None:
-        """Has files hold the changed rows of tables of which many are in memory. Changes go on
+        """Moves changed rows into files, for tables with many changed rows in memory. Changes go on
         meanwhile.
 
         Raises:
@@ -51,7 +51,7 @@ class RowAbsorption:
                 self._absorb_table(version, table)
 
     def _absorb_table(self, version: ChangedVersion, name: str) -> None:
-        """Has a file hold the changed rows of a table: the one of another process, or a new one."""
+        """Reads changed rows of a table from a file: the file of another process, or a new one."""
         changed = version.tables.of(name)
         if not is_due(changed):
             return

@@ -146,8 +146,8 @@ class ChangedCorpus:
     def absorb(
         self, sequence: int, segments: Sequence[LoadedSegment], ended: NDArray[np.uint32]
     ) -> None:
-        """Has segments hold what changed up to a sequence. All changed candidates get new
-        positions, in the same order.
+        """Lets segments hold the candidates that changed up to a sequence. All changed candidates
+        get new positions, in the same order.
 
         Args:
           sequence: The sequence of the last change that they contain.
@@ -190,7 +190,7 @@ class ChangedCorpus:
     def _rebase(
         self, segments: Sequence[LoadedSegment], ended: NDArray[np.uint32], moment: Moment
     ) -> None:
-        """Has segments hold what changed up to a moment; see `StoreChanges.rebased`."""
+        """Lets segments hold the candidates that changed up to a moment, as `rebased` does."""
         # Into new arrays: states that are served go on reading the old ones.
         slots_start = self.store.slots_start
         stores = [segment.store for segment in segments]

@@ -76,7 +76,7 @@ class BatchError(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What is recommended to every user.
+    """The recommendation that every user gets.
 
     Attributes:
       root: The directory of the bundles.
@@ -101,7 +101,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Summary:
-    """What was written.
+    """The facts about a run that has ended.
 
     Attributes:
       users: The number of users.

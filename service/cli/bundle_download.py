@@ -157,7 +157,7 @@ def pull(
                 unchecked = {block.path for block in missing if block.crc32c is None}
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
-                        raise _damaged(source, extent)
+                        raise _damage(source, extent)
                 if is_adding:
                     stage.add(sorted({extent.path for extent in extents}))
                 else:
@@ -321,11 +321,11 @@ def _fetch(block: _Extent, source: BundleSource, target: Path) -> int:
             with (target / block.path).open("r+b") as file:
                 file.seek(block.offset)
                 return file.write(data)
-    raise _damaged(source, block)
+    raise _damage(source, block)
 
 
-def _damaged(source: BundleSource, extent: _Extent) -> PullError:
-    """Returns the error for bytes that differ from their checksum, with the object to look at."""
+def _damage(source: BundleSource, extent: _Extent) -> PullError:
+    """Returns the error for bytes that differ from their checksum. It names the damaged object."""
     content = source.file(extent.path)
     if extent.bytes > BLOCK_BYTES and len(content.objects) > 1:
         stored = f"{len(content.objects)} objects from {content.objects[0]} on"

@@ -116,7 +116,7 @@ class _Totals:
       version: The version that the last batch was checked against; 0: none was sent.
       sequence: The sequence of the last change in the log; 0: nothing was changed.
       changed: The number of ids that were changed.
-      outdated_count: The number of ids that were left alone, since a later state of theirs was
+      outdated_count: The number of ids that were left alone, because a later state of them was
         applied before.
       unknown_count: The number of ids to delete, or to give attributes to, that do not exist.
       repeated: The number of lines of the stream that were applied before.
@@ -152,9 +152,9 @@ class _Totals:
         if self.sequence:
             parts[0] += f" (sequence {self.sequence})"
         if self.outdated_count:
-            parts.append(f"{self.outdated_count:,} outdated{_listed(self.outdated)}")
+            parts.append(f"{self.outdated_count:,} outdated{_first_ids(self.outdated)}")
         if self.unknown_count:
-            parts.append(f"{self.unknown_count:,} unknown{_listed(self.unknown)}")
+            parts.append(f"{self.unknown_count:,} unknown{_first_ids(self.unknown)}")
         if self.repeated:
             parts.append(f"{self.repeated:,} applied before")
         return f"{self.model}: {', '.join(parts)}\n"
@@ -420,7 +420,7 @@ def _print(admin: Admin, totals: _Totals) -> None:
         sys.stdout.write(totals.text())
 
 
-def _listed(ids: Sequence[int | str]) -> str:
+def _first_ids(ids: Sequence[int | str]) -> str:
     """Returns the first ids, in brackets."""
     listed = ", ".join(map(str, ids[:_SHOWN_MAX]))
     if len(ids) > _SHOWN_MAX:

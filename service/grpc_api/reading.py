@@ -76,7 +76,7 @@ class Reading:
         """Reads the one message of a call.
 
         Raises:
-          DeadlineExceeded: It did not arrive in time.
+          DeadlineExceeded: The message did not arrive in time.
           Overloaded: The connection has too many calls whose messages have not arrived.
           Cancelled: The client has left, or gRPC has rejected the message as too large.
           InvalidArgument: The client ended the call without a message.
@@ -119,7 +119,7 @@ class Reading:
 
     @contextlib.contextmanager
     def _count(self, peer: str) -> Iterator[Connection]:
-        """Counts a call whose message has not arrived for its connection."""
+        """Counts a call whose message has not arrived, for its connection and for the server."""
         connection = self._connections.get(peer)
         if connection is None:
             connection = Connection(self._slots_per_connection)
@@ -140,6 +140,6 @@ class Reading:
         finally:
             connection.unread -= 1
             self._unread -= 1
-            # Clients open any number of connections. What is learned of one lasts while it is busy.
+            # Clients open any number of connections. A connection is remembered while it is busy.
             if not connection.unread:
                 del self._connections[peer]

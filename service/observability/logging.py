@@ -151,7 +151,7 @@ class LogHandler(logging.Handler):
         self.setFormatter(JsonLines(common_fields))
         self.addFilter(_is_relevant)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._file = _unbuffered(stream)
+        self._file = _open_unbuffered(stream)
         self._thread = threading.Thread(target=self._write_lines, name="rowcast-log", daemon=True)
         self._second = self._rejected = self._unwritten = self._suppressed = 0
         self._counts: Counter[tuple[Hashable, ...]] = Counter()
@@ -356,9 +356,9 @@ def _handlers() -> list[LogHandler]:
     return [handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler)]
 
 
-def _unbuffered(stream: TextIO) -> io.FileIO:
+def _open_unbuffered(stream: TextIO) -> io.FileIO:
     """Returns a file of the same stream without a buffer."""
-    # A buffer has a lock. Python crashes at its exit if a thread waits in it.
+    # A buffer has a lock, and Python crashes at its exit if a thread that writes holds the lock.
     descriptor = os.dup(stream.fileno())
     os.set_blocking(descriptor, True)
     return io.FileIO(descriptor, "w")

@@ -207,7 +207,7 @@ def typed_parameter(parameters: Parameters, name: str, default: Any, field: str)
       field: The field of the parameters, as errors name it.
 
     Raises:
-      InvalidArgument: It has another type.
+      InvalidArgument: The parameter has another type.
     """
     value = parameters.get(name, default)
     # Not `isinstance`: true is an integer in Python.

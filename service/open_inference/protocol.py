@@ -360,19 +360,19 @@ class Servicer:
 
     async def describe_server(self, _: bytes, __: RequestContext) -> bytes:
         """Describes the service."""
-        return _filled(pb.ServerMetadataResponse(), server_metadata())
+        return _fill_message(pb.ServerMetadataResponse(), server_metadata())
 
     async def describe_model(self, request: bytes, context: RequestContext) -> bytes:
         """Describes the default signature of a model."""
         target = self._target(pb.ModelMetadataRequest, request, context)
-        return _filled(pb.ModelMetadataResponse(), model_metadata(self._engine, target))
+        return _fill_message(pb.ModelMetadataResponse(), model_metadata(self._engine, target))
 
     async def index(self, request: bytes, context: RequestContext) -> bytes:
         """Lists all versions of all models."""
         message = protobuf.parse_small(pb.RepositoryIndexRequest, request)
         authorize_all(context.principal)
         models = repository_index(self._engine, message.ready)
-        return _filled(pb.RepositoryIndexResponse(), {"models": models})
+        return _fill_message(pb.RepositoryIndexResponse(), {"models": models})
 
     def _target(self, message_class: type[Any], request: bytes, context: RequestContext) -> Target:
         message = protobuf.parse_small(message_class, request)
@@ -406,7 +406,7 @@ def _bytes_of(message: Message) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def _filled(message: Message, value: dict[str, Any]) -> bytes:
+def _fill_message(message: Message, value: dict[str, Any]) -> bytes:
     fill(message, value)
     return _bytes_of(message)
 

@@ -194,8 +194,8 @@ class _Servicer:
         return response
 
 
-def _unimplemented(remedy: str) -> Any:
-    """Returns a method that rejects every call."""
+def _rejecting_method(remedy: str) -> Any:
+    """Returns a method that rejects every call, with a remedy."""
 
     async def reject(_message: bytes, _context: RequestContext) -> bytes:
         raise Unimplemented(f"the service does not have this method; {remedy}")
@@ -210,7 +210,7 @@ def _add_prediction_service(dataplane: Dataplane, server: Any) -> None:
         "Classify": servicer.classify,
         "Regress": servicer.regress,
         "GetModelMetadata": servicer.metadata,
-        "MultiInference": _unimplemented("send its tasks as Classify and Regress"),
+        "MultiInference": _rejecting_method("send its tasks as Classify and Regress"),
     }
     _add_methods(server, PREDICTION_SERVICE, methods)
 
@@ -219,7 +219,7 @@ def _add_model_service(dataplane: Dataplane, server: Any) -> None:
     remedy = "models are found under --root, and `rowcast-serve ctl` pins and labels versions"
     methods = {
         "GetModelStatus": _Servicer(dataplane).status,
-        "HandleReloadConfigRequest": _unimplemented(remedy),
+        "HandleReloadConfigRequest": _rejecting_method(remedy),
     }
     _add_methods(server, MODEL_SERVICE, methods)
 

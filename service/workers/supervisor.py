@@ -191,7 +191,7 @@ class Supervisor:
                 self._kill(hung)
             if self._stopping:
                 self._end_after_drain()
-            self._release_ended()
+            self._release_pipes()
 
             if not announced and self._health.started:
                 announced = True
@@ -264,7 +264,7 @@ class Supervisor:
         log.info("listening", extra=about)
         notify("READY=1")
 
-    def _release_ended(self) -> None:
+    def _release_pipes(self) -> None:
         """Shuts down the pipes of workers that have ended. uvicorn holds both ends of each and
         would wait `_REPLACEMENT_S` for a sign of a worker that was killed before it could reply.
 
@@ -297,7 +297,7 @@ class Supervisor:
     def _kill(self, pids: list[int | None]) -> None:
         for process in list(self._processes.processes):
             if process.pid in pids:
-                # uvicorn's method would also close the pipe, in this thread: see `_release_ended`.
+                # uvicorn's method would also close the pipe, in this thread: see `_release_pipes`.
                 process.process.kill()
 
 

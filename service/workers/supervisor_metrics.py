@@ -68,7 +68,7 @@ class SupervisorMetrics:
         Does nothing once the metrics are closed.
 
         Raises:
-          OSError: It cannot be created, is no directory, or belongs to another user.
+          OSError: The directory cannot be created, is no directory, or belongs to another user.
         """
         with self._closing:
             if self._closed:
