@@ -102,7 +102,7 @@ class Absorber:
 
         Raises:
           AbsorptionFailed: The process fails.
-          BundleError: The files that it has written are damaged.
+          BundleError: The files that the process has written are damaged.
           OSError: The disk cannot be read or written.
         """
         version = planned.version
@@ -133,7 +133,7 @@ class Absorber:
         return SegmentName(name=name, checksum=publish(temporary, directory))
 
     def _run(self, directory: Path, task: SegmentTask, lock: int) -> None:
-        """Has a process make the segment, and waits for it.
+        """Starts the process that makes a segment, and waits for its end.
 
         Raises:
           AbsorptionFailed: The process fails.

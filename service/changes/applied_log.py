@@ -94,7 +94,7 @@ class AppliedLog:
         return ""
 
     def attach(self, loaded: ModelVersion, serve: Callable[[ModelVersion], object]) -> None:
-        """Applies the log to a version and has it served, so that it misses no change.
+        """Applies the log to a version and serves it, so that the version misses no change.
 
         Args:
           loaded: The version as it was loaded.
@@ -199,7 +199,7 @@ class AppliedLog:
             self._apply_to(version, sequence, change)
 
     def publish(self) -> None:
-        """Has all versions served as they are now."""
+        """Serves all versions as they are now."""
         # The state that a segment holds is not known here any more. A fresh version that applies
         # the log begins with the segment.
         if any(version.is_lost for version in self.versions):

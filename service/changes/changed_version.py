@@ -411,7 +411,7 @@ class ChangedVersion:
 
         Raises:
           BundleError: A column does not fit its feature.
-          ServiceError: The tower cannot compute with them.
+          ServiceError: The tower cannot compute with these features.
           NotFinite: A vector would hold NaN or an infinity.
         """
         return embedded(self.publish(), index, columns, n)
@@ -452,7 +452,7 @@ class ChangedVersion:
             self._unembedded.add(head.target, store.store.ids(positions))
 
     def _change_rows(self, change: Change, sequence: int) -> None:
-        """Gives rows other vectors, and has the candidates that read them embedded anew.
+        """Gives rows other vectors, and notes the candidates that read them, to embed them anew.
 
         Raises:
           ChangeDropped: The vectors were sent for another version.
@@ -466,7 +466,7 @@ class ChangedVersion:
         if table is None:
             raise ChangeDropped(f"there is no table {head.target!r}")
         vectors = change.vectors()
-        assert vectors is not None  # noqa: S101 - the log has them of all rows
+        assert vectors is not None  # noqa: S101 - the log has vectors of all rows
         vectors = rounded(vectors, table.dtype)
         ids = change.ids
         rows = self.tables.rows_of(ids, head.feature)
@@ -486,9 +486,9 @@ class ChangedVersion:
         if takes_keys:
             rows = self.tables.add_keys(head.target, ids, rows)
         self.tables.change(head.target, rows, vectors)
-        for corpus, (reader_ids, stored) in reader_vectors.items():
+        for corpus, (reader_ids, stored_vectors) in reader_vectors.items():
             # Positions are given here, so that they do not depend on when vectors are computed.
-            self._corpus(corpus).set_attributes(reader_ids, {}, stored)
+            self._corpus(corpus).set_attributes(reader_ids, {}, stored_vectors)
             self._unembedded.add(corpus, reader_ids)
 
     def _corpus(self, name: str) -> ChangedCorpus:

@@ -186,7 +186,7 @@ class Changes:
             raise DataLoss(f"segment {segment[:128]!r} cannot be read: {problem}") from problem
 
     def attach(self, loaded: ModelVersion, serve: Callable[..., object]) -> None:
-        """Has a version served with the changes in the log of its model.
+        """Serves a version with the changes in the log of its model.
 
         Args:
           loaded: The version as it was loaded.

@@ -147,7 +147,7 @@ class ModelSegments:
         return None
 
     def absorb(self, planned: PlannedAbsorption, segment: SegmentName) -> bool:
-        """Has every process use a segment from now on, by a record in the log.
+        """Lets every process use a segment from now on, by a record in the log.
 
         Args:
           planned: The candidates that the segment holds.
@@ -232,7 +232,7 @@ class ModelSegments:
         return lacking
 
     def begin_anew(self) -> None:
-        """Has the versions whose segments were not used begin with them, if they are whole now."""
+        """Lets versions whose segments were not used begin with these, if they are whole now."""
         with self._log.lock:
             unusable = [
                 (version, corpus) for version in self._log.versions for corpus in version.unusable

@@ -454,19 +454,19 @@ class _Recommender:
 
     def lists(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[str]]:
         """Returns the rows of a block's users, and what is wrong with those who have no list."""
-        parts = [self._part(row) for row in batch.to_pylist()]
-        user_columns: list[Mapping[str, Any]] = [{}] * len(parts)
+        user_requests = [self._user_request(row) for row in batch.to_pylist()]
+        user_columns: list[Mapping[str, Any]] = [{}] * len(user_requests)
 
         # The requests of one body have the same features: users who lack one are a group of their
         # own.
         groups: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
-        for position, part in enumerate(parts):
-            features = tuple(sorted(part["context"]))
-            groups.setdefault((_CONTEXT_ID in part, features), []).append(position)
+        for position, user_request in enumerate(user_requests):
+            features = tuple(sorted(user_request["context"]))
+            groups.setdefault((_CONTEXT_ID in user_request, features), []).append(position)
         for positions in groups.values():
             for first in range(0, len(positions), self._users):
                 chunk = positions[first : first + self._users]
-                lists = self._recommend([parts[position] for position in chunk])
+                lists = self._recommend([user_requests[position] for position in chunk])
                 for position, columns in zip(chunk, lists, strict=True):
                     user_columns[position] = columns
 
@@ -480,25 +480,25 @@ class _Recommender:
         problems = [columns["error"] for columns in user_columns if "error" in columns]
         return pa.table([ids, *arrays], [self._task.id_column, *types]), problems
 
-    def _part(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _user_request(self, row: dict[str, Any]) -> dict[str, Any]:
         """Returns a user as one of the requests of a JSON body; what is null is not sent."""
         # The id is a feature only if the model takes one of its name.
         task = self._task
         features = {name: value for name, value in row.items() if value is not None}
         if task.id_column not in self._version.manifest.inputs and task.id_column != _CONTEXT_ID:
             features.pop(task.id_column, None)
-        part: dict[str, Any] = {}
+        user_request: dict[str, Any] = {}
         if task.exclude_column:
-            part["exclude_ids"] = features.pop(task.exclude_column, [])
+            user_request["exclude_ids"] = features.pop(task.exclude_column, [])
         if _CONTEXT_ID in features:
-            part[_CONTEXT_ID] = features.pop(_CONTEXT_ID)
-        return {**part, "context": features}
+            user_request[_CONTEXT_ID] = features.pop(_CONTEXT_ID)
+        return {**user_request, "context": features}
 
-    def _recommend(self, parts: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    def _recommend(self, user_requests: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
         """Returns the columns of each user; of one who has no list, `error` alone."""
         try:
             request = json.read_recommendation(
-                {**self._options, "requests": parts}, Target(), self._settings
+                {**self._options, "requests": user_requests}, Target(), self._settings
             )
             request = request.without(self._version.manifest.unread_inputs)
             execution = Execution("recommend")
@@ -506,10 +506,10 @@ class _Recommender:
             result = completed(computation)
         except _AT_FAULT as problem:
             # One user fails all that are computed together. Halving finds this user in a few calls.
-            if len(parts) == 1:
+            if len(user_requests) == 1:
                 return [{"error": str(problem)}]
-            half = len(parts) // 2
-            return self._recommend(parts[:half]) + self._recommend(parts[half:])
+            half = len(user_requests) // 2
+            return self._recommend(user_requests[:half]) + self._recommend(user_requests[half:])
         columns = {"ids": result.ids.tolist(), "scores": result.scores}
         columns |= {f"attribute:{name}": values for name, values in result.attributes.items()}
         ends = result.offsets.tolist()

@@ -137,13 +137,13 @@ class SharedPort(socket.socket):
 
 
 _request_sockets: list[socket.socket] = []
-"""The bound sockets that uvicorn serves in this process. uvicorn does not pass them to the
-application.
+"""The bound sockets that uvicorn serves in this process. They are kept here because uvicorn does
+not pass them to the application.
 """
 
 
 def listen_to_requests() -> None:
-    """Has the kernel pass connections to this worker: from now on they wait for it."""
+    """Lets the kernel pass connections to this worker: from now on they wait for it."""
     for bound in _request_sockets:
         bound.listen(_BACKLOG)
 
