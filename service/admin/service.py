@@ -116,7 +116,7 @@ class Service:
 
         Args:
           name: The name of the command.
-          body: Its arguments as JSON; empty: none.
+          body: The arguments of the command as JSON; empty: none.
           model: The model that the command is for; empty: it is for the service.
 
         Returns:

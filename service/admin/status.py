@@ -27,7 +27,7 @@ class WorkerStatus:
     Attributes:
       pid: The process id.
       revision: The revision of the desired state that the worker follows.
-      state_problem: Why it cannot read the desired state; empty: it can.
+      state_problem: Why the worker cannot read the desired state; empty: it can.
       resident_bytes: The resident memory of the process.
       root_versions: The versions under the root, by model.
       models: The states of all versions, by model.

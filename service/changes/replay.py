@@ -44,7 +44,7 @@ def replay(version: ChangedVersion, parts: Iterable[Sequence[Record]], summary: 
 
 
 def _begin_with_segments(version: ChangedVersion, summary: LogSummary) -> None:
-    """Begins with the last segments of each corpus: only later changes of it are applied then."""
+    """Begins with the last segments of each corpus: then only its later changes are applied."""
     for (number, corpus), absorption in summary.absorptions.items():
         if not version.uses(corpus, number, absorption):
             continue

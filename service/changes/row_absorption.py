@@ -17,7 +17,7 @@ class RowAbsorption:
     """
 
     def __init__(self, log: AppliedLog) -> None:
-        """Begins.
+        """Begins without files.
 
         Args:
           log: The log, beside which the files are.

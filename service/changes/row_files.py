@@ -49,8 +49,8 @@ class RowFiles:
         Args:
           version: The number of the version.
           name: The name of the table.
-          table: Its manifest entry.
-          changed: Its changed rows.
+          table: The manifest entry of the table.
+          changed: The changed rows of the table.
 
         Returns:
           None: there is no file but that of `changed`.
@@ -85,8 +85,8 @@ class RowFiles:
         Args:
           version: The number of the version.
           name: The name of the table.
-          table: Its manifest entry.
-          changed: Its changed rows.
+          table: The manifest entry of the table.
+          changed: The changed rows of the table.
 
         Returns:
           Whether it was written: False while another process writes it.

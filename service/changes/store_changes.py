@@ -127,10 +127,10 @@ class ChangedCorpus:
     def begin_with(
         self, sequence: int, segments: Sequence[LoadedSegment], ended: NDArray[np.uint32]
     ) -> None:
-        """Begins with what segments hold, without any change before.
+        """Begins with the candidates that segments hold, without any change before.
 
         Args:
-          sequence: The sequence of the last change that they contain.
+          sequence: The sequence of the last change that the segments contain.
           segments: The segments, in the order of their positions.
           ended: The positions that were ended then, ascending.
         """
@@ -150,7 +150,7 @@ class ChangedCorpus:
         get new positions, in the same order.
 
         Args:
-          sequence: The sequence of the last change that they contain.
+          sequence: The sequence of the last change that the segments contain.
           segments: The segments, in the order of their positions.
           ended: The positions that were ended then, ascending.
 

@@ -45,7 +45,7 @@ class RecordedRequest:
       call: The name of the call.
       protobuf: Whether the body is a protobuf message; JSON otherwise.
       body: The body, decompressed.
-      recorded_s: The time at which it was recorded, in seconds since 1970.
+      recorded_s: The time at which the request was recorded, in seconds since 1970.
     """
 
     call: str

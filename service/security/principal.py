@@ -17,7 +17,7 @@ class Principal:
 
     Attributes:
       name: The name of the client, for the log.
-      models: The models that it may use; None: every model.
+      models: The models that the client may use; None: every model.
     """
 
     name: str
