@@ -172,9 +172,9 @@ class Changes:
           ServiceError: There is no such model, or the file cannot be read.
         """
         model = self._changes_of(name)
-        name = repr(file[:128])
-        message = f"model {name[:128]!r} has no file {name} of segment {segment[:128]!r}"
-        missing = NotFound(message, FieldViolation("file", name, "a file of a segment"))
+        shown_file = repr(file[:128])
+        message = f"model {name!r} has no file {shown_file} of segment {segment[:128]!r}"
+        missing = NotFound(message, FieldViolation("file", shown_file, "a file of a segment"))
         # The name comes from a URL: checked before it becomes part of a path.
         if not is_name(segment):
             raise missing

@@ -390,8 +390,9 @@ def test_parts_of_segments_are_for_clients_that_copy_and_of_the_files_of_segment
     ]
     for segment, file in missing:
         response = get(segment, file=file)
-        code = response.json()["error"]["code"]
-        assert (response.status_code, code) == (404, "NOT_FOUND"), (segment, file)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == (404, "NOT_FOUND"), (segment, file)
+    assert error["message"] == f"model 'movies' has no file '../../changes.log' of segment '{name}'"
     for query in ({"offset": -1}, {"bytes": 0}, {"bytes": 1 << 30}, {"offset": "x"}):
         error = get(name, **query).json()["error"]
         assert error["code"] == "INVALID_ARGUMENT", query
