@@ -17,24 +17,30 @@ DISABLE_EAGER = HookPoint("tensorflow.python.framework.ops", "disable_eager_exec
 GET_VARIABLE = HookPoint(f"{_OPS}.variable_scope", "_VariableStore.get_variable", "partitioner")
 
 LOOKUP = HookPoint(f"{_OPS}.embedding_ops", "embedding_lookup", "params ids partition_strategy")
-_SPARSE = "params sp_ids sp_weights combiner max_norm"
-_SAFE = "embedding_weights sparse_ids sparse_weights combiner default_id max_norm"
+_SPARSE_PARAMETERS = "params sp_ids sp_weights combiner max_norm"
+_SAFE_PARAMETERS = "embedding_weights sparse_ids sparse_weights combiner default_id max_norm"
 SPARSE_LOOKUPS = (
-    HookPoint(f"{_OPS}.embedding_ops", "embedding_lookup_sparse", f"{_SPARSE} partition_strategy"),
+    HookPoint(
+        f"{_OPS}.embedding_ops",
+        "embedding_lookup_sparse",
+        f"{_SPARSE_PARAMETERS} partition_strategy",
+    ),
     HookPoint(
         f"{_RAGGED}.ragged_embedding_ops",
         "embedding_lookup_sparse",
-        f"{_SPARSE} partition_strategy",
+        f"{_SPARSE_PARAMETERS} partition_strategy",
     ),
 )
 SAFE_LOOKUPS = (
     HookPoint(
-        f"{_OPS}.embedding_ops", "safe_embedding_lookup_sparse", f"{_SAFE} partition_strategy"
+        f"{_OPS}.embedding_ops",
+        "safe_embedding_lookup_sparse",
+        f"{_SAFE_PARAMETERS} partition_strategy",
     ),
     HookPoint(
         f"{_RAGGED}.ragged_embedding_ops",
         "safe_embedding_lookup_sparse",
-        f"{_SAFE} partition_strategy",
+        f"{_SAFE_PARAMETERS} partition_strategy",
     ),
 )
 RAGGED_LOOKUP = HookPoint(
@@ -77,30 +83,34 @@ TPU_METHODS = {
     )
 }
 
-_CACHE = "transformation_cache state_manager"
-_BUILDER = "inputs weight_collections"
+_COLUMN_PARAMETERS = "transformation_cache state_manager"
+_COLUMN_1_PARAMETERS = "inputs weight_collections"
 """Parameters of the columns' methods: those of version 2, and those that version 1 calls."""
 COLUMN_ROWS = (
-    HookPoint(_COLUMNS, "EmbeddingColumn.get_dense_tensor", _CACHE),
-    HookPoint(_COLUMNS, "EmbeddingColumn._get_dense_tensor", _BUILDER),
-    HookPoint(_COLUMNS, "SharedEmbeddingColumn._get_dense_tensor_internal", _CACHE),
-    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_dense_tensor_internal", _BUILDER),
-    HookPoint(_COLUMNS_1, "_SharedEmbeddingColumn._get_dense_tensor_internal", _BUILDER),
+    HookPoint(_COLUMNS, "EmbeddingColumn.get_dense_tensor", _COLUMN_PARAMETERS),
+    HookPoint(_COLUMNS, "EmbeddingColumn._get_dense_tensor", _COLUMN_1_PARAMETERS),
+    HookPoint(_COLUMNS, "SharedEmbeddingColumn._get_dense_tensor_internal", _COLUMN_PARAMETERS),
+    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_dense_tensor_internal", _COLUMN_1_PARAMETERS),
+    HookPoint(
+        _COLUMNS_1, "_SharedEmbeddingColumn._get_dense_tensor_internal", _COLUMN_1_PARAMETERS
+    ),
 )
 COLUMN_SEQUENCES = (
-    HookPoint(_COLUMNS, "EmbeddingColumn.get_sequence_dense_tensor", _CACHE),
-    HookPoint(_COLUMNS, "EmbeddingColumn._get_sequence_dense_tensor", _BUILDER),
-    HookPoint(_COLUMNS, "SharedEmbeddingColumn.get_sequence_dense_tensor", _CACHE),
-    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_sequence_dense_tensor", _BUILDER),
-    HookPoint(_COLUMNS_1, "_SharedEmbeddingColumn._get_sequence_dense_tensor", _BUILDER),
+    HookPoint(_COLUMNS, "EmbeddingColumn.get_sequence_dense_tensor", _COLUMN_PARAMETERS),
+    HookPoint(_COLUMNS, "EmbeddingColumn._get_sequence_dense_tensor", _COLUMN_1_PARAMETERS),
+    HookPoint(_COLUMNS, "SharedEmbeddingColumn.get_sequence_dense_tensor", _COLUMN_PARAMETERS),
+    HookPoint(_COLUMNS_1, "_EmbeddingColumn._get_sequence_dense_tensor", _COLUMN_1_PARAMETERS),
+    HookPoint(
+        _COLUMNS_1, "_SharedEmbeddingColumn._get_sequence_dense_tensor", _COLUMN_1_PARAMETERS
+    ),
 )
 INDICATORS = (
-    HookPoint(_COLUMNS, "IndicatorColumn.transform_feature", _CACHE),
+    HookPoint(_COLUMNS, "IndicatorColumn.transform_feature", _COLUMN_PARAMETERS),
     HookPoint(_COLUMNS, "IndicatorColumn._transform_feature", "inputs"),
 )
 INDICATOR_SEQUENCES = (
-    HookPoint(_COLUMNS, "IndicatorColumn.get_sequence_dense_tensor", _CACHE),
-    HookPoint(_COLUMNS, "IndicatorColumn._get_sequence_dense_tensor", _BUILDER),
+    HookPoint(_COLUMNS, "IndicatorColumn.get_sequence_dense_tensor", _COLUMN_PARAMETERS),
+    HookPoint(_COLUMNS, "IndicatorColumn._get_sequence_dense_tensor", _COLUMN_1_PARAMETERS),
 )
 LINEAR_COLUMN = HookPoint(
     _COLUMNS_1,
@@ -124,22 +134,22 @@ AVERAGES = (
         "inputs mask",
     ),
 )
-_ITERATED = (
+_RNN_PARAMETERS = (
     "step_function inputs initial_states go_backwards mask unroll input_length time_major "
     "zero_output_for_mask return_all_outputs"
 )
 RECURRENCES = (
-    HookPoint("tf_keras.src.backend", "rnn", _ITERATED),
-    HookPoint("keras.src.backend.tensorflow.rnn", "rnn", _ITERATED),
+    HookPoint("tf_keras.src.backend", "rnn", _RNN_PARAMETERS),
+    HookPoint("keras.src.backend.tensorflow.rnn", "rnn", _RNN_PARAMETERS),
 )
-_ENCODED = "inputs output_mode depth dtype sparse count_weights"
+_ENCODING_PARAMETERS = "inputs output_mode depth dtype sparse count_weights"
 TF_KERAS_ENCODING = HookPoint(
     "tf_keras.src.layers.preprocessing.preprocessing_utils",
     "encode_categorical_inputs",
-    _ENCODED,
+    _ENCODING_PARAMETERS,
 )
 KERAS_3_ENCODING = HookPoint(
-    "keras.src.utils.numerical_utils", "encode_categorical_inputs", _ENCODED
+    "keras.src.utils.numerical_utils", "encode_categorical_inputs", _ENCODING_PARAMETERS
 )
 KERAS_3_EMBEDDING = HookPoint("keras.src.layers.core.embedding", "Embedding.call", "inputs")
 EMBED_REDUCE = HookPoint(

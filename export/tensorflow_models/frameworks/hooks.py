@@ -43,7 +43,8 @@ class HookPoint:
     parameters: str = ""
 
     def find(self) -> tuple[Any, str, Any] | None:
-        """Returns its owner, its name there and itself; None if the library is not imported.
+        """Returns the owner of the function, its name there, and the function itself; None if the
+        library is not imported.
 
         Raises:
           NotConvertible: This release of the library has moved it.
@@ -83,10 +84,10 @@ class Hooks(contextlib.ExitStack):
 
     def __exit__(self, kind: Any, problem: Any, trace: Any) -> bool:
         """Restores everything."""
-        ended = bool(super().__exit__(kind, problem, trace))
+        is_suppressed = bool(super().__exit__(kind, problem, trace))
         if problem is not None and self._raised is not None:
             raise self._raised from problem
-        return ended
+        return is_suppressed
 
     def replace(self, point: HookPoint, replacement: Replacement) -> None:
         """Replaces a function, method or property, if the user's model has imported its library."""
@@ -111,8 +112,8 @@ class Hooks(contextlib.ExitStack):
         function = inspect.unwrap(function)
         original = copy_of(function)
 
-        # Code can only be replaced by that of a function with the same parameters. It passes them
-        # on by name, whatever way the caller passed them.
+        # Code can only be replaced by the code of a function with the same parameters. The new code
+        # passes them on by name, in whatever way the caller passed them.
         names: list[str] = []
         for name, parameter in inspect.signature(original).parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
@@ -159,10 +160,10 @@ class Hooks(contextlib.ExitStack):
     def _method(self, original: Any, replacement: Replacement) -> Any:
         watched = self.watched(replacement)
 
-        def called(*arguments: Any, **options: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             return watched(original, *arguments, **options)
 
-        method = tf.autograph.experimental.do_not_convert(called)
+        method = tf.autograph.experimental.do_not_convert(call)
         # Keras reads the signature of a layer's call.
         method.__signature__ = inspect.signature(original)
         return method

@@ -62,7 +62,8 @@ class LayerWeights:
 
     Attributes:
       layer: The layer; or the model itself, which may have weights beside its layers.
-      variables: The variables, as TensorFlow's, those that are trained first; (): it has made none.
+      variables: The variables, as TensorFlow's, first those that are trained; (): the layer has
+        made none.
       names: The names of the variables, with slashes.
     """
 
@@ -83,12 +84,12 @@ def layers_in_order(model: Any) -> tuple[list[LayerWeights], LayerWeights]:
         weights = [variable for variable in variables if id(variable) in weight_ids]
     else:
         weights = model._trainable_weights + model._non_trainable_weights
-    layers = [_weights_of(layer, _in_order(layer)) for layer in model.layers]
-    return layers, _weights_of(model, weights)
+    layers = [_layer_weights(layer, _weights_in_order(layer)) for layer in model.layers]
+    return layers, _layer_weights(model, weights)
 
 
-def _in_order(layer: Any) -> list[Any]:
-    """Returns the weights of a layer, those that are trained first."""
+def _weights_in_order(layer: Any) -> list[Any]:
+    """Returns the weights of a layer, first those that are trained."""
     try:
         weights = [*layer.trainable_weights, *layer.non_trainable_weights]
     except ValueError:
@@ -98,7 +99,7 @@ def _in_order(layer: Any) -> list[Any]:
     return [weight for weight in weights if handle_of(weight) is not None]
 
 
-def _weights_of(layer: Any, weights: list[Any]) -> LayerWeights:
+def _layer_weights(layer: Any, weights: list[Any]) -> LayerWeights:
     names = [str(getattr(weight, "path", weight.name)) for weight in weights]
     return LayerWeights(layer, tuple(map(tensorflow_variable, weights)), tuple(names))
 
@@ -130,7 +131,7 @@ def saved_values(model: Any, path: str) -> SavedValues:
 
     Args:
       model: A model of Keras 3 or tf-keras.
-      path: The path of the model in what is saved; "": it is saved itself.
+      path: The path of the model in the object that is saved; "": the model itself is saved.
     """
     library = "keras" if is_keras_3_layer(model) else "tf_keras"
     save_state = _internal("saving.saving_lib", "_save_state", library)
@@ -155,20 +156,21 @@ def saved_values(model: Any, path: str) -> SavedValues:
         """Takes the id of each object that Keras has written, after its group was made."""
 
         def add(self, number: int) -> None:
-            # An object that saves no variables has no group: the last one is that of another.
+            # An object that saves no variables has no group: the last group is another object's,
+            # which has registered it already.
             layers.setdefault(next(reversed(groups), ""), by_id.get(number))
             super().add(number)
 
     with Hooks() as hooks:
         if library == "tf_keras":
-            # It would read the values of variables, also those of tables.
+            # The layer's own method would read the values of variables, also those of tables.
             layer_class = _internal("engine.base_layer", "Layer", library)
             hooks.set_attribute(layer_class, "save_own_variables", _store_variables)
         save_state(model, Recorder(), None, path, Visited())
     values = {
         f"{group}/vars/{name}".lstrip("/"): value
-        for group, written in groups.items()
-        for name, value in written.items()
+        for group, datasets in groups.items()
+        for name, value in datasets.items()
     }
     return SavedValues(values, {group: layers.get(group) for group in groups})
 
@@ -180,7 +182,7 @@ def _store_variables(layer: Any, store: dict[str, Any]) -> None:
 
 
 def configuration_of(model: Any) -> dict[str, Any]:
-    """Returns the configuration that Keras would write to an archive, after a way through JSON.
+    """Returns the configuration that Keras would write to an archive, as read back from JSON.
 
     Raises:
       Exception: A class of the model does not say its configuration; whatever it raises.
@@ -199,27 +201,27 @@ def configuration_of(model: Any) -> dict[str, Any]:
 
 
 def older_configuration_of(model: Any) -> dict[str, Any]:
-    """Returns the configuration that Keras would write to a file of its older format, after a way
-    through JSON; of a model of Keras 3 or tf-keras that is a graph of layers.
+    """Returns the configuration that Keras would write to a file of its older format, as read back
+    from JSON. The model is of Keras 3 or tf-keras, and a graph of layers.
 
     Raises:
       Exception: A class of the model does not say its configuration; whatever it raises.
     """
     if is_keras_3_layer(model):
         describe = _internal("legacy.saving.saving_utils", "model_metadata")
-        plain = _internal("legacy.saving.json_utils", "get_json_type")
+        encode_json = _internal("legacy.saving.json_utils", "get_json_type")
         scope = _internal("legacy.saving.saving_options", "keras_option_scope")
         with scope(use_legacy_config=True):
             metadata = describe(model, include_optimizer=False)
     else:
         describe = _internal("saving.legacy.saving_utils", "model_metadata", "tf_keras")
-        plain = _internal("saving.legacy.saved_model.json_utils", "get_json_type", "tf_keras")
+        encode_json = _internal("saving.legacy.saved_model.json_utils", "get_json_type", "tf_keras")
         model.use_legacy_config = True
         try:
             metadata = describe(model, include_optimizer=False)
         finally:
             del model.use_legacy_config
-    text = json.dumps(metadata["model_config"], default=plain)
+    text = json.dumps(metadata["model_config"], default=encode_json)
     configuration: dict[str, Any] = json.loads(text)
     return configuration
 

@@ -22,7 +22,7 @@ from export.tensorflow_models.frameworks.placeholders import placeholder_class, 
 
 AVERAGE = "/ExponentialMovingAverage"
 """Suffix of the name of a variable's moving average."""
-_TF1: set[str] = set()
+_TF1_FACTORIES: set[str] = set()
 """Factories whose code has switched TensorFlow to TF1's behavior."""
 
 
@@ -78,7 +78,7 @@ class NamedGraph:
         """Builds the graph inside the one that is being traced."""
         build = tf.autograph.experimental.do_not_convert(self._build)
         positional, by_name = self._call.bind(inputs)
-        with _named(self.variables), _behavior(self._reference), _quiet():
+        with _shared_variables(self.variables), _tf1_behavior(self._reference), _quiet():
             return build(*positional, **by_name)
 
     def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
@@ -113,7 +113,7 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
       averages: Whether variables have the values of their moving averages.
 
     Raises:
-      NotConvertible: It does not return a function.
+      NotConvertible: The factory does not return a function.
     """
     with _quiet(), tf.Graph().as_default(), Hooks() as hooks:
         # The exporter needs eager execution, which cannot be enabled again; in the graph nothing is
@@ -121,7 +121,7 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
         hooks.replace(DISABLE_EAGER, lambda _: None)
         build = load()
     if not tf.__internal__.tf2.enabled():
-        _TF1.add(reference)
+        _TF1_FACTORIES.add(reference)
         tf.compat.v1.enable_v2_behavior()
     if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
         raise NotConvertible(
@@ -142,12 +142,12 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _behavior(reference: str) -> Iterator[None]:
+def _tf1_behavior(reference: str) -> Iterator[None]:
     """Restores TF1's shapes and equality for code that enabled TF1's behavior.
 
     Not its control flow: in a graph of a function, TensorFlow ignores that switch.
     """
-    if reference not in _TF1:
+    if reference not in _TF1_FACTORIES:
         yield
         return
     v1 = tf.compat.v1
@@ -161,12 +161,12 @@ def _behavior(reference: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _named(variables: dict[str, Any]) -> Iterator[None]:
+def _shared_variables(variables: dict[str, Any]) -> Iterator[None]:
     """Takes every variable from `variables`, and adds new ones to it."""
     from tensorflow.python.framework import ops
 
     def create(_make: Callable[..., Any], **options: Any) -> Any:
-        # As TensorFlow names it: in the scope that is open, and with a number if it is used.
+        # As TensorFlow names it: in the scope that is open, and with a number if the name is used.
         with ops.name_scope(options.get("name"), "Variable", skip_on_eager=False) as scope:
             name = ops.name_from_scope_name(scope)
         if name not in variables:
@@ -178,19 +178,19 @@ def _named(variables: dict[str, Any]) -> Iterator[None]:
             tf.compat.v1.add_to_collection(collection, variable)
         return variable
 
-    def looked_up(original: Callable[..., Any], **arguments: Any) -> Any:
+    def look_up(original: Callable[..., Any], **arguments: Any) -> Any:
         table = arguments["params"]
         if arguments["partition_strategy"] == "mod" and isinstance(table, placeholder_class()):
             table.mod = True
         return original(**arguments)
 
     def get_whole(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        # A checkpoint holds a partitioned variable as one.
+        # A checkpoint holds a partitioned variable as one tensor.
         options["partitioner"] = None
         return original(*arguments, **options)
 
     with tf.variable_creator_scope(create), Hooks() as hooks:
-        hooks.replace(LOOKUP, looked_up)
+        hooks.replace(LOOKUP, look_up)
         hooks.replace(GET_VARIABLE, get_whole)
         yield
 

@@ -31,10 +31,10 @@ def restore_normalizations(hooks: Hooks, *, keep_adapted: bool) -> None:
         without them, so that parity checks find where the checkpoint holds other values.
     """
 
-    def read_first(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
+    def call_with_variables(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
         # A layer with `mean` and `variance` as arguments has no variables.
         is_constant = layer.input_mean is not None
-        if is_constant or (keep_adapted and _adapted(layer)):
+        if is_constant or (keep_adapted and _is_adapted(layer)):
             return call(layer, inputs)
         copies = layer.mean, layer.variance
         layer.finalize_state()
@@ -45,7 +45,7 @@ def restore_normalizations(hooks: Hooks, *, keep_adapted: bool) -> None:
             layer.mean, layer.variance = copies
 
     for point in NORMALIZATIONS:
-        hooks.replace(point, read_first)
+        hooks.replace(point, call_with_variables)
 
 
 def adapted_normalizations(root: Any) -> list[Any]:
@@ -60,7 +60,7 @@ def adapted_normalizations(root: Any) -> list[Any]:
     layers = {}
     for part in objects:
         is_normalization = any(kind.__module__ in modules for kind in type(part).__mro__)
-        if is_normalization and part.built and part.input_mean is None and _adapted(part):
+        if is_normalization and part.built and part.input_mean is None and _is_adapted(part):
             layers[id(part)] = part
     return list(layers.values())
 
@@ -77,7 +77,7 @@ def give_normalization(layer: Any, mean: Any, variance: Any) -> None:
     layer.finalize_state()
 
 
-def _adapted(layer: Any) -> bool:
+def _is_adapted(layer: Any) -> bool:
     """Returns whether a layer's variables differ from their initial values."""
     with tf.init_scope():
         mean = np.asarray(layer.adapt_mean)

@@ -27,10 +27,12 @@ from export.tensorflow_models.frameworks.hooks import Hooks
 FIRST_VALUE_BYTES = 64 << 20
 """A matrix up to this size gets its initial value when it is read."""
 
-_EARLY = 2.0**-120
-"""The tiny number that rows are made of which are read while a model is built."""
+_EARLY_NUMBER = 2.0**-120
+"""The tiny number that fills the rows that are read while a model is built."""
 _EARLY_LINES: list[str] = []
-"""User's lines that read rows while a model is built; they get `_EARLY * (1 + index * 2**-23)`."""
+"""User's lines that read rows while a model is built; the rows of a line are
+`_EARLY_NUMBER * (1 + index * 2**-23)`.
+"""
 
 Gather = Callable[[Any, Any], Any]
 """(placeholder variable, ids of any shape) -> [*shape of ids, dim], or None to let TensorFlow
@@ -64,6 +66,7 @@ def placeholder_class() -> Any:
         """Whether TensorFlow saves and restores it; None: up to `restored_bytes_max`."""
         restored_bytes_max = FIRST_VALUE_BYTES
         first: Any = None
+        """The initial value that the user's code gave, or a function that returns it."""
         outside = UNDEFINED
         """What the lookup that is being called does with ids that are no rows; see
         `with_outside_ids`.
@@ -120,8 +123,8 @@ def infers_shapes() -> bool:
 
 
 def early_rows(shape: Any, dtype: Any) -> Any:
-    """Returns the rows of a table that is read while the model is built: tiny numbers, found again
-    if they are kept.
+    """Returns the rows of a table that is read while the model is built: tiny numbers, which
+    `line_of_early` recognizes if the model keeps them.
 
     Args:
       shape: The shape of the rows: a list of numbers and scalars, or a tensor.
@@ -133,7 +136,7 @@ def early_rows(shape: Any, dtype: Any) -> Any:
     if line not in _EARLY_LINES:
         _EARLY_LINES.append(line)
     # Each line has the next float32 number.
-    number = _EARLY * (1 + _EARLY_LINES.index(line) * 2.0**-23)
+    number = _EARLY_NUMBER * (1 + _EARLY_LINES.index(line) * 2.0**-23)
     return tf.fill(shape, tf.cast(number, dtype))
 
 
@@ -143,10 +146,10 @@ def line_of_early(values: NDArray[Any]) -> str:
     """
     if values.dtype != np.float32:
         return ""
-    numbers = values[(values >= _EARLY) & (values < 2 * _EARLY)]
+    numbers = values[(values >= _EARLY_NUMBER) & (values < 2 * _EARLY_NUMBER)]
     if not numbers.size:
         return ""
-    excess = float(numbers.flat[0]) / _EARLY - 1
+    excess = float(numbers.flat[0]) / _EARLY_NUMBER - 1
     index = int(excess * 2.0**23)
     if index >= len(_EARLY_LINES):
         return ""
@@ -183,7 +186,7 @@ def give_value(variable: Any) -> None:
 @contextlib.contextmanager
 def tables_unallocated() -> Iterator[list[Any]]:
     """Makes every float matrix a placeholder variable inside the `with` block; yields the list of
-    them.
+    these variables.
     """
     placeholders: list[Any] = []
 
@@ -265,17 +268,17 @@ def placeholder_of(table: Any) -> Any:
 
 @contextlib.contextmanager
 def with_outside_ids(variable: Any, outside: OutsideIds) -> Iterator[None]:
-    """Lets lookups of a placeholder variable be recorded, inside the `with` block, as ones that
-    treat ids outside of the table so.
+    """Records, inside the `with` block, that lookups of a placeholder variable treat ids outside of
+    the table as `outside` says.
 
     TensorFlow's functions have no argument for it, since TensorFlow rejects such ids.
     """
-    before = variable.outside
+    outside_before = variable.outside
     variable.outside = outside
     try:
         yield
     finally:
-        variable.outside = before
+        variable.outside = outside_before
 
 
 def table_of_layer(layer: Any) -> Any:

@@ -34,8 +34,8 @@ def unroll_recurrences(hooks: Hooks) -> None:
         if arguments["go_backwards"]:
             # Unrolled, Keras applies the mask of its outputs in the order of the inputs.
             axis = _axis_of_steps(arguments)
-            arguments["inputs"] = _reversed(arguments["inputs"], axis)
-            arguments["mask"] = _reversed(arguments["mask"], axis)
+            arguments["inputs"] = _reverse(arguments["inputs"], axis)
+            arguments["mask"] = _reverse(arguments["mask"], axis)
             arguments["go_backwards"] = False
         return original(**arguments)
 
@@ -51,12 +51,12 @@ def _steps_of(arguments: Mapping[str, Any]) -> int | None:
     """Returns over how many steps all examples are iterated; None: each has its own number."""
     if tf.is_tensor(arguments["input_length"]):
         return None
-    first = tf.nest.flatten(arguments["inputs"])[0]
-    steps: int | None = first.shape[_axis_of_steps(arguments)]
+    first_input = tf.nest.flatten(arguments["inputs"])[0]
+    steps: int | None = first_input.shape[_axis_of_steps(arguments)]
     return steps
 
 
-def _reversed(structure: Any, axis: int) -> Any:
+def _reverse(structure: Any, axis: int) -> Any:
     """Returns tensors in the reversed order of steps; None stays."""
 
     def reverse(tensor: Any) -> Any:

@@ -25,7 +25,8 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving
 
-    # Each takes the original first, which requires a TPUStrategy.
+    # Each replacement takes the original method first, and leaves it alone: it requires a
+    # TPUStrategy.
     def init(
         _: Any,
         layer: Any,

@@ -16,7 +16,7 @@ _KERAS_3_VARIABLES = "keras.src.backend.common.variables"
 
 
 def children_of(trackable: Any) -> dict[str, Any]:
-    """Returns the objects that TensorFlow's checkpoints would hold below one, by their names.
+    """Returns the objects that TensorFlow's checkpoints would hold below an object, by their names.
 
     TensorFlow rejects lists and dicts that no checkpoint can hold, such as a dict with integers as
     keys. A file of Keras may hold their layers, so these get the position or the key as a name.
@@ -32,7 +32,7 @@ def children_of(trackable: Any) -> dict[str, Any]:
 
 
 def _elements(collection: Any) -> list[tuple[Any, Any]]:
-    """Returns the elements of a list or dict with their positions or keys; none of others."""
+    """Returns the elements of a list or dict with their positions or keys; [] for other objects."""
     if isinstance(collection, Mapping):
         return list(collection.items())
     if isinstance(collection, Sequence):

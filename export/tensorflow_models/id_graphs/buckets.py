@@ -31,11 +31,11 @@ _BINARY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
 """Operations that are monotonic with a constant on either side."""
 _SCALING = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
 """Operations that are monotonic with a constant other than zero."""
-_NEIGHBORS = 64
+_NEIGHBOR_COUNT = 64
 """The number of values on each side of a step that are tested, too; with series, only these may
 have the neighboring row.
 """
-_TESTED = 1 << 14
+_TESTED_COUNT = 1 << 14
 """The number of values, spread over all of a type, that are tested, too."""
 _WHOLE_MAX = 1 << 24
 """Integers up to here are exact in float32."""
@@ -94,7 +94,7 @@ def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | No
     def row(numbers: Numbers) -> NDArray[np.int64]:
         results: Numbers = numbers.astype(dtype.as_numpy_dtype)
         for operation in operations:
-            results = _computed(operation, call, results)
+            results = _compute(operation, call, results)
         integers: NDArray[np.int64] = results.astype(np.int64)
         if rows is None:
             return integers
@@ -109,8 +109,8 @@ def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | No
 
 
 def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Values] | None:
-    """Returns operations in the order in which they run, and the input of the first
-    with the values that it takes.
+    """Returns operations in the order in which they run, the input that the first of them reads,
+    and the values that it reads; None if a result is not known to be monotonic in one input.
     """
     operations: list[Values] = []
     while len(operations) <= OPERATIONS_MAX:
@@ -128,7 +128,7 @@ def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Value
 
 
 def _monotonic_operand(values: Values, call: CallGraph) -> Values | None:
-    """Returns the operand in which an operation is known to be monotonic; else None."""
+    """Returns the operand in which an operation is known to be monotonic; None if there is none."""
     kind = values.type
     operands = values.inputs
     if kind in SEARCHES:
@@ -158,7 +158,7 @@ def _is_cast_to_numbers(values: Values) -> bool:
     return bool(dtype.is_floating or dtype.name in ID_DTYPES)
 
 
-def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
+def _compute(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
     """Applies one operation to [m] numbers."""
     operation = values.tensor.op
     if values.type in SEARCHES:
@@ -230,10 +230,12 @@ def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:
     """Returns whether integers that float32 may not distinguish have the first and the last row:
     no step is among them, and no sum or product of them that wraps around has another row.
     """
-    spacing = (1 << limits.bits) // _TESTED - 1  # odd: products with powers of two differ, too
-    tested = limits.min + spacing * np.arange(_TESTED)
-    below = tested[tested < -_WHOLE_MAX]
-    above = np.append(tested[tested > _WHOLE_MAX], limits.max)
+    spacing = (
+        1 << limits.bits
+    ) // _TESTED_COUNT - 1  # odd: products with powers of two differ, too
+    tested_keys = limits.min + spacing * np.arange(_TESTED_COUNT)
+    below = tested_keys[tested_keys < -_WHOLE_MAX]
+    above = np.append(tested_keys[tested_keys > _WHOLE_MAX], limits.max)
     is_first_below = np.all(row(below) == first)
     is_last_above = np.all(row(above) == last)
     return bool(is_first_below and is_last_above)
@@ -242,19 +244,19 @@ def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:
 def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], is_exact: bool) -> bool:
     """Returns whether rows never fall, overall and close to each step."""
     steps = np.sort(steps)
-    offsets = np.arange(-_NEIGHBORS, _NEIGHBORS + 1)
+    offsets = np.arange(-_NEIGHBOR_COUNT, _NEIGHBOR_COUNT + 1)
     near = np.add.outer(np.unique(steps), offsets).reshape(-1)
     low, high = ends.tolist()
-    tested = np.linspace(low, high, _TESTED).astype(np.int64)
+    tested_keys = np.linspace(low, high, _TESTED_COUNT).astype(np.int64)
     if is_exact:
-        tested = np.union1d(tested, near)
+        tested_keys = np.union1d(tested_keys, near)
     else:
         # Near a step, series switch back and forth between two rows.
-        tested = np.setdiff1d(tested, near)
-    tested = np.clip(tested, low, high)
+        tested_keys = np.setdiff1d(tested_keys, near)
+    tested_keys = np.clip(tested_keys, low, high)
     first_row = row(ends)[0]
-    steps_below = np.searchsorted(steps, tested, side="right")
-    return bool(np.array_equal(row(tested), first_row + steps_below))
+    steps_below = np.searchsorted(steps, tested_keys, side="right")
+    return bool(np.array_equal(row(tested_keys), first_row + steps_below))
 
 
 _KEYS_MAX = int(np.finfo(np.float32).max.view(np.int32))

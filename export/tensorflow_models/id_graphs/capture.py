@@ -57,7 +57,7 @@ _CASTS = frozenset({"Cast", "Floor", "Ceil", "Round", "Rint"})
 
 
 class NotComputed(Exception):
-    """No operation of the table computes these values."""
+    """No operation that a bundle has computes these values."""
 
     def __init__(self, values: Values) -> None:
         super().__init__(values.type)
@@ -72,7 +72,7 @@ def find_graph(ids: Values, call: CallGraph) -> ResolvedIds | Values:
       call: The traced call.
 
     Returns:
-      The resolved ids, or the values that no operation of the table computes.
+      The resolved ids, or the values that no operation of a bundle computes.
     """
     return call.searched("graph", ids, None, lambda: _find_graph(ids, call))
 
@@ -177,8 +177,8 @@ def only_casts(graph: GraphIds, rows: int) -> bool:
 
 
 def row_of_others(graph: GraphIds, rows: int) -> int | None:
-    """Returns the row that a graph leads ids to that are no rows of a table, -1 for none; None if
-    it does not lead each row to itself, or others to several rows.
+    """Returns the row to which a graph leads ids that are no rows of a table, -1 for none; None if
+    the graph does not lead each row to itself, or leads other ids to several rows.
 
     A recipe's rule can replace such a check of bounds: it leads each id to a row, or to none.
     """
@@ -225,13 +225,13 @@ class _Capture:
     readers: dict[tuple[Any, ...], Values] = field(default_factory=dict)
 
     def add(self, ids: Values) -> None:
-        """Adds all nodes that ids are computed by.
+        """Adds all nodes that compute ids.
 
         Raises:
           NotComputed: An operation has no function in a bundle; the error holds its values.
         """
         # Without recursion: a graph may be deeper than Python's stack.
-        path = [self._passed(ids)]
+        path = [self._skip_identities(ids)]
         while path:
             values = path[-1]
             # Paths meet again: another path may have added the node of these values.
@@ -258,7 +258,7 @@ class _Capture:
         """
         sources: list[Source] = []
         nodes = []
-        for node in self._needed():
+        for node in self._needed_nodes():
             if isinstance(node, InputNode):
                 sources.append(self.sources[node.input])
                 nodes.append(node.model_copy(update={"input": len(sources) - 1}))
@@ -271,7 +271,7 @@ class _Capture:
         keys = tuple(self.keys)
         return ResolvedIds(first, graph, keys=keys, other_sources=tuple(following))
 
-    def _needed(self) -> tuple[Any, ...]:
+    def _needed_nodes(self) -> tuple[Any, ...]:
         """Returns the last node with the nodes that it is computed from. Nodes that buckets
         replaced are left out: they are not computed, and may reject values that the buckets take.
         """
@@ -289,7 +289,7 @@ class _Capture:
             nodes.append(node)
         return tuple(nodes)
 
-    def _passed(self, values: Values) -> Values:
+    def _skip_identities(self, values: Values) -> Values:
         """Follows values back through operations that only pass them on; casts compute."""
         while values.type != "Cast" and (before := self.call.before(values)) is not None:
             values = before
@@ -321,17 +321,17 @@ class _Capture:
         elif values.type in OPERATIONS:
             operands = list(values.inputs)
         elif values.type == _STACK_JOIN:
-            operands = [values.of_tensor(tensor) for tensor in self._stacked(operation)]
+            operands = [values.of_tensor(tensor) for tensor in self._stack_parts(operation)]
         else:
             operands = []
         if not operands or not _is_known(operation):
             raise NotComputed(values)
         if values.count == 1:
             self._check_shapes(values, operands)
-        return [self._passed(operand) for operand in operands]
+        return [self._skip_identities(operand) for operand in operands]
 
-    def _stacked(self, join: Any) -> list[Any]:
-        """Returns the texts that are joined side by side, [batch] each; [] if others are."""
+    def _stack_parts(self, join: Any) -> list[Any]:
+        """Returns the texts that are joined side by side, [batch] each; [] for any other join."""
         stack, axis = join.inputs
         if stack.op.type != "Pack" or stack.shape.rank != 2:
             return []
@@ -473,7 +473,7 @@ class _Capture:
           NotComputed: The input is of no known type.
         """
         self.add(steps.values)
-        number = self.positions[_key(self._passed(steps.values))]
+        number = self.positions[_key(self._skip_identities(steps.values))]
         dtype = values.tensor.dtype.name
         first = len(self.nodes)
         # Rows rise from the first, or fall from the largest one.
@@ -532,7 +532,7 @@ _CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "StringUpper": lambda operation: operation.get_attr("encoding") == b"",
     "Substr": lambda operation: operation.get_attr("unit") == b"BYTE",
 }
-"""The conditions that functions of operations have for attributes and operands."""
+"""The conditions under which a bundle's function computes an operation, by the operation's type."""
 
 
 def _attribute(values: Values, name: str) -> Any:
@@ -550,7 +550,7 @@ def _constant_node(values: Values, constant: NDArray[Any]) -> ConstantNode:
     """Returns the node of a constant that meets each value of other operands.
 
     Raises:
-      NotComputed: It is a list, and each value of the operands meets another value of it.
+      NotComputed: The constant is a list, and each value of the operands meets another value in it.
     """
     if constant.size == 1:
         return _constants(values, constant.reshape(-1))
@@ -563,17 +563,19 @@ def _constants(values: Values, constants: NDArray[Any], *, is_list: bool = False
     """Returns the node of [k] constants."""
     if constants.dtype.kind == "b":
         constants = constants.astype(int)
-    written: list[Any] = constants.tolist()
+    manifest_values: list[Any] = constants.tolist()
     if values.tensor.dtype.name == "string" and constants.dtype.kind == "i":
         # tf.zeros_like of texts returns empty texts.
-        written = [""] * len(written)
+        manifest_values = [""] * len(manifest_values)
     elif constants.dtype.kind in "OS":
-        written = [text_of(value) for value in written]
-        if None in written:
+        manifest_values = [text_of(value) for value in manifest_values]
+        if None in manifest_values:
             raise NotComputed(values)
     elif constants.dtype.kind == "f":
-        written = [_finite_or_text(value) for value in written]
-    return ConstantNode(dtype=values.tensor.dtype.name, values=tuple(written), is_list=is_list)
+        manifest_values = [_finite_or_text(value) for value in manifest_values]
+    return ConstantNode(
+        dtype=values.tensor.dtype.name, values=tuple(manifest_values), is_list=is_list
+    )
 
 
 def _integer_or_text(key: int | bytes) -> int | str | None:

@@ -24,7 +24,7 @@ class Key(NamedTuple):
     """One of the inputs of a cross.
 
     Attributes:
-      resolved: The input, what computes the crossed values of it, and its vocabularies.
+      resolved: The input, the rule that computes its crossed values, and the rule's vocabularies.
       entry: Its entry in the manifest.
     """
 
@@ -33,17 +33,17 @@ class Key(NamedTuple):
 
 
 def find(ids: Any, call: CallGraph) -> ResolvedIds | None:
-    """Returns the inputs and rule of ids, one per example; None if they are of one input, or
-    nothing computes them.
+    """Returns the inputs and rule of ids, one per example; None if the ids are of one input, or no
+    rule computes them.
 
     Args:
       ids: A tensor.
       call: The traced call.
     """
-    return _crossed(ids, call) or _joined(ids, call)
+    return _find_cross(ids, call) or _find_joined(ids, call)
 
 
-def _crossed(ids: Any, call: CallGraph) -> ResolvedIds | None:
+def _find_cross(ids: Any, call: CallGraph) -> ResolvedIds | None:
     """Returns the inputs and rule of ids that `tf.sparse.cross_hashed` computes."""
     dense = call.origin(Values(ids))
     if not isinstance(dense, Values) or dense.type != "SparseToDense":
@@ -68,20 +68,22 @@ def _crossed(ids: Any, call: CallGraph) -> ResolvedIds | None:
 
 
 def _key(values: Any, call: CallGraph) -> Key | None:
-    """Returns the input of crossed values, and what computes them."""
+    """Returns the input of crossed values, and the rule that computes them; None if no rule of one
+    input does.
+    """
     resolved = find_rule(Values(values), call, None)
     if not isinstance(resolved, ResolvedIds):
         return None
     if resolved.source.part != "dense" or resolved.source.position is not None:
         return None
-    dtype = _sent_dtype(call.tensor_of(resolved.source, values.graph))
+    dtype = _input_dtype(call.tensor_of(resolved.source, values.graph))
     # Only integers and texts are hashed.
     if resolved.rule is None and dtype == "float32":
         return None
     return Key(resolved, CrossKey(dtype=dtype, ids=resolved.rule))
 
 
-def _sent_dtype(tensor: Any) -> Literal["int64", "string", "float32"]:
+def _input_dtype(tensor: Any) -> Literal["int64", "string", "float32"]:
     """Returns the type of what callers send to an input."""
     if tensor.dtype.is_floating:
         return "float32"
@@ -90,7 +92,7 @@ def _sent_dtype(tensor: Any) -> Literal["int64", "string", "float32"]:
     return "int64"
 
 
-def _joined(ids: Any, call: CallGraph) -> ResolvedIds | None:
+def _find_joined(ids: Any, call: CallGraph) -> ResolvedIds | None:
     """Returns the inputs and rule of ids that one graph computes from several inputs."""
     resolved = find_graph(Values(ids), call)
     if not isinstance(resolved, ResolvedIds) or not resolved.other_sources:
@@ -102,7 +104,7 @@ def _joined(ids: Any, call: CallGraph) -> ResolvedIds | None:
         # Each input has one value per example.
         if source.part != "dense" or source.position is not None:
             return None
-        keys.append(CrossKey(dtype=_sent_dtype(call.tensor_of(source, ids.graph))))
+        keys.append(CrossKey(dtype=_input_dtype(call.tensor_of(source, ids.graph))))
     return replace(resolved, rule=JoinedIds(keys=tuple(keys), ids=resolved.rule))
 
 
@@ -127,7 +129,7 @@ def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds
     """Returns a cross of values that the model computes.
 
     Args:
-      before: What computes the values of each key.
+      before: The inputs and rules that compute the values of each key.
       after: The cross.
     """
     assert isinstance(after.rule, CrossedIds)  # noqa: S101 - checked before
@@ -139,7 +141,7 @@ def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds
         vocabularies += resolved.keys
         if key.ids is not None:
             vocabularies += islice(vocabularies_of_cross, len(key.ids.tables))
-        changes: dict[str, Any] = {"ids": _chained(resolved.rule, key.ids)}
+        changes: dict[str, Any] = {"ids": _chain(resolved.rule, key.ids)}
         if isinstance(resolved.rule, GraphIds):
             # Callers send what the model takes; a padding would be compared with that.
             changes |= {"dtype": sent_dtype(resolved.rule.dtype), "padding": None}
@@ -149,15 +151,15 @@ def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds
 
 
 def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds:
-    """Returns what computes ids of an input before a rule of the lookup's own, and that rule."""
+    """Returns ids that the model computes from an input, followed by the lookup's own rule."""
     assert after.rule is None or isinstance(after.rule, GraphIds)  # noqa: S101 - of one input
-    graph = _chained(before.rule, after.rule)
+    graph = _chain(before.rule, after.rule)
     keys = (*before.keys, *after.keys)
     return ResolvedIds(before.source, graph, after.unknown, keys)
 
 
-def _chained(before: Any, after: GraphIds | None) -> GraphIds | None:
-    """Returns a graph behind another one; None for neither."""
+def _chain(before: Any, after: GraphIds | None) -> GraphIds | None:
+    """Returns one graph that computes `after` behind `before`; None if neither is given."""
     if before is None or after is None:
         return before or after
     builder = GraphBuilder(before.dtype, before)

@@ -15,10 +15,10 @@ class ResolvedIds:
 
     Attributes:
       source: The input that the ids come from, or the first one of several.
-      rule: What makes rows of the inputs; None: the ids are the input's own.
+      rule: The rule from the inputs to rows; None: the ids are the input's own.
       unknown: What the rule does with ids outside the table; None: it leaves them as they are.
       keys: The keys of each vocabulary that the rule reads, in the order of `lookup_tables_of`.
-      other_sources: The inputs that the ids come from, too.
+      other_sources: The other inputs that the ids come from.
     """
 
     source: Source

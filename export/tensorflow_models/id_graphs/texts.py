@@ -18,9 +18,9 @@ from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_graphs.capture import find_graph
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
-_WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
-"""The output of each operation that holds the words."""
-_COUNTING = frozenset(
+_WORDS_OUTPUT = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
+"""The index of the output that holds the words, by the operation that computes words."""
+_COUNTING_OPERATIONS = frozenset(
     {
         *(
             "StridedSlice",
@@ -48,7 +48,7 @@ class _Split(NamedTuple):
       separator: The separator of the words; "characters": each character is a word.
       text: The text.
       starts: The tensor from which the words of each text are counted.
-      ngrams: The lengths of the runs of words that are the words; (): single ones.
+      ngrams: The lengths of the runs of words that count as words; (): single words.
     """
 
     separator: Literal["whitespace", "characters"]
@@ -66,9 +66,9 @@ def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
       splits: The tensor that says where the words of each text begin.
     """
     for operation in needed([ids], []).operations:
-        if operation.type not in _WORDS:
+        if operation.type not in _WORDS_OUTPUT:
             continue
-        words = operation.outputs[_WORDS[operation.type]]
+        words = operation.outputs[_WORDS_OUTPUT[operation.type]]
         # The words are treated as an input: their rows are computed from them alone.
         words_source = Source(words.name, "dense")
         rows = _never_masked(Values(ids), call, words)
@@ -107,18 +107,18 @@ def _split(words: Any) -> _Split | None:
     """Returns the split that words come from; None if it is not known."""
     operation = words.op
     if operation.type == "StringNGrams":
-        return _runs(operation)
+        return _split_into_runs(operation)
     if operation.type == "StringSplitV2":
         separator = tf.get_static_value(operation.inputs[1])
         if separator != b"" or operation.get_attr("maxsplit") != -1:
             return None
         return _Split("whitespace", operation.inputs[0], operation.outputs[0])
-    return _characters(operation)
+    return _split_into_characters(operation)
 
 
-def _characters(encoding: Any) -> _Split | None:
+def _split_into_characters(encoding: Any) -> _Split | None:
     """Returns the split of a text by `tf.strings.unicode_split`, which decodes the text and encodes
-    each character again; None if it is another one.
+    each character again; None for any other split.
     """
     if encoding.type != "UnicodeEncode" or encoding.get_attr("output_encoding") != b"UTF-8":
         return None
@@ -145,9 +145,9 @@ def _encodes_each_character(encoding: Any, decoding: Any) -> bool:
     return bool(tf.get_static_value(starts.op.inputs[1]) == 1)
 
 
-def _runs(operation: Any) -> _Split | None:
-    """Returns how the words were split that `tf.strings.ngrams` joins to runs; None for runs of
-    runs, and for options that a bundle does not have.
+def _split_into_runs(operation: Any) -> _Split | None:
+    """Returns the split of a text into words that `tf.strings.ngrams` joins to runs; None for runs
+    of runs, and for options that a bundle does not have.
     """
     words, starts = operation.inputs
     if words.op.type == "StringNGrams":
@@ -169,7 +169,7 @@ def _only_counts(splits: Any, starts: Any) -> bool:
     if not subgraph.stops or subgraph.placeholders:
         return False
     types = {operation.type for operation in subgraph.operations}
-    return "Cumsum" in types and types <= _COUNTING
+    return "Cumsum" in types and types <= _COUNTING_OPERATIONS
 
 
 class _Text(NamedTuple):
@@ -187,7 +187,7 @@ class _Text(NamedTuple):
 
 
 def _find_text(text: Any, call: CallGraph) -> _Text | None:
-    """Returns the input of a text, one per example; None if it is not that of one input."""
+    """Returns the input of a text, one per example; None if no single input has the text."""
     resolved = find_graph(Values(text), call)
     if not isinstance(resolved, ResolvedIds) or resolved.other_sources:
         return None

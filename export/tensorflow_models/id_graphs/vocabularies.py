@@ -27,7 +27,7 @@ def exported(values: Values, table: Any) -> tuple[list[int] | list[bytes], int] 
       table: The handle of the table.
 
     Returns:
-      None if the values are no consecutive integers of at least 0.
+      The keys and the first value; None if the values are no consecutive integers of at least 0.
 
     Raises:
       NotConvertible: The table has no keys yet; names the user's line.

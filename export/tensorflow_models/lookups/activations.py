@@ -83,7 +83,7 @@ class Activations:
     def batch(self) -> int | None:
         """The number of examples in a batch of training; None: no specification states it."""
         for bag in self.bags.values():
-            # All that state a batch state the same: see `_check_batches`.
+            # All bags that state a batch state the same one: see `_check_batches`.
             if bag.batch is not None:
                 return bag.batch
         return None
@@ -96,8 +96,8 @@ class Activations:
 
     def plain_inputs(self, names: Iterable[str]) -> list[str]:
         """Returns the inputs that the tower takes as they are: no ids, and no weights of ids."""
-        weights = {bag.weights for bag in self.bags.values()}
-        return [name for name in names if name not in self.bags and name not in weights]
+        weight_inputs = {bag.weights for bag in self.bags.values()}
+        return [name for name in names if name not in self.bags and name not in weight_inputs]
 
     def looked_up(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what the tower takes: activations by feature, [b, dim] or [b, positions, dim],
@@ -159,7 +159,9 @@ def plan_activations(
     Raises:
       NotConvertible: An input is not what its specification needs; names it, and what to write.
     """
-    weights = {section.weights_for: name for name, section in inputs.items() if section.weights_for}
+    weights_of = {
+        section.weights_for: name for name, section in inputs.items() if section.weights_for
+    }
     bags: dict[str, Bag] = {}
     for name, table in table_of.items():
         if name not in inputs:
@@ -167,7 +169,7 @@ def plan_activations(
         sizes = sizes_of.get(name)
         _check_ids(name, inputs[name])
         positions = _positions(name, inputs[name], table, sizes)
-        bags[name] = Bag(table, weights.get(name), positions, _batch(positions, sizes))
+        bags[name] = Bag(table, weights_of.get(name), positions, _batch(positions, sizes))
         _check_weights(name, inputs, bags[name])
     _check_batches(bags, inputs, sizes_of)
 
@@ -206,14 +208,16 @@ def _positions(
         return 1
     count = math.prod(section.shape)
     subject = f"input {name!r} has {list(section.shape)} ids in each example"
-    bag = f'write inputs.{name}.kind = "ragged", and leave its shape out'
+    ragged_remedy = f'write inputs.{name}.kind = "ragged", and leave its shape out'
     if sizes is None or (sizes.ids is not None and sizes.ids > 1):
-        raise NotConvertible(f"{subject}, which its feature specification combines: {bag}")
+        raise NotConvertible(
+            f"{subject}, which its feature specification combines: {ragged_remedy}"
+        )
     if sizes.ids is None or sizes.rows is None:
         raise NotConvertible(
             f"{subject}, and its feature specification does not state whether it combines them: "
-            f"where it does, {bag}; where the model takes an activation for each id, give the "
-            f"specification the shapes of training, input_shape=(batch * {count}, 1) and "
+            f"where it does, {ragged_remedy}; where the model takes an activation for each id, "
+            f"give the specification the shapes of training, input_shape=(batch * {count}, 1) and "
             f"output_shape=(batch * {count}, {table.dim})"
         )
     if sizes.rows % count:
@@ -259,7 +263,7 @@ def _check_weights(name: str, inputs: Mapping[str, InputSection], bag: Bag) -> N
     """Checks that weights have the structure of their ids.
 
     Raises:
-      NotConvertible: They have another one, or weigh ids that are not combined.
+      NotConvertible: The weights have another structure, or weigh ids that are not combined.
     """
     if bag.weights is None or inputs[bag.weights].kind == inputs[name].kind != "dense":
         return

@@ -30,20 +30,20 @@ Read = Callable[[str], Tensors]
 
 
 def column_rule(column: Any, read: Read) -> ResolvedIds:
-    """Returns the inputs of a categorical column, by their keys, and its rule; also of one with
-    weights or in sequence.
+    """Returns the inputs of a categorical column, by their keys, and its rule; the column may have
+    weights, or be a sequence.
 
     Raises:
-      NotConvertible: No rule of a manifest describes it; names the column and the cure.
+      NotConvertible: No rule of a manifest describes the column; names it and the cure.
     """
     if is_a(column, "SequenceCategorical", "WeightedCategorical"):
         return column_rule(column.categorical_column, read)
     if is_a(column, "Crossed"):
-        return _crossed(column, read)
+        return _cross_rule(column, read)
     if is_a(column, "VocabularyListCategorical", "VocabularyFileCategorical"):
         return _vocabulary(column)
     if is_a(column, "HashedCategorical"):
-        return ResolvedIds(_input(column.key), _hashed(column))
+        return ResolvedIds(_input(column.key), _hash_graph(column))
     if is_a(column, "IdentityCategorical"):
         unknown = None
         if column.default_value is not None:
@@ -59,7 +59,7 @@ def _input(key: str) -> Source:
     return Source(key, "dense")
 
 
-def _hashed(column: Any) -> GraphIds:
+def _hash_graph(column: Any) -> GraphIds:
     bucket_count = int(column.hash_bucket_size)
     # TensorFlow hashes integers as their decimal texts.
     if column.dtype.is_integer:
@@ -75,7 +75,7 @@ def _vocabulary(column: Any) -> ResolvedIds:
     if hasattr(column, "vocabulary_list"):
         listed = column.vocabulary_list
     else:
-        listed = _lines(column)
+        listed = _vocabulary_lines(column)
     keys: Keys
     key_dtype: Literal["int64", "string"]
     if column.dtype.is_integer:
@@ -83,7 +83,7 @@ def _vocabulary(column: Any) -> ResolvedIds:
         keys = tuple(int(key) for key in listed)
     else:
         key_dtype = "string"
-        keys = tuple(_text(key) for key in listed)
+        keys = tuple(_text_key(key) for key in listed)
 
     builder = GraphBuilder(key_dtype)
     table = LookupTable(vocabulary=table_name(column.key, "vocabulary"))
@@ -95,35 +95,35 @@ def _vocabulary(column: Any) -> ResolvedIds:
         if column.default_value is not None:
             default = int(column.default_value)
         builder.positions(builder.last, table, default)
-    # TensorFlow leaves out what it finds no row for.
+    # TensorFlow leaves out keys for which it finds no row.
     return ResolvedIds(_input(column.key), builder.graph(), Unknown(), (keys,))
 
 
-def _text(key: Any) -> str:
+def _text_key(key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode()
     return str(key)
 
 
-def _lines(column: Any) -> list[str]:
+def _vocabulary_lines(column: Any) -> list[str]:
     """Returns the keys of a vocabulary file.
 
     Raises:
       NotConvertible: The file is no text, cannot be read, or is too short.
     """
-    where = f"column {column.key!r}: vocabulary_file {column.vocabulary_file!r}"
+    subject = f"column {column.key!r}: vocabulary_file {column.vocabulary_file!r}"
     if getattr(column, "file_format", None) == "tfrecord_gzip":
-        raise NotConvertible(f"{where} is a TFRecord file; write it as text, one key per line")
+        raise NotConvertible(f"{subject} is a TFRecord file; write it as text, one key per line")
     try:
         with tf.io.gfile.GFile(column.vocabulary_file, "rb") as file:
             text: str = file.read().decode()
     except (tf.errors.OpError, UnicodeDecodeError) as problem:
-        raise NotConvertible(f"{where} cannot be read: {problem}") from problem
+        raise NotConvertible(f"{subject} cannot be read: {problem}") from problem
     lines = text.removesuffix("\n").split("\n")
     # TensorFlow counts the lines when the column is made without a size.
     size = column.vocabulary_size
     if len(lines) < size:
-        raise NotConvertible(f"{where} has {len(lines)} lines; vocabulary_size is {size}")
+        raise NotConvertible(f"{subject} has {len(lines)} lines; vocabulary_size is {size}")
     return lines[:size]
 
 
@@ -133,7 +133,8 @@ def bucket_rules(column: Any) -> list[GraphIds]:
     The buckets of each number follow those of the number before it.
 
     Raises:
-      NotConvertible: No rule describes how they are normalized; names the column and the cure.
+      NotConvertible: No rule describes how the numbers are normalized; names the column and the
+        cure.
     """
     source = column.source_column
     boundaries = tuple(float(boundary) for boundary in column.boundaries)
@@ -142,7 +143,7 @@ def bucket_rules(column: Any) -> list[GraphIds]:
         first_rows = [position * bucket_count for position in range(math.prod(source.shape))]
         return [_buckets(boundaries, first_row) for first_row in first_rows]
 
-    steps = _normalized(source.normalizer_fn, list(source.shape), boundaries)
+    steps = _normalized_steps(source.normalizer_fn, list(source.shape), boundaries)
     if steps is None:
         raise NotConvertible(
             f"column {column.name!r} makes buckets of what normalizer_fn returns, which is not "
@@ -156,8 +157,8 @@ def bucket_rules(column: Any) -> list[GraphIds]:
 
 
 def _buckets(boundaries: Sequence[float], first_row: int, falling: bool = False) -> GraphIds:
-    """Returns rows of a number: `first_row` + how many boundaries are at most as large, or above
-    it.
+    """Returns the rule from a number to a row: `first_row` and the count of the boundaries that the
+    number has reached; of those that it has not reached, if rows fall.
     """
     builder = GraphBuilder("float32")
     if falling:
@@ -169,11 +170,11 @@ def _buckets(boundaries: Sequence[float], first_row: int, falling: bool = False)
     return builder.graph()
 
 
-def _normalized(
+def _normalized_steps(
     normalizer: Callable[[Any], Any], shape: list[int], boundaries: tuple[float, ...]
 ) -> list[buckets.Steps] | None:
-    """Returns the step function of each number after normalization; None if they are not all
-    known.
+    """Returns the step function of each number after normalization; None if one of the functions
+    is not known.
     """
 
     def bucket(number: Any) -> Any:
@@ -198,7 +199,7 @@ def _normalized(
     return steps
 
 
-def _crossed(column: Any, read: Read) -> ResolvedIds:
+def _cross_rule(column: Any, read: Read) -> ResolvedIds:
     # TensorFlow's operation takes sparse inputs first; ids of columns are sparse.
     leaves = sorted(
         _leaves(column), key=lambda leaf: isinstance(leaf, str) and _is_dense(read(leaf))
@@ -217,7 +218,7 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
       read: Returns raw inputs.
 
     Raises:
-      NotConvertible: No cross of a manifest has such a key.
+      NotConvertible: No cross of a manifest can have this input.
     """
     if isinstance(leaf, str):
         values = read(leaf)

@@ -37,7 +37,7 @@ def table_facts(config: Any) -> TableFacts:
     """Returns the facts of a TableConfig.
 
     Raises:
-      NotConvertible: It has no name to find it in a checkpoint by.
+      NotConvertible: The config has no name, by which the checkpoint holds the table.
     """
     if not config.name:
         raise NotConvertible(
@@ -82,7 +82,7 @@ def intercept_layers(
 
 def original_lookup() -> Original:
     """Returns a copy of TensorFlow's own lookup that keeps working while the original is replaced;
-    call it before.
+    must be called before the replacement.
     """
     _, _, lookup = LAYER_LOOKUP.find() or (None, None, None)
     original: Original = copy_of(lookup)
@@ -179,7 +179,7 @@ def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
     """Returns how many ids each example has in a dense tensor; None: one, without an axis.
 
     Raises:
-      NotConvertible: TensorFlow rejects it, or the number is not fixed.
+      NotConvertible: TensorFlow rejects the tensor, or the number of ids is not fixed.
     """
     if config.max_sequence_length or weights is not None:
         kind = "a weighted feature"
@@ -206,7 +206,7 @@ def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config
     """Checks that TensorFlow, and a bundle, take the weights of a feature.
 
     Raises:
-      NotConvertible: One of them does not.
+      NotConvertible: TensorFlow or a bundle does not take them.
     """
     if type(weights) is not type(ids):
         raise NotConvertible(

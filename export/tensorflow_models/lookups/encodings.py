@@ -45,7 +45,7 @@ def intercept_encodings(hooks: Hooks, activation_of: ActivationOf) -> None:
                 return counts * arguments["idf_weights"]
             return counts
 
-    # Its layers reject ids beyond their number of tokens; those of Keras 3 leave them out.
+    # Layers of tf-keras reject ids beyond their number of tokens; Keras 3 leaves such ids out.
     hooks.replace(TF_KERAS_ENCODING, partial(encode, REJECTING))
     hooks.replace(KERAS_3_ENCODING, partial(encode, UNDEFINED))
 

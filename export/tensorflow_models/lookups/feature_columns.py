@@ -68,27 +68,28 @@ def intercept_columns(hooks: Hooks, activation_of: ActivationOf, lengths: Length
     sequences by `lengths`.
 
     The methods of columns that are replaced take the inputs, and then what differs between TF1 and
-    TF2, by position or by name: it is passed on to `frameworks.columns`, which knows both.
+    TF2, by position or by name; these arguments are passed on to `frameworks.columns`, which knows
+    both versions.
     """
 
-    def embedded(_: Any, column: Any, inputs: Any, *state: Any, **options: Any) -> Any:
+    def embed(_: Any, column: Any, inputs: Any, *state: Any, **options: Any) -> Any:
         read = reader_of(inputs, *state, **options)
         table = table_of_column(column, *state, **options)
         lookups = describe_column(
             column.name, column.categorical_column, column.combiner, read, table
         )
         check_weights(column, lookups)
-        clipped = [replace(lookup, max_norm=column.max_norm) for lookup in lookups]
-        return combined(clipped, column.combiner)
+        clipped_lookups = [replace(lookup, max_norm=column.max_norm) for lookup in lookups]
+        return combine(clipped_lookups, column.combiner)
 
-    def indicated(_: Any, column: Any, inputs: Any, *state: Any, **options: Any) -> Any:
+    def indicate(_: Any, column: Any, inputs: Any, *state: Any, **options: Any) -> Any:
         check_width(column)
         ids = column.categorical_column
         if is_a(ids, "Bucketized"):
             # The tower computes buckets of numbers itself.
             return buckets_of(ids, inputs, *state, **options)
         read = reader_of(inputs, *state, **options)
-        return combined(describe_column(column.name, ids, "sum", read, None), "sum")
+        return combine(describe_column(column.name, ids, "sum", read, None), "sum")
 
     def sequence(
         rows: Callable[..., Any],
@@ -112,16 +113,16 @@ def intercept_columns(hooks: Hooks, activation_of: ActivationOf, lengths: Length
             shape = (rows_of(column), arguments["units"])
             table = tf.compat.v1.get_variable("weights", shape)
         read = arguments["builder"].get
-        return combined(describe_column(column.name, column, combiner, read, table), combiner)
+        return combine(describe_column(column.name, column, combiner, read, table), combiner)
 
-    def combined(lookups: list[TracedLookup], combiner: Combiner) -> Any:
-        return _combined([activation_of(lookup) for lookup in lookups], combiner)
+    def combine(lookups: list[TracedLookup], combiner: Combiner) -> Any:
+        return _combine([activation_of(lookup) for lookup in lookups], combiner)
 
     replacements: dict[tuple[HookPoint, ...], Replacement] = {
-        COLUMN_ROWS: embedded,
-        COLUMN_SEQUENCES: partial(sequence, embedded),
-        INDICATORS: indicated,
-        INDICATOR_SEQUENCES: partial(sequence, indicated),
+        COLUMN_ROWS: embed,
+        COLUMN_SEQUENCES: partial(sequence, embed),
+        INDICATORS: indicate,
+        INDICATOR_SEQUENCES: partial(sequence, indicate),
         (LINEAR_COLUMN,): linear,
     }
     # Every call of a feature column warns that it is deprecated.
@@ -131,7 +132,7 @@ def intercept_columns(hooks: Hooks, activation_of: ActivationOf, lengths: Length
             hooks.replace(point, replacement)
 
 
-def _combined(activations: list[Any], combiner: Combiner) -> Any:
+def _combine(activations: list[Any], combiner: Combiner) -> Any:
     """Returns the activation of a column: the numbers of a bucketized one are a bag, whose rows are
     looked up one by one.
     """
@@ -146,7 +147,7 @@ def check_weights(column: Any, lookups: list[TracedLookup]) -> None:
     """Rejects a weighted column whose lookup is not the safe one.
 
     Raises:
-      NotConvertible: It is such a column; names it and the cure.
+      NotConvertible: The column is weighted and not looked up safely; names it and the cure.
     """
     if lookups[0].weights is not None and not column.use_safe_embedding_lookup:
         raise NotConvertible(
@@ -159,7 +160,7 @@ def check_width(column: Any) -> None:
     """Rejects an indicator column that is wider than a service supports.
 
     Raises:
-      NotConvertible: It is too wide; names the column and the cure.
+      NotConvertible: The column is too wide; names it and the cure.
     """
     rows = rows_of(column.categorical_column)
     if rows > WIDTH_MAX:
@@ -185,7 +186,7 @@ def describe_column(
       table: The variable of its table; None for an indicator.
 
     Raises:
-      NotConvertible: No feature of a bundle can do it; names the column and the cure.
+      NotConvertible: No feature of a bundle computes the column; names it and the cure.
     """
 
     def lookup(ids: Tensors, **fields: Any) -> TracedLookup:

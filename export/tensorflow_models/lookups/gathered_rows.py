@@ -18,16 +18,16 @@ def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:
     Args:
       variable: The table, whose gather stays in the graph.
       ids: The ids, int32 or int64 of any shape.
-      outside: What ids become that are no rows. Those that it rejects are left to TensorFlow.
+      outside: What ids become that are no rows. Ids to be rejected are left to TensorFlow.
     """
     count = variable.shape.as_list()[0]
     rows = ids
     if outside.from_end:
         rows = counted_from_end(ids, count)
     if outside.outcome == "undefined":
-        return _gathered(variable, rows)
+        return _gather(variable, rows)
     nearest = _nearest(rows, count)
-    vectors = _gathered(variable, nearest)
+    vectors = _gather(variable, nearest)
     if outside.outcome == "nearest":
         return vectors
     # Where the nearest row is another one, the id is outside of the table.
@@ -48,6 +48,6 @@ def counted_from_end(ids: Any, count: int) -> Any:
     return tf.where(ids < 0, ids + tf.constant(count, ids.dtype), ids)
 
 
-def _gathered(variable: Any, rows: Any) -> Any:
+def _gather(variable: Any, rows: Any) -> Any:
     # Past the hook for gathers, which may be what calls this.
     return super(placeholder_class(), variable).sparse_read(rows)

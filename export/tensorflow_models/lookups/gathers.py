@@ -33,8 +33,8 @@ def intercept_gathers(
       hooks: Receives the replacements.
       activation_of: Returns rows in the lookup's shape; None leaves the gather in the graph.
       first: Called before `activation_of`: returns rows, or None for ids that it does not know.
-      early: Whether the model is being built. What a factory computes with it, also in graphs of
-        its own as `predict` does, matters only if it is kept.
+      early: Whether the model is being built. What a factory then computes with the rows, also in
+        graphs of its own as `predict` does, matters only if the model keeps it.
     """
 
     def gather(variable: Any, ids: Any) -> Any:
@@ -89,7 +89,7 @@ def gather_in_keras_3(hooks: Hooks) -> None:
     Source: Keras 3.15, src/layers/core/embedding.py and src/backend/tensorflow/numpy.py (`take`).
     """
 
-    def looked_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
+    def look_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
         table = table_of_layer(layer)
         is_plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
         # Ragged and sparse ids are tensors, too.
@@ -109,4 +109,4 @@ def gather_in_keras_3(hooks: Hooks) -> None:
                 rows = tf.nn.embedding_lookup(table, ids)
         return tf.cast(rows, layer.compute_dtype)
 
-    hooks.replace(KERAS_3_EMBEDDING, looked_up)
+    hooks.replace(KERAS_3_EMBEDDING, look_up)

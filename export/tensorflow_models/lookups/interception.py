@@ -31,8 +31,8 @@ from export.tensorflow_models.lookups.specified import intercept_specified
 
 @contextlib.contextmanager
 def early_lookups(make_table: MakeTable) -> Iterator[None]:
-    """Allocates no table inside the `with` block, in which a model is built. What the model looks
-    up there is found again if it is kept: see `early_rows`.
+    """Allocates no table inside the `with` block, in which a model is built. Rows that the model
+    looks up there are recognized later if it keeps them: see `early_rows`.
 
     Args:
       make_table: Returns the variable of an embedding layer's table.
@@ -89,13 +89,15 @@ def lookups_intercepted(
 
 
 def _with_max_norm(activation_of: ActivationOf) -> ActivationOf:
-    """Clips rows to a lookup's `max_norm` in the graph; for bags the service does."""
+    """Returns a function that clips rows to a lookup's `max_norm` in the graph; a service clips
+    those of bags.
+    """
 
-    def clipped(lookup: TracedLookup) -> Any:
+    def clip(lookup: TracedLookup) -> Any:
         activation = activation_of(lookup)
         # The rows of a bag are clipped before they are combined, which no tower sees.
         if activation is None or lookup.max_norm is None or lookup.kind == "bag":
             return activation
         return tf.clip_by_norm(activation, lookup.max_norm, axes=[-1])
 
-    return clipped
+    return clip

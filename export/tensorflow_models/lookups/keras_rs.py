@@ -21,7 +21,7 @@ from export.tensorflow_models.lookups.records import ActivationOf, of_table
 def intercept_keras_rs(hooks: Hooks, activation_of: ActivationOf) -> None:
     """Replaces the bags of EmbedReduce layers."""
 
-    def combined(call: Callable[..., Any], layer: Any, inputs: Any, weights: Any = None) -> Any:
+    def combine(call: Callable[..., Any], layer: Any, inputs: Any, weights: Any = None) -> Any:
         table = table_of_layer(layer)
         is_bag = isinstance(inputs, tf.RaggedTensor | tf.SparseTensor) and inputs.shape.rank == 2
         are_alike = weights is None or type(weights) is type(inputs)
@@ -39,4 +39,4 @@ def intercept_keras_rs(hooks: Hooks, activation_of: ActivationOf) -> None:
         )
         return tf.cast(activation_of(lookup), layer.compute_dtype)
 
-    hooks.replace(EMBED_REDUCE, combined)
+    hooks.replace(EMBED_REDUCE, combine)

@@ -38,7 +38,7 @@ class Padded:
 
     Attributes:
       ids: The ids, a RaggedTensor.
-      length: The length that they were truncated or padded to; None: that of the longest.
+      length: The length that they were truncated or padded to; None: that of the longest example.
       zero_is_padding: Whether no word has row 0, which is the padding.
     """
 
@@ -76,7 +76,7 @@ class PaddedIds:
 
     def gather(self, variable: Any, ids: Any) -> Any:
         """Returns the rows of padded words; None for all other ids."""
-        padded = self._padded(ids)
+        padded = self._find_padded(ids)
         if padded is None or variable.dtype != tf.float32:
             return None
         if padded.length is None:
@@ -98,7 +98,7 @@ class PaddedIds:
         if padded is None or not padded.zero_is_padding or mask.op.type != "NotEqual":
             return None
         ids, masked_id = mask.op.inputs
-        if self._padded(ids) is not padded or tf.get_static_value(masked_id) != 0:
+        if self._find_padded(ids) is not padded or tf.get_static_value(masked_id) != 0:
             return None
         bag = of_table(
             variable,
@@ -110,8 +110,8 @@ class PaddedIds:
         )
         return self._activation_of(bag)
 
-    def _padded(self, ids: Any) -> Padded | None:
-        """Returns what is known of padded ids; None for all others."""
+    def _find_padded(self, ids: Any) -> Padded | None:
+        """Returns the record of padded ids; None for all other ids."""
         if not hasattr(ids, "op"):
             return None
         return self._ids.get(_unchanged_source(ids, self._ids).name)
@@ -155,7 +155,7 @@ def _limits(words: ResolvedIds) -> Limits:
 
 def _unchanged_source(tensor: Any, recorded: Mapping[str, Any]) -> Any:
     """Returns the recorded tensor that operations passed on without a change of values or shape;
-    the last tensor that they passed on if none is recorded.
+    the first tensor of the chain if none is recorded.
     """
     while tensor.name not in recorded and keeps_values(tensor.op):
         before = tensor.op.inputs[0]

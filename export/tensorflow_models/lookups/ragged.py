@@ -58,18 +58,19 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
 
     The mean of an empty bag is zeros, as in a bundle; TensorFlow divides zero by zero.
     """
-    looked_up: list[Any] = []
+    flat_rows: list[Any] = []
+    """The values of all ragged rows that were looked up."""
 
     def look_up(original: Original, **arguments: Any) -> Any:
         rows = original(**arguments)
-        looked_up.append(rows.flat_values)
+        flat_rows.append(rows.flat_values)
         return rows
 
     def mean(original: Original, **arguments: Any) -> Any:
         means = original(**arguments)
         values = arguments["input_tensor"].flat_values
         # Means of other numbers stay NaN where there are none, as in training.
-        is_of_rows = any(rows is values for rows in looked_up)
+        is_of_rows = any(rows is values for rows in flat_rows)
         if not is_of_rows or isinstance(means, tf.RaggedTensor):
             return means
         return tf.where(tf.math.is_nan(means), tf.zeros_like(means), means)
@@ -200,7 +201,7 @@ class _PendingRaggedLookups:
         is_ragged = isinstance(ids, tf.RaggedTensor) and ids.ragged_rank == 1
         if not is_ragged or ids.values.shape.rank != 1:
             return None
-        # None outside a graph, where sizes are known.
+        # None outside a graph: a batch of a known size is no batch to `describe_gather`.
         lookup = describe_gather(table, ids.values)
         if lookup is None:
             return None

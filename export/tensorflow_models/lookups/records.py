@@ -23,7 +23,7 @@ class MissingRule(NamedTuple):
     """Why no rule describes ids, so that a lookup stays in its graph.
 
     Attributes:
-      reason: What is known of the ids, as the end of a sentence.
+      reason: A description of the ids, as the end of a sentence.
       cure: What the user can change, as an order.
     """
 
@@ -109,7 +109,7 @@ ActivationOf = Callable[[TracedLookup], Any]
 
 
 def of_table(variable: Any, ids: Tensors, **fields: Any) -> TracedLookup:
-    """Returns a lookup of ids in a plain variable; `fields` are other ones of TracedLookup."""
+    """Returns a lookup of ids in a plain variable; `fields` are other fields of TracedLookup."""
     facts = facts_of(variable)
     defaults = {
         "path": facts.config_name,
@@ -125,7 +125,7 @@ def of_indicator(
     path: str, rows: int, ids: Tensors, dim: int | None = None, **fields: Any
 ) -> TracedLookup:
     """Returns a lookup without a table: ids below `rows` become that many numbers, or one number
-    (`dim` 1). `fields` are other ones of TracedLookup.
+    (`dim` 1). `fields` are the other fields of TracedLookup.
     """
     facts = TableFacts("", path, rows, dim or rows)
     return TracedLookup(path, facts, None, (ids,), **fields)
@@ -148,7 +148,7 @@ def table_name(name: str, kind: str) -> str:
       kind: The kind of object, which is also its name if nothing is left.
 
     Raises:
-      NotConvertible: It is too long.
+      NotConvertible: The name is too long.
     """
     bundle_name = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip("_.-")
     bundle_name = bundle_name or kind.partition(" ")[0]
@@ -161,7 +161,7 @@ def table_name(name: str, kind: str) -> str:
 
 
 def free_name(name: str, used_names: Container[str]) -> str:
-    """Returns a name that is not used yet: itself, or with a number from 2 on."""
+    """Returns a name that is not used yet: `name` itself, or with a number from 2 on."""
     choices = chain([name], (f"{name}_{number}" for number in count(2)))
     return next(choice for choice in choices if choice not in used_names)
 

@@ -17,10 +17,11 @@ from export.tensorflow_models.frameworks.hooks import Hooks
 
 @contextlib.contextmanager
 def queries_recorded() -> Iterator[list[Any]]:
-    """Fills a list, within the `with`, with the queries of each retrieval layer that is called.
+    """Fills a list, inside the `with` block, with the queries of each retrieval layer that is
+    called.
 
     A layer that has candidates searches them, as it does anywhere. A layer of TFRS without an index
-    returns nothing that can be an output: what it finds is found by the index of the bundle.
+    returns nothing that can be an output: the index of the bundle finds the candidates.
     """
     queries: list[Any] = []
 

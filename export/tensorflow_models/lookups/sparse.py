@@ -21,7 +21,7 @@ from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup,
 
 
 def intercept_sparse(hooks: Hooks, activation_of: ActivationOf) -> None:
-    """Replaces lookups with a combiner; TensorFlow does those that are not recognized."""
+    """Replaces lookups with a combiner; TensorFlow computes those that are not recognized."""
 
     def combined(
         names: str, encoding: Encoding, original: Callable[..., Any], **arguments: Any
@@ -46,7 +46,7 @@ def intercept_sparse(hooks: Hooks, activation_of: ActivationOf) -> None:
 def _bag(
     table: Any, ids: Any, encoding: Encoding, weights: Any, arguments: Mapping[str, Any]
 ) -> TracedLookup | None:
-    """Returns a lookup of bags; None if its table or its ids are others.
+    """Returns a lookup of bags; None if the table is no placeholder, or the ids are no bags.
 
     Args:
       table: The table as it was passed: a variable, or a list of its partitions.

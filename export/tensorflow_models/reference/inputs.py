@@ -43,7 +43,7 @@ def pooled(name: str, bag: Bag, inputs: ReferenceInputs, model: ModelSpec) -> ND
         weights = inputs.columns[bag.weights].values.astype(np.float64)
     for example, (start, end) in enumerate(pairwise(offsets.tolist())):
         bag_vectors = vectors[start:end]
-        activations[example] = _combined(bag.table.combiner, bag_vectors, weights[start:end])
+        activations[example] = _combine(bag.table.combiner, bag_vectors, weights[start:end])
     return activations
 
 
@@ -67,7 +67,7 @@ def rows_of_ids(
 
 
 def read_rows(table: TableFacts, ids: NDArray[Any], inputs: ReferenceInputs) -> NDArray[Any]:
-    """Returns [*shape of ids, dim] rows of a table; zeros for ids that are outside."""
+    """Returns [*shape of ids, dim] rows of a table; zeros for ids that are outside of it."""
     row_count = table.rows
     if table.name in inputs.keyed:
         # Any integer may be a key.
@@ -83,7 +83,7 @@ def read_rows(table: TableFacts, ids: NDArray[Any], inputs: ReferenceInputs) -> 
     return vectors
 
 
-def _combined(combiner: Combiner, vectors: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+def _combine(combiner: Combiner, vectors: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
     """Returns the vector of one bag."""
     total: NDArray[Any] = weights @ vectors
     divisor = 1.0

@@ -58,7 +58,7 @@ class TensorFlowReference:
       job, base: The recipe and its folder.
       checkpoint: The checkpoint.
       prefix: The prefix of the checkpoint on a local disk, as TensorFlow restores it.
-      whole: All that was traced of the model.
+      whole: The whole model as it was traced.
     """
 
     job: ExportJob
@@ -87,8 +87,8 @@ class TensorFlowReference:
             numbers = _plain_numbers(model, inputs)
 
         with (
-            _eagerly(),
-            _observed(numbers) as expected,
+            _functions_run_eagerly(),
+            _numbers_observed(numbers) as expected,
             Hooks() as hooks,
             tables.intercepting(),
             tf.device("/CPU:0"),
@@ -111,26 +111,26 @@ class TensorFlowReference:
         calls = tuple(dict.fromkeys(tower.call for tower in model.towers.values()))
         tensors = {name: self._input(name, inputs) for call in calls for name in call.inputs}
 
-        def called(call: Call) -> _Run:
+        def run_call(call: Call) -> _Run:
             arguments = {name: tensors[name] for name in call.inputs}
-            return self._called(root, call, arguments, facts)
+            return self._run_call(root, call, arguments, facts)
 
         # A NamedGraph is built by each call, and takes its values from a reader.
         is_named = isinstance(root, NamedGraph)
         if not is_named:
             for call in sorted(calls, key=lambda call: (call.path, call.inputs)):
-                called(call)  # builds what the factory has not
+                run_call(call)  # builds what the factory has not
         tables.use_model(root)
         if not is_named:
             self._restore(root)
-        return {call: called(call) for call in calls}
+        return {call: run_call(call) for call in calls}
 
     def _input(self, name: str, inputs: ReferenceInputs) -> Any:
         section = self.job.inputs[name]
         column = inputs.columns[name]
         return composed(name, section, column, inputs.n, inputs.padding.get(name))
 
-    def _called(
+    def _run_call(
         self, root: Any, call: Call, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]
     ) -> _Run:
         """Runs a call on examples.
@@ -147,7 +147,7 @@ class TensorFlowReference:
                 return _Run(returned, [])
             with queries_recorded() as queries:
                 returned = resolve_call(root, call)(inputs)
-            # Others are of graphs in which Keras infers shapes.
+            # Queries without a value are of graphs in which Keras infers shapes.
             return _Run(returned, [query for query in queries if hasattr(query, "numpy")])
         except (ExportError, BundleError):
             raise
@@ -233,20 +233,20 @@ def _takes_numbers(spec: FeatureSpec | DenseSpec) -> bool:
 
 
 @contextlib.contextmanager
-def _eagerly() -> Iterator[None]:
-    """Runs what is a tf.function as Python, within the `with`."""
-    before = tf.config.functions_run_eagerly()
+def _functions_run_eagerly() -> Iterator[None]:
+    """Runs every tf.function as Python, inside the `with` block."""
+    was_eager = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:
         yield
     finally:
-        tf.config.run_functions_eagerly(before)
+        tf.config.run_functions_eagerly(was_eager)
 
 
 @contextlib.contextmanager
-def _observed(numbers: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
-    """Fills a dict, within the `with`, with the numbers that Normalization layers expect instead of
-    those that reach them as they are.
+def _numbers_observed(numbers: Mapping[str, Column]) -> Iterator[dict[str, Column]]:
+    """Fills a dict, inside the `with` block, with the numbers that Normalization layers expect in
+    place of inputs that reach them unchanged.
     """
     expected: dict[str, Column] = {}
     if not numbers:

@@ -78,7 +78,7 @@ class ReferenceTables:
 
     @contextlib.contextmanager
     def intercepting(self) -> Iterator[ReferenceTables]:
-        """Replaces lookups within the `with`, in which the model is built and called."""
+        """Replaces lookups inside the `with` block, in which the model is built and called."""
         # A copy, before the lookup is replaced.
         original = original_lookup()
 
@@ -224,8 +224,8 @@ class ReferenceTables:
 
 
 def _random_rows(shape: Any) -> Any:
-    """Returns what is looked up while the model is built: other numbers each time, so that a result
-    that depends on them is noticed. Training looked up rows that no checkpoint holds.
+    """Returns the rows that a model looks up while it is built: other numbers each time, so that a
+    result that depends on them is noticed. Training looked up rows that no checkpoint holds.
     """
     seed = np.random.default_rng().integers(1 << 31, size=2)
     return tf.random.stateless_uniform(shape, seed, 0.5, 1.5)
@@ -243,7 +243,7 @@ def as_table(vectors: Any) -> Any:
 
 
 def _whole_batch(original: Callable[..., Any], **arguments: Any) -> Any:
-    """Fills up what TensorFlow leaves out: rows of empty bags at the end of a batch."""
+    """Adds the rows that TensorFlow leaves out: those of empty bags at the end of a batch."""
     vectors = original(**arguments)
     ids = arguments["sp_ids"]
     if isinstance(ids, tf.RaggedTensor):
@@ -251,11 +251,11 @@ def _whole_batch(original: Callable[..., Any], **arguments: Any) -> Any:
     else:
         n = ids.dense_shape[0]
 
-    def filled(vectors: NDArray[Any], n: NDArray[Any]) -> NDArray[Any]:
+    def fill(vectors: NDArray[Any], n: NDArray[Any]) -> NDArray[Any]:
         missing_count = int(n) - len(vectors)
         zeros = np.zeros((missing_count, *vectors.shape[1:]), vectors.dtype)
         return np.concatenate([vectors, zeros])
 
-    # One operation, where thousands of features have one.
-    whole = tf.numpy_function(filled, [vectors, n], vectors.dtype)
+    # A single operation, since a model may have thousands of features, each with its own.
+    whole = tf.numpy_function(fill, [vectors, n], vectors.dtype)
     return tf.ensure_shape(whole, [None, *vectors.shape[1:]])
