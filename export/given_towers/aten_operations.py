@@ -18,32 +18,32 @@ from export.errors import NotConvertible
 from export.graphs.elementwise import ELEMENTWISE
 from export.graphs.loading import tf
 
-_PROMOTED = (tf.bool, tf.int32, tf.int64, tf.float32)
-"""The dtypes of towers; operands are promoted to the last one among theirs."""
+_PROMOTION_ORDER = (tf.bool, tf.int32, tf.int64, tf.float32)
+"""The dtypes of towers; operands are promoted to the one of their dtypes that comes last here."""
 
 
-def _promoted(*operands: Any) -> list[Any]:
+def _promote(*operands: Any) -> list[Any]:
     """Returns operands in the dtype that PyTorch computes in."""
     tensors = [tf.convert_to_tensor(operand) for operand in operands]
-    dtype = max((tensor.dtype for tensor in tensors), key=_PROMOTED.index)
+    dtype = max((tensor.dtype for tensor in tensors), key=_PROMOTION_ORDER.index)
     return [tf.cast(tensor, dtype) for tensor in tensors]
 
 
 def _binary(compute: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda first, second: compute(*_promoted(first, second))
+    return lambda first, second: compute(*_promote(first, second))
 
 
 def _divide(dividend: Any, divisor: Any) -> Any:
     # PyTorch divides integers as floats; the third operand promotes both.
-    dividend, divisor, _ = _promoted(dividend, divisor, 1.0)
+    dividend, divisor, _ = _promote(dividend, divisor, 1.0)
     return dividend / divisor
 
 
 def _clamp(values: Any, low: Any = None, high: Any = None) -> Any:
     if low is not None:
-        values = tf.maximum(*_promoted(values, low))
+        values = tf.maximum(*_promote(values, low))
     if high is not None:
-        values = tf.minimum(*_promoted(values, high))
+        values = tf.minimum(*_promote(values, high))
     return values
 
 
@@ -188,7 +188,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "maximum": _binary(tf.maximum),
     "minimum": _binary(tf.minimum),
     "pow": _binary(tf.pow),
-    "where": lambda condition, *values: tf.where(condition, *_promoted(*values)),
+    "where": lambda condition, *values: tf.where(condition, *_promote(*values)),
     # Products and layers
     "_native_batch_norm_legit_no_training": _batch_norm,
     **dict.fromkeys(("bmm", "matmul", "mm"), tf.matmul),
@@ -199,7 +199,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "softmax": tf.nn.softmax,
     # Shapes and dtypes
     "_to_copy": tf.cast,
-    "cat": lambda tensors, dim=0: tf.concat(_promoted(*tensors), axis=dim),
+    "cat": lambda tensors, dim=0: tf.concat(_promote(*tensors), axis=dim),
     "clone": tf.identity,
     "expand": _expand,
     "full_like": lambda values, fill, dtype=None: tf.fill(

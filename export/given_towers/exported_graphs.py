@@ -23,7 +23,9 @@ from export.graphs.loading import tf
 from export.recipe.schema import explain
 
 TOLERANCE = 1e-4
-"""Largest difference from PyTorch's results, by the largest of them; both compute in float32."""
+"""Largest difference from PyTorch's results, relative to the largest result; both sides compute in
+float32.
+"""
 _WRITE_AGAIN = "write it again with write_tower of scripts/torch_tower.py"
 
 
@@ -77,7 +79,7 @@ class ExportedGraphTower:
             reason = str(problem).partition("\n")[0]
             if isinstance(problem, ValidationError):
                 reason = explain(problem, _Graph)
-            raise self._rejected(f"cannot be read: {reason}; {_WRITE_AGAIN}") from problem
+            raise self._error(f"cannot be read: {reason}; {_WRITE_AGAIN}") from problem
 
         check_finite_weights(f"tower {path}", self._checked_weights(), not_finite)
         self.inputs = {
@@ -101,7 +103,7 @@ class ExportedGraphTower:
         # The file lists operations in the order in which PyTorch ran them.
         for operation in self._graph.operations:
             results[operation.name] = self._result(operation, results)
-        outputs = {name: results[result] for name, result in self._graph.outputs.items()}
+        outputs = {name: results[inner_name] for name, inner_name in self._graph.outputs.items()}
         return outputs.get("", outputs)
 
     def _checked_weights(self) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -120,10 +122,10 @@ class ExportedGraphTower:
             options = {name: _value(value, results) for name, value in operation.options.items()}
             return OPERATIONS[operation.operation](*arguments, **options)
         except NotConvertible as problem:
-            raise self._rejected(str(problem)) from problem
+            raise self._error(str(problem)) from problem
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())[:200]
-            raise self._rejected(
+            raise self._error(
                 f"operation {operation.name!r} ({operation.operation}) of PyTorch has no "
                 f"counterpart with these arguments: {message}"
             ) from problem
@@ -131,7 +133,7 @@ class ExportedGraphTower:
     def _check_operations(self) -> None:
         unknown = {node.operation for node in self._graph.operations} - OPERATIONS.keys()
         if unknown:
-            raise self._rejected(
+            raise self._error(
                 f"operations of PyTorch without a counterpart: {', '.join(sorted(unknown))}; "
                 "write it with other operations, or bring the tower as a SavedModel"
             )
@@ -140,21 +142,21 @@ class ExportedGraphTower:
         """Compares an output for the examples with the one that PyTorch computed."""
         label = f"output {output!r}" if output else "the result"
         if actual.shape != expected.shape:
-            raise self._rejected(
+            raise self._error(
                 f"{label} has shape {list(actual.shape)}, and PyTorch computed "
                 f"{list(expected.shape)}"
             )
-        largest = np.max(np.abs(actual.astype(float) - expected), initial=0)
+        largest_difference = np.max(np.abs(actual.astype(float) - expected), initial=0)
         scale = np.max(np.abs(expected.astype(float)), initial=0)
         # Written so that NaN is rejected, too.
-        if not largest <= TOLERANCE * max(scale, 1e-3):
-            raise self._rejected(
-                f"{label} differs from PyTorch's by {largest:.3g}, and PyTorch's largest value is "
-                f"{scale:.3g}; at most {TOLERANCE:g} of it was expected. Please report the "
-                "operations of this tower"
+        if not largest_difference <= TOLERANCE * max(scale, 1e-3):
+            raise self._error(
+                f"{label} differs from PyTorch's by {largest_difference:.3g}, and PyTorch's "
+                f"largest value is {scale:.3g}; at most {TOLERANCE:g} of it was expected. Please "
+                "report the operations of this tower"
             )
 
-    def _rejected(self, reason: str) -> NotConvertible:
+    def _error(self, reason: str) -> NotConvertible:
         return NotConvertible(f"tower {self._path}: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""The tables and towers of PyTorch that the user's model file describes; it needs no library:
+"""The tables and towers of PyTorch that the user's model file describes, which needs no library:
 
     def build():
         tables = [
@@ -72,9 +72,9 @@ class GivenTowers:
                 f"{call} is a tower in a file, which takes inputs by their names; leave "
                 "'arguments' of its tower out"
             )
-        return self._tower(call.path)
+        return self._tower_function(call.path)
 
-    def _tower(self, name: str) -> Any:
+    def _tower_function(self, name: str) -> Any:
         tower = self.towers[name]
 
         def call(inputs: Mapping[str, Any]) -> Any:
@@ -88,8 +88,8 @@ class GivenTowers:
                 tensor = tensors[key]
                 if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
                     raise UsageError(
-                        f"tower {name!r} takes {key!r} as {_described(spec)}, and its call gives "
-                        f"{_described(tensor)}: correct inputs.{key}, or name the table whose "
+                        f"tower {name!r} takes {key!r} as {_describe(spec)}, and its call gives "
+                        f"{_describe(tensor)}: correct inputs.{key}, or name the table whose "
                         f"activations it takes among the tables, with {key!r} in feature_names"
                     )
             return tower(tensors)
@@ -131,7 +131,7 @@ def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
     return GivenTowers(towers, plan_activations(table_of, job.inputs))
 
 
-def _described(tensor: Any) -> str:
+def _describe(tensor: Any) -> str:
     sizes = ["?" if size is None else size for size in tensor.shape.as_list()]
     return f"{tensor.dtype.name} [{', '.join(map(str, sizes))}]"
 
@@ -142,29 +142,29 @@ def _features(tables: Any) -> Iterator[tuple[str, PooledTable]]:
         raise NotConvertible(f"the tables are a {type(tables).__name__}; {_EXPECTED}")
     readers: dict[str, str] = {}
     for position, config in enumerate(tables):
-        where = f"tables[{position}]"
+        config_path = f"tables[{position}]"
         table = PooledTable(
-            _field(config, "name", where, str, "a text"),
-            _field(config, "num_embeddings", where, int, "an integer"),
-            _field(config, "embedding_dim", where, int, "an integer"),
-            _pooling(config, where),
+            _field(config, "name", config_path, str, "a text"),
+            _field(config, "num_embeddings", config_path, int, "an integer"),
+            _field(config, "embedding_dim", config_path, int, "an integer"),
+            _pooling(config, config_path),
         )
-        for feature in _field(config, "feature_names", where, (list, tuple), "a list"):
+        for feature in _field(config, "feature_names", config_path, (list, tuple), "a list"):
             if feature in readers:
                 raise NotConvertible(
-                    f"{where}.feature_names has {feature!r}, which {readers[feature]} has, too: "
-                    "give each feature a name of its own, in the recipe and in the tower"
+                    f"{config_path}.feature_names has {feature!r}, which {readers[feature]} has, "
+                    "too: give each feature a name of its own, in the recipe and in the tower"
                 )
-            readers[feature] = where
+            readers[feature] = config_path
             yield feature, table
 
 
-def _field(config: Any, name: str, where: str, kind: Any, expected: str) -> Any:
+def _field(config: Any, name: str, config_path: str, kind: Any, expected: str) -> Any:
     value = _value(config, name)
     # A bool is an int of Python.
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
-    raise NotConvertible(f"{where}.{name} is {value!r}; {expected} was expected: {_EXPECTED}")
+    raise NotConvertible(f"{config_path}.{name} is {value!r}; {expected} was expected: {_EXPECTED}")
 
 
 def _value(config: Any, name: str) -> Any:
@@ -173,14 +173,14 @@ def _value(config: Any, name: str) -> Any:
     return getattr(config, name, None)
 
 
-def _pooling(config: Any, where: str) -> Any:
+def _pooling(config: Any, config_path: str) -> Any:
     value = _value(config, "pooling")
     # TorchRec's PoolingType is an enumeration, whose values are the names.
     name = str(getattr(value, "value", value)).lower()
     if name not in _POOLINGS:
         raise NotConvertible(
-            f"{where}.pooling is {value!r}; {' or '.join(_POOLINGS)} was expected: towers take one "
-            "vector for each feature"
+            f"{config_path}.pooling is {value!r}; {' or '.join(_POOLINGS)} was expected: towers "
+            "take one vector for each feature"
         )
     return name
 

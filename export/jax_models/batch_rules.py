@@ -144,7 +144,7 @@ class Step:
         """
         return [
             BatchedValue(array, shape, self._axis_of(array, shape))
-            for array, shape in zip(self._bound(arrays, changes), self.shapes, strict=True)
+            for array, shape in zip(self._bind_primitive(arrays, changes), self.shapes, strict=True)
         ]
 
     def bind_without_examples(
@@ -160,10 +160,10 @@ class Step:
         """
         return [
             BatchedValue(array, shape, repeated_axes=frozenset(repeated_axes))
-            for array, shape in zip(self._bound(arrays, changes), self.shapes, strict=True)
+            for array, shape in zip(self._bind_primitive(arrays, changes), self.shapes, strict=True)
         ]
 
-    def _bound(self, arrays: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
+    def _bind_primitive(self, arrays: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
         primitive = self.eqn.primitive
         # Source: JAX 0.10, jax/_src/core.py, eval_jaxpr.
         results = primitive.bind(*arrays, **primitive.get_bind_params({**self.params, **changes}))
@@ -302,13 +302,13 @@ def _example_by_example(step: Step) -> list[BatchedValue]:
 
 
 def _whole_call(step: Step) -> list[BatchedValue]:
-    """Calls a function of `jax.numpy` again that the evaluator computes as one operation."""
+    """Calls a function of `jax.numpy`, which the evaluator computes as one operation, again."""
     function = getattr(jax.numpy, step.params["name"])
     array = function(*(step.along(value, step.axis) for value in step.arguments))
     return [BatchedValue(array, step.shapes[0], step.axis)]
 
 
-def _same(step: Step) -> list[BatchedValue]:
+def _pass_on(step: Step) -> list[BatchedValue]:
     return step.arguments
 
 
@@ -349,20 +349,21 @@ def _dot_general(step: Step) -> list[BatchedValue]:
 
 
 def _reshaped_axis(
-    shape: Sequence[int], axis: int, reshaped: Sequence[int], unit: int
+    shape: Sequence[int], axis: int, reshaped_shape: Sequence[int], unit: int
 ) -> int | None:
     """Returns the axis of a reshaped array that holds the parts of an axis, one after the other;
     None if there is no such axis.
 
     Args:
-      shape, axis: The shape and the axis before.
-      reshaped: The shape after.
+      shape, axis: The shape and the axis before the reshape.
+      reshaped_shape: The shape after it.
       unit: The number of parts, of which the axis has a multiple.
     """
     outer_size = math.prod(shape[:axis])
-    for target, size in enumerate(reshaped):
-        # The axes before it have as many values, so that the parts begin at the same positions.
-        if math.prod(reshaped[:target]) == outer_size and size > 1 and size % unit == 0:
+    for target, size in enumerate(reshaped_shape):
+        # The axes before the target have as many values as those before the axis, so that the parts
+        # begin at the same positions.
+        if math.prod(reshaped_shape[:target]) == outer_size and size > 1 and size % unit == 0:
             return target
     return None
 
@@ -425,7 +426,7 @@ def _gather(step: Step) -> list[BatchedValue]:
     operand, indices = step.arguments
     numbers = step.params["dimension_numbers"]
     slice_sizes = step.params["slice_sizes"]
-    by_position = step.rejected(
+    position_error = step.rejected(
         "it finds entries by the positions of examples in a batch; take one of each example by "
         "jnp.take_along_axis"
     )
@@ -437,7 +438,7 @@ def _gather(step: Step) -> list[BatchedValue]:
     # A table without examples: each example reads rows by its own ids.
     if operand.axis is None:
         if indices.axis in paired_axes.values() or indices.axis == len(indices.shape) - 1:
-            raise by_position
+            raise position_error
         return step.bind([repeated(operand), indices.array])
 
     if operand.axis in paired_axes:
@@ -447,7 +448,7 @@ def _gather(step: Step) -> list[BatchedValue]:
     indexed_axes = {*numbers.collapsed_slice_dims, *numbers.start_index_map}
     is_whole_batch = slice_sizes[operand.axis] == operand.shape[operand.axis]
     if operand.axis in indexed_axes or not is_whole_batch:
-        raise by_position
+        raise position_error
     if indices.axis is not None:
         raise step.paired_examples()
     open_sizes = step.sizes.opened(slice_sizes, operand.axis)
@@ -458,7 +459,7 @@ _WITHOUT_EXAMPLES: dict[str, Rule] = {
     **dict.fromkeys(elementwise.OPERATIONS, _elementwise_without_examples),
     "broadcast_in_dim": _broadcast_without_examples,
     "iota": _iota_without_examples,
-    "pvary": _same,
+    "pvary": _pass_on,
     "reshape": _reshape_without_examples,
     "tile": _tile_without_examples,
 }
@@ -468,7 +469,7 @@ operation computes the repeated values.
 
 _WITH_EXAMPLES: dict[str, Rule] = {
     **dict.fromkeys(elementwise.OPERATIONS, _example_by_example),
-    **dict.fromkeys(("optimization_barrier", "pvary", "sharding_constraint"), _same),
+    **dict.fromkeys(("optimization_barrier", "pvary", "sharding_constraint"), _pass_on),
     **dict.fromkeys(("squeeze", "stack", "transpose"), _example_by_example),
     **dict.fromkeys(("concatenate", "sort"), _not_along("dimension")),
     **dict.fromkeys(("rev",), _not_along("dimensions")),

@@ -1,7 +1,8 @@
 """Evaluates a computation in JAX (a jaxpr) as TensorFlow operations: a graph in, a graph out.
 
-JAX computes only what depends on constants alone, such as masks and positions, and at once. Every
-other primitive has a counterpart in `operations`, or is rejected with the user's line.
+What depends on constants alone, such as masks and positions, JAX itself computes during the
+evaluation. Every other primitive has a counterpart in `operations`, or is rejected with the user's
+line.
 """
 
 from __future__ import annotations
@@ -197,18 +198,18 @@ class Evaluator:
             if isinstance(result, Value):
                 values.append(result)
             else:
-                values.append(Value(shape, _sized(result, shape)))
+                values.append(Value(shape, _set_sizes(result, shape)))
         return values
 
     def _call(
         self, equation: Equation, inner: InnerCall, arguments: Sequence[Value]
     ) -> list[Value]:
-        whole = whole_call(equation.params.get("name", ""), inner.jaxpr)
+        whole_handler = whole_call(equation.params.get("name", ""), inner.jaxpr)
         all_constant = all(value.constant is not None for value in arguments)
         # Rules of ids need `%` and `//` of integers as one operation. JAX folds constants, and
         # floats have no such rules.
-        if whole is not None and not all_constant and equation.dtype.is_integer:
-            return self._handle(whole, equation, arguments)
+        if whole_handler is not None and not all_constant and equation.dtype.is_integer:
+            return self._handle(whole_handler, equation, arguments)
         return equation.evaluate(inner.jaxpr, inner.consts, arguments)
 
     def _equation(self, eqn: Any, line: str) -> Equation:
@@ -253,9 +254,9 @@ def whole_call(name: str, jaxpr: Any) -> Handler | None:
     return handler
 
 
-def _sized(tensor: Any, shape: Shape) -> Any:
-    """Sets the sizes of a tensor that JAX has computed, as of `x[:1]`: an axis of size 1 may be
-    repeated.
+def _set_sizes(tensor: Any, shape: Shape) -> Any:
+    """Sets the sizes that JAX has computed for a tensor, and returns it: an axis of size 1 may be
+    repeated, which TensorFlow does not know of `x[:1]`.
     """
     tensor.set_shape([int(size) if is_static(size) else None for size in shape])
     return tensor
@@ -270,7 +271,7 @@ def _constant(value: Any) -> Value:
 
 def _fold(eqn: Any, constants: list[Any]) -> list[Value]:
     """Lets JAX compute what depends on constants alone."""
-    # On the CPU, where towers run and the reference does.
+    # On the CPU, as towers and the reference run.
     with jax.ensure_compile_time_eval(), jax.default_device(jax.devices("cpu")[0]):
         results = eqn.primitive.bind(*constants, **eqn.params)
     if not eqn.primitive.multiple_results:

@@ -92,23 +92,23 @@ def read_feature_specs(tree: Any) -> FeatureSpecs:
     sizes_of: dict[str, StatedSizes] = {}
     # The first description of each table, and the path of its specification.
     described: dict[str, tuple[str, SpecifiedTable]] = {}
-    for where, key, spec in _leaves(tree, "feature_specs", ""):
-        feature = _feature_name(spec, where, key)
+    for path, key, spec in _leaves(tree, "feature_specs", ""):
+        feature = _feature_name(spec, path, key)
         if feature in table_of:
             raise NotConvertible(
-                f"{where}: another feature specification is called {feature!r}, too; "
+                f"{path}: another feature specification is called {feature!r}, too; "
                 "activations are found by name: give each feature its own"
             )
-        table = _table(_field(spec, "table_spec", where), f"{where}.table_spec")
-        first_where, first = described.setdefault(table.name, (where, table))
+        table = _table(_field(spec, "table_spec", path), f"{path}.table_spec")
+        first_path, first = described.setdefault(table.name, (path, table))
         if first != table:
             raise NotConvertible(
-                f"{first_where} and {where} describe table {table.name!r} differently: "
+                f"{first_path} and {path} describe table {table.name!r} differently: "
                 f"{differences(first, table)}; let both have the same table_spec"
             )
-        _check_output(spec, table, where)
+        _check_output(spec, table, path)
         table_of[feature] = table
-        sizes_of[feature] = _sizes(spec, where)
+        sizes_of[feature] = _sizes(spec, path)
     if not table_of:
         raise NotConvertible(
             "the factory returned no feature specification with its functions; leave "
@@ -143,58 +143,58 @@ def is_spec(node: Any) -> bool:
     return hasattr(node, "table_spec")
 
 
-def _leaves(node: Any, where: str, key: str) -> Iterator[tuple[str, str, Any]]:
+def _leaves(node: Any, path: str, key: str) -> Iterator[tuple[str, str, Any]]:
     """Yields each specification with its path in the tree, and its key if the tree is flat."""
     if is_spec(node):
-        yield where, key, node
+        yield path, key, node
     elif isinstance(node, Mapping):
         # A key of an inner mapping may be repeated, so that it does not name a feature.
-        is_flat = where == "feature_specs"
+        is_flat = path == "feature_specs"
         for name, child in node.items():
-            yield from _leaves(child, f"{where}[{name!r}]", str(name) if is_flat else "")
+            yield from _leaves(child, f"{path}[{name!r}]", str(name) if is_flat else "")
     elif isinstance(node, list | tuple):
         for position, child in enumerate(node):
-            yield from _leaves(child, f"{where}[{position}]", "")
+            yield from _leaves(child, f"{path}[{position}]", "")
     else:
-        raise NotConvertible(f"{where} is a {type(node).__name__}; {_FORM}")
+        raise NotConvertible(f"{path} is a {type(node).__name__}; {_FORM}")
 
 
-def _feature_name(spec: Any, where: str, key: str) -> str:
+def _feature_name(spec: Any, path: str, key: str) -> str:
     if key and _optional(spec, "name") is None:
         return key
-    name = _text(_field(spec, "name", where), f"{where}.name")
+    name = _text(_field(spec, "name", path), f"{path}.name")
     if key and key != name:
         raise NotConvertible(
-            f"{where} has the name {name!r}: a function gets activations by the feature's name, so "
+            f"{path} has the name {name!r}: a function gets activations by the feature's name, so "
             f"write {name!r} as the key, too, or {key!r} as the name"
         )
     return name
 
 
-def _table(spec: Any, where: str) -> SpecifiedTable:
-    name = _text(_field(spec, "name", where), f"{where}.name")
-    combiner = _field(spec, "combiner", where)
+def _table(spec: Any, path: str) -> SpecifiedTable:
+    name = _text(_field(spec, "name", path), f"{path}.name")
+    combiner = _field(spec, "combiner", path)
     if combiner not in _COMBINERS:
         raise NotConvertible(
-            f"{where}.combiner of table {name!r} is {combiner!r}; the service combines rows by "
+            f"{path}.combiner of table {name!r} is {combiner!r}; the service combines rows by "
             f"{', '.join(_COMBINERS)}"
         )
     if _optional(spec, "quantization_config") is not None:
         raise NotConvertible(
-            f"{where}: table {name!r} has a quantization_config, by which SparseCores round its "
+            f"{path}: table {name!r} has a quantization_config, by which SparseCores round its "
             "rows, and the service does not; leave it out, and quantize the rows of the bundle "
             f"by tables.{name}.dtype if they must be small"
         )
     return SpecifiedTable(
         name,
-        _count(_field(spec, "vocabulary_size", where), f"{where}.vocabulary_size"),
-        _count(_field(spec, "embedding_dim", where), f"{where}.embedding_dim"),
+        _count(_field(spec, "vocabulary_size", path), f"{path}.vocabulary_size"),
+        _count(_field(spec, "embedding_dim", path), f"{path}.embedding_dim"),
         cast(Combiner, combiner),
-        _stack_position(spec, where),
+        _stack_position(spec, path),
     )
 
 
-def _stack_position(spec: Any, where: str) -> StackPosition | None:
+def _stack_position(spec: Any, path: str) -> StackPosition | None:
     """Returns the position of a table in its stack; None if it has no stack yet."""
     # Reading the property `stacked_table_spec` of a table without a stack is an error.
     is_stacked = getattr(spec, "is_stacked", None)
@@ -203,19 +203,19 @@ def _stack_position(spec: Any, where: str) -> StackPosition | None:
     stack = _optional(spec, "stacked_table_spec")
     if stack is None:
         return None
-    setting = _field(spec, "setting_in_stack", where)
-    in_stack = f"{where}.setting_in_stack"
-    stack_rows = _field(stack, "stack_vocab_size", f"{where}.stacked_table_spec")
+    setting = _field(spec, "setting_in_stack", path)
+    in_stack = f"{path}.setting_in_stack"
+    stack_rows = _field(stack, "stack_vocab_size", f"{path}.stacked_table_spec")
     return StackPosition(
         _text(_field(setting, "stack_name", in_stack), f"{in_stack}.stack_name"),
-        _count(stack_rows, f"{where}.stacked_table_spec.stack_vocab_size"),
+        _count(stack_rows, f"{path}.stacked_table_spec.stack_vocab_size"),
         _count(_field(setting, "padded_vocab_size", in_stack), f"{in_stack}.padded_vocab_size"),
         int(_field(setting, "row_offset_in_shard", in_stack)),
         int(_field(setting, "shard_rotation", in_stack)),
     )
 
 
-def _check_output(spec: Any, table: SpecifiedTable, where: str) -> None:
+def _check_output(spec: Any, table: SpecifiedTable, path: str) -> None:
     """Checks that a feature's activations are whole vectors."""
     shape = _optional(spec, "output_shape")
     if shape is None:
@@ -223,18 +223,18 @@ def _check_output(spec: Any, table: SpecifiedTable, where: str) -> None:
     sizes = tuple(shape)
     if len(sizes) != 2:
         raise NotConvertible(
-            f"{where}.output_shape is {sizes}; SparseCores return one vector for each example, "
+            f"{path}.output_shape is {sizes}; SparseCores return one vector for each example, "
             "(batch, embedding_dim), or for each of its n ids, (batch * n, embedding_dim): write "
             "one of these, or look the rows up by jnp.take in the function"
         )
     if sizes[1] != table.dim:
         raise NotConvertible(
-            f"{where}.output_shape is {sizes}, and table {table.name!r} has "
+            f"{path}.output_shape is {sizes}, and table {table.name!r} has "
             f"embedding_dim={table.dim}; let both be the same"
         )
 
 
-def _sizes(spec: Any, where: str) -> StatedSizes:
+def _sizes(spec: Any, path: str) -> StatedSizes:
     """Returns the sizes that a specification states by its shapes.
 
     They are `input_shape`, (rows, ids per row), whose second size is left out for any number of
@@ -245,7 +245,7 @@ def _sizes(spec: Any, where: str) -> StatedSizes:
     rows = {_size(shape[0]) for shape in (input_shape, output_shape) if shape} - {None}
     if len(rows) > 1:
         raise NotConvertible(
-            f"{where} has input_shape {input_shape} and output_shape {output_shape}; both begin "
+            f"{path} has input_shape {input_shape} and output_shape {output_shape}; both begin "
             "with the number of activations in a batch: write those of training"
         )
     ids = _size(input_shape[1]) if len(input_shape) == 2 else None
@@ -259,10 +259,10 @@ def _size(value: Any) -> int | None:
     return None
 
 
-def _field(holder: Any, name: str, where: str) -> Any:
+def _field(holder: Any, name: str, path: str) -> Any:
     value = _optional(holder, name)
     if value is None:
-        raise NotConvertible(f"{where} has no {name!r}; {_FORM}")
+        raise NotConvertible(f"{path} has no {name!r}; {_FORM}")
     return value
 
 
@@ -272,13 +272,13 @@ def _optional(holder: Any, name: str) -> Any:
     return getattr(holder, name, None)
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, path: str) -> str:
     if not isinstance(value, str) or not value:
-        raise NotConvertible(f"{where} is {value!r}; a name was expected")
+        raise NotConvertible(f"{path} is {value!r}; a name was expected")
     return value
 
 
-def _count(value: Any, where: str) -> int:
+def _count(value: Any, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise NotConvertible(f"{where} is {value!r}; an integer of at least 1 was expected")
+        raise NotConvertible(f"{path} is {value!r}; an integer of at least 1 was expected")
     return int(value)

@@ -29,8 +29,8 @@ from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 
-_SHOWN = 5
-"""Arrays that a note lists."""
+_LISTED_MAX = 5
+"""Maximum number of arrays that a note lists."""
 
 
 class JaxFrontEnd:
@@ -52,16 +52,16 @@ class JaxFrontEnd:
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
         # `trace_towers` builds the model itself, in its own surroundings, and does not return it.
-        builds: list[JaxFunctions] = []
+        built_functions: list[JaxFunctions] = []
 
         def build(job: ExportJob, base: Path) -> Calls:
-            builds.append(build_functions(job, base))
-            return Calls(builds[-1])
+            built_functions.append(build_functions(job, base))
+            return Calls(built_functions[-1])
 
         traced = trace_towers(job, base, inside, build)
         # Values do not matter before the checkpoint is read, and there is no memory without them.
         fill(variable for tower in traced.towers for variable in tower.variables)
-        functions = builds[-1]
+        functions = built_functions[-1]
         original = JaxModel(job, base, checkpoint, traced, functions)
         notes = (*traced.remarks, *_notes_on_batches(functions))
         return PartitionedModel(
@@ -89,7 +89,7 @@ class JaxModel:
     def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
         """See OriginalModel.find_tables."""
         layouts = recipe_layouts(self.job, self.base)
-        specified = self._specified(layouts)
+        specified = self._specified_tables(layouts)
         if is_derived(self.job) and specified is not None:
             layouts |= specified.to_derive()
         keys = self._keys_of_tables(layouts, specified)
@@ -135,7 +135,7 @@ class JaxModel:
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """See OriginalModel.find_weights."""
         paths = {_path(variable): variable for variable in variables}
-        keys = self._stored.find(paths)
+        keys = self._stored_parameters.find(paths)
         self._check_no_stack(keys.values())
         return [(paths[path], key) for path, key in keys.items()]
 
@@ -151,14 +151,16 @@ class JaxModel:
         """See OriginalModel.note_unmatched_weights."""
         # A module with fewer parameters than were saved computes other values: that is an error,
         # not a note.
-        reject_left_out(self.checkpoint, self._stored.left_out(dense))
-        unread = self._stored.unread(dense)
+        reject_left_out(self.checkpoint, self._stored_parameters.left_out(dense))
+        unread = self._stored_parameters.unread(dense)
         if not unread:
             return ()
         entries = self.checkpoint.entries
-        listed = ", ".join(f"{key} {list(entries[key].shape)}" for key in list(unread)[:_SHOWN])
-        if len(unread) > _SHOWN:
-            listed += f" and {len(unread) - _SHOWN} more"
+        listed = ", ".join(
+            f"{key} {list(entries[key].shape)}" for key in list(unread)[:_LISTED_MAX]
+        )
+        if len(unread) > _LISTED_MAX:
+            listed += f" and {len(unread) - _LISTED_MAX} more"
         return (
             f"checkpoint {self.checkpoint.name} also holds {listed}, which the model code lacks; "
             "if they are needed for these outputs, the code is not the one that was trained",
@@ -171,10 +173,12 @@ class JaxModel:
     def reference(self, _inventory: Inventory, _directory: Path) -> JaxReference:
         """See OriginalModel.reference."""
         fixed_batches = self.functions.fixed_batches
-        return JaxReference(self.job, self.base, self._stored, self.traced.spec, fixed_batches)
+        return JaxReference(
+            self.job, self.base, self._stored_parameters, self.traced.spec, fixed_batches
+        )
 
     @property
-    def _stored(self) -> StoredParameters:
+    def _stored_parameters(self) -> StoredParameters:
         object_path = self.job.checkpoint.object_path
         return StoredParameters(self.functions, self.checkpoint, object_path)
 
@@ -188,7 +192,7 @@ class JaxModel:
         section = self.job.tables.get(name)
         return None if section is None else section.key
 
-    def _specified(self, layouts: Mapping[str, FileTable]) -> SpecifiedTables | None:
+    def _specified_tables(self, layouts: Mapping[str, FileTable]) -> SpecifiedTables | None:
         specs = self.functions.specs
         if specs is None:
             return None
@@ -208,14 +212,14 @@ class JaxModel:
 
     def _stored_table(self, name: str, path: str) -> str:
         """Returns the key of a table, or the name by which it is recognized in a stack."""
-        key = self._stored.key(path)
+        key = self._stored_parameters.key(path)
         if key:
             return key
         inventory = recognize(self.checkpoint, Statements())
         if name in {table.name for table in inventory.tables}:
             return name
         # Raises the error that names the missing parameter.
-        return self._stored.find([path])[path]
+        return self._stored_parameters.find([path])[path]
 
 
 def _notes_on_batches(functions: JaxFunctions) -> tuple[str, ...]:

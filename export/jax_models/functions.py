@@ -47,7 +47,7 @@ class JaxFunctions:
         functions look up themselves.
       activations: The lookups of these features.
       fixed_batches: Calls whose code runs in one size of the batch only, and that size; filled
-        while they are traced.
+        while the calls are traced.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class JaxFunctions:
         Lookups of SparseCores return activations in it.
         """
 
-        def traced(parameters: Any, inputs: Mapping[str, Any]) -> Any:
+        def run(parameters: Any, inputs: Mapping[str, Any]) -> Any:
             # JAX passes dictionaries on in the order of their keys, which may name a layer's
             # parameters: mapping the tree restores that order.
             positional, by_name = jax.tree.map(lambda leaf: leaf, call.bind(inputs))
             with lookups_returning(self.specs, inputs):
                 return self.functions[call.path](parameters, *positional, **by_name)
 
-        return traced
+        return run
 
 
 class Calls:
@@ -159,7 +159,7 @@ class _EvaluatedCall:
     def _trace_fixed_batch(
         self, inputs: Mapping[str, Any], batch: int, problem: NotConvertible
     ) -> TracedFunction:
-        """Traces the function in the batch of training, and opens that.
+        """Traces the function in the batch of training, and opens this batch.
 
         Args:
           inputs: Inputs, as for `trace`.
@@ -228,7 +228,7 @@ class _EvaluatedCall:
 
 
 def _flatten(activations: Any) -> Any:
-    """Returns activations [b, positions, dim] in the shape that SparseCores return,
+    """Returns activations [b, positions, dim] in the shape of SparseCores' results,
     [b * positions, dim].
     """
     if activations.shape.rank == 2:
@@ -239,13 +239,14 @@ def _flatten(activations: Any) -> Any:
 def _check_array(name: str, tensor: Any, specs: FeatureSpecs | None) -> None:
     if isinstance(tensor, tf.Tensor):
         return
-    specified = ""
+    specified_features = ""
     if specs is not None:
-        specified = f" (it has {', '.join(sorted(specs.table_of))})"
+        specified_features = f" (it has {', '.join(sorted(specs.table_of))})"
     raise NotConvertible(
         f"input {name!r} is {type(tensor).__name__}, and a function of JAX takes arrays: write "
         f'inputs.{name}.kind = "dense" with a shape, and pad it; or, where the function takes an '
-        f"activation, let the factory return its specification among feature_specs{specified}"
+        f"activation, let the factory return its specification among feature_specs"
+        f"{specified_features}"
     )
 
 

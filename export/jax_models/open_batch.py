@@ -46,7 +46,7 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
         shape = sizes.opened(avals[index].shape, 0)
         arrays[index] = jax.ShapeDtypeStruct(shape, avals[index].dtype)
 
-    def opened(*arguments: Any) -> list[Any]:
+    def run_open_batch(*arguments: Any) -> list[Any]:
         values = []
         for index, (argument, aval) in enumerate(zip(arguments, avals, strict=True)):
             axis = 0 if index >= first_input else None
@@ -56,12 +56,12 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
         results = _evaluate(sizes, jaxpr, traced.jaxpr.consts, values, _Origin())
         return [_result(value, sizes) for value in results]
 
-    return TracedFunction(jax.jit(opened).trace(*arrays).jaxpr, traced.structure)
+    return TracedFunction(jax.jit(run_open_batch).trace(*arrays).jaxpr, traced.structure)
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """The user's code that makes an equation.
+    """The origin of an equation in the user's code.
 
     Attributes:
       line: The user's line; "" if JAX recorded none.
@@ -113,11 +113,11 @@ def _apply(
 
     inner = inner_call(eqn.primitive.name, eqn.params)
     if inner is not None:
-        whole = whole_call(eqn.params.get("name", ""), inner.jaxpr)
-        # A call that stays whole has one axis of examples: with arguments of different ranks, it
-        # lies elsewhere in each of them.
+        whole_handler = whole_call(eqn.params.get("name", ""), inner.jaxpr)
+        # A call that stays whole has one axis of examples. With arguments of different ranks, the
+        # axis of the examples would be another one in each of them.
         ranks = {len(value.shape) for value in arguments} - {0}
-        if whole is None or len(ranks) > 1:
+        if whole_handler is None or len(ranks) > 1:
             return _evaluate(sizes, inner.jaxpr, inner.consts, arguments, origin)
 
     step = Step(sizes, eqn, arguments, origin.line)

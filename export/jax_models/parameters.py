@@ -13,9 +13,9 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.jax_models.functions import JaxFunctions
 
-_SHOWN = 5
-"""Problems that a message lists."""
-_STATE = {
+_LISTED_MAX = 5
+"""Maximum number of problems that a message lists."""
+_OPTIMIZER_BRANCHES = {
     "opt",
     "opt_state",
     "opt_states",
@@ -34,8 +34,8 @@ class StoredParameters:
     Attributes:
       model: The model's functions.
       checkpoint: An Orbax checkpoint, whose keys are dotted paths.
-      object_path: The path of the tree of parameters in it, the recipe's `checkpoint.object_path`;
-        "" if the tree is found by its parameters.
+      object_path: The path of the tree of parameters in the checkpoint, the recipe's
+        `checkpoint.object_path`; "" if the tree is found by its parameters.
     """
 
     model: JaxFunctions
@@ -43,7 +43,7 @@ class StoredParameters:
     object_path: str
 
     def key(self, path: str) -> str:
-        """Returns the key of a parameter's array; "" if it is not in the checkpoint."""
+        """Returns the key of a parameter's array; "" if the checkpoint lacks it."""
         return self._key_in(self.beginning, path)
 
     def find(self, paths: Iterable[str]) -> dict[str, str]:
@@ -57,9 +57,9 @@ class StoredParameters:
         # All problems are reported together: many missing parameters have one cause.
         problems = [problem for path, key in keys.items() if (problem := self._problem(path, key))]
         if problems:
-            listed = "; ".join(problems[:_SHOWN])
-            if len(problems) > _SHOWN:
-                listed += f" and {len(problems) - _SHOWN} more"
+            listed = "; ".join(problems[:_LISTED_MAX])
+            if len(problems) > _LISTED_MAX:
+                listed += f" and {len(problems) - _LISTED_MAX} more"
             raise CheckpointError(f"checkpoint {self.checkpoint.prefix}: {listed}. {self._cause()}")
         return keys
 
@@ -98,7 +98,8 @@ class StoredParameters:
         return beginnings[0] if beginnings else ""
 
     def unread(self, dense: Collection[str]) -> dict[str, str]:
-        """Returns matrices in the tree of parameters that the model lacks, by key.
+        """Returns the keys of the matrices in the tree of parameters that the model lacks, each as
+        its own value.
 
         Args:
           dense: Keys of variables that are neither tables nor an optimizer's.
@@ -140,14 +141,14 @@ class StoredParameters:
         return ""
 
     def _beginnings_of(self, key: str) -> Iterable[str]:
-        """Yields the keys under which a tree begins that has an array as one of the parameters."""
+        """Yields the keys at which a tree of parameters may begin, if an array is one of them."""
         steps = key.removesuffix(".value").split(".")
         # The trees of an optimizer repeat the paths and shapes of the parameters.
-        if not _STATE.isdisjoint(steps):
+        if not _OPTIMIZER_BRANCHES.isdisjoint(steps):
             return
         shape = tuple(self.checkpoint.entries[key].shape)
         for depth in range(len(steps)):
-            leaf = self._dotted.get(".".join(steps[depth:]))
+            leaf = self._leaf_of_dotted_path.get(".".join(steps[depth:]))
             if leaf is not None and shape == leaf.shape:
                 yield ".".join(steps[:depth])
 
@@ -167,11 +168,11 @@ class StoredParameters:
         )
 
     @cached_property
-    def _dotted(self) -> Mapping[str, Any]:
+    def _leaf_of_dotted_path(self) -> Mapping[str, Any]:
         return {path.replace("/", "."): leaf for path, leaf in self.model.leaves.items()}
 
     def _problem(self, path: str, key: str) -> str:
-        """Returns the reason why an array cannot be a parameter; "" if it can."""
+        """Returns the reason why an array cannot be a parameter; "" if it can be."""
         leaf = self.model.leaves[path]
         parameter = f"parameter {path.replace('/', '.')}"
         if not key:

@@ -24,7 +24,7 @@ from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.reference.inputs import dense_input, pooled, read_rows, rows_of_ids
 
-_INNER = ("jaxpr", "call_jaxpr")
+_INNER_PARAMETERS = ("jaxpr", "call_jaxpr")
 """Parameters of primitives that only call another computation."""
 
 
@@ -33,7 +33,7 @@ class _Table:
     """A table that is not in memory, as the argument of a computation that reads it.
 
     Attributes:
-      read: A function that returns rows of the table, which exist.
+      read: A function that returns rows of the table by ids that all have a row.
       count: The number of rows; None if rows are found by key, so that any integer may be one.
       filling: The number that the recipe states for ids outside, where the model reads NaN; None if
         it states none.
@@ -71,7 +71,7 @@ class JaxReference:
     Attributes:
       job, base: The recipe and its folder.
       stored: The model's parameters.
-      whole: Everything that was traced of the model.
+      whole: The whole model as it was traced.
       fixed_batches: Calls whose code runs in one size of the batch only, and that size.
     """
 
@@ -153,7 +153,7 @@ class JaxReference:
             elif leaf_path in functions.variables and self.stored.key(leaf_path):
                 parameters.append(jax.numpy.asarray(self.stored.read(leaf_path)))
             else:
-                # No tower reads it.
+                # No tower reads this parameter.
                 parameters.append(None)
         return parameters
 
@@ -219,7 +219,7 @@ def _run_call(
     """Returns the result of a call for the examples of all batches, which have one size."""
     function = jax.jit(functions.function(call))
     traced = function.trace(functions.parameters, dict(batches[0].arrays))
-    jaxpr = _used(traced.jaxpr.jaxpr)
+    jaxpr = _needed_part(traced.jaxpr.jaxpr)
     results_by_batch: list[list[Any]] = []
     for examples in batches:
         # JAX orders the values of a dictionary by their keys.
@@ -239,7 +239,7 @@ def _outputs(tower: TowerSpec, result: Any) -> dict[str, NDArray[Any]]:
     return outputs
 
 
-def _used(jaxpr: Any) -> Any:
+def _needed_part(jaxpr: Any) -> Any:
     """Returns a computation without the equations that its results do not need: these may read
     parameters that are left out.
     """
@@ -249,7 +249,7 @@ def _used(jaxpr: Any) -> Any:
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Runs a computation by JAX's own primitives; gathers of rows of a table are read."""
+    """Runs a computation by JAX's own primitives; gathers from tables read only their rows."""
     from jax.extend.core import Literal
 
     values: dict[Any, Any] = {}
@@ -267,13 +267,13 @@ def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[An
 
 def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     params: Mapping[str, Any] = eqn.params
-    inner = next((params[name] for name in _INNER if name in params), None)
+    inner = next((params[name] for name in _INNER_PARAMETERS if name in params), None)
     if inner is not None:
         # A closed computation holds its constants; an open one has none.
         jaxpr = getattr(inner, "jaxpr", inner)
         if len(jaxpr.invars) == len(inputs):
             return _run(jaxpr, getattr(inner, "consts", ()), inputs)
-    # Only gathers of rows read a table: a parameter that is also read otherwise is none.
+    # Only gathers of rows read a table: a parameter that is also read in another way is no table.
     table, indices = inputs
     ids = np.asarray(indices)[..., 0]
     vectors = table.gather(ids, params["mode"].name, params["fill_value"])

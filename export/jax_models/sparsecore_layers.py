@@ -46,7 +46,8 @@ CALLS = (
 LOOKUP = HookPoint(f"{_LIBRARY}.lib.nn.embedding", "tpu_sparse_dense_matmul", "feature_specs")
 
 _CORES = 2
-"""SparseCores of a device that a layer sees on this machine, as one generation of TPUs has them.
+"""The number of SparseCores of a device that a layer sees on this machine, as one generation of
+TPUs has them.
 The number only sizes tables that no lookup reads.
 """
 _LAYER = "SparseCoreEmbed"
@@ -208,14 +209,14 @@ def _check_specs(tree: Any, specs: FeatureSpecs | None, caller: str) -> None:
             "model's as a third, `shapes, {name: function}, feature_specs`"
         )
     for name, table in read_feature_specs(tree).table_of.items():
-        returned = specs.table_of.get(name)
-        if returned is None:
+        returned_table = specs.table_of.get(name)
+        if returned_table is None:
             returned_names = ", ".join(sorted(specs.table_of))
             raise NotConvertible(
                 f"{caller} looks up feature {name!r}, and the factory returned the "
                 f"specifications of {returned_names}; let it return those that the model looks up"
             )
-        contradiction = _contradiction(table, returned)
+        contradiction = _contradiction(table, returned_table)
         if contradiction:
             raise NotConvertible(
                 f"the table of feature {name!r} differs between {caller} and feature_specs: "
@@ -224,12 +225,12 @@ def _check_specs(tree: Any, specs: FeatureSpecs | None, caller: str) -> None:
             )
 
 
-def _contradiction(looked_up: SpecifiedTable, returned: SpecifiedTable) -> str:
+def _contradiction(lookup_table: SpecifiedTable, returned_table: SpecifiedTable) -> str:
     """Returns the differences between the table of a lookup and the one that the factory returned;
     "" if there are none.
     """
-    if looked_up.stack_position is None or returned.stack_position is None:
+    if lookup_table.stack_position is None or returned_table.stack_position is None:
         # At most one of them is prepared for training, and so has a position in a stack.
-        looked_up = replace(looked_up, stack_position=None)
-        returned = replace(returned, stack_position=None)
-    return differences(looked_up, returned)
+        lookup_table = replace(lookup_table, stack_position=None)
+        returned_table = replace(returned_table, stack_position=None)
+    return differences(lookup_table, returned_table)

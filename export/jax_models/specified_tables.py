@@ -74,7 +74,7 @@ class SpecifiedTables:
         table = self.specs.tables[name]
         position = table.stack_position
         if position is None:
-            raise self._missing(table)
+            raise self._missing_error(table)
         key = self._key_of(table, position)
         cores = self._cores(table, position)
         self._check_stored(table, position, key, cores)
@@ -108,16 +108,16 @@ class SpecifiedTables:
     def _inventory(self) -> Inventory:
         return recognize(self.checkpoint, Statements(layouts=self.layouts))
 
-    def _missing(self, table: SpecifiedTable) -> NotConvertible:
+    def _missing_error(self, table: SpecifiedTable) -> NotConvertible:
         stacks = ", ".join(rejected.key for rejected in self._inventory.rejected)
-        where = f"checkpoint {self.checkpoint.name}"
+        subject = f"checkpoint {self.checkpoint.name}"
         if stacks:
             return NotConvertible(
-                f"table {table.name!r} of feature_specs is in one of the stacks of {where} "
+                f"table {table.name!r} of feature_specs is in one of the stacks of {subject} "
                 f"({stacks}), and neither the checkpoint nor feature_specs states where: {_RECORD}"
             )
         return NotConvertible(
-            f"table {table.name!r} of feature_specs is not in {where}: name its array as "
+            f"table {table.name!r} of feature_specs is not in {subject}: name its array as "
             f"tables.{table.name}.key; {self._inventory.naming_help()}"
         )
 
@@ -217,8 +217,8 @@ class SpecifiedTables:
 
 
 def _cores_of_stack(positions: Iterable[StackPosition]) -> set[int]:
-    """Returns the numbers of SparseCores that the positions of one stack imply: one number, if they
-    are right; none for a stack with one table, or with tables that are not specified.
+    """Returns the numbers of SparseCores that the positions of one stack imply: one number, if the
+    positions are right; none for a stack of one table, or with tables that are not specified.
     """
     ordered = sorted(positions, key=lambda position: position.offset)
     specified_rows = sum(position.padded_rows for position in ordered)

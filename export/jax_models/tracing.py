@@ -30,13 +30,13 @@ SIZES_FROM_INPUTS = (
 _OPEN_SHAPE = re.compile(rf"symbolic|\((\d+\*)?{BATCH}[,)]")
 """A pattern in the messages of JAX's errors about an open batch that meets a number."""
 
-_WITHOUT_VALUES = {
+_VALUE_ERRORS = {
     "ConcretizationTypeError",
     "TracerArrayConversionError",
     "TracerBoolConversionError",
     "TracerIntegerConversionError",
 }
-"""JAX's errors where code needs values while it is traced."""
+"""JAX's errors about code that needs values while it is traced."""
 
 
 class FixedBatch(NotConvertible):
@@ -113,12 +113,12 @@ def trace(
 
 
 def _check_open(jaxpr: Any, outer: str) -> None:
-    """Checks that no equation gives the open batch a fixed size: JAX itself would reject it only
-    when it runs.
+    """Checks that no equation gives the open batch a fixed size: JAX itself would reject the
+    equation only when it runs.
 
     Args:
       jaxpr: The computation.
-      outer: The user's line of the equation around it.
+      outer: The user's line of the equation around the computation.
     """
     for eqn in jaxpr.eqns:
         line = line_of(eqn.source_info, outer)
@@ -172,7 +172,7 @@ def _meets_open_batch(problem: Exception) -> bool:
 
 def _remedy(problem: Exception) -> str:
     kind = type(problem).__name__
-    if kind in _WITHOUT_VALUES:
+    if kind in _VALUE_ERRORS:
         return "; a function is traced without values: use jnp.where or jax.lax.cond"
     if kind == "KeyError":
         return "; the function gets the inputs that the recipe declares"

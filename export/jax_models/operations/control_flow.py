@@ -29,7 +29,7 @@ def _scan(equation: Equation, *arguments: Value) -> list[Value]:
         )
 
     body = params["jaxpr"]
-    inputs_by_sequence = [_unstacked(equation, sequence, length) for sequence in sequences]
+    inputs_by_sequence = [_unstack(equation, sequence, length) for sequence in sequences]
     outputs_by_step: list[list[Value]] = [[] for _ in range(length)]
     steps = list(range(length))
     if params["reverse"]:
@@ -41,11 +41,11 @@ def _scan(equation: Equation, *arguments: Value) -> list[Value]:
         # A reversed loop, too, has its outputs in the order of its inputs.
         outputs_by_step[step] = results[len(carry) :]
 
-    outputs = [_stacked(equation, list(values)) for values in zip(*outputs_by_step, strict=True)]
+    outputs = [_stack(equation, list(values)) for values in zip(*outputs_by_step, strict=True)]
     return [*carry, *outputs]
 
 
-def _unstacked(equation: Equation, sequence: Value, length: int) -> list[Value]:
+def _unstack(equation: Equation, sequence: Value, length: int) -> list[Value]:
     """Returns the entries of a sequence; they stay constants, which JAX can fold in each step."""
     if sequence.constant is not None:
         return [constant(entry) for entry in sequence.constant]
@@ -53,7 +53,7 @@ def _unstacked(equation: Equation, sequence: Value, length: int) -> list[Value]:
     return [Value(sequence.shape[1:], tensor) for tensor in tensors]
 
 
-def _stacked(equation: Equation, values: list[Value]) -> Value:
+def _stack(equation: Equation, values: list[Value]) -> Value:
     shape = (len(values), *values[0].shape)
     constants = [value.constant for value in values if value.constant is not None]
     if len(constants) == len(values):
@@ -88,7 +88,7 @@ def _while(equation: Equation, *arguments: Value) -> list[Value]:
 
 
 def _cond(equation: Equation, index: Value, *arguments: Value) -> list[Any]:
-    """Evaluates one of several branches. JAX moves an index outside of them to the nearest one."""
+    """Evaluates one of several branches; as in JAX, an index outside reads the nearest branch."""
     branches = equation.params["branches"]
     last = len(branches) - 1
     if index.constant is not None:

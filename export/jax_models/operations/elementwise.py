@@ -14,9 +14,9 @@ from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
 from export.jax_models.values import Computation, Value
 
-_RECORDED = {"lt", "add", "select_n"}
-"""Primitives that JAX wraps negative ids with, which count from the end. A lookup recognizes them
-by the record of their arguments.
+_RECORDED_PRIMITIVES = {"lt", "add", "select_n"}
+"""Primitives by which JAX wraps negative ids, which count from the end. A lookup recognizes such
+ids by the record of these primitives' arguments.
 """
 
 
@@ -26,7 +26,7 @@ def _elementwise(operation: Callable[..., Any]) -> Handler:
     def handle(equation: Equation, *arguments: Value) -> Value:
         tensor = operation(*(argument.tensor for argument in arguments))
         computation = None
-        if equation.primitive in _RECORDED:
+        if equation.primitive in _RECORDED_PRIMITIVES:
             computation = Computation(equation.primitive, arguments)
         return Value(equation.shape, tensor, computation=computation)
 
@@ -44,7 +44,7 @@ def _logical_or_bitwise(boolean_name: str, integer_name: str) -> Callable[..., A
     return operation
 
 
-def _divided(
+def _divide_integers(
     operation: Callable[..., Any], dividend: Any, divisor: Any, by_zero: Callable[[Any], Any]
 ) -> Any:
     """Divides integers as JAX does also where the divisor is 0, which TensorFlow rejects.
@@ -72,13 +72,13 @@ def _quotient_by_zero(dividend: Any) -> Any:
 def _divide(dividend: Any, divisor: Any) -> Any:
     if dividend.dtype.is_floating:
         return tf.truediv(dividend, divisor)
-    return _divided(tf.truncatediv, dividend, divisor, _quotient_by_zero)
+    return _divide_integers(tf.truncatediv, dividend, divisor, _quotient_by_zero)
 
 
 def _remainder(dividend: Any, divisor: Any) -> Any:
     if dividend.dtype.is_integer:
-        return _divided(tf.truncatemod, dividend, divisor, tf.identity)
-    # TensorFlow has it for float32 and float64 only.
+        return _divide_integers(tf.truncatemod, dividend, divisor, tf.identity)
+    # TensorFlow has this remainder for float32 and float64 only.
     if dividend.dtype not in (tf.bfloat16, tf.float16):
         return tf.truncatemod(dividend, divisor)
     remainder = tf.truncatemod(tf.cast(dividend, tf.float32), tf.cast(divisor, tf.float32))
@@ -135,7 +135,7 @@ def _clamp(low: Any, operand: Any, high: Any) -> Any:
 
 
 def _at_least_float32(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an operation for all floats that TensorFlow has for float32 and wider ones only."""
+    """Returns an operation for all floats that TensorFlow has for float32 and wider types only."""
 
     def run(operand: Any) -> Any:
         dtype = operand.dtype if operand.dtype.size > 2 else tf.float32
@@ -184,7 +184,7 @@ def _nearest_integers(tensor: Any, dtype: Any) -> Any:
     return tf.where(tensor >= above, tf.constant(dtype.max, dtype), integers)
 
 
-def _same(_equation: Equation, operand: Value) -> Value:
+def _pass_on(_equation: Equation, operand: Value) -> Value:
     return operand
 
 
@@ -199,7 +199,7 @@ def _reduce_precision(equation: Equation, operand: Value) -> Value:
     return Value(equation.shape, rounded)
 
 
-_COMPOSED: dict[str, Callable[..., Any]] = {
+_COMPOSED_OPERATIONS: dict[str, Callable[..., Any]] = {
     "and": _logical_or_bitwise("logical_and", "bitwise_and"),
     "cbrt": _cube_root,
     "clamp": _clamp,
@@ -219,17 +219,17 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
 
 OPERATIONS: dict[str, Handler] = {
     **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
-    **{name: _elementwise(function) for name, function in _COMPOSED.items()},
+    **{name: _elementwise(function) for name, function in _COMPOSED_OPERATIONS.items()},
     "convert_element_type": _convert,
     "integer_pow": _integer_power,
     "reduce_precision": _reduce_precision,
     "round": _round,
-    "copy": _same,
-    "name": _same,
-    "pvary": _same,
+    "copy": _pass_on,
+    "name": _pass_on,
+    "pvary": _pass_on,
     "optimization_barrier": lambda _equation, *operands: list(operands),
-    "sharding_constraint": _same,
-    "stop_gradient": _same,
+    "sharding_constraint": _pass_on,
+    "stop_gradient": _pass_on,
 }
 
 
@@ -238,12 +238,12 @@ def floor_mod(equation: Equation, dividend: Value, divisor: Value) -> Value:
     one.
     """
     divisor_tensor = tf.cast(divisor.tensor, equation.dtype)
-    remainder = _divided(tf.math.floormod, dividend.tensor, divisor_tensor, tf.zeros_like)
+    remainder = _divide_integers(tf.math.floormod, dividend.tensor, divisor_tensor, tf.zeros_like)
     return Value(equation.shape, remainder)
 
 
 def floor_divide(equation: Equation, dividend: Value, divisor: Value) -> Value:
-    """Computes `//` of integers, as `floor_mod`."""
+    """Computes `//` of integers as one operation, for the same reason as `floor_mod`."""
     divisor_tensor = tf.cast(divisor.tensor, equation.dtype)
 
     def by_zero(number: Any) -> Any:
@@ -253,5 +253,5 @@ def floor_divide(equation: Equation, dividend: Value, divisor: Value) -> Value:
         # JAX rounds -1 down where the remainder, which is the dividend, is not 0.
         return quotient - tf.cast(tf.not_equal(number, 0), number.dtype)
 
-    quotient = _divided(tf.math.floordiv, dividend.tensor, divisor_tensor, by_zero)
+    quotient = _divide_integers(tf.math.floordiv, dividend.tensor, divisor_tensor, by_zero)
     return Value(equation.shape, quotient)

@@ -70,8 +70,8 @@ def _look_up(table: Any, indices: Value, equation: Equation) -> Any:
 def _outcome(equation: Equation) -> Outcome:
     """Returns the outcome of indices outside of a table.
 
-    Source: JAX 0.10, jax.lax.GatherScatterMode. Where a program promises that there are none, JAX
-    moves them inside, on CPUs and TPUs alike.
+    Source: JAX 0.10, jax.lax.GatherScatterMode. Where a program promises that all indices are
+    inside, JAX moves the others inside, on CPUs and TPUs alike.
     """
     mode = equation.params["mode"].name
     if mode in _MOVES_INSIDE["gather"]:
@@ -90,10 +90,8 @@ def _outcome(equation: Equation) -> Outcome:
 
 
 def _ids_before_wrapping(indices: Value, rows: int) -> Value | None:
-    """Returns ids as they were before `where(ids < 0, ids + rows, ids)`; None if indices are not
-    computed so.
-
-    JAX's functions compute indices so, since negative ones count from the end.
+    """Returns ids as they were before `where(ids < 0, ids + rows, ids)`, by which JAX's functions
+    let negative ids count from the end; None if indices are computed in another way.
     """
     value = indices
     while value.computation is not None:
@@ -112,12 +110,12 @@ def _ids_before_wrapping(indices: Value, rows: int) -> Value | None:
     compared, zero = comparison
     summand, distance = addition
     wraps = compared is ids and summand is ids
-    if wraps and _equals(zero, 0) and _equals(distance, rows):
+    if wraps and _is_constant(zero, 0) and _is_constant(distance, rows):
         return ids
     return None
 
 
-def _equals(value: Value, number: int) -> bool:
+def _is_constant(value: Value, number: int) -> bool:
     return value.constant is not None and bool(np.all(value.constant == number))
 
 
@@ -126,7 +124,7 @@ def _one_window(equation: Equation, operand: Value, start: Value) -> Any:
     sizes = equation.params["slice_sizes"]
     axes = equation.params["dimension_numbers"].start_index_map
     limits = [operand.shape[axis] - sizes[axis] + 1 for axis in axes]
-    _, is_inside = _inside(equation, start, _positions(equation, start), limits)
+    _, is_inside = _move_inside(equation, start, _positions(equation, start), limits)
     values = _window_moved_inside(equation, operand, start)
     if is_inside is None:
         return values
@@ -189,20 +187,20 @@ def _gather_slices(equation: Equation, operand: Value, indices: Value) -> Any:
 
     values = equation.sizes.full(operand)
     limits = [operand.shape[axis] for axis in indexed_axes]
-    inside, is_inside = _inside(equation, indices, _positions(equation, indices), limits)
+    inside, is_inside = _move_inside(equation, indices, _positions(equation, indices), limits)
     # With one axis of indices, the usual case, the array needs no transposition.
     if len(indexed_axes) == 1 and not batch_axes:
         axis = indexed_axes[0]
         result = tf.gather(values, tf.squeeze(inside, -1), axis=axis)
         order = slice_axes[:axis] + index_axes + slice_axes[axis:]
     else:
-        values = _transposed(values, [*batch_axes, *indexed_axes, *whole_axes])
+        values = _transpose(values, [*batch_axes, *indexed_axes, *whole_axes])
         result = tf.gather_nd(values, inside, batch_dims=len(batch_axes))
         order = index_axes + slice_axes
-    result = _transposed(result, [order.index(axis) for axis in range(len(order))])
+    result = _transpose(result, [order.index(axis) for axis in range(len(order))])
 
     if is_inside is not None:
-        mask = _expanded(is_inside, is_slice)
+        mask = _expand(is_inside, is_slice)
         result = tf.where(mask, result, _filling(equation, result.dtype))
     for axis in sorted(added_axes):
         result = tf.expand_dims(result, axis)
@@ -230,8 +228,8 @@ def _check_slices(
     """
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
-    reads_whole_axes = all(_equal(sizes[axis], operand.shape[axis]) for axis in whole_axes)
-    reads_one_entry = all(_equal(sizes[axis], 1) for axis in unit_axes)
+    reads_whole_axes = all(_same_size(sizes[axis], operand.shape[axis]) for axis in whole_axes)
+    reads_one_entry = all(_same_size(sizes[axis], 1) for axis in unit_axes)
     collapses_whole_axes = not set(numbers.collapsed_slice_dims).isdisjoint(whole_axes)
     if not reads_whole_axes or not reads_one_entry or collapses_whole_axes:
         raise equation.rejected(f"it reads parts of rows by ids; {_AS_IS}")
@@ -240,7 +238,7 @@ def _check_slices(
         raise equation.rejected(f"the batch is not the first axis of its indices; {_AS_IS}")
 
 
-def _transposed(tensor: Any, order: list[int]) -> Any:
+def _transpose(tensor: Any, order: list[int]) -> Any:
     if order == sorted(order):
         return tensor
     return tf.transpose(tensor, order)
@@ -277,11 +275,11 @@ def _without_windows(
     return sliced, constant(indices.constant[..., remaining]), remaining_axes
 
 
-def _equal(first: Any, second: Any) -> bool:
+def _same_size(first: Any, second: Any) -> bool:
     return is_static(first) == is_static(second) and bool(first == second)
 
 
-def _inside(
+def _move_inside(
     equation: Equation, indices: Value, positions: Any, limits: list[Size]
 ) -> tuple[Any, Any]:
     """Moves positions inside an array.
@@ -293,8 +291,8 @@ def _inside(
       limits: The first position outside, along each axis.
 
     Returns:
-      The positions, and a mask of those that were inside before; None if all were, or if JAX moves
-      them inside, too.
+      The positions, and a mask of those that were inside before; None as the mask if all were, or
+      if JAX moves positions inside, too.
     """
     has_static_limits = all(is_static(limit) for limit in limits)
     if indices.constant is not None and has_static_limits:
@@ -308,7 +306,7 @@ def _inside(
     return inside, tf.reduce_all(tf.equal(positions, inside), -1)
 
 
-def _expanded(mask: Any, is_slice: list[bool]) -> Any:
+def _expand(mask: Any, is_slice: list[bool]) -> Any:
     """Returns a mask with axes of size 1 along the axes of slices."""
     for axis, from_slice in enumerate(is_slice):
         if from_slice:
@@ -360,7 +358,7 @@ def _replace_one(equation: Equation, operand: Value, indices: Value, updates: Va
     axis_slice = AxisSlice(update, axis, indices.tensor[0], 1)
     replaced = replace_slice(equation, operand, axis_slice)
     limits = [operand.shape[axis]]
-    _, is_inside = _inside(equation, indices, _positions(equation, indices), limits)
+    _, is_inside = _move_inside(equation, indices, _positions(equation, indices), limits)
     if is_inside is None:
         return replaced
     return tf.where(is_inside, replaced, equation.sizes.full(operand))
@@ -413,7 +411,7 @@ def _scattered_rows(
     if not all(is_static(limit) for limit in limits):
         raise equation.rejected("it changes rows of the batch; change an axis of a fixed size")
 
-    positions, is_inside = _inside(equation, indices, _positions(equation, indices), limits)
+    positions, is_inside = _move_inside(equation, indices, _positions(equation, indices), limits)
     if is_inside is None:
         is_inside = tf.constant(True)
     for _ in row_axes:

@@ -32,7 +32,7 @@ def _dot_general(equation: Equation, first: Value, second: Value) -> Any:
 
 
 def _formula(contracted: Any, batch: Any, first_rank: int, second_rank: int) -> str:
-    """Returns the formula of `tf.einsum`: shared axes have one letter."""
+    """Returns the formula for `tf.einsum`; an axis that the operands share has one letter."""
     letters = iter(string.ascii_lowercase)
     first = [""] * first_rank
     second = [""] * second_rank

@@ -26,7 +26,7 @@ def _reduction(operation: Callable[..., Any]) -> Handler:
     return handle
 
 
-def _position(operation: Callable[..., Any]) -> Handler:
+def _position_of_extreme(operation: Callable[..., Any]) -> Handler:
     def handle(equation: Equation, operand: Value) -> Any:
         (axis,) = equation.params["axes"]
         return operation(equation.sizes.full(operand), axis, output_type=equation.dtype)
@@ -46,12 +46,12 @@ def _top_k(equation: Equation, operand: Value) -> list[Any]:
     axis = equation.params.get("axis", -1) % len(operand.shape)
     k = equation.params["k"]
     tensor = equation.sizes.full(operand)
-    # TensorFlow finds the largest along the last axis only.
-    values, indices = tf.math.top_k(_with_last(tensor, axis), k, index_type=equation.dtypes[1])
-    return [_with_last(values, axis), _with_last(indices, axis)]
+    # TensorFlow finds the largest values along the last axis only.
+    values, indices = tf.math.top_k(_swap_with_last(tensor, axis), k, index_type=equation.dtypes[1])
+    return [_swap_with_last(values, axis), _swap_with_last(indices, axis)]
 
 
-def _with_last(tensor: Any, axis: int) -> Any:
+def _swap_with_last(tensor: Any, axis: int) -> Any:
     """Swaps an axis and the last one."""
     last = tensor.shape.rank - 1
     if axis == last:
@@ -70,15 +70,15 @@ def _sort(equation: Equation, *operands: Value) -> list[Any]:
     if len(tensors) == 1:
         return [tf.sort(tensors[0], axis)]
     # The first operand is the key, and the order of its values is that of all operands.
-    rows = [_with_last(tensor, axis) for tensor in tensors]
+    rows = [_swap_with_last(tensor, axis) for tensor in tensors]
     order = tf.argsort(rows[0], -1, stable=True)
     batch_dims = len(equation.shape) - 1
-    return [_with_last(tf.gather(row, order, batch_dims=batch_dims), axis) for row in rows]
+    return [_swap_with_last(tf.gather(row, order, batch_dims=batch_dims), axis) for row in rows]
 
 
 OPERATIONS: dict[str, Handler] = {
-    "argmax": _position(function_of("math.argmax")),
-    "argmin": _position(function_of("math.argmin")),
+    "argmax": _position_of_extreme(function_of("math.argmax")),
+    "argmin": _position_of_extreme(function_of("math.argmin")),
     "cumlogsumexp": _cumulative(function_of("math.cumulative_logsumexp")),
     "cumprod": _cumulative(function_of("math.cumprod")),
     "cumsum": _cumulative(function_of("math.cumsum")),

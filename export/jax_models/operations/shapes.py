@@ -81,8 +81,8 @@ def _dynamic_slice(equation: Equation, operand: Value, *starts: Value) -> Any:
 
 
 def window(equation: Equation, operand: Value, starts: list[Any], shape: Shape) -> Any:
-    """Returns the window of an array that has a shape and begins at `starts`; JAX moves a window
-    that reaches outside inside.
+    """Returns the window of an array that has a shape and begins at `starts`; as in JAX, a window
+    that reaches beyond the array is moved inside.
     """
     sizes = equation.sizes
     first_positions = []
@@ -123,7 +123,7 @@ class AxisSlice:
     Attributes:
       tensor: The values of the slice.
       axis: The axis of the array.
-      start: The first position; JAX moves a slice that reaches outside inside.
+      start: The first position; as in JAX, a slice that reaches beyond the array is moved inside.
       size: The number of positions.
     """
 
