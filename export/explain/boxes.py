@@ -60,12 +60,12 @@ def grouped(drawing: Drawing) -> list[Group]:
     numbers come last.
     """
     for detail in (2, 1, 0):
-        groups = _grouped(drawing, detail)
+        groups = _group_tables(drawing, detail)
         if len(groups) <= BOXES_MAX:
             break
     # Tables of contexts come before those of candidates, as in the path of a request.
     groups.sort(key=_candidate_share)
-    numbers = _similar([feature for feature in drawing.features if not feature.table], 1)
+    numbers = _group_similar([feature for feature in drawing.features if not feature.table], 1)
     if numbers:
         groups.append(Group((), numbers))
     return groups
@@ -76,7 +76,7 @@ def _candidate_share(group: Group) -> float:
     return roles.count("candidate") / max(1, len(roles))
 
 
-def _grouped(drawing: Drawing, detail: int) -> list[Group]:
+def _group_tables(drawing: Drawing, detail: int) -> list[Group]:
     """Returns the groups of tables.
 
     Args:
@@ -100,11 +100,13 @@ def _grouped(drawing: Drawing, detail: int) -> list[Group]:
     groups = []
     for tables in tables_by_key.values():
         features = [feature for table in tables for feature in readers[table.name]]
-        groups.append(Group(tuple(tables), _similar(features, detail)))
+        groups.append(Group(tuple(tables), _group_similar(features, detail)))
     return groups
 
 
-def _similar(features: Iterable[FeatureNode], detail: int) -> tuple[tuple[FeatureNode, ...], ...]:
+def _group_similar(
+    features: Iterable[FeatureNode], detail: int
+) -> tuple[tuple[FeatureNode, ...], ...]:
     """Returns features in tuples that share a box, those of candidates last."""
     ordered = sorted(
         features, key=lambda feature: (feature.role == "candidate", natural(feature.name))
@@ -130,12 +132,12 @@ def feature_box(features: Sequence[FeatureNode]) -> Box:
     """Returns the box of similar features: role and kind, how ids become rows, and whether a
     request may leave them out.
     """
-    first = features[0]
-    lines = [f"{first.role}, {_distinct_words(feature.kind for feature in features)}"]
-    if first.table:
-        # A rule in full if it is the rule of all, else the kinds of the rules.
+    first_feature = features[0]
+    lines = [f"{first_feature.role}, {_distinct_words(feature.kind for feature in features)}"]
+    if first_feature.table:
+        # One rule of all features is written in full, different rules by their kinds.
         if len({feature.ids for feature in features}) == 1:
-            lines.append(first.ids)
+            lines.append(first_feature.ids)
         else:
             lines.append(_distinct_words(feature.rule for feature in features))
         lines.append(f"unknown: {_distinct_words(feature.unknown for feature in features)}")
@@ -144,8 +146,8 @@ def feature_box(features: Sequence[FeatureNode]) -> Box:
         lines.append("may be left out")
     elif optional_count:
         lines.append(f"{optional_count} may be left out")
-    noun = "features" if first.table else "inputs"
-    return _box(first.role, [feature.label for feature in features], noun, lines)
+    noun = "features" if first_feature.table else "inputs"
+    return _box(first_feature.role, [feature.label for feature in features], noun, lines)
 
 
 def table_box(tables: Sequence[TableNode], total: int) -> Box:
@@ -200,7 +202,7 @@ def _box(look: str, names: Sequence[str], noun: str, lines: Sequence[str]) -> Bo
 
 
 def _distinct_words(words: Iterable[str]) -> str:
-    """Returns different descriptions for reading, the first ones of many."""
+    """Returns different descriptions as one text, of many only the first ones."""
     distinct = list(dict.fromkeys(words))
     if len(distinct) > _WORDS_MAX:
         return f"{', '.join(distinct[:2])} and others"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from export.jobs.preparation import Prepared
 
 NAMES_MAX = 8
-"""The number of features that a part lists; of more, it gives the first ones and their number."""
+"""The number of features that a part lists; of more features, it lists the first and the count."""
 _INSIDE_NAMES_MAX = 6
 """The number of features that the line about tables inside towers lists."""
 
@@ -47,8 +47,8 @@ class FeatureNode:
       rule: The kind of the rule from id to row; "" for numbers.
       ids: The rule in full.
       unknown: The treatment of ids that the table does not know.
-      default: Whether a request may leave it out.
-      taken_by: The towers that take it, or their parts as `TOWER/PART`.
+      default: Whether a request may leave the feature out.
+      taken_by: The towers that take the feature, or their parts as `TOWER/PART`.
     """
 
     name: str
@@ -219,18 +219,18 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
     """Draws a model as a recipe partitions it, before anything is written."""
     spec = prepared.traced.spec
     job = prepared.job
-    traced = {tower.spec.name: tower for tower in prepared.traced.towers}
+    traced_towers = {tower.spec.name: tower for tower in prepared.traced.towers}
     towers = []
     for name, tower in spec.towers.items():
         parts = []
         if name in prepared.splits:
             parts = [part.spec for part in prepared.splits[name].parts]
         runs = "LiteRT"
-        lacking = prepared.not_in_litert[name]
-        if lacking:
-            runs = f"a SavedModel, since {lacking}"
+        litert_hindrance = prepared.not_in_litert[name]
+        if litert_hindrance:
+            runs = f"a SavedModel, since {litert_hindrance}"
         # Constants of a graph are weights that are not trained.
-        weights = [*traced[name].variables, *constants_of(traced[name].function)]
+        weights = [*traced_towers[name].variables, *constants_of(traced_towers[name].function)]
         size_bytes = sum(map(bytes_of, weights))
         formula = job.towers[name].formula or ""
         towers.append(_tower(name, tower, parts, formula, [runs], size_bytes))
@@ -248,7 +248,7 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         features,
         tuple(tables),
         tuple(towers),
-        (*_inside(prepared.entries), *prepared.stays),
+        (*_inside_lines(prepared.entries), *prepared.stays),
         tuple(_planned_stores(prepared)),
     )
 
@@ -300,7 +300,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
     towers = []
     for name, tower in bundle.towers.items():
         size = _served_bytes(tower, bundle.files)
-        runs = [_form(form) for form in tower.forms]
+        runs = [_form_text(form) for form in tower.forms]
         towers.append(_tower(name, tower, tower.parts, tower.formula or "", runs, size))
     features = _features(bundle.features, towers)
     tables = [
@@ -315,7 +315,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         features,
         tuple(tables),
         tuple(towers),
-        tuple(_inside(bundle.features)),
+        tuple(_inside_lines(bundle.features)),
         tuple(_published_stores(bundle)),
         tuple(curves),
     )
@@ -323,12 +323,12 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
 
 def _served_bytes(tower: manifest.Tower, files: Sequence[manifest.File]) -> int:
     """Returns the size of the form in which a tower is served."""
-    served = [form for form in tower.forms if form.precision == tower.serve]
-    if not served:
+    served_forms = [form for form in tower.forms if form.precision == tower.serve]
+    if not served_forms:
         return 0
     # The same choice as that of a service, which opens the compiled form if there is one.
-    compiled = [form for form in served if form.kind == "litert"]
-    path = (compiled or served)[0].path
+    compiled_forms = [form for form in served_forms if form.kind == "litert"]
+    path = (compiled_forms or served_forms)[0].path
     # The path of a compiled form is a file, that of a SavedModel a directory.
     total = 0
     for file in files:
@@ -342,7 +342,7 @@ def _published_stores(bundle: manifest.Manifest) -> list[str]:
     lines = []
     for kind, corpora in (("corpus", bundle.corpora), ("contexts", bundle.contexts)):
         for name, corpus in corpora.items():
-            filters = _filters(corpus, bundle)
+            filters = _filters_text(corpus, bundle)
             lines.append(f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id{filters}")
     for name, index in bundle.indexes.items():
         lines.append(
@@ -350,23 +350,23 @@ def _published_stores(bundle: manifest.Manifest) -> list[str]:
             f"{index.corpus}{partitions_text(index.partitions)}, "
             f"recall@{index.recall.k} {index.recall.value:.4f}"
         )
-    lines += [_stage(name, stage) for name, stage in bundle.stages.items()]
+    lines += [_stage_text(name, stage) for name, stage in bundle.stages.items()]
     return lines
 
 
 def _forecast_text(forecast: IndexForecast) -> str:
     # Only Parquet files state the number of candidates without being read.
-    count = "each million of candidates"
+    candidates_text = "each million of candidates"
     if forecast.candidates is not None:
-        count = f"{thousands(forecast.candidates)} candidates"
-    count += partitions_text(forecast.partitions)
+        candidates_text = f"{thousands(forecast.candidates)} candidates"
+    candidates_text += partitions_text(forecast.partitions)
     disk = size_text(forecast.disk_bytes)
     build = size_text(forecast.build_bytes)
     load = size_text(forecast.load_bytes)
-    return f"{count}: {disk} of disk, at most {build} of memory to build, {load} to load"
+    return f"{candidates_text}: {disk} of disk, at most {build} of memory to build, {load} to load"
 
 
-def _filters(corpus: manifest.Corpus, bundle: manifest.Manifest) -> str:
+def _filters_text(corpus: manifest.Corpus, bundle: manifest.Manifest) -> str:
     """Returns the attributes by which candidates are filtered, each with its type and size."""
     sizes = {file.path: file.bytes for file in bundle.files}
     descriptions = []
@@ -380,14 +380,17 @@ def _filters(corpus: manifest.Corpus, bundle: manifest.Manifest) -> str:
 
 def _curve(name: str, index: manifest.Index) -> RecallCurve:
     points = [
-        (point.recall, point.relative_cost, _setting(point.parameters)) for point in index.curve
+        (point.recall, point.relative_cost, _setting_text(point.parameters))
+        for point in index.curve
     ]
     # The other parameters are those of the build, which all points share.
     chosen = {key: index.parameters.get(key) for key in index.curve[0].parameters}
-    return RecallCurve(name, index.recall.k, index.recall.target, tuple(points), _setting(chosen))
+    return RecallCurve(
+        name, index.recall.k, index.recall.target, tuple(points), _setting_text(chosen)
+    )
 
 
-def _setting(parameters: Mapping[str, Any]) -> str:
+def _setting_text(parameters: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in parameters.items())
 
 
@@ -437,7 +440,7 @@ def _part(name: str, per: str, part: manifest.TowerPart | TowerSpec | manifest.T
     return PartNode(name, per, features, takes, tuple(output.name for output in part.outputs))
 
 
-def _stage(name: str, stage: manifest.Stage) -> str:
+def _stage_text(name: str, stage: manifest.Stage) -> str:
     recalls = [
         f", recall@{recall.k} {recall.value:.4f} on index {index}"
         for index, recall in stage.recall.items()
@@ -446,24 +449,24 @@ def _stage(name: str, stage: manifest.Stage) -> str:
     return text + "".join(recalls)
 
 
-def _form(form: manifest.TowerForm) -> str:
+def _form_text(form: manifest.TowerForm) -> str:
     kind = {"litert": "LiteRT", "saved_model": "SavedModel"}[form.kind]
     error = max(form.max_abs_error.values(), default=0.0)
     return f"{kind} {form.precision}, differs by {error:.2g} at most"
 
 
-def _inside(features: Mapping[str, manifest.Feature]) -> list[str]:
+def _inside_lines(features: Mapping[str, manifest.Feature]) -> list[str]:
     """Returns the line about inputs that go into towers as rows; no line without such inputs."""
-    below = {}
+    row_limits = {}
     for name, feature in features.items():
         if isinstance(feature, manifest.DenseFeature) and feature.below is not None:
-            below[name] = feature.below
-    if not below:
+            row_limits[name] = feature.below
+    if not row_limits:
         return []
-    names = shortened(list(below), _INSIDE_NAMES_MAX)
-    verb = "reads" if len(below) == 1 else "read"
+    names = shortened(list(row_limits), _INSIDE_NAMES_MAX)
+    verb = "reads" if len(row_limits) == 1 else "read"
     return [
-        f"tables of at most {max(below.values())} rows stay inside the towers, where {names} "
+        f"tables of at most {max(row_limits.values())} rows stay inside the towers, where {names} "
         f"{verb} them"
     ]
 
@@ -484,11 +487,11 @@ def _features(
 def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) -> FeatureNode:
     inputs = manifest.inputs_of(name, feature)
     default = feature.default is not None
-    fitted = _fitted_lists(feature.input_length)
+    list_treatment = _list_treatment(feature.input_length)
     if isinstance(feature, manifest.DenseFeature):
-        kind = _dense_kind(feature) + fitted
+        kind = _dense_kind(feature) + list_treatment
         return FeatureNode(name, inputs, feature.role, kind, "", "", "", "", default, taken_by)
-    kind = _embedded_kind(feature) + fitted
+    kind = _embedded_kind(feature) + list_treatment
     ids = describe_ids(feature, inputs)
     unknown: str = feature.unknown.rule
     if unknown == "row":
@@ -502,7 +505,7 @@ def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) ->
     )
 
 
-def _fitted_lists(length: manifest.InputLength | None) -> str:
+def _list_treatment(length: manifest.InputLength | None) -> str:
     """Returns the treatment of lists of another length than an input takes; "" if they are rejected
     or any length is taken.
     """
@@ -555,7 +558,7 @@ def _embedded_kind(feature: manifest.EmbeddedFeature) -> str:
 
 
 def shortened(names: Sequence[str], most: int) -> str:
-    """Returns names with commas between them, the first ones of many."""
+    """Returns names with commas between them, of many names only the first ones and a count."""
     omitted_count = len(names) - most
     # A single name takes less room than "and 1 more".
     if omitted_count <= 1:

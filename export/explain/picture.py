@@ -67,7 +67,7 @@ class PositionedBox:
         self.right = sum(column)
         letters = int((self.width - 2 * PAD) / LETTER)
         self.lines: list[str] = []
-        for line in _joined(box.lines, letters):
+        for line in _join_lines(box.lines, letters):
             self.lines += wrap(line, letters, max_lines=LINES_MAX, placeholder=" …")
         lines_height = LINE * len(self.lines)
         parts_height = PART * len(box.parts)
@@ -105,20 +105,20 @@ class PositionedBox:
         return f'<g class="box {self.box.look}"><title>{hint}</title>{"".join(shapes)}</g>'
 
 
-def _joined(lines: Sequence[str], letters: int) -> list[str]:
+def _join_lines(lines: Sequence[str], letters: int) -> list[str]:
     """Returns lines in which those behind the first share a line as long as they fit."""
-    joined = list(lines[:1])
+    joined_lines = list(lines[:1])
     for line in lines[1:]:
-        shared_line = f"{joined[-1]} · {line}"
-        if len(joined) > 1 and len(shared_line) <= letters:
-            joined[-1] = shared_line
+        shared_line = f"{joined_lines[-1]} · {line}"
+        if len(joined_lines) > 1 and len(shared_line) <= letters:
+            joined_lines[-1] = shared_line
         else:
-            joined.append(line)
-    return joined
+            joined_lines.append(line)
+    return joined_lines
 
 
 class _PositionedGroup(NamedTuple):
-    """The boxes of a group; a group of numbers has none of tables."""
+    """The boxes of a group; a group of numbers has no boxes of tables."""
 
     group: Group
     readers: list[PositionedBox]
@@ -131,7 +131,7 @@ def draw_svg(drawing: Drawing) -> tuple[str, float]:
 
     # Towers stand in the middle of the height of their features and tables.
     towers = [PositionedBox(tower_box(tower), TOWERS) for tower in drawing.towers]
-    # Stacked from 0 on, they show their height, from which their position follows.
+    # Stacked from 0 on, the boxes show their whole height, from which their position follows.
     towers_height = _stack(towers, 0)
     _stack(towers, max(HEAD, (HEAD + bottom - towers_height) / 2))
 

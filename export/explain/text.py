@@ -16,10 +16,10 @@ WIDTH = 80
 
 def explain_text(drawing: Drawing) -> str:
     """Returns lines of at most WIDTH characters, but for names that are longer."""
-    totals = ", ".join(f"{figure} {what}" for figure, what in drawing.totals)
+    totals = ", ".join(f"{figure} {unit}" for figure, unit in drawing.totals)
     lines = [
         f"{drawing.model}: how it is partitioned, from {drawing.source}",
-        *_wrapped(totals, 0),
+        *_wrap_indented(totals, 0),
         "",
         "features -> tables",
     ]
@@ -36,7 +36,7 @@ def explain_text(drawing: Drawing) -> str:
         if notes:
             lines += ["", title]
         for note in notes:
-            lines += _wrapped(note, 2)
+            lines += _wrap_indented(note, 2)
     return "\n".join(lines)
 
 
@@ -46,15 +46,15 @@ def _group(group: Group) -> Iterator[str]:
     if group.tables:
         arrow = "<- "
         # The share of all bytes is shown in the picture alone.
-        yield from _wrapped(_box(table_box(group.tables, 0)), 2)
+        yield from _wrap_indented(_box(table_box(group.tables, 0)), 2)
         if len(group.tables) == 1 and group.tables[0].source != group.tables[0].name:
-            yield from _wrapped(f"from {group.tables[0].source}", 4)
+            yield from _wrap_indented(f"from {group.tables[0].source}", 4)
     else:
         yield from ("", "numbers -> towers")
     for features in group.readers:
-        yield from _wrapped(f"{arrow}{_box(feature_box(features))}", 4)
+        yield from _wrap_indented(f"{arrow}{_box(feature_box(features))}", 4)
         if features[0].taken_by:
-            yield from _wrapped(f"=> {', '.join(features[0].taken_by)}", 7)
+            yield from _wrap_indented(f"=> {', '.join(features[0].taken_by)}", 7)
 
 
 def _tower(tower: TowerNode) -> Iterator[str]:
@@ -65,22 +65,30 @@ def _tower(tower: TowerNode) -> Iterator[str]:
     elif len(tower.outputs) > 1:
         order = f" (result {tower.result})"
     description = tower_box(tower).lines[0]
-    yield from _wrapped(f"{tower.name}  {description} -> {', '.join(tower.outputs)}{order}", 2)
+    yield from _wrap_indented(
+        f"{tower.name}  {description} -> {', '.join(tower.outputs)}{order}", 2
+    )
     for form in tower.runs:
-        yield from _wrapped(f"runs as {form}", 4)
+        yield from _wrap_indented(f"runs as {form}", 4)
     for part in tower.parts:
-        yield from _wrapped(str(part), 4)
+        yield from _wrap_indented(str(part), 4)
 
 
 def _box(box: Box) -> str:
     return f"{box.title}  {'; '.join(box.lines)}"
 
 
-def _wrapped(text: str, indent: int) -> list[str]:
-    first = " " * indent
+def _wrap_indented(text: str, indent: int) -> list[str]:
+    first_indent = " " * indent
     # Further lines of a list entry are indented by the width of its arrow.
-    later = first
+    next_indent = first_indent
     if indent:
-        later = " " * (indent + 3)
+        next_indent = " " * (indent + 3)
     # A name that is longer than the line stays whole.
-    return wrap(text, WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False)
+    return wrap(
+        text,
+        WIDTH,
+        initial_indent=first_indent,
+        subsequent_indent=next_indent,
+        break_long_words=False,
+    )

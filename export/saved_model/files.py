@@ -48,7 +48,7 @@ not supported").
 
 @dataclass(frozen=True)
 class VariablesPlan:
-    """The files that the variables of a SavedModel will lie in.
+    """The files in which the variables of a SavedModel will lie.
 
     Attributes:
       prefix: Path of the new checkpoint, without the suffixes of its files.
@@ -57,7 +57,7 @@ class VariablesPlan:
       large: Entries of the variables that tasks copy or that are linked, by their new key. The
         entry of a variable that is copied has no checksum yet.
       sources: The stored variables that the tasks read.
-      tasks: Tasks that copy variables into the last data file, or sum what is linked.
+      tasks: Tasks that copy variables into the last data file, or sum linked bytes.
       end: Offset of the first byte after the copied variables.
     """
 
@@ -113,20 +113,20 @@ def plan_variables(
       variables: The checkpoint's entry of each large variable, by its key in the SavedModel.
       budget_bytes: Memory that a worker may hold beyond its libraries.
       link: Whether the bytes stay where they are, and the files are linked.
-      check: Whether what is linked is summed, too.
+      check: Whether linked bytes are summed, too.
 
     Raises:
       NotConvertible: A variable is stored in a way that TensorFlow could not restore from an index.
       CheckpointError: Slices of a variable overlap or leave a gap.
     """
     prefix = directory / "variables" / "variables"
-    ordered = {key: _ordered(variables[key]) for key in sorted(variables)}
+    ordered_entries = {key: _order_slices(variables[key]) for key in sorted(variables)}
 
     # The linked files come first, each once, and the written file is the last one. An index names
     # files by their number, so that all numbers are known before any variable is planned.
     linked_files: dict[str, None] = {}
     if link:
-        for entry in ordered.values():
+        for entry in ordered_entries.values():
             linked_files.update(dict.fromkeys(part.file for part in entry.slices))
     file_count = len(linked_files) + 1
     new_paths = {
@@ -137,18 +137,20 @@ def plan_variables(
     offset = 0
     large: dict[str, Entry] = {}
     tasks: list[TableTask | SumTask] = []
-    for key, entry in ordered.items():
-        stored = _as_bytes(entry)
+    for key, entry in ordered_entries.items():
+        byte_matrix = _as_byte_matrix(entry)
         if link:
-            large[key] = _linked(entry, new_paths)._replace(key=key)
+            large[key] = _link_entry(entry, new_paths)._replace(key=key)
             if check:
-                tasks += plan_sums(stored, [(0, entry.shape[0])], budget_bytes)
+                tasks += plan_sums(byte_matrix, [(0, entry.shape[0])], budget_bytes)
             continue
 
         # A copied variable is one slice, also if the checkpoint cut it by columns: TensorFlow then
         # loads it in the memory of its values.
-        named = entry._replace(key=key)
-        tasks += _copies(named, stored, directory, written_file, offset, budget_bytes)
+        renamed_entry = entry._replace(key=key)
+        tasks += _plan_copies(
+            renamed_entry, byte_matrix, directory, written_file, offset, budget_bytes
+        )
         zeros = (0,) * len(entry.shape)
         whole = Slice(str(written_file), offset, entry.bytes, None, zeros, entry.shape)
         large[key] = entry._replace(key=key, slices=(whole,))
@@ -157,7 +159,8 @@ def plan_variables(
     sources: tuple[Source, ...] = ()
     if tasks:
         sources = tuple(
-            Source(f"variable {entry.key!r}", entry.key, entry.slices) for entry in ordered.values()
+            Source(f"variable {entry.key!r}", entry.key, entry.slices)
+            for entry in ordered_entries.values()
         )
     links = {Path(new_paths[file]): file for file in linked_files}
     return VariablesPlan(prefix, file_count, links, large, sources, tuple(tasks), offset)
@@ -211,16 +214,16 @@ def write_variables(
             entries[key] = Entry(key, entry.dtype, entry.shape, (whole,))
             offset += file.write(data)
 
-        text, crc = string_bytes(graph)
-        whole = Slice(str(path), offset, len(text), crc, (), ())
+        encoded_graph, crc = string_bytes(graph)
+        whole = Slice(str(path), offset, len(encoded_graph), crc, (), ())
         entries[objectgraph.KEY] = Entry(objectgraph.KEY, "string", (), (whole,))
-        file.write(text)
+        file.write(encoded_graph)
         # An earlier run may have written more.
         file.truncate()
     write_index(plan.prefix, entries, plan.file_count)
 
 
-def _ordered(entry: Entry) -> Entry:
+def _order_slices(entry: Entry) -> Entry:
     """Returns an entry with its slices in the order of the rows, without empty ones."""
     if not entry.slices:
         raise NotConvertible(
@@ -231,7 +234,7 @@ def _ordered(entry: Entry) -> Entry:
     return entry._replace(slices=tuple(slices))
 
 
-def _as_bytes(entry: Entry) -> Entry:
+def _as_byte_matrix(entry: Entry) -> Entry:
     """Returns a variable as a matrix of bytes, which tasks copy whatever its dtype and shape: a row
     for each index of its first axis.
 
@@ -266,21 +269,21 @@ def _as_bytes(entry: Entry) -> Entry:
     return Entry(entry.key, "int8", (rows, row_bytes), slices)
 
 
-def _copies(
-    entry: Entry, stored: Entry, directory: Path, file: Path, offset: int, budget_bytes: int
+def _plan_copies(
+    entry: Entry, byte_matrix: Entry, directory: Path, file: Path, offset: int, budget_bytes: int
 ) -> list[TableTask]:
     """Plans the copy of a variable to an offset of a data file.
 
     Args:
       entry: The variable, with the key that it gets in the SavedModel.
-      stored: The variable as a matrix of bytes.
+      byte_matrix: The variable as a matrix of bytes.
       directory: The directory of the SavedModel.
       file: The data file.
       offset: Offset of the variable's first byte in the data file.
       budget_bytes: Memory that a worker may hold beyond its libraries.
     """
-    rows, row_bytes = stored.shape
-    all_bands = bands.bands(stored.slices, row_bytes, 0, rows)
+    rows, row_bytes = byte_matrix.shape
+    all_bands = bands.bands(byte_matrix.slices, row_bytes, 0, rows)
     # Tasks look for NaN and infinity in values of this dtype; in a dtype that NumPy lacks they
     # cannot.
     value_dtype = entry.dtype if entry.dtype in NUMPY_DTYPES else ""
@@ -291,15 +294,15 @@ def _copies(
             TableTask(
                 table=entry.key,
                 dim=row_bytes,
-                key=stored.key,
-                dtype=stored.dtype,
+                key=byte_matrix.key,
+                dtype=byte_matrix.dtype,
                 first_row=first,
                 rows=count,
                 layout=Plain(),
                 stored=(rows, row_bytes),
                 slices=tuple(dict.fromkeys(part for band in task_bands for part in band.slices)),
                 array=None,
-                written_dtype=stored.dtype,
+                written_dtype=byte_matrix.dtype,
                 directory=str(directory),
                 file=file.relative_to(directory).as_posix(),
                 block_bytes=block_bytes(1, budget_bytes),
@@ -310,7 +313,7 @@ def _copies(
     return tasks
 
 
-def _linked(entry: Entry, new_paths: Mapping[str, str]) -> Entry:
+def _link_entry(entry: Entry, new_paths: Mapping[str, str]) -> Entry:
     """Returns an entry whose slices lie in linked files.
 
     Args:
@@ -325,7 +328,7 @@ def _linked(entry: Entry, new_paths: Mapping[str, str]) -> Entry:
             f'{entry.key!r} has no checksum to be linked with; set output.tables = "inline"'
         )
     slices = tuple(part._replace(file=new_paths[part.file]) for part in entry.slices)
-    merged = _merged(entry._replace(slices=slices))
+    merged = _merge_slices(entry._replace(slices=slices))
     if len(merged.slices) > 1 and entry.dtype in _UNSLICED_ONLY:
         raise NotConvertible(
             f"{entry.key!r} is {entry.dtype} in {len(merged.slices)} slices, which TensorFlow "
@@ -334,7 +337,7 @@ def _linked(entry: Entry, new_paths: Mapping[str, str]) -> Entry:
     return merged
 
 
-def _merged(entry: Entry) -> Entry:
+def _merge_slices(entry: Entry) -> Entry:
     """Joins slices that are row ranges and lie back to back in one file: TensorFlow loads one slice
     faster, and in less memory.
     """
@@ -354,10 +357,10 @@ def _merged(entry: Entry) -> Entry:
 
 
 def _with_sums(plan: VariablesPlan, receipts: Sequence[Receipt]) -> dict[str, Entry]:
-    """Returns the entries of large variables with every crc set."""
+    """Returns the entries of large variables, all with their crc32c."""
     segments_by_key: dict[str, list[Segment]] = defaultdict(list)
     for receipt in receipts:
-        # Tasks that only sum what is linked write no segment.
+        # Tasks that only sum linked bytes write no segment.
         if receipt.segment is not None:
             segments_by_key[receipt.table].append(receipt.segment)
 

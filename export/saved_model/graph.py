@@ -67,7 +67,7 @@ def build_graph(
       NotConvertible: An input is read in ways that require different dtypes.
     """
     module = tf.Module(name=job.model)
-    stored = _stored_tables(tables.values())
+    stored = _create_stored_variables(tables.values())
     weights = {
         f"weight_{number}": variable
         for number, variable in enumerate(_distinct_variables(traced.towers))
@@ -92,28 +92,29 @@ def build_graph(
         signatures[name], inputs[name] = _signature(tower, lookups)
 
     # Servers and clients of TensorFlow call the signature `serving_default` if they name none.
-    default = job.output.serving_default or next(iter(signatures))
-    if default not in signatures:
+    default_signature = job.output.serving_default or next(iter(signatures))
+    if default_signature not in signatures:
         raise UsageError(
-            f"output.serving_default is {default!r}; the recipe's towers: {', '.join(signatures)}"
+            f"output.serving_default is {default_signature!r}; the recipe's towers: "
+            f"{', '.join(signatures)}"
         )
-    signatures[SIGNATURE] = signatures[default]
-    inputs[SIGNATURE] = inputs[default]
+    signatures[SIGNATURE] = signatures[default_signature]
+    inputs[SIGNATURE] = inputs[default_signature]
 
     keys = {attribute: key for key, attribute in stored.attributes.items()}
     return InlineGraph(lookups, module, signatures, inputs, keys, weights)
 
 
-class _Stored(NamedTuple):
+class _StoredVariables(NamedTuple):
     """The variables of stored tables, by attribute, and the attribute of each stored key."""
 
     variables: dict[str, Any]
     attributes: dict[str, str]
 
 
-def _stored_tables(tables: Iterable[TableSpec]) -> _Stored:
+def _create_stored_variables(tables: Iterable[TableSpec]) -> _StoredVariables:
     """Creates a variable without memory for each stored table; tables of a stack share one."""
-    stored = _Stored({}, {})
+    stored = _StoredVariables({}, {})
     for spec in tables:
         # The variable of a stack, which a table before this one named.
         if spec.key in stored.attributes:
@@ -205,10 +206,10 @@ def _signature(
     inputs = {name: _tensor_names(names[name], section) for name, section in sections.items()}
     tensor_names = [tensor for tensors in inputs.values() for tensor in tensors]
     if len(set(tensor_names)) < len(tensor_names):
-        twice = next(tensor for tensor in tensor_names if tensor_names.count(tensor) > 1)
+        repeated_name = next(tensor for tensor in tensor_names if tensor_names.count(tensor) > 1)
         raise UsageError(
-            f"tower {tower.spec.name!r}: two inputs need a tensor {twice!r} (a ragged input NAME "
-            "is sent as NAME and NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in "
+            f"tower {tower.spec.name!r}: two inputs need a tensor {repeated_name!r} (a ragged "
+            "input NAME is sent as NAME and NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in "
             "the model and the recipe"
         )
 

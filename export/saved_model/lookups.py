@@ -53,16 +53,16 @@ class InlineLookups:
         Raises:
           NotConvertible: An input is read in ways that require different dtypes.
         """
-        needed: dict[str, InputSection] = {}
+        needed_inputs: dict[str, InputSection] = {}
         for tensor in tower.spec.inputs:
             spec = self.traced.spec.features[tensor.feature]
             for name in spec.reads:
                 dtype = sent_dtype(name, self.traced.spec, self.job)
-                needed[name] = self.job.inputs[name].model_copy(update={"dtype": dtype})
+                needed_inputs[name] = self.job.inputs[name].model_copy(update={"dtype": dtype})
             if spec.weights is not None:
-                needed[spec.weights] = self.job.inputs[spec.weights]
+                needed_inputs[spec.weights] = self.job.inputs[spec.weights]
         # Signatures list their inputs in the order of the recipe, whatever the order of the tower.
-        return {name: needed[name] for name in self.job.inputs if name in needed}
+        return {name: needed_inputs[name] for name in self.job.inputs if name in needed_inputs}
 
     def run(self, tower: TracedTower, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a tower's results for raw inputs."""
@@ -74,7 +74,7 @@ class InlineLookups:
             elif spec.entry.take == "lengths":
                 arguments.append(self._lengths(spec.reads[0], inputs[spec.reads[0]]))
             elif spec.entry.take != "values":
-                arguments.append(_padded(spec, inputs))
+                arguments.append(_pad_bags(spec, inputs))
             else:
                 arguments.append(_cast(inputs[spec.reads[0]], spec.entry.dtype))
         results = tower.function(*arguments)
@@ -85,16 +85,16 @@ class InlineLookups:
         entry = spec.entry
         has_many_inputs = isinstance(entry.ids, manifest.MultiInputIds)
         if spec.encoding == "dense" and entry.kind != "bag" and not has_many_inputs:
-            return self._of_dense_ids(spec, inputs[spec.reads[0]])
+            return self._dense_vectors(spec, inputs[spec.reads[0]])
 
         ids, weights = self._ids(spec, inputs)
         rows = self._rows(spec, ids.values)
         # A bag leaves unknown ids out; a sequence keeps their positions, as zeros.
         if entry.kind == "bag":
             has_row = rows >= 0
-            ids = _retained(ids, has_row)
+            ids = _retain(ids, has_row)
             if weights is not None:
-                weights = _retained(weights, has_row)
+                weights = _retain(weights, has_row)
             rows = tf.boolean_mask(rows, has_row)
 
         if spec.config is not None:
@@ -108,9 +108,9 @@ class InlineLookups:
             filler_row = tf.constant([_row_or_zeros(entry.filler_row)], tf.int64)
             filler = self._vectors(spec, filler_row)[0]
             return sequences.to_tensor(filler, shape=[None, entry.length, sequences.shape[-1]])
-        return self._combined(spec, ids, rows, weights)
+        return self._combine(spec, ids, rows, weights)
 
-    def _of_dense_ids(self, spec: FeatureSpec, ids: Any) -> Any:
+    def _dense_vectors(self, spec: FeatureSpec, ids: Any) -> Any:
         """Returns the vectors of one id per example, or of a sequence of `length` ids."""
         entry = self._entry(spec)
         # The feature reads one column of a matrix of ids.
@@ -137,12 +137,12 @@ class InlineLookups:
         if isinstance(entry.ids, manifest.CrossedIds):
             crossed_inputs = []
             for key in spec.reads:
-                values, _ = _unpadded(_ragged(inputs[key]), spec.padding_of(key), None)
+                values, _ = _remove_padding(_to_ragged(inputs[key]), spec.padding_of(key), None)
                 crossed_inputs.append(values)
             return crossed(entry.ids, crossed_inputs, self.vocabularies), None
         if isinstance(entry.ids, manifest.JoinedIds):
             # Every input has one value per example, so that the rows have the shape of any of them.
-            joined_inputs = [_ragged(inputs[key]) for key in spec.reads]
+            joined_inputs = [_to_ragged(inputs[key]) for key in spec.reads]
             values = [joined_input.values for joined_input in joined_inputs]
             rows = joined(entry.ids, values, self.vocabularies)
             return joined_inputs[0].with_values(rows), None
@@ -154,20 +154,20 @@ class InlineLookups:
         # The layer's own lookup takes padding out itself.
         if spec.config is not None:
             return inputs[name], weights
-        ids = _ragged(inputs[name])
+        ids = _to_ragged(inputs[name])
         if weights is not None:
             weights = ids.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
-        return _unpadded(ids, entry.padding, weights)
+        return _remove_padding(ids, entry.padding, weights)
 
-    def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
+    def _combine(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
         """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does; a ragged one as
         `tf.nn.embedding_lookup_sparse` does, which keeps every weight.
         """
         entry = spec.entry
-        sparse_weights = None if weights is None else _sparse(weights)
+        sparse_weights = None if weights is None else _to_sparse(weights)
         # TensorFlow's lookup reads a matrix of this call's vectors: row 0 is the vector of an empty
         # example, and the vectors of the bags follow.
-        positions = _sparse(with_values(ids, tf.range(tf.size(rows, tf.int64)) + 1))
+        positions = _to_sparse(with_values(ids, tf.range(tf.size(rows, tf.int64)) + 1))
         empty_row = tf.constant(_row_or_zeros(entry.empty_row), tf.int64)
         vectors = self._vectors(spec, tf.concat([[empty_row], rows], 0))
         options = {"combiner": entry.combiner, "max_norm": entry.max_norm}
@@ -180,24 +180,24 @@ class InlineLookups:
 
         combined = tf.nn.embedding_lookup_sparse([vectors], positions, sparse_weights, **options)
         # The lookup knows no empty examples after the last id of the batch.
-        missing = tf.cast(positions.dense_shape[0], tf.int32) - tf.shape(combined)[0]
-        return tf.pad(combined, [[0, missing], [0, 0]])
+        missing_count = tf.cast(positions.dense_shape[0], tf.int32) - tf.shape(combined)[0]
+        return tf.pad(combined, [[0, missing_count], [0, 0]])
 
     def _lengths(self, name: str, value: Any) -> Any:
         """Returns how many ids each example has; for a dense input, the ids up to the last one that
         is no padding.
         """
         if not isinstance(value, tf.Tensor):
-            return tf.cast(_ragged(value).row_lengths(), tf.int64)
+            return tf.cast(_to_ragged(value).row_lengths(), tf.int64)
 
         ids = tf.reshape(value, [tf.shape(value)[0], -1])
         padding = self.traced.spec.padding_of(name)
         if padding is None:
-            counted = tf.ones_like(ids, tf.bool)
+            is_id = tf.ones_like(ids, tf.bool)
         else:
-            counted = ids != tf.constant(padding, ids.dtype)
+            is_id = ids != tf.constant(padding, ids.dtype)
         lengths = tf.range(1, tf.shape(ids, tf.int64)[1] + 1)
-        return tf.reduce_max(tf.where(counted, lengths, tf.zeros([], tf.int64)), 1)
+        return tf.reduce_max(tf.where(is_id, lengths, tf.zeros([], tf.int64)), 1)
 
     def _rows(self, spec: FeatureSpec, values: Any) -> Any:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
@@ -251,8 +251,8 @@ class InlineLookups:
         bases = tf.gather(tf.constant(layout.bases()), rows % layout.lanes)
         stored_rows = bases + rows // layout.lanes
         # Stored rows may be wider than the table: the columns behind it are padding.
-        stored = self.gather(entry.table, stored_rows)
-        vectors = tf.cast(stored[:, : table.dim], tf.float32)
+        stored_vectors = self.gather(entry.table, stored_rows)
+        vectors = tf.cast(stored_vectors[:, : table.dim], tf.float32)
         return tf.where(has_row[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
 
 
@@ -303,7 +303,7 @@ def _row_or_zeros(row: int | None) -> int:
     return -1 if row is None else row
 
 
-def _ragged(value: Any) -> Any:
+def _to_ragged(value: Any) -> Any:
     """Returns ids by example, in their order."""
     if isinstance(value, tf.RaggedTensor):
         return value
@@ -317,42 +317,42 @@ def _ragged(value: Any) -> Any:
     )
 
 
-def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
-    """Returns [batch, most] values of a bag that a tower reads itself, or of its weights; a longer
-    bag fails.
+def _pad_bags(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
+    """Returns [batch, values_max] values of a bag that a tower reads itself, or of its weights; a
+    longer bag fails.
     """
     (name,) = spec.reads
-    (most,) = spec.entry.shape
-    bags = _ragged(inputs[name])
+    (values_max,) = spec.entry.shape
+    bags = _to_ragged(inputs[name])
     if spec.weights is not None:
         weights = inputs[spec.weights]
         bags = bags.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
-    message = f"input {name} has more than the {most} values of an example that a tower takes"
-    all_fit = tf.reduce_all(bags.row_lengths() <= most)
+    message = f"input {name} has more than the {values_max} values of an example that a tower takes"
+    all_fit = tf.reduce_all(bags.row_lengths() <= values_max)
     with tf.control_dependencies([tf.debugging.Assert(all_fit, [message])]):
-        return _cast(bags.to_tensor(shape=[None, most]), spec.entry.dtype)
+        return _cast(bags.to_tensor(shape=[None, values_max]), spec.entry.dtype)
 
 
 def _cast(values: Any, dtype: str) -> Any:
     return values if dtype == "string" else tf.cast(values, dtype)
 
 
-def _unpadded(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, Any]:
+def _remove_padding(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, Any]:
     """Returns ids and their weights, if they have any, without padding."""
     if padding is None:
         return ids, weights
     is_id = ids.values != tf.constant(padding, ids.values.dtype)
     if weights is not None:
-        weights = _retained(weights, is_id)
-    return _retained(ids, is_id), weights
+        weights = _retain(weights, is_id)
+    return _retain(ids, is_id), weights
 
 
-def _retained(bags: Any, mask: Any) -> Any:
+def _retain(bags: Any, mask: Any) -> Any:
     """Returns bags with only those of their values that a mask selects."""
     if isinstance(bags, tf.SparseTensor):
         return tf.sparse.retain(bags, mask)
     return tf.ragged.boolean_mask(bags, bags.with_values(mask))
 
 
-def _sparse(ids: Any) -> Any:
+def _to_sparse(ids: Any) -> Any:
     return ids if isinstance(ids, tf.SparseTensor) else ids.to_sparse()

@@ -3,7 +3,7 @@ it with raw examples.
 
 Two loaders are tried, `tf.saved_model.load` and, in a session, `tf.compat.v1.saved_model.load`,
 which calls the same restore operation that TensorFlow Serving does. Both hold every table in memory
-and check its crc. Where the machine lacks that much memory, the same graph runs here, over only
+and check its crc32c. Where the machine lacks that much memory, the same graph runs here, over only
 those rows of the written files that the examples read.
 """
 
@@ -98,24 +98,24 @@ def prove(
     features, examples, expected = _expected_results(graph, base, checkpoint, inventory)
     requests = _requests(graph, examples, features)
 
-    needed, free = _needed_and_free(plan.load_bytes)
-    if needed <= free:
+    needed_bytes, free_bytes = _needed_and_free_bytes(plan.load_bytes)
+    if needed_bytes <= free_bytes:
         actual = _results_of_loaders(directory, _tensors_by_signature(graph, requests))
         proof["loaded_by"] = list(actual)
         note = ""
     else:
         graph.lookups.traced.original.restore_weights(graph.weights.values())
-        written = open_checkpoint(plan.prefix)
-        results = _results_of_rows(written, graph, requests)
+        written_checkpoint = open_checkpoint(plan.prefix)
+        results = _results_of_rows(written_checkpoint, graph, requests)
         actual = {"the graph over the rows of the examples": results}
         note = (
-            f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same "
-            "graph was run over the rows that the examples read in the written files"
+            f"not loaded here: that needs {needed_bytes} bytes of memory, {free_bytes} are free; "
+            "the same graph was run over the rows that the examples read in the written files"
         )
 
     errors = _largest_differences(graph.lookups.job, actual, expected)
-    compared = {"proved": True, "examples": examples.n, "max_abs_error": errors}
-    return proof | compared | {"note": note}
+    comparison = {"proved": True, "examples": examples.n, "max_abs_error": errors}
+    return proof | comparison | {"note": note}
 
 
 def _expected_results(
@@ -165,12 +165,14 @@ def _largest_differences(
         key = f"towers.{name}.max_abs_error.f32"
         differences[name] = {}
         for output, expected_values in outputs.items():
-            by_loader = []
+            loader_differences = []
             for loader, results in actual.items():
                 label = f"signature {name!r}, output {output!r}, by {loader}"
                 values = results[name][output]
-                by_loader.append(largest_difference(label, values, expected_values, limit, key))
-            differences[name][output] = max(by_loader)
+                loader_differences.append(
+                    largest_difference(label, values, expected_values, limit, key)
+                )
+            differences[name][output] = max(loader_differences)
     return differences
 
 
@@ -194,17 +196,24 @@ def check_comparable(graph: InlineGraph, plan: VariablesPlan, unproved: bool) ->
 
 
 def _shortage(graph: InlineGraph, plan: VariablesPlan) -> str:
-    """Returns what the original model lacks to run here; "" if nothing."""
+    """Returns why the memory of this machine does not suffice for the original model; "" if it
+    does.
+    """
     # The original model reads rows of exported tables from the checkpoint. Only large variables
     # that are no tables fill its memory.
     weight_keys = plan.large.keys() - map(variable_key, graph.tables)
-    needed, free = _needed_and_free(2 * sum(plan.large[key].bytes for key in weight_keys))
-    if needed <= free:
+    needed_bytes, free_bytes = _needed_and_free_bytes(
+        2 * sum(plan.large[key].bytes for key in weight_keys)
+    )
+    if needed_bytes <= free_bytes:
         return ""
-    return f"it holds its large Keras Embeddings, {needed} bytes, and {free} bytes are free"
+    return (
+        f"it holds its large Keras Embeddings, {needed_bytes} bytes, and {free_bytes} bytes are "
+        "free"
+    )
 
 
-def _needed_and_free(variable_bytes: int) -> tuple[int, int]:
+def _needed_and_free_bytes(variable_bytes: int) -> tuple[int, int]:
     """Returns the memory that a process needs which holds variables of this size, and the memory
     that is free.
     """
@@ -237,7 +246,7 @@ def _requests(graph: InlineGraph, examples: Examples, features: FeatureReader) -
         if is_single and name in job.features and job.features[name].default is not None:
             column = one_each(name, column, default_column(name, job, 1), n)
         section = job.inputs[name].model_copy(update={"dtype": sent_dtype(name, model, job)})
-        ids = column._replace(values=_ids(name, column.values, section.dtype, job))
+        ids = column._replace(values=_cast_ids(name, column.values, section.dtype, job))
         requests[name] = composed(name, section, ids, n, model.padding_of(name))
 
         weights_input = next(
@@ -395,7 +404,7 @@ def _call_session(directory: str, inputs: dict[str, Tensors]) -> Results:
         return results
 
 
-def _ids(name: str, values: NDArray[Any], dtype: str, job: ExportJob) -> NDArray[Any]:
+def _cast_ids(name: str, values: NDArray[Any], dtype: str, job: ExportJob) -> NDArray[Any]:
     if dtype == "string":
         return values
     try:

@@ -1,5 +1,5 @@
-"""Rows as a checkpoint stores them -> rows as a bundle holds them, piece by piece, and how far they
-then lie apart.
+"""Rows as a checkpoint stores them -> rows as a bundle holds them, piece by piece, and the
+difference between both.
 
 Nothing here knows where rows come from or go to. A piece is small enough to stay in the core's
 cache for all passes.
@@ -136,10 +136,10 @@ def written_dtype(name: str, stored: str, requested: str | None) -> str:
 
 
 class Conversion:
-    """Converts the rows of one task and sums up what that costs."""
+    """Converts the rows of one task, and sums the error of the conversion."""
 
     def __init__(self, table: str, source: str, target: str) -> None:
-        """Begins.
+        """Prepares the conversion of the rows of one task.
 
         Args:
           table: The table's name, for messages.
@@ -169,44 +169,47 @@ class Conversion:
     @property
     def error(self) -> ErrorSums:
         """The error of all rows so far."""
-        return _joined(self._errors)
+        return _join(self._errors)
 
     def _piece(self, values: Values, first_row: int) -> Piece:
-        wide = values.dtype == np.float64 or values.dtype.kind == "i"
+        is_wide = values.dtype == np.float64 or values.dtype.kind == "i"
         # float64 holds the wide values exactly, and float32 the others.
-        values = values.astype(np.float64 if wide else np.float32, copy=False)
+        values = values.astype(np.float64 if is_wide else np.float32, copy=False)
         # Values that overflow raise no warning: they are found below, with their rows.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             stored, scales = narrowed(values, self._target)
-            read = widened(stored, self._target, scales)
+            read_values = widened(stored, self._target, scales)
             squares = np.einsum("ij,ij->i", values, values)
-            odd = (squares < _SQUARES_LOW) | (squares > _SQUARES_HIGH)
+            is_extreme = (squares < _SQUARES_LOW) | (squares > _SQUARES_HIGH)
             # Rows of zeros are below the limit, too, but float32 holds their sums exactly.
-            if wide or values[odd].any():
+            if is_wide or values[is_extreme].any():
                 values = values.astype(np.float64)
-                read = read.astype(np.float64)
-            error = _error(values, read)
+                read_values = read_values.astype(np.float64)
+            error = _error(values, read_values)
         # A lost float makes the sum infinite or NaN. An integer may lose digits without that.
         if not math.isfinite(error.squares) or self._source.kind == "i":
-            self._reject_lost(values.astype(np.float64), read, first_row)
+            self._reject_lost(values.astype(np.float64), read_values, first_row)
         self._errors.append(error)
         return Piece(stored, scales)
 
-    def _reject_lost(self, values: Values, read: Values, first_row: int) -> None:
-        exact = self._source.kind == "i"
-        for lost, reason in (
+    def _reject_lost(self, values: Values, read_values: Values, first_row: int) -> None:
+        is_integer = self._source.kind == "i"
+        for is_lost, reason in (
             (
                 ~np.isfinite(values),
                 "which only a table that is copied as it is may hold; mend it, or state no dtype",
             ),
-            (~np.isfinite(read), f"which is too large for {self._target}; choose another dtype"),
             (
-                exact & (np.abs(values) > _EXACT_INTEGER),
+                ~np.isfinite(read_values),
+                f"which is too large for {self._target}; choose another dtype",
+            ),
+            (
+                is_integer & (np.abs(values) > _EXACT_INTEGER),
                 "which no float holds exactly; leave the table out",
             ),
         ):
-            if lost.any():
-                row = int(np.argmax(lost.any(axis=1)))
+            if is_lost.any():
+                row = int(np.argmax(is_lost.any(axis=1)))
                 # argmax takes NaN for the largest value, so that it finds any kind of lost value.
                 column = int(np.argmax(np.abs(values[row])))
                 value = values[row, column]
@@ -224,17 +227,17 @@ def table_error(source: str, dim: int, sums: Iterable[ErrorSums]) -> TableError:
       dim: The width of the table.
       sums: The errors of the parts, at least one.
     """
-    whole = _joined(list(sums))
+    whole = _join(list(sums))
     return TableError(
         source_dtype=source,
         max_abs=whole.max_abs,
-        rms=_in_digits(math.sqrt(whole.squares / (whole.rows * dim))),
-        cosine_min=_in_digits(whole.cosine_min),
-        cosine_mean=_in_digits(whole.cosines / whole.rows),
+        rms=_round_digits(math.sqrt(whole.squares / (whole.rows * dim))),
+        cosine_min=_round_digits(whole.cosine_min),
+        cosine_mean=_round_digits(whole.cosines / whole.rows),
     )
 
 
-def _joined(sums: Sequence[ErrorSums]) -> ErrorSums:
+def _join(sums: Sequence[ErrorSums]) -> ErrorSums:
     # fsum rounds only its result, so that the order of the parts changes no digit.
     return ErrorSums(
         rows=sum(error.rows for error in sums),
@@ -264,11 +267,13 @@ def read_dtypes(values: Sequence[str]) -> tuple[str | None, tuple[tuple[str, str
                 f"--dtype {value!r} was given; [NAME=]DTYPE was expected, one of "
                 f"{', '.join(DTYPES)}"
             )
-    single = dict(pair for pair in pairs if pair[0])
-    return next((dtype for name, dtype in reversed(pairs) if not name), None), tuple(single.items())
+    dtype_of_table = dict(pair for pair in pairs if pair[0])
+    return next((dtype for name, dtype in reversed(pairs) if not name), None), tuple(
+        dtype_of_table.items()
+    )
 
 
-def _in_digits(value: float) -> float:
+def _round_digits(value: float) -> float:
     # Sums of float32 differ from processor to processor in their last digits. Reports must not.
     return float(f"{value:.6g}")
 
@@ -279,23 +284,28 @@ def _row_products(first: Values, second: Values) -> NDArray[np.float64]:
     return np.asarray(products, np.float64)
 
 
-def _error(values: Values, read: Values) -> ErrorSums:
-    """Returns the error of reading `read` [n, dim] where `values` were trained. The cosine of two
-    rows of zeros is 1.
+def _error(values: Values, read_values: Values) -> ErrorSums:
+    """Returns the error of reading `read_values` [n, dim] where `values` were trained. The cosine
+    of two rows of zeros is 1.
     """
-    difference = np.subtract(read, values)
-    squares = _row_products(values, values)
-    products = _row_products(values, read)
-    lengths = _row_products(read, read)
-    apart = _row_products(difference, difference)
-    cosines = np.where(squares == 0, 1.0, 0.0)
-    np.divide(products, np.sqrt(squares * lengths), out=cosines, where=squares * lengths > 0)
+    difference = np.subtract(read_values, values)
+    value_squares = _row_products(values, values)
+    products = _row_products(values, read_values)
+    read_squares = _row_products(read_values, read_values)
+    difference_squares = _row_products(difference, difference)
+    cosines = np.where(value_squares == 0, 1.0, 0.0)
+    np.divide(
+        products,
+        np.sqrt(value_squares * read_squares),
+        out=cosines,
+        where=value_squares * read_squares > 0,
+    )
     # The cosine of rows that are nearly equal may be rounded to more than 1.
     np.minimum(cosines, 1, out=cosines)
     return ErrorSums(
         rows=len(values),
         max_abs=float(max(difference.max(), -difference.min())),
-        squares=float(apart.sum()),
+        squares=float(difference_squares.sum()),
         cosine_min=float(cosines.min()),
         cosines=float(cosines.sum()),
     )

@@ -1,9 +1,9 @@
 """Tables of a recipe that a parameter server dumped (`tables.NAME.dump`): their vectors and keys
 beside the checkpoint.
 
-Their rows are found by key, so a model's own number of rows says nothing of them; the reference
-model is called with the keys themselves, which are looked up here in the dump's file, not in a
-bundle's index.
+Their rows are found by key, so a model's own number of rows says nothing about the tables; the
+reference model is called with the keys themselves, which are looked up here in the dump's file, not
+in a bundle's index.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def open_dumps(job: ExportJob, base: Path) -> dict[str, DumpedTable]:
             raise CheckpointError(
                 f"dump {directory} cannot be read: {problem.strerror}"
             ) from problem
-        dumped_tables[name] = _chosen(name, section.key, tables, directory)
+        dumped_tables[name] = _choose_table(name, section.key, tables, directory)
     return dumped_tables
 
 
-def _chosen(
+def _choose_table(
     name: str, key: str | None, tables: Mapping[str, DumpedTable], directory: Path
 ) -> DumpedTable:
     """Returns the table that the recipe names, else the one of the same name (SOK adds a number),
@@ -96,12 +96,12 @@ def with_dumps(checkpoint: Checkpoint, dumps: Mapping[str, DumpedTable]) -> Chec
     """
     if not dumps:
         return checkpoint
-    prefixed = {name: _prefixed(name, dumped) for name, dumped in dumps.items()}
-    entries = {entry.key: entry for dumped in prefixed.values() for entry in dumped.entries}
+    prefixed_tables = {name: _add_prefix(name, dumped) for name, dumped in dumps.items()}
+    entries = {entry.key: entry for dumped in prefixed_tables.values() for entry in dumped.entries}
     # The fingerprint of the checkpoint covers its own files alone, and another dump beside it is
     # another source.
     stamps = "".join(f"{entry.key} {entry.slices[0].stamp}\n" for entry in entries.values())
-    dumped_by_key = {dumped.vectors.key: dumped for dumped in prefixed.values()}
+    dumped_by_key = {dumped.vectors.key: dumped for dumped in prefixed_tables.values()}
     listing = Listing(
         f"{checkpoint.fingerprint}+crc32c:{crc32c(stamps.encode()):08x}",
         {**checkpoint.entries, **entries},
@@ -117,7 +117,7 @@ def vectors_key(checkpoint: Checkpoint, name: str) -> str | None:
     return next((key for key in checkpoint.storage.dumped if key.startswith(_prefix(name))), None)
 
 
-def _prefixed(name: str, dumped: DumpedTable) -> DumpedTable:
+def _add_prefix(name: str, dumped: DumpedTable) -> DumpedTable:
     def with_prefix(entry: Entry) -> Entry:
         return entry._replace(key=_prefix(name) + entry.key)
 
@@ -150,7 +150,7 @@ class KeyFile:
         self._rows = np.empty(0, np.int64)
 
     def blocks(self) -> Iterator[tuple[int, Keys]]:
-        """Yields first row and keys of block after block."""
+        """Yields the first row and the keys of each block."""
         for first in range(0, self.size, BLOCK_KEYS):
             yield first, self.read(first, min(BLOCK_KEYS, self.size - first))
 
@@ -174,8 +174,8 @@ class KeyFile:
         return keys.astype(np.int64)
 
     def sampled_blocks(self) -> Iterator[tuple[int, Keys]]:
-        """Yields first row and keys of short blocks from all over the file, so few that reading
-        them takes no time.
+        """Yields the first row and the keys of short blocks from all over the file, so few that
+        reading them takes no time.
         """
         count = min(SAMPLED_KEYS, self.size)
         firsts = np.linspace(0, self.size - count, SAMPLED_BLOCKS).astype(np.int64)
@@ -197,16 +197,16 @@ class KeyFile:
     def rows(self, keys: Keys) -> NDArray[np.int64]:
         """Returns the row of each key, -1 where there is none, by going through the file once."""
         distinct_keys = np.unique(keys)
-        new = distinct_keys[~np.isin(distinct_keys, self._known_keys)]
-        if new.size:
+        new_keys = distinct_keys[~np.isin(distinct_keys, self._known_keys)]
+        if new_keys.size:
             # Keys without a row are kept, too, so that the file is not searched for them again.
-            rows = np.full(new.size, -1, np.int64)
+            rows = np.full(new_keys.size, -1, np.int64)
             for first, block in self.blocks():
                 # A key above all requested ones has the position past their end.
-                positions = np.minimum(np.searchsorted(new, block), new.size - 1)
-                matches = np.flatnonzero(new[positions] == block)
+                positions = np.minimum(np.searchsorted(new_keys, block), new_keys.size - 1)
+                matches = np.flatnonzero(new_keys[positions] == block)
                 rows[positions[matches]] = first + matches
-            known_keys = np.concatenate([self._known_keys, new])
+            known_keys = np.concatenate([self._known_keys, new_keys])
             order = np.argsort(known_keys)
             self._known_keys = known_keys[order]
             self._rows = np.concatenate([self._rows, rows])[order]

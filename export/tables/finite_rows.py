@@ -1,7 +1,7 @@
 """Rows that hold NaN or an infinity, found while they are copied.
 
 One such row makes every response that reads it an error, and mostly means that training diverged.
-The bytes are in the core's cache anyway, so that to look at them costs a few percent of a copy.
+The bytes are in the core's cache anyway, so that a scan costs a few percent of a copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FiniteScan:
     """Looks for rows that are not finite among those of one task."""
 
     def __init__(self, dtype: str, dim: int) -> None:
-        """Begins.
+        """Prepares the scan of the rows of one task.
 
         Args:
           dtype: The dtype of the values; integers are always finite.
@@ -35,9 +35,9 @@ class FiniteScan:
         self._dtype = dtype
         self._dim = dim
         self._is_float = dtype in _EXPONENTS or NUMPY_DTYPES[dtype].kind == "f"
-        self._rows = 0
-        self._first: int | None = None
-        self._last: int | None = None
+        self._row_count = 0
+        self._first_row: int | None = None
+        self._last_row: int | None = None
 
     def scan(self, data: Bytes, first_byte: int) -> NDArray[np.int64]:
         """Looks for values that are not finite.
@@ -57,20 +57,20 @@ class FiniteScan:
             return np.empty(0, np.int64)
         first_value = first_byte // NUMPY_DTYPES[self._dtype].itemsize
         rows = np.unique((first_value + np.flatnonzero(~is_finite)) // self._dim)
-        first = int(rows[0])
-        self._rows += rows.size - (first == self._last)
-        if self._first is None:
-            self._first = first
-        self._first = min(self._first, first)
-        self._last = int(rows[-1])
+        first_found = int(rows[0])
+        self._row_count += rows.size - (first_found == self._last_row)
+        if self._first_row is None:
+            self._first_row = first_found
+        self._first_row = min(self._first_row, first_found)
+        self._last_row = int(rows[-1])
         return rows
 
     @property
     def non_finite(self) -> NonFiniteRows | None:
         """The rows so far that are not finite; None if all are finite."""
-        if self._first is None:
+        if self._first_row is None:
             return None
-        return NonFiniteRows(rows=self._rows, first_row=self._first)
+        return NonFiniteRows(rows=self._row_count, first_row=self._first_row)
 
 
 def joined(parts: Iterable[NonFiniteRows | None]) -> NonFiniteRows | None:

@@ -1,5 +1,5 @@
-"""Key indexes of tables whose rows are found by key: made of the keys beside their vectors, and
-judged by them.
+"""Key indexes of tables whose rows are found by key: written from the keys that a dump holds beside
+its vectors, and checked against them.
 """
 
 from __future__ import annotations
@@ -49,59 +49,59 @@ def write_key_indexes(
             continue
         file = paths.key_index(table.name)
         # The storage keeps no checksum of the keys, so that a first pass computes one.
-        content = _content(checkpoint, table)
+        content_crc = _content_crc(checkpoint, table)
         inputs = {"rows": table.rows, "dtype": checkpoint.entries[table.keys].dtype}
-        key = StepKey(file, inputs, content=[content])
-        write = partial(_write, checkpoint, table, stage.directory / file, content)
+        key = StepKey(file, inputs, content=[content_crc])
+        write = partial(_write_index, checkpoint, table, stage.directory / file, content_crc)
         Step(key, type(None), write).run(stage)
         indexes[table.name] = manifest.KeyIndex(file=file, size=table.rows)
     return indexes
 
 
 def _blocks(checkpoint: Checkpoint, table: TableSpec) -> Iterator[tuple[int, Stored]]:
-    """Yields first row and keys, as they are stored, of block after block."""
+    """Yields the first row and the keys, as they are stored, of each block."""
     for first in range(0, table.rows, BLOCK_KEYS):
         yield first, checkpoint.read(table.keys, first, min(BLOCK_KEYS, table.rows - first))
 
 
-def _content(checkpoint: Checkpoint, table: TableSpec) -> int:
+def _content_crc(checkpoint: Checkpoint, table: TableSpec) -> int:
     """Returns the crc32c of a table's keys as they are stored."""
-    content = 0
+    crc = 0
     for _, keys in _blocks(checkpoint, table):
-        content = extend(content, keys)
-    return content
+        crc = extend(crc, keys)
+    return crc
 
 
-def _write(checkpoint: Checkpoint, table: TableSpec, path: Path, content: int) -> None:
+def _write_index(checkpoint: Checkpoint, table: TableSpec, path: Path, content_crc: int) -> None:
     """Writes the index of a table.
 
     Args:
       checkpoint: The checkpoint that holds the keys.
       table: The table.
       path: The file of the index.
-      content: The crc32c of the keys, by which the index is keyed.
+      content_crc: The crc32c of the keys, by which the index is keyed.
     """
     entry = checkpoint.entries[table.keys]
-    read = 0
+    read_crc = 0
     with KeyIndexWriter(path) as index:
         for first, keys in _blocks(checkpoint, table):
             # A uint64 key above 2^63 - 1 is negative as an int64.
             signed_keys = keys
             if keys.dtype.itemsize == 8:
                 signed_keys = keys.view(np.int64)
-            wrong = signed_keys < 0
-            if wrong.any():
-                position = int(np.argmax(wrong))
+            is_negative = signed_keys < 0
+            if is_negative.any():
+                position = int(np.argmax(is_negative))
                 raise CheckpointError(
                     f"table {table.name!r}: the key of row {first + position} in {table.keys!r} is "
                     f"{keys[position]}; ids are integers from 0 to 2^63 - 1: map them to such "
                     "before training"
                 )
-            read = extend(read, keys)
+            read_crc = extend(read_crc, keys)
             index.append(keys.astype(np.int64))
         # The index is keyed by the content that was read before: the file must still hold it.
         check_unchanged(stamps_of(entry.slices))
-        if read != content:
+        if read_crc != content_crc:
             raise changed(entry.slices[0].file)
         try:
             index.finish()
@@ -137,19 +137,19 @@ def check_key_indexes(
                 f"table {name!r}: its key index holds {index.size} keys, the dump {file.size}"
             )
         try:
-            _check(name, files.locate(root, index.file), file, full)
+            _check_index(name, files.locate(root, index.file), file, full)
         except BundleError as problem:
             raise VerificationFailed(str(problem)) from problem
 
 
-def _check(name: str, index: Path, file: KeyFile, full: bool) -> None:
-    opened = KeyIndex(index, file.size)
+def _check_index(name: str, index: Path, file: KeyFile, full: bool) -> None:
+    key_index = KeyIndex(index, file.size)
     blocks = file.blocks() if full else file.sampled_blocks()
     for first, keys in blocks:
-        rows = opened.find(keys)
-        wrong = rows != np.arange(first, first + keys.size)
-        if wrong.any():
-            position = int(np.argmax(wrong))
+        rows = key_index.find(keys)
+        is_wrong = rows != np.arange(first, first + keys.size)
+        if is_wrong.any():
+            position = int(np.argmax(is_wrong))
             raise VerificationFailed(
                 f"table {name!r}: key {keys[position]} of the dump is row {first + position} there "
                 f"and row {rows[position]} by the bundle's index; nothing may be published; run "

@@ -1,4 +1,4 @@
-"""Segments of the newest published version, which take the place of new ones of the same bytes.
+"""Segments of the newest published version, which replace new segments of the same bytes.
 
 A segment is compared if it holds the same rows of a table of the same name, width and dtype. Only
 bytes decide: a checksum would take two segments for the same ones sooner or later.
@@ -24,9 +24,9 @@ class OlderVersion:
     """The newest published version of a model.
 
     Attributes:
-      number: Its version.
-      directory: Its directory.
-      tables: Its tables by name.
+      number: The number of the version.
+      directory: The directory of its bundle.
+      tables: The tables of its manifest, by name.
     """
 
     number: int
@@ -41,7 +41,7 @@ class ReusedSegments:
     Attributes:
       segments: The number of segments, of rows and of scales, that are hard links to segments of
         older versions.
-      bytes: The bytes of these.
+      bytes: The bytes of these segments.
       link_problem: Why segments of the same bytes could not be linked and were written, or "".
     """
 
@@ -71,10 +71,10 @@ def compare_with_newest(plan: ExportPlan, model_directory: Path) -> ExportPlan:
       model_directory: The directory that holds the versions of the model.
     """
     try:
-        older = _newest(model_directory)
+        older = _newest_version(model_directory)
     except (BundleError, OSError) as problem:
         return replace(
-            plan, older_note=f"no segment of an older version is reused: {_text(problem)}"
+            plan, older_note=f"no segment of an older version is reused: {_problem_text(problem)}"
         )
     if older is None:
         return plan
@@ -85,27 +85,27 @@ def compare_with_newest(plan: ExportPlan, model_directory: Path) -> ExportPlan:
             older_note=f"no segment of version {older.number} is reused: it is on another file "
             f"system than {model_directory}",
         )
-    tables = tuple(_compared(table, older) for table in plan.tables)
+    tables = tuple(_with_older_segments(table, older) for table in plan.tables)
     return replace(plan, tables=tables, older_version=older.number)
 
 
 def reused_segments(receipts: Iterable[Receipt]) -> ReusedSegments:
     """Returns what tasks took from older versions, in this run and in earlier ones."""
-    counted = list(receipts)
-    problems = [receipt.link_problem for receipt in counted if receipt.link_problem]
+    receipt_list = list(receipts)
+    problems = [receipt.link_problem for receipt in receipt_list if receipt.link_problem]
     return ReusedSegments(
-        sum(receipt.reused_segments for receipt in counted),
-        sum(receipt.reused_bytes for receipt in counted),
+        sum(receipt.reused_segments for receipt in receipt_list),
+        sum(receipt.reused_bytes for receipt in receipt_list),
         next(iter(problems), ""),
     )
 
 
-def _newest(model_directory: Path) -> OlderVersion | None:
+def _newest_version(model_directory: Path) -> OlderVersion | None:
     """Returns the newest published version; None if there is none.
 
     Raises:
-      BundleError: Its manifest is invalid.
-      OSError: It cannot be read.
+      BundleError: The manifest of the version is invalid.
+      OSError: The manifest cannot be read.
     """
     versions = catalog.committed_versions(model_directory.parent, model_directory.name)
     if not versions:
@@ -114,7 +114,7 @@ def _newest(model_directory: Path) -> OlderVersion | None:
     return OlderVersion(versions[-1], directory, catalog.read_manifest(directory).tables)
 
 
-def _compared(table: TablePlan, older: OlderVersion) -> TablePlan:
+def _with_older_segments(table: TablePlan, older: OlderVersion) -> TablePlan:
     """Returns the plan of a table whose tasks know the segments of the older version."""
     entry = older.tables.get(table.spec.name)
     # Equal bytes of another width or dtype are other rows.
@@ -123,14 +123,14 @@ def _compared(table: TablePlan, older: OlderVersion) -> TablePlan:
     rows = _by_rows(entry.segments)
     scales = _by_rows(entry.scales)
 
-    def compared(task: TableTask) -> TableTask:
+    def with_older_files(task: TableTask) -> TableTask:
         row_range = task.first_row, task.rows
         older_scales = None
         if task.scales:
             older_scales = _file_of(scales.get(row_range), older)
         return replace(task, older=_file_of(rows.get(row_range), older), older_scales=older_scales)
 
-    return replace(table, tasks=tuple(compared(task) for task in table.tasks))
+    return replace(table, tasks=tuple(with_older_files(task) for task in table.tasks))
 
 
 def _by_rows(segments: Sequence[Segment]) -> dict[tuple[int, int], Segment]:
@@ -139,7 +139,7 @@ def _by_rows(segments: Sequence[Segment]) -> dict[tuple[int, int], Segment]:
 
 
 def _file_of(segment: Segment | None, older: OlderVersion) -> str | None:
-    """Returns the path of a segment that is a file of its own; None of any other segment.
+    """Returns the path of a segment that is a file of its own; None for any other segment.
 
     The file of a linked segment is one of a checkpoint, and holds more than the segment.
     """
@@ -152,8 +152,8 @@ def _file_of(segment: Segment | None, older: OlderVersion) -> str | None:
         return None
 
 
-def _text(problem: BundleError | OSError) -> str:
-    """Returns what a note says of a problem."""
+def _problem_text(problem: BundleError | OSError) -> str:
+    """Returns the text of a problem for a note."""
     if isinstance(problem, OSError):
         return f"{problem.filename}: {problem.strerror}"
     return str(problem)

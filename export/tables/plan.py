@@ -62,7 +62,7 @@ class WriteOptions:
 
 AS_STORED = WriteOptions()
 """The options of a table that is copied as the checkpoint stores it."""
-_LINKED = (
+_LINKED_NOTE = (
     "its rows are linked and not read: NaN and infinities are found only in rows that are compared "
     "(all of them with --full)"
 )
@@ -74,7 +74,7 @@ class TablePlan:
 
     Attributes:
       spec: The table.
-      options: How it is written.
+      options: How the table is written.
       slices: The slices of its variable.
       tasks: The tasks that write the table; () if it is linked.
       linked: The slices in the order of their rows, each a segment; () if the table is copied.
@@ -98,7 +98,7 @@ class TablePlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its rows in the bundle, copied or linked."""
+        """Bytes of the table's rows in the bundle, copied or linked."""
         return sum(task.bytes for task in self.tasks) + sum(part.bytes for part in self.linked)
 
     @property
@@ -108,7 +108,7 @@ class TablePlan:
 
     @property
     def notes(self) -> str:
-        """All that the user should know of it, or ""."""
+        """All that the user should know of the table, or ""."""
         return "; ".join(note for note in (self.spec.note, self.note) if note)
 
     def to_json(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class ExportPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of its tables, a sentence for each."""
+        """What the user should know of the tables, a sentence for each."""
         notes = [f"table {table.spec.name}: {table.notes}" for table in self.tables if table.notes]
         if self.older_note:
             notes.append(self.older_note)
@@ -289,7 +289,7 @@ def plan_tables(
         inventory.table(name)
     plans = []
     unpacked: dict[str, tuple[Entry, tuple[TableTask, ...]]] = {}
-    for spec in _wanted(inventory, tables):
+    for spec in _select_tables(inventory, tables):
         options = options_by_table.get(spec.name, AS_STORED)
         check_exportable(spec, options)
         entry = checkpoint.entries[spec.key]
@@ -329,7 +329,7 @@ def _plan_table(
     Args:
       checkpoint: The open checkpoint.
       spec: The table.
-      entry: Its variable as tasks read it: in the checkpoint, or unpacked.
+      entry: The table's variable as tasks read it: in the checkpoint, or unpacked.
       options: How the table is written.
       directory: The directory where bundle paths begin.
       budget_bytes: The memory that one worker may use beyond its libraries.
@@ -343,7 +343,7 @@ def _plan_table(
     if options.link and not hindrance:
         # Each band is one slice: `_hindrance` excludes variables that are cut by columns.
         linked = tuple(band.slices[0] for band in bands)
-        return TablePlan(spec, options, slices, (), linked, _LINKED)
+        return TablePlan(spec, options, slices, (), linked, _LINKED_NOTE)
 
     is_remote = any(is_url(part.file) for part in entry.slices)
     block_size = block_bytes(spec.layout.lanes, budget_bytes, remote=is_remote)
@@ -356,7 +356,7 @@ def _plan_table(
     return TablePlan(spec, options, slices, tasks, note=note)
 
 
-def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec]:
+def _select_tables(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec]:
     # A name that is given twice is exported once.
     if names is not None:
         return sorted(
@@ -393,21 +393,21 @@ def check_exportable(spec: TableSpec, options: WriteOptions = AS_STORED) -> None
 
 def _check_manifest(plans: Sequence[TablePlan]) -> None:
     """Rejects tables with more block checksums than readers of a manifest take."""
-    files: list[int] = []
+    file_sizes: list[int] = []
     for table in plans:
         for task in table.tasks:
-            files.append(task.rows * row_bytes(task.written_dtype, task.dim))
+            file_sizes.append(task.rows * row_bytes(task.written_dtype, task.dim))
             if task.scales_bytes:
-                files.append(task.scales_bytes)
-    blocks = sum(ceil_div(size, BLOCK_BYTES) for size in files)
-    linked = sum(len(table.linked) for table in plans)
-    needed = segments_bytes(blocks, len(files) + linked)
-    if needed > MANIFEST_BYTES_MAX:
-        copied = sum(files)
+                file_sizes.append(task.scales_bytes)
+    block_count = sum(ceil_div(size, BLOCK_BYTES) for size in file_sizes)
+    linked_count = sum(len(table.linked) for table in plans)
+    needed_bytes = segments_bytes(block_count, len(file_sizes) + linked_count)
+    if needed_bytes > MANIFEST_BYTES_MAX:
+        copied_bytes = sum(file_sizes)
         raise NotConvertible(
-            f"the tables need {blocks} checksums, one for each 4 MiB of the {copied} bytes that "
-            f"are copied, and {len(files) + linked} segments: a manifest of up to {needed} bytes, "
-            f"of which readers take {MANIFEST_BYTES_MAX}; write smaller rows (dtype bfloat16 or "
+            f"the tables need {block_count} checksums, one for each 4 MiB of the {copied_bytes} "
+            f"bytes that are copied, and {len(file_sizes) + linked_count} segments: a manifest of "
+            f"up to {needed_bytes} bytes, of which readers take {MANIFEST_BYTES_MAX}; write smaller rows (dtype bfloat16 or "
             'int8), link the tables (tables = "link"), or divide them among several bundles; other '
             "segment sizes do not help"
         )
@@ -471,31 +471,31 @@ def _tasks(
     # A chunk is decoded as a whole: no two tasks should share one (ADR 38).
     if entry.array is not None:
         rows_max = whole_chunks(rows_max, entry.array)
-    count = ceil_div(spec.rows, rows_max)
-    if count > SEGMENTS_MAX:
+    segment_count = ceil_div(spec.rows, rows_max)
+    if segment_count > SEGMENTS_MAX:
         raise UsageError(
-            f"table {spec.name!r} of {spec.rows} rows would become {count} files of {rows_max} "
-            f"rows; at most {SEGMENTS_MAX} are written; raise segment_rows"
+            f"table {spec.name!r} of {spec.rows} rows would become {segment_count} files of "
+            f"{rows_max} rows; at most {SEGMENTS_MAX} are written; raise segment_rows"
         )
     tasks = []
-    for number, part in enumerate(segments.cut(spec.rows, rows_max)):
-        first, end = stored_range(spec.layout, part.first, part.rows)
+    for number, segment in enumerate(segments.cut(spec.rows, rows_max)):
+        first, end = stored_range(spec.layout, segment.first, segment.rows)
         # A slice of a grid lies in several bands, and the task opens it once.
         pieces: list[Slice] = []
         for band in stored.within(bands, first, end - first):
             pieces += band.slices
-        file = paths.table_segment(spec.name, number, count)
+        file = paths.table_segment(spec.name, number, segment_count)
         scales = None
         if dtype == "int8":
-            scales = paths.table_scales(spec.name, number, count)
+            scales = paths.table_scales(spec.name, number, segment_count)
         tasks.append(
             TableTask(
                 table=spec.name,
                 dim=spec.dim,
                 key=spec.key,
                 dtype=spec.dtype,
-                first_row=part.first,
-                rows=part.rows,
+                first_row=segment.first,
+                rows=segment.rows,
                 layout=spec.layout,
                 stored=spec.stored,
                 slices=tuple(dict.fromkeys(pieces)),
@@ -520,9 +520,9 @@ def _sum_tasks(
         if entry.array is not None:
             # An array has no checksum that its other rows would complete.
             continue
-        tables = [spec for spec in specs if spec.key == key]
+        table_specs = [spec for spec in specs if spec.key == key]
         occupied_ranges: list[tuple[int, int]] = []
-        for spec in tables:
+        for spec in table_specs:
             occupied_ranges += occupied(spec.layout, spec.rows)
         # Gaps lie between neighbors, and the tables of a stack come in the order of their names.
         occupied_ranges.sort()
@@ -573,16 +573,16 @@ def _gaps(occupied_ranges: Sequence[tuple[int, int]], rows: int) -> list[tuple[i
 def _batches(ranges: Sequence[tuple[int, int]], rows_max: int) -> list[list[tuple[int, int]]]:
     """Cuts ranges into batches of at most `rows_max` rows."""
     batches: list[list[tuple[int, int]]] = []
-    room = 0
+    remaining_rows = 0
     for first, end in ranges:
         low = first
         while low < end:
-            if room == 0:
+            if remaining_rows == 0:
                 batches.append([])
-                room = rows_max
-            # A range may exceed the rest of a batch: then it goes on in the next one.
-            high = min(end, low + room)
+                remaining_rows = rows_max
+            # A range may exceed the remaining rows of a batch: then it goes on in the next one.
+            high = min(end, low + remaining_rows)
             batches[-1].append((low, high))
-            room -= high - low
+            remaining_rows -= high - low
             low = high
     return batches

@@ -1,7 +1,7 @@
 """One task: rows of a stored variable -> rows of a table -> one segment, in bounded memory. Plain
 arguments, no handles.
 
-Whatever a task reads it sums in the same pass. A crc32c of the checkpoint covers a whole slice:
+A task sums whatever it reads in the same pass. A crc32c of the checkpoint covers a whole slice:
 slices that lie within one task are checked there, those shared by several tasks by `check_sources`,
 from what each of them read.
 """
@@ -71,16 +71,16 @@ class Receipt(StrictModel):
         """Returns the files that the task wrote; a file that several tasks fill is none of them."""
         if not isinstance(task, TableTask) or task.offset is not None:
             return []
-        written = []
+        files = []
         size_of_row = row_bytes(task.written_dtype, task.dim)
         for segment, size in ((self.segment, size_of_row), (self.scales, SCALE_BYTES)):
             if segment is None:
                 continue
             segment_bytes = segment.rows * size
-            written.append(
+            files.append(
                 manifest.File(path=segment.file, bytes=segment_bytes, crc32c=segment.crc32c)
             )
-        return written
+        return files
 
 
 def copy_rows(task: TableTask) -> Receipt:
@@ -107,21 +107,21 @@ def _copy(task: TableTask) -> Receipt:
       ExportError: See `copy_rows`.
     """
     try:
-        with ExitStack() as opened:
+        with ExitStack() as resources:
             stored = open_rows(task)
-            opened.enter_context(stored)
+            resources.enter_context(stored)
             # Rows in order are appended as they are read; others are written at their positions,
             # for which the file needs its size first.
             in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
             size = None
             if not in_order:
                 size = task.rows * row_bytes(task.written_dtype, task.dim)
-            writer = opened.enter_context(_writer(task, task.file, size, task.older))
+            writer = resources.enter_context(_writer(task, task.file, size, task.older))
             scales = None
             if task.scales:
                 scales_bytes = task.rows * SCALE_BYTES
                 scales_writer = _writer(task, task.scales, scales_bytes, task.older_scales)
-                scales = opened.enter_context(scales_writer)
+                scales = resources.enter_context(scales_writer)
 
             error = None
             scan = FiniteScan(task.value_dtype or task.dtype, task.values_per_row)
@@ -140,10 +140,10 @@ def _copy(task: TableTask) -> Receipt:
 
             # Checked before the files get their names: a damaged segment never lies in its place.
             _reject_damaged(stored, f"table {task.table!r}", task)
-            segment = _closed(task, task.file, writer, task.offset or 0)
+            segment = _close_segment(task, task.file, writer, task.offset or 0)
             closed_scales = None
             if task.scales and scales:
-                closed_scales = _closed(task, task.scales, scales)
+                closed_scales = _close_segment(task, task.scales, scales)
             receipt = Receipt(
                 table=task.table,
                 key=task.key,
@@ -216,12 +216,12 @@ def read_sources(task: TableTask | SumTask) -> tuple[SourceSum, ...]:
         )
     else:
         ranges = list(lane_ranges(task.layout, task.first_row, task.rows))
-        opened = open_rows(task)
+        stored_rows = open_rows(task)
         # Chunks are summed as they are stored, which decodes nothing.
-        if isinstance(opened, ArrayRows):
-            with opened:
-                return opened.stored_sums(*ranges[0])
-        rows = opened
+        if isinstance(stored_rows, ArrayRows):
+            with stored_rows:
+                return stored_rows.stored_sums(*ranges[0])
+        rows = stored_rows
     count = max(1, task.block_bytes // task.stored_row_bytes)
     buffer = np.empty((count, task.stored_row_bytes), np.uint8)
     with rows:
@@ -263,17 +263,17 @@ def check_sources(sources: Iterable[Source], receipts: Sequence[Receipt]) -> Non
       CheckpointError: A slice does not match, or not all of it was read; the error names file and
         rows.
     """
-    read: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    sum_of_slice: dict[tuple[str, str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
     for receipt in receipts:
         for source in receipt.sources:
             # Each sum is what a range adds to the crc32c of its slice, so that XOR joins them.
             slice_name = receipt.key, source.file, source.slice_offset
-            count, crc = read[slice_name]
-            read[slice_name] = count + source.bytes, crc ^ source.crc32c
+            count, crc = sum_of_slice[slice_name]
+            sum_of_slice[slice_name] = count + source.bytes, crc ^ source.crc32c
     for subject, key, slices in sources:
         for part in slices:
             # Receipts have names of files without directories: the checkpoint may have moved since.
-            count, crc = read[key, Path(part.file).name, part.offset]
+            count, crc = sum_of_slice[key, Path(part.file).name, part.offset]
             # An incomplete sum is that of other bytes, so that it is not compared.
             if count != part.bytes:
                 raise CheckpointError(
@@ -282,7 +282,7 @@ def check_sources(sources: Iterable[Source], receipts: Sequence[Receipt]) -> Non
                 )
             # Some storages, such as HDF5, keep no crc32c with which the sum could be compared.
             if part.bytes and part.crc32c not in (None, crc):
-                raise CheckpointError(_damaged(subject, part))
+                raise CheckpointError(_damage_text(subject, part))
 
 
 def manifest_table(
@@ -298,23 +298,23 @@ def manifest_table(
       ValueError: Segments are missing (the error is pydantic's).
     """
     spec = table.spec
-    written = [
+    segment_receipts = [
         (receipt.segment, receipt)
         for receipt in receipts
         if receipt.table == spec.name and receipt.segment is not None
     ]
     # Workers finish in any order, and a manifest lists segments in the order of their rows.
-    written.sort(key=lambda pair: pair[0].first_row)
-    errors = [receipt.error for _, receipt in written if receipt.error is not None]
+    segment_receipts.sort(key=lambda pair: pair[0].first_row)
+    errors = [receipt.error for _, receipt in segment_receipts if receipt.error is not None]
     error = None
     if errors:
         error = table_error(spec.dtype, spec.dim, errors)
-    non_finite = joined(receipt.non_finite for _, receipt in written)
+    non_finite = joined(receipt.non_finite for _, receipt in segment_receipts)
     # Nobody looked at the rows of a linked table, which may hold such values then.
     if table.linked and table.options.allow_non_finite:
         non_finite = manifest.NonFiniteRows()
-    segments = tuple(segment for segment, _ in written)
-    scales = tuple(receipt.scales for _, receipt in written if receipt.scales is not None)
+    segments = tuple(segment for segment, _ in segment_receipts)
+    scales = tuple(receipt.scales for _, receipt in segment_receipts if receipt.scales is not None)
     return manifest.Table.model_validate(
         {
             "rows": spec.rows,
@@ -360,25 +360,27 @@ def _reuse_of(writer: SegmentWriter, scales: SegmentWriter | None) -> dict[str, 
     writers = [writer]
     if scales is not None:
         writers.append(scales)
-    reused = [closed for closed in writers if closed.is_reused]
-    problems = [closed.link_problem for closed in writers if closed.link_problem]
+    reused_writers = [segment_writer for segment_writer in writers if segment_writer.is_reused]
+    problems = [
+        segment_writer.link_problem for segment_writer in writers if segment_writer.link_problem
+    ]
     return {
-        "reused_segments": len(reused),
+        "reused_segments": len(reused_writers),
         # A writer that is closed already returns its digest once more.
-        "reused_bytes": sum(closed.close().bytes for closed in reused),
+        "reused_bytes": sum(segment_writer.close().bytes for segment_writer in reused_writers),
         "link_problem": next(iter(problems), ""),
     }
 
 
-def _closed(task: TableTask, file: str, writer: SegmentWriter, offset: int = 0) -> Segment:
-    written = writer.close()
+def _close_segment(task: TableTask, file: str, writer: SegmentWriter, offset: int = 0) -> Segment:
+    segment_digest = writer.close()
     return Segment(
         file=file,
         offset=offset,
         first_row=task.first_row,
         rows=task.rows,
-        crc32c=written.crc32c,
-        blocks=written.blocks,
+        crc32c=segment_digest.crc32c,
+        blocks=segment_digest.blocks,
     )
 
 
@@ -392,12 +394,12 @@ def _convert(
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
     for first, rows in stripes_of(stored, task):
         row = first - task.first_row
-        lost = scan.scan(rows, first * rows.shape[1])
-        if lost.size:
+        non_finite_rows = scan.scan(rows, first * rows.shape[1])
+        if non_finite_rows.size:
             # The table is rejected once all such rows are counted. Until then, zeros keep the
             # conversion from stopping at the first one.
             rows = rows.copy()  # noqa: PLW2901 - the same rows
-            rows[lost - first] = 0
+            rows[non_finite_rows - first] = 0
         for piece in conversion.pieces(rows, first):
             writer.write_at(row * row_bytes(task.written_dtype, task.dim), piece.stored)
             if scales is not None and piece.scales is not None:
@@ -409,10 +411,10 @@ def _convert(
 def _reject_damaged(stored: StoredRows, subject: str, task: TableTask | SumTask) -> None:
     part = stored.damaged()
     if part is not None:
-        raise CheckpointError(_damaged(f"{subject} ({task.key!r})", part))
+        raise CheckpointError(_damage_text(f"{subject} ({task.key!r})", part))
 
 
-def _damaged(subject: str, part: Slice) -> str:
+def _damage_text(subject: str, part: Slice) -> str:
     first = part.starts[0]
     end = part.starts[0] + part.shape[0]
     return (

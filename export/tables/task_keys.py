@@ -1,5 +1,5 @@
-"""Whether what a table task wrote in an earlier run is what it would write now. Contents decide,
-and never the time, the inode or the place of a data file.
+"""Decides whether a table task would write now what it wrote in an earlier run. Contents decide,
+and never the time, the inode or the path of a data file.
 
 A slice of a TensorBundle has a crc32c in the checkpoint's index, which is part of the task's key:
 nothing is read, and a checkpoint that was moved or mounted elsewhere is the same. HDF5, dumps and
@@ -24,23 +24,23 @@ def task_key(task: TableTask | SumTask) -> StepKey:
     """Returns all that decides what a task writes, except contents of which the checkpoint has no
     checksum.
     """
-    # Left out is what changes no byte of the result: sizes of reads, and paths of this machine.
+    # Sizes of reads and paths of this machine are left out: they change no byte of the result.
     chunk = None
-    plain = replace(task, slices=(), block_bytes=0)
-    if isinstance(plain, TableTask):
-        if plain.array is not None:
-            chunk = plain.array.chunk
+    plain_task = replace(task, slices=(), block_bytes=0)
+    if isinstance(plain_task, TableTask):
+        if plain_task.array is not None:
+            chunk = plain_task.array.chunk
         # Whichever older version it is compared with, the segment has the same bytes.
-        plain = replace(plain, older=None, older_scales=None)
-        plain = replace(plain, array=None, directory="", attempts=None)
+        plain_task = replace(plain_task, older=None, older_scales=None)
+        plain_task = replace(plain_task, array=None, directory="", attempts=None)
 
-    inputs = {"task": plain, "chunk": chunk}
+    inputs = {"task": plain_task, "chunk": chunk}
     return StepKey(task.step, inputs, content=[_content(part) for part in task.slices])
 
 
 def is_current(task: TableTask | SumTask, receipt: Receipt) -> bool:
     """Returns whether the storage still holds the bytes that a task read, and a file that several
-    tasks fill those that it wrote. Reads them again where no checksum of them is known.
+    tasks fill those that the task wrote. Reads bytes again where no checksum of them is known.
 
     Args:
       task: A task whose key is the one that it was finished under.
@@ -53,16 +53,16 @@ def is_current(task: TableTask | SumTask, receipt: Receipt) -> bool:
     if isinstance(task, TableTask):
         array = task.array
         # The journal vouches for whole files alone.
-        shared = None
+        shared_segment = None
         if task.offset is not None:
-            shared = receipt.segment
-        if shared is not None and not is_written(task, shared):
+            shared_segment = receipt.segment
+        if shared_segment is not None and not is_written(task, shared_segment):
             return False
     # The key of the task holds these checksums, so that it would be another key otherwise.
     if array is None and all(part.crc32c is not None for part in task.slices):
         return True
-    read = sorted(receipt.sources, key=lambda source: (source.file, source.slice_offset))
-    return tuple(read) == read_sources(task)
+    recorded_sums = sorted(receipt.sources, key=lambda source: (source.file, source.slice_offset))
+    return tuple(recorded_sums) == read_sources(task)
 
 
 def _content(part: Slice) -> list[Any]:

@@ -89,7 +89,7 @@ class TableTask:
 
     @property
     def step(self) -> str:
-        """Its name, the same in every run of the same plan."""
+        """The task's name, the same in every run of the same plan."""
         if self.offset is None:
             return self.file
         return f"{self.file} at {self.offset}"
@@ -131,17 +131,17 @@ class TableTask:
     @property
     def memory_bytes(self) -> int:
         """An upper bound of the memory that the task uses."""
-        decoded = 0
+        decoding_bytes = 0
         if self.array is not None:
-            decoded = DECODER_BYTES + self.array.memory_bytes
+            decoding_bytes = DECODER_BYTES + self.array.memory_bytes
             if is_url(self.array.file):
-                decoded += STORE_BYTES
-        copies = 0
+                decoding_bytes += STORE_BYTES
+        conversion_bytes = 0
         if self.converted:
-            copies = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8)
+            conversion_bytes = max(_CONVERSION_BYTES, _CONVERSION_ROWS * self.dim * 8)
         # The block that is read, and the same rows in the order of the table.
         blocks = 2 * max(self.block_bytes, self.stored_row_bytes)
-        return _base_bytes(self.slices) + blocks + decoded + copies
+        return _base_bytes(self.slices) + blocks + decoding_bytes + conversion_bytes
 
     @property
     def as_stored(self) -> bool:

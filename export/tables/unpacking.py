@@ -34,7 +34,7 @@ def check_whole(table: str, array: ArrayStore) -> None:
     """Rejects an array that lacks chunks.
 
     Raises:
-      CheckpointError: It does; names the table.
+      CheckpointError: The array lacks chunks; names the table.
     """
     if array.absent:
         raise CheckpointError(f"table {table!r}: {absent_chunks(array)}")
@@ -64,8 +64,8 @@ def unpack(
 
     Args:
       entry: The array.
-      number: Its number among those of a plan.
-      directory: Where bundle paths begin.
+      number: The number of the array among the unpacked arrays of a plan.
+      directory: The directory where bundle paths begin.
       budget_bytes: Memory that one worker may hold beyond its libraries.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Checks slices that lie in zip files against the crc32 that these keep.
+"""Checks slices that lie in zip files against the crc32 that these files keep.
 
 A crc32 covers a whole slice, and the tasks that copy a table read ranges of it. So each slice is
 read once more, before any of its rows are copied.
@@ -23,7 +23,7 @@ _PIECE_BYTES = 8 << 20
 
 
 def check_zip_sums(table: str, slices: Sequence[Slice]) -> None:
-    """Reads the slices of a table that have a crc32, and compares.
+    """Reads the slices of a table that have a crc32, and compares their bytes with it.
 
     Args:
       table: The name of the table, for messages.
