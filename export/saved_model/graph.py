@@ -209,8 +209,8 @@ def _signature(
         repeated_name = next(tensor for tensor in tensor_names if tensor_names.count(tensor) > 1)
         raise UsageError(
             f"tower {tower.spec.name!r}: two inputs need a tensor {repeated_name!r} (a ragged "
-            "input NAME is sent as NAME and NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in "
-            "the model and the recipe"
+            "input NAME is sent as NAME and NAME_1, a sparse one as NAME, NAME_1 and NAME_2); "
+            "rename one in the model and the recipe"
         )
 
     def serve(**tensors: Any) -> dict[str, Any]:

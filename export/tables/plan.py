@@ -407,9 +407,9 @@ def _check_manifest(plans: Sequence[TablePlan]) -> None:
         raise NotConvertible(
             f"the tables need {block_count} checksums, one for each 4 MiB of the {copied_bytes} "
             f"bytes that are copied, and {len(file_sizes) + linked_count} segments: a manifest of "
-            f"up to {needed_bytes} bytes, of which readers take {MANIFEST_BYTES_MAX}; write smaller rows (dtype bfloat16 or "
-            'int8), link the tables (tables = "link"), or divide them among several bundles; other '
-            "segment sizes do not help"
+            f"up to {needed_bytes} bytes, of which readers take {MANIFEST_BYTES_MAX}; write "
+            'smaller rows (dtype bfloat16 or int8), link the tables (tables = "link"), or divide '
+            "them among several bundles; other segment sizes do not help"
         )
 
 

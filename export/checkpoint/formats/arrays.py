@@ -37,7 +37,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 HDF5 = "hdf5"
 WINDOW_BYTES = 16 << 20
 """The size of a window, unless a band of chunks is larger. Larger windows take more memory; smaller
-ones cost more calls of the library.
+windows cost more calls of the library.
 """
 _STORED_BYTES = 16 << 20
 """Stored bytes that are summed at a time: a stored chunk can be as large as a window."""
@@ -63,10 +63,10 @@ def load_tensorstore(what: str) -> Any:
     """Imports tensorstore.
 
     Args:
-      what: The thing that is to be read with it, for the error.
+      what: The array or checkpoint that is to be read, for the error.
 
     Raises:
-      CheckpointError: It is not installed; the error says how to install it.
+      CheckpointError: tensorstore is not installed; the error says how to install it.
     """
     try:
         import tensorstore
@@ -118,8 +118,8 @@ class ArrayRows:
         """Opens the array.
 
         Raises:
-          CheckpointError: It changed, lacks chunks, cannot be opened, or a library that reads it
-            is missing.
+          CheckpointError: The array changed, lacks chunks, cannot be opened, or a library that
+            reads it is missing.
         """
         if store.absent:
             raise CheckpointError(absent_chunks(store))
@@ -134,7 +134,7 @@ class ArrayRows:
         self._description_file = None
         if spec["driver"] != HDF5 and store.file and not is_url(store.file):
             self._description_file = store.file
-        self._before = _file_stamps(self._description_file)
+        self._stamps_before = _file_stamps(self._description_file)
 
         self._array: _Dataset | _Zarr
         if spec["driver"] == HDF5:
@@ -225,8 +225,8 @@ class ArrayRows:
     def _check_unchanged(self) -> None:
         check_unchanged(self._stamps)
         current = _file_stamps(self._description_file)
-        for file in self._before.keys() | current.keys():
-            if self._before.get(file) != current.get(file):
+        for file in self._stamps_before.keys() | current.keys():
+            if self._stamps_before.get(file) != current.get(file):
                 raise changed(file)
 
 
@@ -243,8 +243,8 @@ class _Zarr:
     """A zarr array, which tensorstore reads.
 
     Attributes:
-      name: Its path in the checkpoint.
-      rows: Its rows.
+      name: The last step of the array's path in the checkpoint.
+      rows: The number of rows; 1 for a scalar.
       window_rows: The number of rows in a window.
     """
 
@@ -269,8 +269,8 @@ class _Zarr:
         self.window_rows = chunk_rows * max(1, WINDOW_BYTES // band_bytes)
         # A chunk that its cache cannot hold would be decoded again for each read of its rows.
         self._window_bytes = max(WINDOW_BYTES, band_bytes) + _CACHE_OVERHEAD_BYTES
-        self._large = band_bytes > WINDOW_BYTES
-        if self._large:
+        self._is_large = band_bytes > WINDOW_BYTES
+        if self._is_large:
             self.forget()
 
     def _open(self, cache_bytes: int) -> Any:
@@ -281,12 +281,12 @@ class _Zarr:
                 "data_copy_concurrency": {"limit": 1},
             }
         )
-        with _described(self.name):
+        with _array_errors(self.name):
             return self._tensorstore.open(self._spec, read=True, context=context).result()
 
     def forget(self) -> None:
         """Drops the decoded chunks, unless they are small: the next window needs the memory."""
-        if self._large:
+        if self._is_large:
             self._array = None
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ class _Zarr:
         """Returns [count, bytes of a row]."""
         if self._array is None:
             self._array = self._open(self._window_bytes)
-        with _described(self.name):
+        with _array_errors(self.name):
             array = self._array
             if not array.rank:
                 array = array[self._tensorstore.newaxis]
@@ -309,7 +309,7 @@ class _Zarr:
         array = self._open(0)
         rows = max(1, array.chunk_layout.write_chunk.shape[0])
         chunk_range = range(first // rows, ceil_div(end, rows))
-        with _described(self.name):
+        with _array_errors(self.name):
             keys = []
             for key in array.kvstore.list().result():
                 match = _CHUNK_KEY.fullmatch(key)
@@ -317,7 +317,7 @@ class _Zarr:
                     keys.append((int(match[1]), key))
 
             for _, key in sorted(keys):
-                if self._remote:
+                if self._is_remote:
                     # The store's generation (S3: ETag) stands for the bytes: a resumed run
                     # compares it without reading a value.
                     empty = array.kvstore.read(key, byte_range=slice(0, 0)).result()
@@ -326,7 +326,7 @@ class _Zarr:
                     yield from _pieces(array.kvstore, key)
 
     @property
-    def _remote(self) -> bool:
+    def _is_remote(self) -> bool:
         kvstore = self._spec["kvstore"]
         return bool(kvstore.get("base", kvstore)["driver"] != "file")
 
@@ -338,7 +338,7 @@ class _Dataset:
         self.name = spec["dataset"]
         self._path = spec["path"]
         self._file = open_hdf5(self._path, spec["member"])
-        with _described(self.name, self._path):
+        with _array_errors(self.name, self._path):
             dataset = self._file[self.name]
             shape = dataset.shape
             self._chunk = dataset.chunks or shape
@@ -359,7 +359,7 @@ class _Dataset:
 
     def read(self, first: int, count: int) -> Bytes:
         """Returns [count, bytes of a row]."""
-        with _described(self.name, self._path, first, first + count):
+        with _array_errors(self.name, self._path, first, first + count):
             values = self._dataset[first : first + count]
         return _as_bytes(values, count)
 
@@ -368,7 +368,7 @@ class _Dataset:
         starts = [range(first - first % self._chunk[0], end, self._chunk[0])]
         for size, side in zip(self._dataset.shape[1:], self._chunk[1:], strict=True):
             starts.append(range(0, size, side))
-        with _described(self.name, self._path, first, end):
+        with _array_errors(self.name, self._path, first, end):
             for offset in product(*starts):
                 yield self._dataset.id.read_direct_chunk(offset)[1]
 
@@ -413,12 +413,13 @@ def _file_stamps(description_file: str | None) -> dict[str, Stamp]:
 
 
 @contextmanager
-def _described(name: str, file: str = "", first: int = 0, end: int = 0) -> Iterator[None]:
+def _array_errors(name: str, file: str = "", first: int = 0, end: int = 0) -> Iterator[None]:
     """Turns a library's error about a damaged array into an error that names the array.
 
     Args:
-      name: The array.
-      file: Its file; "" where the library names it, and the chunk, as tensorstore does.
+      name: The name of the array.
+      file: The file of the array; "" where the library's error names the file and the chunk, as
+        tensorstore's does.
       first: The first row to read.
       end: The row after the last one to read; 0 where no rows are read yet.
     """

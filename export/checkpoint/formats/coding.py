@@ -10,7 +10,7 @@ _VARINT_BYTES_MAX = 10
 
 
 class Malformed(Exception):
-    """Bytes that are not of the format that they should be of, or that contradict themselves."""
+    """Bytes that do not have the expected format, or that contradict themselves."""
 
 
 def read_varint(data: bytes, start: int) -> tuple[int, int]:
@@ -19,7 +19,7 @@ def read_varint(data: bytes, start: int) -> tuple[int, int]:
     Returns:
       The value, and the position of the byte that follows it.
     Raises:
-      Malformed: The bytes end within it, or it is longer than ten bytes or 64 bits.
+      Malformed: The bytes end within the varint, or it is longer than ten bytes or 64 bits.
     """
     value = 0
     for index, byte in enumerate(data[start : start + _VARINT_BYTES_MAX]):

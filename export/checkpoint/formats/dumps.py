@@ -109,7 +109,7 @@ def _check_files(directory: Path, tables: Sequence[DumpedTable], kind: StorageKi
     hidden files are ignored.
 
     Raises:
-      CheckpointError: There is such a file.
+      CheckpointError: There is a file of unknown meaning.
     """
     entries = [entry for table in tables for entry in table.entries]
     files = {Path(part.file) for entry in entries for part in entry.slices}
@@ -118,8 +118,8 @@ def _check_files(directory: Path, tables: Sequence[DumpedTable], kind: StorageKi
         sibling_names = {"key", "emb_vector", "slot_id", "meta_data"}
     for folder in sorted({file.parent for file in files}):
         for path in sorted(folder.iterdir()):
-            ignored = path in files or path.name in sibling_names or path.name.startswith(".")
-            if not ignored and path.is_file() and path.stat().st_size:
+            is_ignored = path in files or path.name in sibling_names or path.name.startswith(".")
+            if not is_ignored and path.is_file() and path.stat().st_size:
                 raise CheckpointError(
                     f"dump file {str(path)[-_SHOWN_MAX:]!r} is not understood, and may say in "
                     f"which order rows lie or what they mean; {kind} writes none of that name: "
@@ -152,7 +152,7 @@ def _saved_tables(directory: Path) -> Iterator[str]:
 
 
 def _hugectr_tables(directory: Path) -> Iterator[Path]:
-    for path in _with_folders(directory):
+    for path in _folders(directory):
         # `key` alone is a usual name of files of other programs.
         has_keys = (path / "key").is_file() and (path / "slot_id").is_file()
         if has_keys or (path / "emb_vector").is_file():
@@ -160,14 +160,14 @@ def _hugectr_tables(directory: Path) -> Iterator[Path]:
 
 
 def _collections(directory: Path) -> Iterator[Path]:
-    for path in _with_folders(directory):
+    for path in _folders(directory):
         if _COLLECTION.fullmatch(path.name) is None:
             continue
         if (path / "meta_data").is_file() or (path / "key0").is_file():
             yield path
 
 
-def _with_folders(directory: Path) -> list[Path]:
+def _folders(directory: Path) -> list[Path]:
     return [directory, *(child for child in directory.iterdir() if child.is_dir())]
 
 
@@ -224,23 +224,28 @@ def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
 
 
 def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
-    """Yields the tables of one embedding collection, named by its number and theirs.
+    """Yields the tables of one embedding collection, named by the numbers of the collection and of
+    the table.
 
     `meta_data`: int32 number of tables, kind of keys, kind of vectors, 0, 0; then of every table
     its int32 number; of every table its uint64 keys; of every table its int32 dim.
     """
     meta = path / "meta_data"
-    tables, kind, vector_kind, *reserved = _META_HEAD.unpack(
+    table_count, key_kind, vector_kind, *reserved = _META_HEAD.unpack(
         _head(meta, _META_HEAD.size, _COLLECTION_WRITER)
     )
-    total = meta.stat().st_size
-    expected = _META_HEAD.size + _META_TABLE_BYTES * tables
+    file_bytes = meta.stat().st_size
+    expected_bytes = _META_HEAD.size + _META_TABLE_BYTES * table_count
     kinds = _COLLECTION_KEY_DTYPES
-    if not 1 <= tables <= _COLLECTION_TABLES_MAX or not 0 <= kind < len(kinds) or total != expected:
+    if (
+        not 1 <= table_count <= _COLLECTION_TABLES_MAX
+        or not 0 <= key_kind < len(kinds)
+        or file_bytes != expected_bytes
+    ):
         raise CheckpointError(
-            f"dump file {meta} of {total} bytes does not list embedding tables as HugeCTR does "
-            f"({tables} tables, key type {kind}, which is {expected} bytes); it is damaged, or "
-            "another program's"
+            f"dump file {meta} of {file_bytes} bytes does not list embedding tables as HugeCTR "
+            f"does ({table_count} tables, key type {key_kind}, which is {expected_bytes} bytes); "
+            "it is damaged, or another program's"
         )
     if vector_kind not in (0, 1) or any(reserved):
         raise CheckpointError(
@@ -248,9 +253,9 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
             f"{reserved[1]} behind the types of keys, which is not understood; 0 or 1 (the type of "
             "vectors), 0 and 0 were expected: it is of another version of HugeCTR"
         )
-    data = _head(meta, total, _COLLECTION_WRITER)[_META_HEAD.size :]
-    numbers = struct.unpack_from(f"<{tables}i", data)
-    if numbers != tuple(range(tables)):
+    data = _head(meta, file_bytes, _COLLECTION_WRITER)[_META_HEAD.size :]
+    numbers = struct.unpack_from(f"<{table_count}i", data)
+    if numbers != tuple(range(table_count)):
         # HugeCTR writes the first tables under these numbers, whichever tables were requested: its
         # table_id counts from 0.
         raise CheckpointError(
@@ -259,18 +264,18 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
             "names"
         )
 
-    counts = struct.unpack_from(f"<{tables}Q", data, 4 * tables)
-    dims = struct.unpack_from(f"<{tables}i", data, 12 * tables)
-    for number, (keys, dim) in enumerate(zip(counts, dims, strict=True)):
-        key_file = _collection_values(path / f"key{number}", 1, number, kinds[kind])
+    key_counts = struct.unpack_from(f"<{table_count}Q", data, 4 * table_count)
+    dims = struct.unpack_from(f"<{table_count}i", data, 12 * table_count)
+    for number, (key_count, dim) in enumerate(zip(key_counts, dims, strict=True)):
+        key_file = _collection_values(path / f"key{number}", 1, number, kinds[key_kind])
         vector_file = _collection_values(path / f"weight{number}", 2, number, "float32")
-        for file, size in ((key_file, keys), (vector_file, keys * dim)):
+        for file, size in ((key_file, key_count), (vector_file, key_count * dim)):
             if file.size != size:
                 raise CheckpointError(
-                    f"dump file {file.path} holds {file.size} values, {meta} states {keys} keys of "
-                    f"dim {dim}: it was cut short or is of another dump; or several processes "
-                    "dumped a table that lay on their GPUs together, whose vectors HugeCTR cannot "
-                    "read back itself: dump from one process"
+                    f"dump file {file.path} holds {file.size} values, {meta} states {key_count} "
+                    f"keys of dim {dim}: it was cut short or is of another dump; or several "
+                    "processes dumped a table that lay on their GPUs together, whose vectors "
+                    "HugeCTR cannot read back itself: dump from one process"
                 )
         name = f"{path.name.removeprefix('embedding_')}_table_{number}"
         yield _table(directory, name, key_file, vector_file, {})
@@ -292,7 +297,7 @@ def _head(path: Path, count: int, writer: str) -> bytes:
         with path.open("rb") as file:
             head = file.read(count)
     except FileNotFoundError as problem:
-        raise _missing(path, writer) from problem
+        raise _missing_file_error(path, writer) from problem
     if len(head) < count:
         raise CheckpointError(
             f"dump file {path} has {len(head)} bytes, {writer}'s head alone {count}; copy it anew"
@@ -300,7 +305,7 @@ def _head(path: Path, count: int, writer: str) -> bytes:
     return head
 
 
-def _missing(path: Path, writer: str) -> CheckpointError:
+def _missing_file_error(path: Path, writer: str) -> CheckpointError:
     return CheckpointError(f"dump file {path} is missing, which {writer} writes; copy it anew")
 
 
@@ -309,14 +314,14 @@ def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
     try:
         # Entries, the plan and the manifest name files in JSON, which is UTF-8.
         str(path).encode()
-        total = path.stat().st_size
+        file_bytes = path.stat().st_size
     except UnicodeEncodeError as problem:
         raise CheckpointError(
             f"dump file {str(path)!r} has a name that is no UTF-8 text; rename it"
         ) from problem
     except FileNotFoundError as problem:
-        raise _missing(path, writer) from problem
-    size, remainder = divmod(total - offset, NUMPY_DTYPES[dtype].itemsize)
+        raise _missing_file_error(path, writer) from problem
+    size, remainder = divmod(file_bytes - offset, NUMPY_DTYPES[dtype].itemsize)
     if remainder:
         raise CheckpointError(
             f"dump file {path} ends within a {dtype}: it was cut short; copy it anew"
@@ -354,9 +359,11 @@ def _table(
             )
 
     def entry(file: _Values, *shape: int) -> Entry:
-        count = file.size * NUMPY_DTYPES[file.dtype].itemsize
+        size_bytes = file.size * NUMPY_DTYPES[file.dtype].itemsize
         stamp = local_stamp(file.path.stat())
-        whole = Slice(str(file.path), file.offset, count, None, (0,) * len(shape), shape, stamp)
+        whole = Slice(
+            str(file.path), file.offset, size_bytes, None, (0,) * len(shape), shape, stamp
+        )
         return Entry(file.path.relative_to(directory).as_posix(), file.dtype, shape, (whole,))
 
     slot_entries = {slot: entry(file, rows, dim) for slot, file in slots.items()}

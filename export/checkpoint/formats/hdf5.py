@@ -23,10 +23,10 @@ LISTING_S = 120
 """The maximum duration of a listing in seconds, which a damaged file could exceed forever."""
 _REASON_MAX = 200
 """The maximum number of characters of the library's error that a message repeats."""
-_OF_GROUP = re.compile(
+_GROUP_ATTRIBUTES = re.compile(
     r"name|backend|keras_version|model_config|training_config|(layer|weight)_names\d*"
 )
-_OF_DATASET = re.compile("dtype")
+_DATASET_ATTRIBUTES = re.compile("dtype")
 """The attributes of groups and of datasets that Keras 3 and tf-keras write. A list of names that is
 too long for one attribute is spread over several numbered ones.
 """
@@ -158,16 +158,16 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
 def _list(path: str, member: str | None) -> dict[str, Any]:
     """Lists a file in this process. Returns the fields of `Contents`, or `error`."""
     try:
-        with open_hdf5(path, member) as opened:
+        with open_hdf5(path, member) as file:
             names: dict[str, str] = {}
-            unknown = _unknown_attributes("", opened, _OF_GROUP)
-            datasets = [tuple(dataset) for dataset in _datasets(opened, names, unknown)]
-            config = opened.attrs.get("model_config", "")
+            unknown = _unknown_attributes("", file, _GROUP_ATTRIBUTES)
+            datasets = [tuple(dataset) for dataset in _datasets(file, names, unknown)]
+            config = file.attrs.get("model_config", "")
             # The file of weights states the order of layers itself; that of a whole model does so
             # in a group.
-            weights = opened
-            if not _listed_names(opened, _LAYERS):
-                weights = opened.get(_WHOLE_MODEL, opened)
+            weights = file
+            if not _listed_names(file, _LAYERS):
+                weights = file.get(_WHOLE_MODEL, file)
             return {
                 "datasets": datasets,
                 "names": names,
@@ -185,7 +185,7 @@ def _list(path: str, member: str | None) -> dict[str, Any]:
         return {"error": f"{path} cannot be listed: {reason}; it is damaged, copy it anew"}
 
 
-def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterator[Dataset]:
+def _datasets(file: Any, names: dict[str, str], unknown: list[str]) -> Iterator[Dataset]:
     """Yields every dataset that has a shape. Adds the names of groups to `names`, and attributes
     that Keras does not write to `unknown`.
     """
@@ -193,14 +193,14 @@ def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterato
 
     def visit(path: str, item: Any) -> None:
         if hasattr(item, "shape"):
-            unknown.extend(_unknown_attributes(path, item, _OF_DATASET))
+            unknown.extend(_unknown_attributes(path, item, _DATASET_ATTRIBUTES))
             datasets.append(item)
             return
-        unknown.extend(_unknown_attributes(path, item, _OF_GROUP))
+        unknown.extend(_unknown_attributes(path, item, _GROUP_ATTRIBUTES))
         if "name" in item.attrs:
             names[path] = str(item.attrs["name"])
 
-    opened.visititems(visit)
+    file.visititems(visit)
     for dataset in datasets:
         # h5py states no shape for a null dataspace, which has no values.
         if dataset.shape is None:
@@ -258,30 +258,31 @@ def _unknown_attributes(path: str, item: Any, known_names: re.Pattern[str]) -> l
 
 
 def _problem(dataset: Any) -> str:
-    """Returns why values cannot be read, or "". Values that were never written would be read as
-    zeros, and values in an external file may be any file's bytes.
+    """Returns why values cannot be read; "" if they can be. Values that were never written would be
+    read as zeros, and values in an external file may be any file's bytes.
     """
     if dataset.external is not None or dataset.is_virtual:
         return "its values lie in other files, as Keras never puts them"
     if dataset.chunks is None:
-        missing = int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
+        missing_count = int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
     else:
-        grid = math.prod(
+        chunk_count = math.prod(
             ceil_div(size, chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
         )
-        missing = grid - len(_corners_of_chunks(dataset))
-    if not missing:
+        missing_count = chunk_count - len(_corners_of_chunks(dataset))
+    if not missing_count:
         return ""
     return (
-        f"pieces were never written, or the file is damaged ({missing} cannot be found): the save "
-        "did not finish, or its copy; copy it anew, or take another"
+        f"pieces were never written, or the file is damaged ({missing_count} cannot be found): "
+        "the save did not finish, or its copy; copy it anew, or take another"
     )
 
 
 def _corners_of_chunks(dataset: Any) -> set[tuple[int, ...]]:
-    """Returns where the chunks of a dataset begin, only for chunks that a reader looks up.
+    """Returns the positions at which the chunks of a dataset begin, for chunks that a reader looks
+    up.
 
-    A damaged index may have the right number of chunks and yet two of them in one place.
+    A damaged index may have the right number of chunks and yet two of them at one position.
     """
     corners: set[tuple[int, ...]] = set()
 

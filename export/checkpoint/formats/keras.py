@@ -73,8 +73,8 @@ def find_keras(path: Path) -> Path | None:
         with path.open("rb") as file:
             head = file.read(len(_HDF))
         # PyTorch and NumPy write zip files, too.
-        zipped = head[: len(_ZIP)] == _ZIP and not kind_by_name(path)
-        if head == _HDF or zipped or path.name.endswith(".weights.json"):
+        is_zip = head[: len(_ZIP)] == _ZIP and not kind_by_name(path)
+        if head == _HDF or is_zip or path.name.endswith(".weights.json"):
             return path
         return None
 
@@ -106,12 +106,12 @@ def list_keras(path: Path) -> Listing:
     """
     entries: dict[str, Entry] = {}
     names: dict[str, str] = {}
-    described = NOTHING
+    description = NOTHING
     model: dict[str, Any] = {}
-    ordered: tuple[OrderedLayer, ...] = ()
+    ordered_layers: tuple[OrderedLayer, ...] = ()
     version = ""
     digest = 0
-    archived = path.name.endswith(".keras") or zipfile.is_zipfile(path)
+    is_archive = path.name.endswith(".keras") or zipfile.is_zipfile(path)
     files = [path]
     if path.name.endswith(".weights.json"):
         files = [path.with_name(name) for name in _shards(path)]
@@ -122,27 +122,27 @@ def list_keras(path: Path) -> Listing:
                 f"{path} names {file.name}, which is not beside it; copy all files of the save"
             )
         start = 0
-        if archived:
+        if is_archive:
             # The checksum distinguishes contents, wherever the archive was copied to.
-            start, size, crc, described = _member(file)
+            start, size, crc, description = _weights_member(file)
             stamp = f"{size} {crc:08x}"
             listing = list_hdf5(str(file), WEIGHTS)
         else:
             status = file.stat()
             # HDF5 has no checksum: size and time distinguish one save from another.
             stamp = f"{status.st_size} {status.st_mtime_ns}"
-            described = describe_directory(file)
+            description = describe_directory(file)
             listing = list_hdf5(str(file), None)
         _check_attributes(listing, file)
 
         for dataset in listing.datasets:
-            entries[dataset.key] = _entry(dataset, file, start, archived=archived)
+            entries[dataset.key] = _entry(dataset, file, start, archived=is_archive)
         names |= listing.names
-        model = described.config or _object(listing.model_config)
-        ordered = _ordered_layers(listing, entries, file)
-        version = described.keras_version or listing.keras_version
-        listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
-        digest = google_crc32c.extend(digest, (stamp + listed).encode())
+        model = description.config or _object(listing.model_config)
+        ordered_layers = _ordered_layers(listing, entries, file)
+        version = description.keras_version or listing.keras_version
+        entry_text = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
+        digest = google_crc32c.extend(digest, (stamp + entry_text).encode())
 
     layer_names = {}
     for key in entries:
@@ -150,15 +150,15 @@ def list_keras(path: Path) -> Listing:
         if group in names:
             layer_names[key] = names[group]
     layers = {}
-    if ordered and {"class_name", "config"} <= model.keys():
+    if ordered_layers and {"class_name", "config"} <= model.keys():
         layers = {"": model}
     storage = Storage(
         "Keras",
         layer_names=layer_names,
         model=model,
-        assets=described.assets,
+        assets=description.assets,
         layers=layers,
-        ordered_layers=ordered,
+        ordered_layers=ordered_layers,
         keras_version=version,
     )
     return Listing(f"crc32c:{digest:08x}", entries, storage)
@@ -216,7 +216,7 @@ def _shards(index: Path) -> list[str]:
     return sorted({Path(name).name for name in names})
 
 
-def _member(archive: Path) -> tuple[int, int, int, Description]:
+def _weights_member(archive: Path) -> tuple[int, int, int, Description]:
     """Returns the first byte, the size and the crc32 of the weights in a .keras archive, and what
     the archive holds beside them.
     """
@@ -245,7 +245,7 @@ def _member(archive: Path) -> tuple[int, int, int, Description]:
                     # zipfile compares the crc32 when it has read the last byte.
                     while weights.read(1 << 20):
                         pass
-            described = describe_archive(file, archive)
+            description = describe_archive(file, archive)
     except (
         OSError,
         RuntimeError,
@@ -261,7 +261,7 @@ def _member(archive: Path) -> tuple[int, int, int, Description]:
         raise CheckpointError(
             f"{archive} cannot be read: {reason}; it is damaged, copy it anew"
         ) from problem
-    return start, info.file_size, info.CRC, described
+    return start, info.file_size, info.CRC, description
 
 
 def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:
@@ -288,15 +288,15 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     itemsize = NUMPY_DTYPES[dtype].itemsize
     status = file.stat()
     stamp = local_stamp(status)
-    count = math.prod(shape) * itemsize
+    size_bytes = math.prod(shape) * itemsize
     offset = dataset.offset
-    if not count:
+    if not size_bytes:
         # HDF5 stores nothing of an empty dataset.
         offset = 0
     if offset >= 0:
-        if start + offset + count > status.st_size or dataset.stored_bytes != count:
+        if start + offset + size_bytes > status.st_size or dataset.stored_bytes != size_bytes:
             raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
-        whole = Slice(str(file), start + offset, count, None, (0,) * len(shape), shape, stamp)
+        whole = Slice(str(file), start + offset, size_bytes, None, (0,) * len(shape), shape, stamp)
         return Entry(key, dtype, shape, (whole,))
 
     chunk = dataset.chunks or shape

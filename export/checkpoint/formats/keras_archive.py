@@ -42,7 +42,7 @@ class Description(NamedTuple):
     Attributes:
       config: The configuration of the model, as Keras serializes objects; {} if there is none.
       assets: The assets by their paths in the model, such as `layers/string_lookup/vocabulary.txt`.
-      keras_version: The version of Keras that saved them; "" if it is not stated.
+      keras_version: The version of Keras that saved the model; "" if it is not stated.
     """
 
     config: dict[str, Any]
@@ -68,15 +68,15 @@ def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
         for name, info in members.items()
         if name.startswith(_ASSETS)
     }
-    config = members.get(_CONFIG)
-    if config is None:
+    config_member = members.get(_CONFIG)
+    if config_member is None:
         return Description({}, assets)
     # The size in the archive's directory is the decompressed one; zipfile reads no more than that.
-    _check_size(config.file_size, path)
+    _check_size(config_member.file_size, path)
     version = ""
     if _is_small(members.get(_METADATA)):
         version = _version(archive.read(_METADATA))
-    return Description(_parsed(archive.read(config), path), assets, version)
+    return Description(_parse_object(archive.read(config_member), path), assets, version)
 
 
 def describe_directory(weights: Path) -> Description:
@@ -91,7 +91,7 @@ def describe_directory(weights: Path) -> Description:
         return NOTHING
     _check_size(file.stat().st_size, directory)
     try:
-        config = _parsed(file.read_bytes(), directory)
+        config = _parse_object(file.read_bytes(), directory)
     except ValueError:
         return NOTHING
     if not {"class_name", "config"} <= config.keys():
@@ -150,7 +150,7 @@ def _is_small(metadata: zipfile.ZipInfo | None) -> bool:
 
 
 def _version(metadata: bytes) -> str:
-    """Returns the version of Keras in the metadata of an archive; "" if it is not there."""
+    """Returns the version of Keras in the metadata of an archive; "" if they do not state it."""
     try:
         version = json.loads(metadata)["keras_version"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -160,7 +160,7 @@ def _version(metadata: bytes) -> str:
     return version
 
 
-def _parsed(text: bytes, path: Path) -> dict[str, Any]:
+def _parse_object(text: bytes, path: Path) -> dict[str, Any]:
     """Parses a JSON object; returns {} for another JSON value. Keras also writes NaN and Infinity.
 
     Raises:

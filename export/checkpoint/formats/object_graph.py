@@ -39,7 +39,7 @@ class Node(NamedTuple):
 
     Attributes:
       children: The node of each child by its attribute name.
-      key: The checkpoint key of its value; "" if it holds no value.
+      key: The checkpoint key of the object's value; "" if the object holds no value.
       full_name: The name of the variable; often empty.
       slots: The slot variables of an optimizer of the older Keras API; () for other objects.
     """
@@ -104,20 +104,20 @@ class ObjectGraph:
             queue itself, the walk enters them.
         """
         for node in queue:
-            room = PATH_CHARS_MAX - len(paths[node])
+            length_limit = PATH_CHARS_MAX - len(paths[node])
             # The path of the root is "", which no dot follows.
-            lead = f"{paths[node]}." if node else ""
+            path_prefix = f"{paths[node]}." if node else ""
             for name, child in self.nodes[node].children.items():
-                if child in paths or len(name) >= room:
+                if child in paths or len(name) >= length_limit:
                     continue
-                paths[child] = lead + name
+                paths[child] = path_prefix + name
                 if self.nodes[child].is_optimizer:
                     optimizers.append(child)
                 elif self.nodes[child].children:
                     queue.append(child)
 
     def child(self, node: int, name: str) -> Node | None:
-        """Returns a node's child by its attribute name, or None."""
+        """Returns a node's child by its attribute name; None if there is none."""
         index = self.nodes[node].children.get(name)
         if index is None:
             return None

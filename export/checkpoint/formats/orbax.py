@@ -97,27 +97,27 @@ _CHUNK_VALUES = 1 << 24
 """The maximum number of values in a chunk that is more than twice as large as its array, as the
 chunk of a small array may be.
 """
-_OF_STEP = {
+_STEP_KEYS = {
     "item_handlers",
     "metrics",
     "performance_metrics",
     "init_timestamp_nsecs",
     "commit_timestamp_nsecs",
 }
-_OF_TREE = {"tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value"}
-_OF_VALUE = {"value_type", "skip_deserialize", "write_shape"}
+_TREE_KEYS = {"tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value"}
+_VALUE_KEYS = {"value_type", "skip_deserialize", "write_shape"}
 """Keys of a leaf's metadata in the tree. `write_shape` is the part of an array that one process
 wrote.
 """
 _ARRAY_METADATAS = "array_metadatas"
 _ARRAY_METADATA = "array_metadata"
 _EXTENDED = "ext_metadata"
-_OF_ARRAY = {"param_name", "write_shape", "chunk_shape", _EXTENDED}
-_OF_RANDOM_KEYS = {"random_key_impl"}
-"""Keys of what each process recorded about its arrays. The chunks are also in the metadata of each
-array.
+_ARRAY_KEYS = {"param_name", "write_shape", "chunk_shape", _EXTENDED}
+_EXTENDED_KEYS = {"random_key_impl"}
+"""Keys of the metadata that each process recorded about its arrays. The chunks are also in the
+metadata of each array.
 """
-_BY_USERS = "custom_metadata"
+_USER_METADATA = "custom_metadata"
 """The key under which Orbax saves the metadata of a user's program."""
 _ATTRIBUTES = ".zattrs"
 """The file with users' attributes of an array in zarr 2; zarr 3 has them in the array's metadata.
@@ -165,7 +165,7 @@ def find_orbax(path: Location) -> OrbaxCheckpoint | None:
     if isinstance(path, Path) and ".." in path.parts:
         path = path.resolve()
 
-    only_checkpoint = _at(path)
+    only_checkpoint = _checkpoint_in(path)
     checkpoints = _steps(path)
     if only_checkpoint is not None:
         checkpoints = iter([only_checkpoint])
@@ -222,8 +222,8 @@ def may_hold_keras_lists(checkpoint: OrbaxCheckpoint) -> bool:
 
 
 def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Returns where a tree has the two lists of a model's variables: the path of each list, by the
-    path that contains both. The second list may be empty and therefore absent.
+    """Returns the paths of the two lists of a model's variables in a tree, by the path that holds
+    both lists. The second list may be empty and therefore absent.
 
     Args:
       paths: The dotted paths of all arrays.
@@ -265,7 +265,7 @@ def list_orbax(checkpoint: OrbaxCheckpoint) -> Listing:
             digest.update(_content(file) or b"")
         for file in (directory.parent / STEP, directory / STEP):
             if _content(file) is not None:
-                _check_known(file, _json(file), _OF_STEP)
+                _check_known(file, _json(file), _STEP_KEYS)
         _check_shardings(directory / _SHARDING)
         _check_array_metadatas(directory / _ARRAY_METADATAS)
         tree = _content(directory / TREE)
@@ -323,7 +323,7 @@ def _keras_assets(checkpoint: OrbaxCheckpoint, entries: Mapping[str, Entry]) -> 
     }
 
 
-def _at(directory: Location) -> OrbaxCheckpoint | None:
+def _checkpoint_in(directory: Location) -> OrbaxCheckpoint | None:
     """Returns the checkpoint in a directory that is a step or an item; None if it is neither."""
     if _is_item(directory):
         step = directory
@@ -377,7 +377,7 @@ def _steps(root: Location) -> Iterator[OrbaxCheckpoint]:
     for _, child in sorted(steps, key=lambda numbered: numbered[0], reverse=True):
         if not child.is_dir():
             continue
-        checkpoint = _at(child)
+        checkpoint = _checkpoint_in(child)
         if checkpoint is not None:
             yield checkpoint
 
@@ -454,20 +454,20 @@ def _list_item(
       prefix: The prefix of the arrays' names.
     """
     tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
-    packed = (directory / MANIFEST).is_file()
+    is_ocdbt = (directory / MANIFEST).is_file()
     base = _kvstore(directory)
     try:
         kvstore = base
-        ends = {}
-        if packed:
+        end_of_file = {}
+        if is_ocdbt:
             files = tensorstore.KvStore.open(base).result()
-            ends = _ends(tensorstore.ocdbt, files)
+            end_of_file = _ends_of_files(tensorstore.ocdbt, files)
             kvstore = {"driver": "ocdbt", "base": base, "path": ""}
-        problems = list(_file_problems(directory, ends))
+        problems = list(_file_problems(directory, end_of_file))
 
-        tree = _checked_tree(directory / TREE, tree_json)
+        tree = _check_tree(directory / TREE, tree_json)
         # Only then is a chunk that is not stored surely lost; see the module's docstring.
-        complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))
+        stores_zeros = bool(tree and tree.get("store_array_data_equal_to_fill_value"))
 
         context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
         store = tensorstore.KvStore.open(kvstore, context=context).result()
@@ -478,34 +478,34 @@ def _list_item(
 
         entries: dict[str, Entry] = {}
         stored_keys = set(keys)
-        for (path, file, is_array), read in zip(leaves, reads, strict=True):
+        for (path, file, is_array), pending_read in zip(leaves, reads, strict=True):
             if f"{path}/{_ATTRIBUTES}".encode() in stored_keys:
                 _check_known(directory / path, {_ATTRIBUTES: None}, set())
-            stored = read.result()
-            if stored.state == "missing":
+            read_result = pending_read.result()
+            if read_result.state == "missing":
                 if is_array:
                     raise ValueError(f"it has no array {path!r}")
                 continue
 
-            metadata = orjson.loads(stored.value)
+            metadata = orjson.loads(read_result.value)
             _check_known(directory / path, metadata.get("attributes", {}), set())
             description_file = directory / f"{path}/{file}"
             array_store = kvstore | {"path": f"{kvstore['path']}{path}/"}
-            if packed:
+            if is_ocdbt:
                 description_file = directory / MANIFEST
                 array_store["cache_pool"] = "cache_pool#nodes"
             spec = {"driver": _DRIVERS[file], "kvstore": array_store}
             entry = _entry(prefix + path, metadata, spec, description_file)
 
-            absent = _absent_chunks(entry, metadata, keys, path)
+            absent_count = _absent_chunks(entry, metadata, keys, path)
             # Arrays of zarr 2 have no fill value: their chunks of zeros are stored, too (ADR 38).
-            if absent and (complete or metadata.get("fill_value") is None):
+            if absent_count and (stores_zeros or metadata.get("fill_value") is None):
                 problems.append(
-                    f"array {entry.key!r}: {absent} of {_chunk_count(entry, metadata)} chunks are "
-                    f"missing in {directory}; copy all files"
+                    f"array {entry.key!r}: {absent_count} of {_chunk_count(entry, metadata)} "
+                    f"chunks are missing in {directory}; copy all files"
                 )
-                absent = 0
-            entries[entry.key] = _with_absent_chunks(entry, absent)
+                absent_count = 0
+            entries[entry.key] = _with_absent_chunks(entry, absent_count)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         # tensorstore's errors may repeat a whole specification.
         reason = str(problem).splitlines()[0][:_SHOWN_MAX]
@@ -524,17 +524,17 @@ def _with_absent_chunks(entry: Entry, absent: int) -> Entry:
     return entry._replace(array=entry.array._replace(absent=absent))
 
 
-def _checked_tree(file: Location, tree_json: bytes | None) -> dict[str, Any] | None:
-    """Returns a tree that has only known metadata; None if there is none. Raises the errors of
-    `_check_known`.
+def _check_tree(file: Location, tree_json: bytes | None) -> dict[str, Any] | None:
+    """Returns a tree after a check that all of its metadata is known; None if there is no tree.
+    Raises the errors of `_check_known`.
     """
     if tree_json is None:
         return None
     tree: dict[str, Any] | None = orjson.loads(tree_json)
     metadata = tree or {}
-    _check_known(file, metadata, _OF_TREE)
+    _check_known(file, metadata, _TREE_KEYS)
     for leaf in metadata.get("tree_metadata", {}).values():
-        _check_known(file, leaf["value_metadata"], _OF_VALUE)
+        _check_known(file, leaf["value_metadata"], _VALUE_KEYS)
     return tree
 
 
@@ -564,18 +564,18 @@ def _check_array_metadatas(folder: Location) -> None:
     is known.
 
     Raises:
-      CheckpointError: A process recorded something else, or its file is damaged.
+      CheckpointError: A process recorded something unknown, or its file is damaged.
     """
     if not folder.is_dir():
         return
     for file in _children(folder):
-        described = _json(file)
-        _check_known(file, described, {_ARRAY_METADATAS})
+        metadata = _json(file)
+        _check_known(file, metadata, {_ARRAY_METADATAS})
         try:
-            for item in described[_ARRAY_METADATAS]:
+            for item in metadata[_ARRAY_METADATAS]:
                 _check_known(file, item, {_ARRAY_METADATA})
-                _check_known(file, item[_ARRAY_METADATA], _OF_ARRAY)
-                _check_known(file, item[_ARRAY_METADATA].get(_EXTENDED) or {}, _OF_RANDOM_KEYS)
+                _check_known(file, item[_ARRAY_METADATA], _ARRAY_KEYS)
+                _check_known(file, item[_ARRAY_METADATA].get(_EXTENDED) or {}, _EXTENDED_KEYS)
         except (KeyError, TypeError, AttributeError) as problem:
             raise CheckpointError(
                 f"{file} does not describe arrays as Orbax does: {problem}; copy the checkpoint "
@@ -583,18 +583,18 @@ def _check_array_metadatas(folder: Location) -> None:
             ) from problem
 
 
-def _check_known(file: Location, described: dict[str, Any], known_keys: set[str]) -> None:
+def _check_known(file: Location, metadata: dict[str, Any], known_keys: set[str]) -> None:
     """Rejects metadata of unknown meaning, which may specify the order of the rows of tables.
 
     Raises:
       CheckpointError: The metadata has an unknown key.
     """
-    unknown = sorted(name for name in described.keys() - known_keys if name != _BY_USERS)
-    by_users = described.get(_BY_USERS) or {}
-    if isinstance(by_users, dict):
-        unknown += [f"{_BY_USERS}.{name}" for name in by_users]
+    unknown = sorted(name for name in metadata.keys() - known_keys if name != _USER_METADATA)
+    user_metadata = metadata.get(_USER_METADATA) or {}
+    if isinstance(user_metadata, dict):
+        unknown += [f"{_USER_METADATA}.{name}" for name in user_metadata]
     else:
-        unknown.append(_BY_USERS)
+        unknown.append(_USER_METADATA)
     if unknown:
         raise CheckpointError(
             f"{file} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may say in which "
@@ -610,7 +610,7 @@ def _leaves(
     list.
     """
     if tree is None:
-        yield from _listed_leaves(keys)
+        yield from _leaves_of_keys(keys)
         return
     file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
     for leaf in tree["tree_metadata"].values():
@@ -621,14 +621,14 @@ def _leaves(
             yield path, file, value.get("value_type") in _ARRAYS
 
 
-def _listed_leaves(keys: Iterable[bytes]) -> list[tuple[str, str, bool]]:
+def _leaves_of_keys(keys: Iterable[bytes]) -> list[tuple[str, str, bool]]:
     """Returns the arrays of a store without a tree, by the keys of the store."""
-    split = (key.decode().rpartition("/") for key in keys)
-    return [(path, file, True) for path, _, file in split if file in _DRIVERS]
+    split_keys = (key.decode().rpartition("/") for key in keys)
+    return [(path, file, True) for path, _, file in split_keys if file in _DRIVERS]
 
 
-def _ends(ocdbt: Any, files: Any) -> dict[str, int]:
-    """Returns how far the values of an OCDBT store reach into each data file, by its B+tree."""
+def _ends_of_files(ocdbt: Any, files: Any) -> dict[str, int]:
+    """Returns the end of the last value of an OCDBT store in each data file, by its B+tree."""
     # tensorstore itself notices a missing file only when a value in it is read.
     versions = ocdbt.dump(files).result()["versions"]
     nodes = []
@@ -638,7 +638,7 @@ def _ends(ocdbt: Any, files: Any) -> dict[str, int]:
         if root:
             nodes.append(root)
 
-    ends: dict[str, int] = {}
+    end_of_file: dict[str, int] = {}
     # The list grows while it is walked.
     for location in nodes:
         if len(nodes) > _NODES_MAX:
@@ -650,21 +650,21 @@ def _ends(ocdbt: Any, files: Any) -> dict[str, int]:
                 # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node itself.
                 _, folder, file, offset, count = entry["indirect_value"].rsplit(":", 4)
                 end = int(offset) + int(count)
-                ends[folder + file] = max(end, ends.get(folder + file, end))
-    return ends
+                end_of_file[folder + file] = max(end, end_of_file.get(folder + file, end))
+    return end_of_file
 
 
-def _file_problems(directory: Location, ends: Mapping[str, int]) -> Iterator[str]:
-    """Yields what is wrong with the data files of an OCDBT store."""
+def _file_problems(directory: Location, end_of_file: Mapping[str, int]) -> Iterator[str]:
+    """Yields the problems of the data files of an OCDBT store."""
     folders: dict[str, list[str]] = defaultdict(list)
-    for file in ends:
+    for file in end_of_file:
         folder, _, name = file.rpartition("/")
         folders[folder].append(name)
     for folder, names in folders.items():
         sizes = _sizes_in(directory / folder, names)
         for name in names:
             path = directory / folder / name
-            end = ends[f"{folder}/{name}" if folder else name]
+            end = end_of_file[f"{folder}/{name}" if folder else name]
             size = sizes.get(name)
             if size is None:
                 yield f"data file {path} is missing; copy all files of the checkpoint"
@@ -730,8 +730,8 @@ def _entry(
                 stated_chunk = codec["configuration"]["chunk_shape"]
 
     chunk = tuple(int(size) for size in stated_chunk)
-    have_one_rank = len(chunk) == len(shape) and min(chunk, default=1) >= 1
-    if not have_one_rank or not can_be(shape) or not can_be(chunk):
+    has_valid_chunk = len(chunk) == len(shape) and min(chunk, default=1) >= 1
+    if not has_valid_chunk or not can_be(shape) or not can_be(chunk):
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
     # The library decodes a chunk as a whole, and ends the process if it has no memory for one.
     if math.prod(chunk) > max(2 * math.prod(shape), _CHUNK_VALUES):

@@ -24,24 +24,24 @@ def slice_key(name: str, extents: Sequence[tuple[int, int]]) -> bytes:
         declared to span the axis.
     """
     # The leading 0 sorts keys of slices before the names of variables, which do not begin with it.
-    key = _rising(0) + _text(name) + _rising(len(extents))
+    key = _encode_number(0) + _encode_text(name) + _encode_number(len(extents))
     for start, length in extents:
-        key += _signed(start) + _signed(length)
+        key += _encode_signed(start) + _encode_signed(length)
     return key
 
 
-def _text(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     # 0xff, escaped as well, is no byte of UTF-8.
     return text.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x01"
 
 
-def _rising(number: int) -> bytes:
+def _encode_number(number: int) -> bytes:
     # 0 has no digits: its length alone encodes it.
     digits = number.to_bytes((number.bit_length() + 7) // 8, "big")
     return bytes([len(digits)]) + digits
 
 
-def _signed(number: int) -> bytes:
+def _encode_signed(number: int) -> bytes:
     """Encodes an integer that is at least WHOLE_AXIS in n bytes, which hold 7n - 1 bits. The
     leading bits state n.
     """

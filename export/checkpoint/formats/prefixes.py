@@ -92,63 +92,63 @@ def find_prefix(path: Location) -> Location:
     """
     try:
         if path.is_dir():
-            return _in_directory(path)
+            return _prefix_in_directory(path)
         if path.suffix == ".index" and path.is_file():
             return path.with_name(path.stem)
         # A prefix is the beginning of the names of several files, and no file itself.
-        if _beside(path, ".index").is_file():
+        if _sibling(path, ".index").is_file():
             return path
         if path.is_file():
             raise CheckpointError(_kind_of(path))
-        raise CheckpointError(_missing(path))
+        raise CheckpointError(_missing_message(path))
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
 
 
-def _beside(prefix: Location, suffix: str) -> Location:
+def _sibling(prefix: Location, suffix: str) -> Location:
     return prefix.with_name(prefix.name + suffix)
 
 
 def _indexes(directory: Location) -> list[Location]:
     """Returns the index files in a directory."""
-    return [file for file in _within(directory) if file.suffix == ".index" and file.is_file()]
+    return [file for file in _children(directory) if file.suffix == ".index" and file.is_file()]
 
 
-def _within(directory: Location) -> list[Location]:
+def _children(directory: Location) -> list[Location]:
     return sorted(directory.iterdir(), key=str)
 
 
-def _modified(file: Location) -> float:
+def _modified_s(file: Location) -> float:
     if isinstance(file, RemotePath):
         return file.modified_s() or 0.0
     return file.stat().st_mtime
 
 
-def _in_directory(directory: Location) -> Location:
+def _prefix_in_directory(directory: Location) -> Location:
     state = directory / STATE_FILE
     if state.is_file():
-        return _from_state(state)
-    indexes = [(_modified(file), file.name, file) for file in _indexes(directory)]
+        return _prefix_from_state(state)
+    indexes = [(_modified_s(file), file.name, file) for file in _indexes(directory)]
     if indexes:
         # Among equal times, the name decides. Names differ, so that no two files are compared.
         newest = max(indexes)[2]
         return newest.with_name(newest.stem)
 
-    files = _within(directory)
+    files = _children(directory)
     _reject_other_formats(directory, files)
     variables = directory / "variables" / "variables"
     is_saved_model = (directory / "saved_model.pb").is_file()
-    if is_saved_model and _beside(variables, ".index").is_file():
+    if is_saved_model and _sibling(variables, ".index").is_file():
         return variables
-    raise CheckpointError(_why_none(directory, files))
+    raise CheckpointError(_absence_reason(directory, files))
 
 
 def _reject_other_formats(directory: Location, files: Sequence[Location]) -> None:
     """Rejects the directory of a checkpoint that another program wrote.
 
     Raises:
-      CheckpointError: It is a snapshot of PyTorch, or an Orbax checkpoint that `open_checkpoint`
-        did not open.
+      CheckpointError: The directory is a snapshot of PyTorch, or an Orbax checkpoint that
+        `open_checkpoint` did not open.
     """
     if (directory / _SNAPSHOT_FILE).is_file():
         raise CheckpointError(f"{directory} is {_SNAPSHOT}")
@@ -159,7 +159,7 @@ def _reject_other_formats(directory: Location, files: Sequence[Location]) -> Non
         raise CheckpointError(f"{directory} is an Orbax checkpoint: {reason}")
 
 
-def _why_none(directory: Location, files: Sequence[Location]) -> str:
+def _absence_reason(directory: Location, files: Sequence[Location]) -> str:
     """Returns why a directory holds no checkpoint that is read here, and what to do.
 
     Raises:
@@ -167,7 +167,7 @@ def _why_none(directory: Location, files: Sequence[Location]) -> str:
     """
     for file in files:
         if file.name.endswith("_temp") and file.is_dir():
-            return _unfinished(str(file)[: -len("_temp")])
+            return _unfinished_message(str(file)[: -len("_temp")])
     for file in files:
         is_keras = file.suffix in (".h5", ".hdf5", ".keras")
         is_foreign = is_keras or kind_by_name(file) or _FLAX_STEP.fullmatch(file.name)
@@ -176,7 +176,7 @@ def _why_none(directory: Location, files: Sequence[Location]) -> str:
     return f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index"
 
 
-def _from_state(state: Location) -> Location:
+def _prefix_from_state(state: Location) -> Location:
     """Returns the prefix that a state file names. A checkpoint that was moved with its directory is
     found beside the state file.
     """
@@ -194,16 +194,16 @@ def _from_state(state: Location) -> Location:
             "instead"
         )
 
-    stated = state.parent / path
+    stated_prefix = state.parent / path
     if is_url(path):
-        stated = location_of(path)
-    for prefix in (stated, state.parent / stated.name):
-        if _beside(prefix, ".index").is_file():
+        stated_prefix = location_of(path)
+    for prefix in (stated_prefix, state.parent / stated_prefix.name):
+        if _sibling(prefix, ".index").is_file():
             return prefix
         if prefix.is_file():
             raise CheckpointError(_kind_of(prefix))
-        if _beside(prefix, "_temp").is_dir():
-            raise CheckpointError(_unfinished(str(prefix)))
+        if _sibling(prefix, "_temp").is_dir():
+            raise CheckpointError(_unfinished_message(str(prefix)))
     stems = sorted(file.stem for file in _indexes(state.parent))
     present = ", ".join(stems[-_PREFIXES_SHOWN:]) or "none"
     raise CheckpointError(
@@ -212,19 +212,19 @@ def _from_state(state: Location) -> Location:
     )
 
 
-def _unfinished(prefix: str) -> str:
+def _unfinished_message(prefix: str) -> str:
     return (
         f"checkpoint {prefix} is not complete: {Path(prefix).name}_temp is there, its .index is "
         "not, so it is being saved or the save was interrupted; wait for it, or take an older one"
     )
 
 
-def _missing(path: Location) -> str:
-    if _beside(path, "_temp").is_dir():
-        return _unfinished(str(path))
+def _missing_message(path: Location) -> str:
+    if _sibling(path, "_temp").is_dir():
+        return _unfinished_message(str(path))
     if path.parent.is_dir():
         # TensorFlow writes the index last.
-        if any(file.name.startswith(f"{path.name}.data-") for file in _within(path.parent)):
+        if any(file.name.startswith(f"{path.name}.data-") for file in _children(path.parent)):
             return (
                 f"checkpoint {path} has data files but no {path.name}.index: the save or the "
                 "copy did not finish"
@@ -233,7 +233,7 @@ def _missing(path: Location) -> str:
         if stems:
             present = ", ".join(stems[-_PREFIXES_SHOWN:])
             return f"checkpoint {path} does not exist; beside it: {present}"
-        names = [file.name for file in _within(path.parent)]
+        names = [file.name for file in _children(path.parent)]
         matches = difflib.get_close_matches(path.name, names, n=1)
         suggestion = ""
         if matches:

@@ -122,10 +122,10 @@ def _first_operand(opcode: Any, size: int, marks: list[int]) -> int:
     """Returns the position on the stack of the first operand of an instruction. Removes the last
     mark if the instruction takes the operands from there on.
     """
-    before: list[Any] = opcode.stack_before
-    if pickletools.markobject not in before:
-        return size - len(before)
-    return marks.pop() - before.index(pickletools.markobject)
+    stack_before: list[Any] = opcode.stack_before
+    if pickletools.markobject not in stack_before:
+        return size - len(stack_before)
+    return marks.pop() - stack_before.index(pickletools.markobject)
 
 
 class _Unpickler(pickle.Unpickler):

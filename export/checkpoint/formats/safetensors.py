@@ -33,11 +33,11 @@ _HEADER_BYTES_MAX = 100_000_000
 _INDEX_BYTES_MAX = 256 << 20
 """The maximum number of bytes that are read of an index, which has a line for each tensor."""
 _SIZE_BYTES = 8
-_METADATA = frozenset({"format"})
-"""The library that wrote a file, such as "pt"."""
-_INDEX = frozenset({"metadata", "weight_map"})
-_OF_INDEX = frozenset({"total_parameters", "total_size"})
-_OF_TENSOR = frozenset({"dtype", "shape", "data_offsets"})
+_METADATA_KEYS = frozenset({"format"})
+"""Keys of a file's metadata: `format` is the library that wrote the file, such as "pt"."""
+_INDEX_KEYS = frozenset({"metadata", "weight_map"})
+_INDEX_METADATA_KEYS = frozenset({"total_parameters", "total_size"})
+_TENSOR_KEYS = frozenset({"dtype", "shape", "data_offsets"})
 _SHOWN_MAX = 200
 """The maximum number of characters of a name that a message repeats."""
 _FILES_SHOWN = 5
@@ -143,8 +143,8 @@ def _files_of(index: Location) -> list[Location]:
         names = sorted({str(name) for name in weight_map.values()})
     except (ValueError, KeyError, AttributeError, TypeError) as problem:
         raise CheckpointError(f"{index} is no index of safetensors: {problem}") from problem
-    _check_known(index, content, _INDEX, "it")
-    _check_known(index, content.get("metadata"), _OF_INDEX, "its 'metadata'")
+    _check_known(index, content, _INDEX_KEYS, "it")
+    _check_known(index, content.get("metadata"), _INDEX_METADATA_KEYS, "its 'metadata'")
     files = []
     for name in names:
         file = index.parent / name
@@ -179,21 +179,21 @@ def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
             f"{file}: its header is damaged: {problem}; copy the file anew"
         ) from problem
     metadata = tensors.pop("__metadata__", {})
-    _check_known(file, metadata, _METADATA, "'__metadata__' of its header")
+    _check_known(file, metadata, _METADATA_KEYS, "'__metadata__' of its header")
     for name, tensor in tensors.items():
-        _check_known(file, tensor, _OF_TENSOR, f"tensor {name!r} in its header")
+        _check_known(file, tensor, _TENSOR_KEYS, f"tensor {name!r} in its header")
     return tensors
 
 
-def _check_known(file: Location, described: Any, known_keys: frozenset[str], subject: str) -> None:
+def _check_known(file: Location, metadata: Any, known_keys: frozenset[str], subject: str) -> None:
     """Rejects keys whose meaning is not known: they may say in which order the rows of tensors lie.
 
     Raises:
       CheckpointError: There is an unknown key.
     """
     unknown = []
-    if isinstance(described, dict):
-        unknown = sorted(set(described) - known_keys)
+    if isinstance(metadata, dict):
+        unknown = sorted(set(metadata) - known_keys)
     if unknown:
         raise CheckpointError(
             f"{file}: {subject} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may "

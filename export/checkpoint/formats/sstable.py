@@ -115,34 +115,34 @@ def _add_entries(pairs: list[tuple[bytes, bytes]], block: bytes, allowance: int)
     """
     position = 0
     end = len(block)
-    length = 0
+    key_bytes = 0
     key = b""
-    last = None
+    last_key = None
     if pairs:
-        last = pairs[-1][0]
+        last_key = pairs[-1][0]
     while position < end:
-        shared, position = read_varint(block, position)
-        tail, position = read_varint(block, position)
-        size, position = read_varint(block, position)
-        middle = position + tail
-        stop = middle + size
-        if shared > length or stop > end:
+        shared_bytes, position = read_varint(block, position)
+        tail_bytes, position = read_varint(block, position)
+        value_bytes, position = read_varint(block, position)
+        value_start = position + tail_bytes
+        value_end = value_start + value_bytes
+        if shared_bytes > key_bytes or value_end > end:
             raise Malformed("an entry reaches outside its block")
         # An entry of a few bytes can share a long key with the entry before it, so that the keys
         # of a small hostile file could fill the memory.
-        key = key[:shared] + block[position:middle]
-        length = shared + tail
-        allowance -= length
-        if length > KEY_BYTES_MAX or allowance < 0:
+        key = key[:shared_bytes] + block[position:value_start]
+        key_bytes = shared_bytes + tail_bytes
+        allowance -= key_bytes
+        if key_bytes > KEY_BYTES_MAX or allowance < 0:
             raise Malformed(
                 f"its keys unfold to more than {KEY_BYTES_MAX} bytes each or {EXPANSION_MAX} times "
                 "the file"
             )
-        if last is not None and key <= last:
+        if last_key is not None and key <= last_key:
             raise Malformed("its keys do not rise")
-        last = key
-        pairs.append((key, block[middle:stop]))
-        position = stop
+        last_key = key
+        pairs.append((key, block[value_start:value_end]))
+        position = value_end
     return allowance
 
 
@@ -150,7 +150,7 @@ def write_table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Returns a sorted string table of (key, value) pairs whose keys rise strictly: the inverse of
     `read_table`.
 
-    All lie in one block, each key in full: an index is read as a whole, and once.
+    All pairs lie in one block, each key in full: an index is read as a whole, and once.
     """
     pairs = list(pairs)
     table = bytearray()

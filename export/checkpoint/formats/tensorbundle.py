@@ -70,12 +70,13 @@ def read_index(prefix: Location) -> Listing:
     path = prefix.with_name(f"{prefix.name}.index")
     data = _file_bytes(path)
     try:
-        stored = dict(read_table(data))
-        find_file = _finder(prefix, _file_count(stored.pop(b"", None), path))
+        index_values = dict(read_table(data))
+        find_file = _file_finder(prefix, _file_count(index_values.pop(b"", None), path))
         # Keys of slices begin with a zero byte.
-        names = {key: key.decode() for key in stored if key[0]}
+        names = {key: key.decode() for key in index_values if key[0]}
         entries = {
-            name: _entry(name, stored[key], stored, find_file) for key, name in names.items()
+            name: _entry(name, index_values[key], index_values, find_file)
+            for key, name in names.items()
         }
     except OSError as problem:
         raise CheckpointError(
@@ -107,15 +108,15 @@ def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> 
     table = {b"": header.SerializeToString()}
     for key, entry in entries.items():
         if entry.whole:
-            table[key.encode()] = _stored(entry.dtype, entry.slices[0], numbers)
+            table[key.encode()] = _encode_entry(entry.dtype, entry.slices[0], numbers)
             continue
-        proto = _form(entry.dtype, entry.shape)
+        proto = _entry_proto(entry.dtype, entry.shape)
         for part in entry.slices:
             extents = list(zip(part.starts, part.shape, strict=True))
             proto.slices.add(
                 extent=[{"start": start, "length": length} for start, length in extents]
             )
-            table[slice_key(key, extents)] = _stored(entry.dtype, part, numbers)
+            table[slice_key(key, extents)] = _encode_entry(entry.dtype, part, numbers)
         table[key.encode()] = proto.SerializeToString()
     # A sorted string table needs rising keys. The empty key of the header comes first.
     Path(f"{prefix}.index").write_bytes(write_table(sorted(table.items())))
@@ -155,17 +156,20 @@ def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
     entries.
     """
     # The entry that ends last in each file: its end, its key and the file's stamp.
-    needed: dict[str, tuple[int, str, Stamp | None]] = {}
+    last_entries: dict[str, tuple[int, str, Stamp | None]] = {}
     # The bytes of all entries in each file. Entries that overlap may claim more than it has.
-    claimed: dict[str, int] = {}
+    claimed_bytes: dict[str, int] = {}
     for key, entry in entries.items():
         for part in entry.slices:
             # An empty variable may point past the end.
             if part.bytes:
-                if part.file not in needed or part.offset + part.bytes > needed[part.file][0]:
-                    needed[part.file] = part.offset + part.bytes, key, part.stamp
-                claimed[part.file] = claimed.get(part.file, 0) + part.bytes
-    for file, (end, key, stamp) in needed.items():
+                if (
+                    part.file not in last_entries
+                    or part.offset + part.bytes > last_entries[part.file][0]
+                ):
+                    last_entries[part.file] = part.offset + part.bytes, key, part.stamp
+                claimed_bytes[part.file] = claimed_bytes.get(part.file, 0) + part.bytes
+    for file, (end, key, stamp) in last_entries.items():
         if stamp is None:
             yield (
                 f"data file {file} cannot be read: {_why_unreadable(file)}; copy all files of "
@@ -176,10 +180,11 @@ def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
                 f"data file {file} has {stamp.bytes} bytes, but {key!r} ends at byte {end}: it was "
                 "cut short; copy it anew"
             )
-        elif stamp.bytes < claimed[file]:
+        elif stamp.bytes < claimed_bytes[file]:
             yield (
-                f"data file {file} has {stamp.bytes} bytes, its variables claim {claimed[file]}: "
-                "they cannot all lie in it; copy the checkpoint anew or take an older one"
+                f"data file {file} has {stamp.bytes} bytes, its variables claim "
+                f"{claimed_bytes[file]}: they cannot all lie in it; copy the checkpoint anew or "
+                "take an older one"
             )
 
 
@@ -191,7 +196,7 @@ def _why_unreadable(file: str) -> str:
     return os.strerror(errno.ENOENT)
 
 
-def _finder(prefix: Location, count: int) -> _FindFile:
+def _file_finder(prefix: Location, count: int) -> _FindFile:
     """Returns the function that finds the data files of a checkpoint by their numbers."""
     # In a store, one request lists all of them.
     listed = None
@@ -256,10 +261,10 @@ def _file_count(data: bytes | None, path: Location) -> int:
 
 
 def _entry(
-    name: str, data: bytes, stored: MutableMapping[bytes, bytes], find_file: _FindFile
+    name: str, data: bytes, index_values: MutableMapping[bytes, bytes], find_file: _FindFile
 ) -> Entry:
-    """Returns a variable that is stored as a whole, or cut into slices, which are in `stored` and
-    need not cover the variable.
+    """Returns a variable that is stored as a whole, or cut into slices, which are in `index_values`
+    and need not cover the variable.
     """
     proto = decode("BundleEntryProto", data)
     dtype = _dtype(proto)
@@ -269,29 +274,29 @@ def _entry(
         return Entry(name, dtype, shape, (whole,))
 
     parts = []
-    for cut in proto.slices:
-        if len(cut.extent) != len(shape):
-            raise Malformed(f"rank {len(shape)} and a slice of rank {len(cut.extent)}")
+    for slice_proto in proto.slices:
+        if len(slice_proto.extent) != len(shape):
+            raise Malformed(f"rank {len(shape)} and a slice of rank {len(slice_proto.extent)}")
         extents = []
-        for extent in cut.extent:
+        for extent in slice_proto.extent:
             length = extent.length if extent.HasField("length") else WHOLE_AXIS
             extents.append((extent.start, length))
         # Taken out of the index, so that a slice that is listed twice is missing the second time.
-        part_data = stored.pop(slice_key(name, extents), None)
+        part_data = index_values.pop(slice_key(name, extents), None)
         if part_data is None:
             raise Malformed(
                 f"{name!r} lists a slice {extents} that the index does not hold, or lists it twice"
             )
 
-        part = decode("BundleEntryProto", part_data)
+        piece = decode("BundleEntryProto", part_data)
         starts = tuple([start for start, _ in extents])
         sizes = _slice_shape(shape, extents)
-        if not _is_inside(starts, sizes, shape) or (_dtype(part), _shape(part)) != (dtype, sizes):
+        if not _is_inside(starts, sizes, shape) or (_dtype(piece), _shape(piece)) != (dtype, sizes):
             raise Malformed(
                 f"{name!r} of shape {shape} lists a slice at {starts} of shape {sizes} and stores "
-                f"one of shape {_shape(part)}, {_dtype(part)}, which does not fit"
+                f"one of shape {_shape(piece)}, {_dtype(piece)}, which does not fit"
             )
-        parts.append(_slice(name, part, starts, sizes, find_file))
+        parts.append(_slice(name, piece, starts, sizes, find_file))
     return Entry(name, dtype, shape, tuple(parts))
 
 
@@ -338,7 +343,7 @@ def _shape(proto: Any) -> tuple[int, ...]:
     return shape
 
 
-def _form(dtype: str, shape: tuple[int, ...]) -> Any:
+def _entry_proto(dtype: str, shape: tuple[int, ...]) -> Any:
     if dtype not in _DTYPE_NUMBERS:
         raise ValueError(f"{dtype} is no dtype of an index")
     return message(
@@ -348,13 +353,13 @@ def _form(dtype: str, shape: tuple[int, ...]) -> Any:
     )
 
 
-def _stored(dtype: str, part: Slice, numbers: Mapping[str, int]) -> bytes:
+def _encode_entry(dtype: str, part: Slice, numbers: Mapping[str, int]) -> bytes:
     if part.crc32c is None or part.file not in numbers:
         raise ValueError(
             f"bytes {part.offset} of {part.file} have no crc32c, or the file is none of the "
             "checkpoint's"
         )
-    proto = _form(dtype, part.shape)
+    proto = _entry_proto(dtype, part.shape)
     proto.shard_id = numbers[part.file]
     proto.offset = part.offset
     proto.size = part.bytes

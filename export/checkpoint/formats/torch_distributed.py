@@ -43,14 +43,16 @@ METADATA = ".metadata"
 _SUFFIX = ".distcp"
 _STRIDED = "torch.strided"
 """The layout of a tensor that holds each of its values."""
-_PROPERTIES = 5
-"""dtype, layout, requires_grad, memory format and pin_memory: TensorProperties.__getstate__."""
+_PROPERTIES_MAX = 5
+"""The maximum number of properties of a tensor: dtype, layout, requires_grad, memory format and
+pin_memory, as TensorProperties.__getstate__ returns them.
+"""
 _METADATA_BYTES_MAX = 1 << 30
 """The maximum number of bytes that are read of the metadata, which describe each part."""
 _LITTLE = b"little"
 _PICKLE_BYTES_MAX = 1 << 20
 """The maximum size of the pickle that describes one tensor."""
-_DAMAGE = (
+_DAMAGE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -59,7 +61,7 @@ _DAMAGE = (
     RuntimeError,
     ValueError,
 )
-"""What the standard library raises of damaged zip files."""
+"""The errors that the standard library raises for damaged zip files."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
 _DISTRIBUTED = "torch.distributed."
@@ -170,8 +172,8 @@ def list_torch_distributed(directory: Location) -> Listing:
             "of PyTorch wrote it than those that are known"
         ) from problem
 
-    # Each part is a zip file of its own, whose directory takes several reads: from a store, they
-    # run at a time.
+    # Each part is a zip file of its own, whose directory takes several reads. From a store, the
+    # reads of several parts run at a time.
     stamps = {file: _stamp_of(file) for file in {part.file for part in parts}}
     slices: dict[str, list[Slice]] = {name: [] for name in tensors}
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-list") as pool:
@@ -228,9 +230,10 @@ def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
         if not can_be(shape):
             raise ValueError(f"{name!r} has the shape {list(shape)}, which nothing can have")
         properties = entry.properties.state
-        if len(properties) > _PROPERTIES:
+        if len(properties) > _PROPERTIES_MAX:
             raise ValueError(
-                f"{name!r} has {len(properties)} properties; at most {_PROPERTIES} are understood"
+                f"{name!r} has {len(properties)} properties; at most {_PROPERTIES_MAX} are "
+                "understood"
             )
         dtype, layout, *_ = properties
         if layout != _STRIDED:
@@ -275,10 +278,12 @@ def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) ->
                 )
             )
 
-    # What is left has shapes and no values.
-    lost = [name for name, starts in shapes if tensors[name][0] in NUMPY_DTYPES]
-    if lost:
-        raise ValueError(f"it does not say where {len(lost)} parts lie, one of {lost[0]!r}")
+    # The remaining parts have shapes and no values.
+    missing_parts = [name for name, starts in shapes if tensors[name][0] in NUMPY_DTYPES]
+    if missing_parts:
+        raise ValueError(
+            f"it does not say where {len(missing_parts)} parts lie, one of {missing_parts[0]!r}"
+        )
     return parts
 
 
@@ -306,11 +311,11 @@ def _stamp_of(file: Location) -> Stamp:
 
 
 def _slice_of(part: _TensorPart, stamp: Stamp) -> Slice:
-    """Returns where the values of a part lie.
+    """Returns the slice of a data file that holds the values of a part.
 
     Raises:
-      CheckpointError: Its zip file is damaged, cut short, or holds something else.
-      OSError: It cannot be read.
+      CheckpointError: The zip file is damaged, cut short, or holds something else.
+      OSError: The data file cannot be read.
     """
     if part.offset + part.length > stamp.bytes:
         raise CheckpointError(
@@ -320,7 +325,7 @@ def _slice_of(part: _TensorPart, stamp: Stamp) -> Slice:
     size = math.prod(part.shape) * NUMPY_DTYPES[part.dtype].itemsize
     try:
         start, crc32 = _values_of(part, size)
-    except (Malformed, *_DAMAGE) as problem:
+    except (Malformed, *_DAMAGE_ERRORS) as problem:
         raise CheckpointError(
             f"a part of {part.tensor!r} in {part.file} at byte {part.offset} cannot be read: "
             f"{problem}; copy the file anew"
@@ -341,16 +346,16 @@ def _values_of(part: _TensorPart, size: int) -> tuple[int, int]:
     """Returns the first byte of the values within a part's zip file, and their crc32.
 
     Raises:
-      Malformed: It is no saved tensor, or one of another shape, order or size.
+      Malformed: The zip file holds no tensor, or one of another shape, order or size.
     """
     window = io.BufferedReader(_Window(part.file, part.offset, part.length))
     with zipfile.ZipFile(window) as archive:
         members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         values = members["data/0"]
-        pickled = members["data.pkl"]
-        if pickled.file_size > _PICKLE_BYTES_MAX:
+        pickle_member = members["data.pkl"]
+        if pickle_member.file_size > _PICKLE_BYTES_MAX:
             raise Malformed("its data.pkl is too large for that of a tensor")
-        _check_tensor(archive.read(pickled), part)
+        _check_tensor(archive.read(pickle_member), part)
         order = members.get("byteorder")
         if order is not None:
             # Compared by its size first: a member of some bytes can become gigabytes.
@@ -402,9 +407,9 @@ class _SavedTensor(NamedTuple):
 
 def _tensor_substitute(module: str, name: str) -> Any:
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-        return _rebuilt_tensor
+        return _rebuild_tensor
     if (module, name) == ("torch._utils", "_rebuild_parameter"):
-        return _rebuilt_parameter
+        return _rebuild_parameter
     if (module, name) == ("collections", "OrderedDict"):
         return OrderedDict
     if module == "torch" or (module, name) == ("torch.storage", "UntypedStorage"):
@@ -412,11 +417,11 @@ def _tensor_substitute(module: str, name: str) -> Any:
     return None
 
 
-def _rebuilt_tensor(_storage: Any, first: int, shape: Any, strides: Any, *_: Any) -> _SavedTensor:
+def _rebuild_tensor(_storage: Any, first: int, shape: Any, strides: Any, *_: Any) -> _SavedTensor:
     return _SavedTensor(first, tuple(shape), tuple(strides))
 
 
-def _rebuilt_parameter(tensor: Any, *_: Any) -> Any:
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 
@@ -427,7 +432,7 @@ class _Window(io.RawIOBase):
         self._file = file
         self._first = first
         self._length = length
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -436,18 +441,18 @@ class _Window(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
-        self._at = max(0, base + offset)
-        return self._at
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        self._position = max(0, base + offset)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), max(0, self._length - self._at))
+        count = min(len(buffer), max(0, self._length - self._position))
         if not count:
             return 0
-        data = read_range(self._file, self._first + self._at, count)
+        data = read_range(self._file, self._first + self._position, count)
         buffer[: len(data)] = data
-        self._at += len(data)
+        self._position += len(data)
         return len(data)

@@ -18,8 +18,8 @@ from export.checkpoint.layouts import SparseCore
 from export.checkpoint.variables import ModSharding, StackedTable
 
 _SPARSECORE = "sparsecore"
-_OF_ALL = {"world_size", "num_sc_per_device"}
-_OF_A_STACK = {
+_REQUIRED_KEYS = {"world_size", "num_sc_per_device"}
+_STACK_KEYS = {
     "row_offsets_in_shard",
     "shard_rotations",
     "stack_embedding_dim",
@@ -27,7 +27,7 @@ _OF_A_STACK = {
     "tables",
     "padded_vocab_sizes",
 }
-_ABOUT_STACKS = {
+_OTHER_STACK_KEYS = {
     "feature_names",
     "padded_embedding_dims",
     "stack_name",
@@ -35,8 +35,8 @@ _ABOUT_STACKS = {
     "total_sample_count_multiplier",
 }
 """Keys of a stack's configuration on which no row depends."""
-_OF_A_TABLE = {"name", "num_embeddings", "embedding_dim"}
-_ABOUT_TABLES = {
+_TABLE_KEYS = {"name", "num_embeddings", "embedding_dim"}
+_OTHER_TABLE_KEYS = {
     "feature_names",
     "is_bag",
     "max_seq_len",
@@ -83,7 +83,7 @@ def read_planner_data(planner_data: Any, tensors: Collection[str]) -> ModShardin
 
 def _sharding(recorded: Mapping[Any, Any]) -> ModSharding:
     path = f"planner_data[{_SPARSECORE!r}]"
-    _check_keys(recorded, _OF_ALL, {"stacked_configs"}, path)
+    _check_keys(recorded, _REQUIRED_KEYS, {"stacked_configs"}, path)
     cores = _count(recorded, "world_size", path) * _count(recorded, "num_sc_per_device", path)
     # A dict by the names of stacks, or a list.
     configs = recorded.get("stacked_configs") or {}
@@ -99,22 +99,22 @@ def _sharding(recorded: Mapping[Any, Any]) -> ModSharding:
 
 
 def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
-    _check_keys(config, _OF_A_STACK, _ABOUT_STACKS, path)
+    _check_keys(config, _STACK_KEYS, _OTHER_STACK_KEYS, path)
     stack = config.get("stack_table_name") or config.get("stack_name")
     if not isinstance(stack, str):
         raise NotUnderstood(f"{path}: a stack without a name")
     path = f"{path}[{stack[:_SHOWN_MAX]!r}]"
-    stored = (
+    stored_shape = (
         _count(config, "stack_num_embeddings", path),
         _count(config, "stack_embedding_dim", path),
     )
     for table in config["tables"]:
-        _check_keys(table, _OF_A_TABLE, _ABOUT_TABLES, f"{path}: a table")
+        _check_keys(table, _TABLE_KEYS, _OTHER_TABLE_KEYS, f"{path}: a table")
         name = table["name"]
         if not isinstance(name, str):
             raise NotUnderstood(f"{path}: a table without a name")
         position = {
-            key: _of_table(config, key, name, path)
+            key: _number_of_table(config, key, name, path)
             for key in ("padded_vocab_sizes", "row_offsets_in_shard", "shard_rotations")
         }
         # Tables may repeat these numbers of their stack: nothing shows which of two is right.
@@ -122,27 +122,27 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
         _check_same(table, "row_offset_in_shard", position["row_offsets_in_shard"], path)
         _check_same(table, "shard_rotation", position["shard_rotations"], path)
         rows = _count(table, "num_embeddings", path)
-        padded = position["padded_vocab_sizes"]
-        if padded % cores or padded < rows:
+        padded_rows = position["padded_vocab_sizes"]
+        if padded_rows % cores or padded_rows < rows:
             raise NotUnderstood(
-                f"{path}: table {name!r} of {rows} rows is padded to {padded}, which are no rows "
-                f"for each of {cores} SparseCores"
+                f"{path}: table {name!r} of {rows} rows is padded to {padded_rows}, which are no "
+                f"rows for each of {cores} SparseCores"
             )
         # A planner may count on past the number of cores; only the remainder turns rows.
         rotation = position["shard_rotations"] % cores
         # A stack whose rows do not divide among the cores is rejected when its variable is read.
-        core_rows = stored[0] // cores
+        core_rows = stored_shape[0] // cores
         yield StackedTable(
             name=name,
             stack=stack,
             rows=rows,
             dim=_count(table, "embedding_dim", path),
             layout=SparseCore(cores, core_rows, position["row_offsets_in_shard"], rotation),
-            stored=stored,
+            stored=stored_shape,
         )
 
 
-def _of_table(config: Mapping[str, Any], key: str, table: str, path: str) -> int:
+def _number_of_table(config: Mapping[str, Any], key: str, table: str, path: str) -> int:
     values = config[key]
     if not isinstance(values, dict) or table not in values:
         raise NotUnderstood(f"{path}[{key!r}] has nothing of table {table!r}")

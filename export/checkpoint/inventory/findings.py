@@ -1,4 +1,4 @@
-"""What the rules of recognition have found in a checkpoint so far."""
+"""The findings of the rules of recognition: what they have found in a checkpoint so far."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def table_spec(
     layout: Layout | None = None,
     note: str = "",
 ) -> TableSpec:
-    """Returns a table in a variable of rank 2. By default, it is the whole variable."""
+    """Returns a table in a variable of rank 2. By default, the table is the whole variable."""
     stored = (entry.shape[0], entry.shape[1])
     if rows is None:
         rows = stored[0]

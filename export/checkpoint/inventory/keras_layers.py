@@ -25,8 +25,8 @@ from export.checkpoint.inventory.specs import may_be_table
 
 _STATE = re.compile(r"(?:.*/)?optimizer(?:_weights)?/(?:vars/)?(.+)")
 _WEIGHT = re.compile(r"(?P<path>(?:.*/)?[^/]+)/vars/0")
-_NAMED = re.compile(r"(?:model_weights/)?(?P<path>(?:.*/)?[^/]+)/embeddings(?::0)?")
-_LISTED = re.compile(r"(?:.*/)?(?:layers|_layer_checkpoint_dependencies)/embedding(?:_\d+)?")
+_NAMED_WEIGHT = re.compile(r"(?:model_weights/)?(?P<path>(?:.*/)?[^/]+)/embeddings(?::0)?")
+_LISTED_LAYER = re.compile(r"(?:.*/)?(?:layers|_layer_checkpoint_dependencies)/embedding(?:_\d+)?")
 _DEFAULT_NAME = re.compile(r"embedding(?:_\d+)?")
 _STEP = re.compile(
     r"optimizer/(?:inner_optimizer/)?vars/0|optimizer_weights/(?:.*/)?iterations?(?::0)?"
@@ -39,29 +39,29 @@ def find_in_layers(findings: Findings) -> None:
     """Finds slot variables and the tables of Embedding layers."""
     storage = findings.checkpoint.storage
     classes = dict(_classes(storage.model))
-    embeddings = [name for name, kind in classes.items() if kind == "Embedding"]
+    embedding_names = [name for name, kind in classes.items() if kind == "Embedding"]
     tables = []
     for key, entry in findings.checkpoint.entries.items():
         state = _STATE.fullmatch(key)
         if state:
             findings.add_slot(state[1].removesuffix(":0"), key, "")
             continue
-        match = _WEIGHT.fullmatch(key) or _NAMED.fullmatch(key)
+        match = _WEIGHT.fullmatch(key) or _NAMED_WEIGHT.fullmatch(key)
         if match is None or not may_be_table(entry):
             continue
 
         path = match["path"]
         name = storage.layer_names.get(key, "")
-        listed = _LISTED.fullmatch(path) is not None
+        is_listed = _LISTED_LAYER.fullmatch(path) is not None
         # From the surest to the weakest sign: the variable's own name, the configuration, the class
         # as the name in a list of layers, and the name that Keras gives by default.
         if (
-            match.re is _NAMED
+            match.re is _NAMED_WEIGHT
             or classes.get(name) == "Embedding"
-            or (listed and name not in classes)
-            or _is_default(name, classes)
+            or (is_listed and name not in classes)
+            or _has_default_name(name, classes)
         ):
-            short_name = name or _name_by_position(path, embeddings, findings)
+            short_name = name or _name_by_position(path, embedding_names, findings)
             short_name = short_name or path.rpartition("/")[2]
             spec = table_spec(short_name, entry, "Keras Embedding", path)
             tables.append((spec, path.replace("/", ".")))
@@ -75,14 +75,14 @@ def step_keys(keys: Iterable[str]) -> list[str]:
     return list(filter(_STEP.fullmatch, keys))
 
 
-def _is_default(name: str, classes: Mapping[str, str]) -> bool:
+def _has_default_name(name: str, classes: Mapping[str, str]) -> bool:
     """Returns whether a layer has the name that Keras gives an Embedding, and no configuration
     gives it another class.
     """
     return _DEFAULT_NAME.fullmatch(name) is not None and not classes
 
 
-def _name_by_position(path: str, embeddings: list[str], findings: Findings) -> str:
+def _name_by_position(path: str, embedding_names: list[str], findings: Findings) -> str:
     """Returns the name of an Embedding in the model's own list of layers, by its position among the
     Embeddings there; "" if the list and the configuration do not correspond.
     """
@@ -92,12 +92,12 @@ def _name_by_position(path: str, embeddings: list[str], findings: Findings) -> s
     position = 0
     if suffix.isdigit():
         position = int(suffix)
-    listed = 0
+    listed_count = 0
     for key in findings.checkpoint.entries:
-        listed += re.fullmatch(r"layers/embedding(_\d+)?/vars/0", key) is not None
-    if parent != "layers" or len(embeddings) != listed or position >= listed:
+        listed_count += re.fullmatch(r"layers/embedding(_\d+)?/vars/0", key) is not None
+    if parent != "layers" or len(embedding_names) != listed_count or position >= listed_count:
         return ""
-    return embeddings[position]
+    return embedding_names[position]
 
 
 def _classes(config: Any, depth: int = 0) -> Iterator[tuple[str, str]]:

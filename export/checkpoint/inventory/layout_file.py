@@ -26,8 +26,8 @@ from export.recipe.schema import explain
 
 FILE_BYTES_MAX = 64 << 20
 """The maximum size of a layout file, which has a few lines for each table."""
-_TEXT = (".textproto", ".pbtxt", ".txtpb")
-_BINARY = (".pb", ".binpb")
+_TEXT_SUFFIXES = (".textproto", ".pbtxt", ".txtpb")
+_BINARY_SUFFIXES = (".pb", ".binpb")
 
 
 class _LayoutFile(BaseModel):
@@ -50,14 +50,14 @@ def read_layouts(path: Path) -> Mapping[str, FileTable]:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise UsageError(f"layout file {path} has more than {FILE_BYTES_MAX} bytes")
         data = path.read_bytes()
-        if path.suffix in (*_TEXT, *_BINARY):
-            return read_embedding_spec(data, text=path.suffix in _TEXT)
+        if path.suffix in (*_TEXT_SUFFIXES, *_BINARY_SUFFIXES):
+            return read_embedding_spec(data, text=path.suffix in _TEXT_SUFFIXES)
         if path.suffix == ".toml":
             return _LayoutFile.model_validate(tomllib.loads(data.decode())).tables
         # tomllib itself rejects a repeated key, where json keeps the last value.
         if path.suffix == ".json":
             return _LayoutFile.model_validate(
-                json.loads(data, object_pairs_hook=_without_repeats)
+                json.loads(data, object_pairs_hook=_reject_repeats)
             ).tables
     except OSError as problem:
         raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
@@ -71,7 +71,7 @@ def read_layouts(path: Path) -> Mapping[str, FileTable]:
         ) from problem
     raise UsageError(
         f"layout file {path} ends in {path.suffix!r}; .toml, .json, "
-        f"{', '.join((*_TEXT, *_BINARY))} are read"
+        f"{', '.join((*_TEXT_SUFFIXES, *_BINARY_SUFFIXES))} are read"
     )
 
 
@@ -80,7 +80,7 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, StackedTable]:
 
     Args:
       data: The message.
-      text: Whether it is in protobuf's text format.
+      text: Whether the message is in protobuf's text format.
     Raises:
       Malformed: The bytes are not such a message, contradict themselves, or have a number that no
         table can have.
@@ -115,7 +115,9 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, StackedTable]:
 
 
 def _check_numbers(table: Any) -> None:
-    """Checks a TableSpecProto alone; with its stack, it is checked once the variable is known."""
+    """Checks the numbers of a TableSpecProto alone; the stack is checked once its variable is
+    known.
+    """
     if table.vocab_size < 1 or table.embedding_dim < 1:
         raise Malformed(
             f"table {table.table_name!r} has the shape [{table.vocab_size}, "
@@ -128,10 +130,12 @@ def _check_numbers(table: Any) -> None:
         )
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object, whose later members would silently replace earlier ones."""
+def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object. Rejects a repeated name, whose later member would silently replace the
+    earlier one.
+    """
     members = dict(pairs)
     if len(members) < len(pairs):
-        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"key {repeated!r} stands there twice")
+        repeated_name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {repeated_name!r} stands there twice")
     return members

@@ -22,11 +22,11 @@ from export.errors import CheckpointError
 _EMBEDDINGS_KEY = re.compile(rf"(^|/)_?embeddings{re.escape(VARIABLE_SUFFIX)}$")
 _LISTED_KEY = re.compile(rf"(^|/)(_all_variables|variables)/\d+{re.escape(VARIABLE_SUFFIX)}$")
 _EMBEDDINGS_NAME = re.compile(r"(?:^|.*/)([^/]+)/(embeddings|embedding_weights)$")
-_ADAPTED = (
+_LORA_REASON = (
     "its Keras layer adds LoRA weights, variables of their own, to its rows; save the model by "
     "`save_weights`, which joins them"
 )
-_ANEW = "the checkpoint contradicts itself; take another one or save it anew"
+_CONTRADICTION_REMEDY = "the checkpoint contradicts itself; take another one or save it anew"
 
 
 def find_embedding_objects(findings: Findings, graph: ObjectGraph) -> None:
@@ -42,24 +42,24 @@ def find_embedding_objects(findings: Findings, graph: ObjectGraph) -> None:
         if "_tpu_embedding" in node.children
     }
     tables: list[tuple[TableSpec, str]] = []
-    claimed: set[str] = set()
+    claimed_keys: set[str] = set()
     for index, variables_by_name in _embedding_objects(graph):
         origin: Origin = "TPUEmbedding"
         if index in layers:
             origin = "TFRS TPUEmbedding"
         object_path = graph.paths.get(index, "")
         specs: dict[str, TableSpec] = {}
-        rejected = len(findings.rejected)
+        rejected_count = len(findings.rejected)
         for name, variables in variables_by_name.items():
             key = graph.nodes[variables["parameters"]].key
-            if key in claimed:
+            if key in claimed_keys:
                 findings.reject(
                     name,
                     key,
                     "another embedding object has the same variable; save the checkpoint anew",
                 )
                 continue
-            claimed.add(key)
+            claimed_keys.add(key)
             for slot, node in variables.items():
                 if slot != "parameters":
                     findings.add_slot(slot, graph.nodes[node].key, key)
@@ -74,10 +74,12 @@ def find_embedding_objects(findings: Findings, graph: ObjectGraph) -> None:
                 )
         if not specs:
             continue
-        saved = _saved_layouts(findings, graph, index)
-        absent = {rejected_table.name for rejected_table in findings.rejected[rejected:]}
-        unstacked = _unstacked(specs, saved, findings, absent)
-        tables += ((table, f"{object_path}.{table.name}") for table in unstacked)
+        saved_layouts = _saved_layouts(findings, graph, index)
+        absent_stacks = {
+            rejected_table.name for rejected_table in findings.rejected[rejected_count:]
+        }
+        object_tables = _split_stacks(specs, saved_layouts, findings, absent_stacks)
+        tables += ((table, f"{object_path}.{table.name}") for table in object_tables)
     findings.add_tables(tables)
 
 
@@ -88,15 +90,17 @@ def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapp
     its children have `parameters`. Variables that several objects hold are attributed to the first
     object: a thousand objects that share a thousand variables would otherwise yield a million.
     """
-    seen: set[int] = set()
+    seen_nodes: set[int] = set()
     for index, node in graph.holders:
-        listed = node.children.get("_variables")
-        if listed is None or listed in seen:
+        variables_node = node.children.get("_variables")
+        if variables_node is None or variables_node in seen_nodes:
             continue
         children = {
-            name: child for name, child in graph.nodes[listed].children.items() if child not in seen
+            name: child
+            for name, child in graph.nodes[variables_node].children.items()
+            if child not in seen_nodes
         }
-        seen.update((listed, *children.values()))
+        seen_nodes.update((variables_node, *children.values()))
         variables = {name: graph.nodes[child].children for name, child in children.items()}
         if variables and all("parameters" in state_nodes for state_nodes in variables.values()):
             yield index, variables
@@ -116,41 +120,43 @@ def _saved_layouts(findings: Findings, graph: ObjectGraph, index: int) -> tuple[
         ) from problem
 
 
-def _unstacked(
+def _split_stacks(
     stacks: Mapping[str, TableSpec],
-    saved: tuple[StackedTable, ...],
+    saved_layouts: tuple[StackedTable, ...],
     findings: Findings,
-    absent: set[str],
+    absent_stacks: set[str],
 ) -> Iterator[TableSpec]:
-    """Yields the tables of an embedding object's stacks, except the tables of `absent` stacks.
+    """Yields the tables of an embedding object's stacks, except the tables of `absent_stacks`.
     Without saved layouts, each stack is a table whose rows are in order.
     """
-    if not saved:
+    if not saved_layouts:
         yield from stacks.values()
         return
-    members: dict[str, list[StackedTable]] = {name: [] for name in stacks}
-    for table in saved:
-        if table.stack in members:
-            members[table.stack].append(table)
-        elif table.stack not in absent:
+    tables_of_stack: dict[str, list[StackedTable]] = {name: [] for name in stacks}
+    for table in saved_layouts:
+        if table.stack in tables_of_stack:
+            tables_of_stack[table.stack].append(table)
+        elif table.stack not in absent_stacks:
             raise CheckpointError(
                 f"the SparseCore layouts in checkpoint {findings.checkpoint.name} put table "
                 f"{table.name!r} into stack {table.stack!r}, which it does not hold "
-                f"(stacks: {', '.join(sorted(stacks))}): {_ANEW}"
+                f"(stacks: {', '.join(sorted(stacks))}): {_CONTRADICTION_REMEDY}"
             )
     for name, stack in stacks.items():
-        if not members[name]:
+        if not tables_of_stack[name]:
             findings.reject(
                 name, stack.key, "the SparseCore layouts do not say which tables this stack holds"
             )
         entry = findings.checkpoint.entries[stack.key]
-        tables = [stacked_spec(table, entry, stack.origin, stack.path) for table in members[name]]
+        tables = [
+            stacked_spec(table, entry, stack.origin, stack.path) for table in tables_of_stack[name]
+        ]
         try:
             check_stack(tables)
         except LayoutContradiction as problem:
             raise CheckpointError(
                 f"stack {name!r} ({stack.key!r}) in checkpoint {findings.checkpoint.name}: "
-                f"{problem}: {_ANEW}"
+                f"{problem}: {_CONTRADICTION_REMEDY}"
             ) from problem
         yield from tables
 
@@ -193,17 +199,17 @@ def find_partial_layers(findings: Findings, graph: ObjectGraph) -> None:
 
 
 def find_keras_layers(findings: Findings, graph: ObjectGraph) -> None:
-    """Finds Keras Embedding layers and feature columns by the names that they give
-    their variables.
+    """Finds Keras Embedding layers and feature columns by the names that they give their
+    variables.
     """
     claimed_keys = findings.claimed_keys()
-    adapted = {
+    lora_keys = {
         graph.nodes[node.children["_embeddings"]].key
         for _, node in graph.holders
         if "lora_embeddings_a" in node.children and "_embeddings" in node.children
     }
     tables: list[tuple[TableSpec, str]] = []
-    first: dict[tuple[object, ...], str] = {}
+    first_keys: dict[tuple[object, ...], str] = {}
     for index, node in enumerate(graph.nodes):
         # Most of 10^5 variables are excluded here, before the expressions below.
         if "embedding" not in node.full_name and "embedding" not in node.key:
@@ -216,7 +222,7 @@ def find_keras_layers(findings: Findings, graph: ObjectGraph) -> None:
             continue
         # Several nodes may hold one variable.
         claimed_keys.add(node.key)
-        original = first.setdefault(_identity(node.full_name, entry), node.key)
+        original = first_keys.setdefault(_identity(node.full_name, entry), node.key)
         # Keras 3's model.export saves each variable twice.
         if original != node.key:
             findings.duplicates.append(Duplicate(node.key, original, entry.bytes))
@@ -226,24 +232,24 @@ def find_keras_layers(findings: Findings, graph: ObjectGraph) -> None:
         attribute = layer.rpartition(".")[2]
         # Keras 3 names the variables of a subclassed model's layers after the model, and the
         # variables of a functional model's layers after the layers.
-        of_model = path.endswith("._embeddings") and not attribute.isdigit()
-        if full_name is None or of_model:
-            short = attribute or "embeddings"
+        is_named_after_model = path.endswith("._embeddings") and not attribute.isdigit()
+        if full_name is None or is_named_after_model:
+            short_name = attribute or "embeddings"
         else:
-            short = full_name[1]
-        if node.key in adapted:
-            findings.reject(short, node.key, _ADAPTED)
+            short_name = full_name[1]
+        if node.key in lora_keys:
+            findings.reject(short_name, node.key, _LORA_REASON)
             continue
         origin: Origin = "Keras Embedding"
         if full_name is not None and full_name[2] == "embedding_weights":
             origin = "feature column"
-        tables.append((table_spec(short, entry, origin, path), layer or short))
+        tables.append((table_spec(short_name, entry, origin, path), layer or short_name))
     findings.add_tables(tables)
 
 
 def _identity(full_name: str, entry: Entry) -> tuple[object, ...]:
-    """Returns what two variables share only if they are the same: the name in a SavedModel's list,
-    and all values.
+    """Returns a key that two variables share only if they are the same: the name in a SavedModel's
+    list, and the checksums of all values.
     """
     pieces = tuple((part.starts, part.shape, part.crc32c) for part in entry.slices)
     have_checksums = all(crc is not None for _, _, crc in pieces)

@@ -29,7 +29,7 @@ _KERAS_SLOTS = frozenset(
 )
 _SCOPES_MAX = 32
 """The maximum number of steps of a name that are tried: each costs a look-up."""
-_COUNTED = re.compile(r"_\d+$")
+_COUNT_SUFFIX = re.compile(r"_\d+$")
 _TABLE_NAMES = ("/embedding_weights", "/embeddings")
 _OPTIMIZER_SCALAR = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
 _LISTED_AVERAGE = "model_variables_moving_average"
@@ -48,33 +48,35 @@ def find_slots(findings: Findings, graph: ObjectGraph) -> None:
     keys_by_name: dict[str, str] = {}
     flat_names: dict[int, dict[str, str]] = {}
     # A list belongs to one optimizer: a thousand that share one long list are hostile.
-    seen = {-1}
+    seen_lists = {-1}
     nodes = graph.nodes
-    listed = {node.children.get(f"_{_LISTED_AVERAGE}", -1) for _, node in graph.holders} - {-1}
-    averages = {child for average_list in listed for child in nodes[average_list].children.values()}
+    lists = {node.children.get(f"_{_LISTED_AVERAGE}", -1) for _, node in graph.holders} - {-1}
+    averages = {child for average_list in lists for child in nodes[average_list].children.values()}
     for _, node in graph.holders:
         for slot in node.slots:
             findings.add_slot(slot.name, nodes[slot.node].key, nodes[slot.trained_node].key)
-        if "_iterations" in node.children and node.children.get("_variables", -1) not in seen:
-            owners = _owners(graph, node.children, seen)
-            keys_by_name = keys_by_name or _unique(
+        if "_iterations" in node.children and node.children.get("_variables", -1) not in seen_lists:
+            owners = _owners(graph, node.children, seen_lists)
+            keys_by_name = keys_by_name or _unambiguous_keys(
                 (variable.full_name, variable.key) for variable in graph.nodes
             )
-            seen.add(node.children["_variables"])
+            seen_lists.add(node.children["_variables"])
             for number, child in graph.nodes[node.children["_variables"]].children.items():
                 state = graph.nodes[child]
                 if child == node.children["_iterations"]:
                     continue
                 # Lists of Keras 3 identify variables exactly; names serve where there is no list.
-                name, variable_key = owners.get(child) or _named_owner(
+                name, variable_key = owners.get(child) or _owner_by_name(
                     findings, state, keys_by_name
                 )
-                trained = node.children.get("_trainable_variables")
-                if not variable_key and trained is not None:
+                trained_list = node.children.get("_trainable_variables")
+                if not variable_key and trained_list is not None:
                     # A thousand optimizers may share this list, too.
-                    if trained not in flat_names:
-                        flat_names[trained] = _flat_names(graph, trained)
-                    name, variable_key = _flatly_named_owner(findings, state, flat_names[trained])
+                    if trained_list not in flat_names:
+                        flat_names[trained_list] = _flat_names(graph, trained_list)
+                    name, variable_key = _owner_by_flat_name(
+                        findings, state, flat_names[trained_list]
+                    )
                 if _same_shape(findings, state.key, variable_key):
                     findings.add_slot(name, state.key, variable_key)
                 elif child in averages:
@@ -84,27 +86,27 @@ def find_slots(findings: Findings, graph: ObjectGraph) -> None:
 
 
 def _owners(
-    graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]
+    graph: ObjectGraph, optimizer: Mapping[str, int], seen_lists: set[int]
 ) -> dict[int, tuple[str, str]]:
     """Returns the name and the variable of each state of a Keras 3 optimizer: its lists have the
     order of the list of variables that it trains.
 
-    Lists in `seen` are left out, and the other lists are added to it.
+    Lists in `seen_lists` are left out, and the other lists are added there.
     """
     trained: Mapping[str, int] = {}
     if "_trainable_variables" in optimizer:
         trained = graph.nodes[optimizer["_trainable_variables"]].children
     owners = {}
     for name, node in optimizer.items():
-        if name not in ("_variables", "_trainable_variables") and node not in seen:
-            seen.add(node)
+        if name not in ("_variables", "_trainable_variables") and node not in seen_lists:
+            seen_lists.add(node)
             for number, child in graph.nodes[node].children.items():
                 if number in trained:
                     owners[child] = name.removeprefix("_"), graph.nodes[trained[number]].key
     return owners
 
 
-def _named_owner(
+def _owner_by_name(
     findings: Findings, state: Node, keys_by_name: Mapping[str, str]
 ) -> tuple[str, str]:
     """Returns the slot and the variable after which tf-keras names a state:
@@ -121,16 +123,18 @@ def _named_owner(
     return "", ""
 
 
-def _flat_names(graph: ObjectGraph, trained: int) -> dict[str, str]:
-    """Returns the variables that a Keras 3 optimizer trains, by their names as they are part of the
-    names of states.
+def _flat_names(graph: ObjectGraph, trained_list: int) -> dict[str, str]:
+    """Returns the keys of the variables that a Keras 3 optimizer trains, by their names in the form
+    that the names of states contain.
     """
-    variables = [graph.nodes[node] for node in graph.nodes[trained].children.values()]
-    return _unique((variable.full_name.replace("/", "_"), variable.key) for variable in variables)
+    variables = [graph.nodes[node] for node in graph.nodes[trained_list].children.values()]
+    return _unambiguous_keys(
+        (variable.full_name.replace("/", "_"), variable.key) for variable in variables
+    )
 
 
-def _unique(keys_with_names: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Returns the keys by their names; the key is "" for a name that several variables have."""
+def _unambiguous_keys(keys_with_names: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Returns keys of variables by name; the key is "" for a name that several variables have."""
     keys: dict[str, str] = {}
     for name, key in keys_with_names:
         if keys.setdefault(name, key) != key:
@@ -138,7 +142,7 @@ def _unique(keys_with_names: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {name: key for name, key in keys.items() if name}
 
 
-def _flatly_named_owner(
+def _owner_by_flat_name(
     findings: Findings, state: Node, keys_by_flat_name: Mapping[str, str]
 ) -> tuple[str, str]:
     """Returns the slot and the variable after which Keras 3 names a state: `<optimizer>/<name of
@@ -172,7 +176,7 @@ def find_named_slots(findings: Findings) -> None:
     A name identifies a slot variable only if the checkpoint has the variable that it belongs to,
     with the same shape. An optimizer that its user named (`AdamOptimizer(name="mine")`:
     `<variable>/mine`, `<variable>/mine_1`) is recognized if several variables have state of that
-    name, or if one does that is a table by its own name.
+    name, or if one variable has, and its own name says that it is a table.
     """
     unsure_slots: dict[str, list[tuple[str, str, str]]] = {}
     for key, entry in findings.checkpoint.entries.items():
@@ -192,7 +196,7 @@ def find_named_slots(findings: Findings) -> None:
         # Perhaps an optimizer that its user named: decided when all variables have been seen.
         parent, _, last = key.rpartition("/")
         if _same_shape(findings, key, parent):
-            unsure_slots.setdefault(_COUNTED.sub("", last), []).append((last, key, parent))
+            unsure_slots.setdefault(_COUNT_SUFFIX.sub("", last), []).append((last, key, parent))
     for slots in unsure_slots.values():
         owner_keys = [owner_key for _, _, owner_key in slots]
         if len(set(owner_keys)) > 1 or owner_keys[0].endswith(_TABLE_NAMES):

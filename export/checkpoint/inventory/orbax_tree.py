@@ -25,12 +25,12 @@ from collections.abc import Collection, Iterable, Mapping
 from export.checkpoint.inventory.findings import Findings, table_spec
 from export.checkpoint.inventory.specs import Origin, may_be_table
 
-_STATES = frozenset(
+_OPTIMIZER_BRANCHES = frozenset(
     ["opt_state", "opt_states", "optimizer_state", "optimizer_states", "optimizer_variables", "opt"]
 )
 _KERAS_STATES = "optimizer_variables"
-_LEAVES: dict[str, Origin] = {"embedding": "Flax Embed", "embeddings": "Keras Embedding"}
-_TABLE_ENDS = ("table", *_LEAVES, *(f"{leaf}.value" for leaf in _LEAVES))
+_ORIGIN_OF_LEAF: dict[str, Origin] = {"embedding": "Flax Embed", "embeddings": "Keras Embedding"}
+_TABLE_ENDS = ("table", *_ORIGIN_OF_LEAF, *(f"{leaf}.value" for leaf in _ORIGIN_OF_LEAF))
 _STEP_ENDS = tuple(
     f"{leaf}{value}" for leaf in ("step", "iteration", "count") for value in ("", ".value")
 )
@@ -40,7 +40,7 @@ _STACK = re.compile(
 _STACK_SLOT = re.compile(
     r"(?P<jax>.+)\.slot\.(?P<number>.+)|(?P<keras>(?:.*\.)?var:.+:table):slot:(?P<name>.+)"
 )
-_SPREAD = (
+_STACK_REASON = (
     "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; "
     "say it with --layout FILE, perhaps with --trained-ids (docs/reference/checkpoints.md)"
 )
@@ -58,7 +58,7 @@ def find_in_tree(findings: Findings) -> None:
         flat_weights = _by_tail(weight_keys, "._")
     for key in states:
         findings.add_slot(*_state(key, weights, flat_weights))
-    with_slots: set[str] = set()
+    keys_with_slots: set[str] = set()
     # Most keys are excluded by a search for a text, which costs less than the expression.
     for key in [key for key in entries if "slot" in key]:
         slot = _STACK_SLOT.fullmatch(key)
@@ -67,24 +67,24 @@ def find_in_tree(findings: Findings) -> None:
         table_key = slot["keras"] or f"{slot['jax']}.table"
         if table_key in entries:
             findings.add_slot(slot["name"] or f"slot {slot['number']}", key, table_key)
-            with_slots.add(table_key)
+            keys_with_slots.add(table_key)
     tables = []
     for key in [key for key in entries if key.endswith(_TABLE_ENDS) and key not in findings.slots]:
         entry = entries[key]
-        stack = _stack_of(key, with_slots)
-        origin = _LEAVES.get(_leaf(key))
+        stack = _stack_of(key, keys_with_slots)
+        origin = _ORIGIN_OF_LEAF.get(_leaf(key))
         if stack and len(entry.shape) == 2:
             # The rows of a stack are in an order that only a record or a layout file states.
-            findings.reject(stack, key, _SPREAD, is_stack=True)
+            findings.reject(stack, key, _STACK_REASON, is_stack=True)
         elif origin is not None and may_be_table(entry):
-            *path, leaf = _parts(key)
+            *path, leaf = _path_steps(key)
             name = path[-1] if path else leaf
             spec = table_spec(name, entry, origin, "")
             tables.append((spec, ".".join(path) or key))
     findings.add_tables(tables)
 
 
-def _stack_of(key: str, with_slots: Collection[str]) -> str:
+def _stack_of(key: str, keys_with_slots: Collection[str]) -> str:
     """Returns the stack that a table belongs to by its path; "" if it belongs to none."""
     match = None
     if key.endswith("table"):
@@ -99,7 +99,7 @@ def _stack_of(key: str, with_slots: Collection[str]) -> str:
         *parents, stack, leaf = key.split(".")
     # jax-tpu-embedding's documentation saves it this way; SGD has no slot variables.
     is_documented = leaf == "table" and parents[-1:] == ["embedding"]
-    if key in with_slots or is_documented:
+    if key in keys_with_slots or is_documented:
         return stack
     return ""
 
@@ -108,10 +108,10 @@ def step_keys(keys: Iterable[str]) -> list[str]:
     """Returns the leaves that may be the training step, the likeliest first: the program's own
     step, then an optimizer's.
     """
-    likely = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
-    program_steps = [key for key, leaf in likely if leaf in ("step", "global_step")]
+    step_leaves = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
+    program_steps = [key for key, leaf in step_leaves if leaf in ("step", "global_step")]
     optimizer_steps = []
-    for key, leaf in likely:
+    for key, leaf in step_leaves:
         if leaf in ("iteration", "count") and _is_state(key):
             optimizer_steps.append(key)
     # The shortest path is that of the program itself, not of a part of it.
@@ -120,10 +120,10 @@ def step_keys(keys: Iterable[str]) -> list[str]:
 
 def _is_state(key: str) -> bool:
     """Returns whether a leaf belongs to an optimizer."""
-    return not _STATES.isdisjoint(key.split("."))
+    return not _OPTIMIZER_BRANCHES.isdisjoint(key.split("."))
 
 
-def _parts(key: str) -> list[str]:
+def _path_steps(key: str) -> list[str]:
     """Returns the steps of a path, without the `value` in which flax.nnx wraps a leaf."""
     return key.removesuffix(".value").split(".")
 
@@ -169,7 +169,7 @@ def _state(
     """
     tail = key.removesuffix(".value")
     root = ""
-    while root not in _STATES:
+    while root not in _OPTIMIZER_BRANCHES:
         root, _, tail = tail.partition(".")
     if root == _KERAS_STATES:
         leaf = _leaf(key)

@@ -1,5 +1,5 @@
-"""Layouts of tables that trained ids prove: derived where nothing records them, and compared where
-the training program recorded them or the user states them.
+"""Layouts of tables that trained ids prove: derived where nothing records the layout, and compared
+where the training program recorded it or the user states it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def derive_tables(
         return
     reader = slot_reader(findings.checkpoint, tables.values(), slots)
     starts = _slice_starts(findings.checkpoint.entries[key])
-    proved = prove_layouts(reader, key, starts, list(tables.values()), trained)
+    proved_layouts = prove_layouts(reader, key, starts, list(tables.values()), trained)
     for name, table in tables.items():
-        if name not in proved:
+        if name not in proved_layouts:
             findings.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
             continue
-        layout = proved[name].layout
-        proof = proved[name].proof
+        layout = proved_layouts[name].layout
+        proof = proved_layouts[name].proof
         note = f"its layout ({layout_text(layout)}) is derived: {trained_ids_text(proof)}"
         findings.tables[name] = replace(table, layout=layout, proof=proof, note=note)
 
@@ -67,28 +67,29 @@ def compare_tables(
     """Compares the layouts of tables with trained rows.
 
     Returns:
-      The inventory, in which each table with trained rows records how they agree with its layout.
+      The inventory, in which each table with trained rows records how these agree with its layout.
 
     Raises:
       NotConvertible: Trained rows contradict a layout, or there are no slot variables.
     """
-    by_key: dict[str, list[TableSpec]] = {}
+    tables_by_key: dict[str, list[TableSpec]] = {}
     for table in inventory.tables:
         # Rows of a dump are found by their keys, so they have no layout.
         # Derived layouts have already been proved by the same ids.
         if not table.derived and not table.keys:
-            by_key.setdefault(table.key, []).append(table)
+            tables_by_key.setdefault(table.key, []).append(table)
     # Tables of one variable are compared together: each rules out rows of the others.
-    compared: dict[str, TableSpec] = {}
-    for tables in by_key.values():
+    compared_tables: dict[str, TableSpec] = {}
+    for tables in tables_by_key.values():
         proofs = _proofs(checkpoint, tables, tables[0].slots, trained)
         for table in tables:
             if table.name in proofs:
-                compared[table.name] = _with_note(replace(table, proof=proofs[table.name]))
-    if not compared:
+                compared_tables[table.name] = _with_note(replace(table, proof=proofs[table.name]))
+    if not compared_tables:
         return inventory
     return replace(
-        inventory, tables=tuple(compared.get(table.name, table) for table in inventory.tables)
+        inventory,
+        tables=tuple(compared_tables.get(table.name, table) for table in inventory.tables),
     )
 
 
@@ -116,8 +117,8 @@ def _proofs(
     key = tables[0].key
     reader = slot_reader(checkpoint, tables, slots)
     starts = _slice_starts(checkpoint.entries[key])
-    proved = prove_layouts(reader, key, starts, tables, trained)
-    return {name: layout.proof for name, layout in proved.items()}
+    proved_layouts = prove_layouts(reader, key, starts, tables, trained)
+    return {name: layout.proof for name, layout in proved_layouts.items()}
 
 
 def slot_reader(

@@ -37,10 +37,10 @@ def find_recorded_stacks(findings: Findings) -> None:
     # A stack is rejected until its layout is found. Items are only read from local disks.
     if not findings.rejected or not isinstance(directory, Path):
         return
-    recorded: dict[str, StackedTable] = {}
+    recorded_tables: dict[str, StackedTable] = {}
     for path in sorted(directory.glob(f"*/{_FILE}")):
-        recorded |= _tables_of(path, findings.rejected)
-    state_layouts(findings, recorded, {})
+        recorded_tables |= _tables_of(path, findings.rejected)
+    state_layouts(findings, recorded_tables, {})
 
 
 def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, StackedTable]:
@@ -61,12 +61,12 @@ def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, StackedTabl
         raise CheckpointError(
             f"{path} is no layout of the stacks beside it: {problem}; copy the checkpoint again"
         ) from problem
-    keys: dict[str, list[str]] = {}
+    keys_of_stack: dict[str, list[str]] = {}
     for stack in stacks:
-        keys.setdefault(stack.name, []).append(stack.key)
+        keys_of_stack.setdefault(stack.name, []).append(stack.key)
     return {
-        name: replace(table, stack=keys[table.stack][0])
+        name: replace(table, stack=keys_of_stack[table.stack][0])
         for name, table in tables.items()
         # If two items hold a stack, only the user can say which of them is meant.
-        if len(keys.get(table.stack, [])) == 1
+        if len(keys_of_stack.get(table.stack, [])) == 1
     }

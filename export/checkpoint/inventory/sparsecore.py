@@ -22,7 +22,8 @@ from export.checkpoint.layouts import SparseCore
 from export.checkpoint.variables import StackedTable
 
 CORES_MAX = 1 << 20
-"""The maximum number of cores of a layout, far above that of any machine: more are a damaged file.
+"""The maximum number of cores of a layout, far above that of any machine: a file that states more
+is damaged.
 """
 
 
@@ -50,22 +51,27 @@ def check_stack(tables: Iterable[TableSpec]) -> None:
       LayoutContradiction: A table does not fit, or two tables share a row; the error names the
         table, the value and what was expected.
     """
-    stacked = [(table, table.layout) for table in tables if isinstance(table.layout, SparseCore)]
+    table_layouts = [
+        (table, table.layout) for table in tables if isinstance(table.layout, SparseCore)
+    ]
     # Each table is checked alone first: below, its rows are divided by its cores, which may be 0.
-    for table, layout in stacked:
+    for table, layout in table_layouts:
         _check_fits(table, layout)
     # Each core has the same rows of every table, so that neighbors by offset are compared.
-    stacked.sort(key=lambda pair: (pair[1].offset, pair[0].name))
-    for (first_table, first), (second_table, second) in pairwise(stacked):
-        if (first.cores, first.core_rows) != (second.cores, second.core_rows):
+    table_layouts.sort(key=lambda pair: (pair[1].offset, pair[0].name))
+    for (first_table, first_layout), (second_table, second_layout) in pairwise(table_layouts):
+        if (first_layout.cores, first_layout.core_rows) != (
+            second_layout.cores,
+            second_layout.core_rows,
+        ):
             raise LayoutContradiction(
                 f"tables {first_table.name!r} and {second_table.name!r} of one stack have "
-                f"{first.cores} and {second.cores} cores"
+                f"{first_layout.cores} and {second_layout.cores} cores"
             )
-        if second.offset < first.offset + _core_rows(first_table, first):
+        if second_layout.offset < first_layout.offset + _core_rows(first_table, first_layout):
             raise LayoutContradiction(
                 f"tables {first_table.name!r} and {second_table.name!r} overlap: both hold row "
-                f"{second.offset} of each core's shard"
+                f"{second_layout.offset} of each core's shard"
             )
 
 

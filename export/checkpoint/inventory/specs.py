@@ -190,7 +190,7 @@ class TableSpec:
 
 
 def may_be_table(entry: Entry) -> bool:
-    """Returns whether a variable has the shape and the dtype of a table."""
+    """Returns whether a variable has the shape and the dtype of a table, and holds values."""
     return len(entry.shape) == 2 and min(entry.shape) > 0 and entry.dtype in FLOATS
 
 
@@ -229,8 +229,9 @@ class Inventory:
 
     Attributes:
       checkpoint: The base name of the checkpoint's prefix.
-      fingerprint: A digest of its index.
-      objects: Whether it has an object graph; without one, only names show what a variable is.
+      fingerprint: A digest of the checkpoint's index.
+      objects: Whether the checkpoint has an object graph; without one, only names show what a
+        variable is.
       step: The training step; None where it is not recorded.
       tables, rejected: The tables, and the tables that cannot be exported, in the order of their
         names.
@@ -301,9 +302,9 @@ class Inventory:
         ]
         if not lines:
             return "no other variable has the shape of a table"
-        more = len(self.candidates) - len(lines)
-        if more:
-            lines.append(f"and {more} more")
+        omitted_count = len(self.candidates) - len(lines)
+        if omitted_count:
+            lines.append(f"and {omitted_count} more")
         return (
             "name a variable with --table NAME=KEY (in a recipe: tables.NAME.key); those with the "
             "shape of a table: " + "; ".join(lines)

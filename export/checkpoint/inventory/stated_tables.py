@@ -38,8 +38,8 @@ _SHOWN_MAX = 8
 def state_layouts(
     findings: Findings, layouts: Mapping[str, FileTable], trained: Mapping[str, TrainedRows]
 ) -> None:
-    """Takes the tables of a layout file; they replace what was recognized in the same variables or
-    by the same names.
+    """Adds the tables of a layout file; they replace tables that were recognized in the same
+    variables or by the same names.
 
     The layout of a table is a statement where its rows would come out in another order without it.
     Rows or columns that are cut off a plain variable change no order.
@@ -54,44 +54,48 @@ def state_layouts(
       NotConvertible: A variable does not exist, is a slot variable, or cannot hold the table; or
         trained rows do not prove a layout that is to be derived.
     """
-    in_another_order = {rejected.key for rejected in findings.rejected}
-    recorded: dict[str, list[TableSpec]] = {}
+    reordered_keys = {rejected.key for rejected in findings.rejected}
+    recorded_tables: dict[str, list[TableSpec]] = {}
     for table in findings.tables.values():
         if not isinstance(table.layout, Plain):
-            in_another_order.add(table.key)
+            reordered_keys.add(table.key)
         if isinstance(table.layout, SparseCore):
-            recorded.setdefault(table.key, []).append(table)
-    by_key: dict[str, dict[str, FileTable]] = {}
+            recorded_tables.setdefault(table.key, []).append(table)
+    file_tables_by_key: dict[str, dict[str, FileTable]] = {}
     for name, file_table in layouts.items():
         key = _key(findings, name, _reference(file_table), of_stack=True)
-        by_key.setdefault(key, {})[name] = file_table
+        file_tables_by_key.setdefault(key, {})[name] = file_table
 
     # The file describes a variable as a whole: none of its recognized tables stays.
     findings.tables = {
-        name: table for name, table in findings.tables.items() if table.key not in by_key
+        name: table
+        for name, table in findings.tables.items()
+        if table.key not in file_tables_by_key
     }
-    findings.rejected = [rejected for rejected in findings.rejected if rejected.key not in by_key]
-    for key, tables in by_key.items():
+    findings.rejected = [
+        rejected for rejected in findings.rejected if rejected.key not in file_tables_by_key
+    ]
+    for key, tables in file_tables_by_key.items():
         if any(is_to_be_derived(table) for table in tables.values()):
-            derive_tables(findings, key, _derivable(findings, key, tables), trained)
+            derive_tables(findings, key, _tables_to_derive(findings, key, tables), trained)
             continue
         specs = []
         for name, file_table in tables.items():
             spec = _spec(findings, name, key, file_table)
             is_recorded = isinstance(file_table, StackedTable)
             # For a stack, or if another layout is recorded, a plain layout changes the order, too.
-            changes_order = not isinstance(spec.layout, Plain) or key in in_another_order
+            changes_order = not isinstance(spec.layout, Plain) or key in reordered_keys
             if changes_order and not is_recorded:
                 spec = replace(spec, stated=True, note=STATED_NOTE)
             specs.append(spec)
         _check_stated(key, specs)
-        if key in recorded:
-            specs = _compared_with_record(findings, specs, recorded[key], trained)
+        if key in recorded_tables:
+            specs = _compare_with_record(findings, specs, recorded_tables[key], trained)
         findings.tables |= {spec.name: spec for spec in specs}
 
 
 def _reference(table: FileTable) -> str:
-    """Returns what a table of a layout file calls its variable."""
+    """Returns the name by which a table of a layout file refers to its variable."""
     if isinstance(table, StackedTable):
         return table.stack
     return table.key
@@ -99,7 +103,7 @@ def _reference(table: FileTable) -> str:
 
 def _spec(findings: Findings, name: str, key: str, table: FileTable) -> TableSpec:
     """Returns a table of a layout file in the variable `key`."""
-    entry = _matrix(findings, name, key)
+    entry = _matrix_entry(findings, name, key)
     path = findings.paths_by_key.get(key, "")
     if isinstance(table, StackedTable):
         return stacked_spec(table, entry, "embedding spec", path)
@@ -115,7 +119,7 @@ def _spec(findings: Findings, name: str, key: str, table: FileTable) -> TableSpe
 
 
 def name_tables(findings: Findings, references: Mapping[str, str]) -> None:
-    """Takes the user's names for variables or for recognized tables.
+    """Gives variables and recognized tables the names that the user states.
 
     Args:
       findings: The findings of the rules.
@@ -125,11 +129,11 @@ def name_tables(findings: Findings, references: Mapping[str, str]) -> None:
       NotConvertible: A variable does not exist, is a slot variable, does not have the shape of a
         table, is a stack of several tables, or has two names.
     """
-    by_key: dict[str, list[TableSpec]] = {}
+    tables_by_key: dict[str, list[TableSpec]] = {}
     for table in findings.tables.values():
-        by_key.setdefault(table.key, []).append(table)
+        tables_by_key.setdefault(table.key, []).append(table)
     tables = {
-        name: _referenced_table(findings, by_key, name, reference)
+        name: _referenced_table(findings, tables_by_key, name, reference)
         for name, reference in references.items()
     }
     first_names: dict[tuple[str, Layout], str] = {}
@@ -153,7 +157,8 @@ def name_tables(findings: Findings, references: Mapping[str, str]) -> None:
 
 
 def state_mod(findings: Findings, name: str) -> None:
-    """Takes the user's word that TF1's `mod` strategy spread the rows of a table over its slices.
+    """Gives a table the layout that the user states: TF1's `mod` strategy spread its rows over its
+    slices.
 
     Raises:
       NotConvertible: There is no such table, or its slices are not what that strategy makes.
@@ -170,16 +175,16 @@ def state_mod(findings: Findings, name: str) -> None:
 
 
 def _referenced_table(
-    findings: Findings, by_key: Mapping[str, list[TableSpec]], name: str, reference: str
+    findings: Findings, tables_by_key: Mapping[str, list[TableSpec]], name: str, reference: str
 ) -> TableSpec:
     """Returns the table that a reference means: a recognized one, by its variable or by its name,
     else a variable.
     """
-    key = _resolved(findings, reference)
+    key = _resolve(findings, reference)
     if key is None and reference in findings.tables:
         return findings.tables[reference]
     key = _key(findings, name, reference)
-    key_tables = by_key.get(key, [])
+    key_tables = tables_by_key.get(key, [])
     if len(key_tables) > 1:
         # A layout file may have named the tables of a stack before.
         table_of_name = findings.tables.get(name)
@@ -196,14 +201,14 @@ def _referenced_table(
         if rejected.key == key:
             raise NotConvertible(f"table {name!r}: {key!r} cannot be exported: {rejected.reason}")
 
-    entry = _matrix(findings, name, key)
+    entry = _matrix_entry(findings, name, key)
     note = ""
     if findings.checkpoint.graph is None:
         note = partition_note(entry)
     return table_spec(name, entry, "named", findings.paths_by_key.get(key, ""), note=note)
 
 
-def _resolved(findings: Findings, reference: str) -> str | None:
+def _resolve(findings: Findings, reference: str) -> str | None:
     """Returns the key that the user means, by key, key without suffix or attribute path."""
     for key in (reference, reference + VARIABLE_SUFFIX):
         if key in findings.checkpoint.entries:
@@ -213,11 +218,11 @@ def _resolved(findings: Findings, reference: str) -> str | None:
 
 def _key(findings: Findings, name: str, reference: str, of_stack: bool = False) -> str:
     """Returns the key of the variable that the user means, perhaps by the name of a stack in it."""
-    key = _resolved(findings, reference)
+    key = _resolve(findings, reference)
     if key is None and of_stack:
         key = _stack_key(findings, name, reference)
     if key is None:
-        raise _unknown_variable(findings.inventory(), name, reference)
+        raise _unknown_variable_error(findings.inventory(), name, reference)
     slot = findings.slots.get(key)
     # Averages of the weights are no state of the optimizer: some models serve them.
     if slot is not None and slot.name not in (AVERAGE, *AVERAGE_SLOTS):
@@ -229,7 +234,7 @@ def _key(findings: Findings, name: str, reference: str, of_stack: bool = False) 
     return key
 
 
-def _unknown_variable(inventory: Inventory, name: str, reference: str) -> NotConvertible:
+def _unknown_variable_error(inventory: Inventory, name: str, reference: str) -> NotConvertible:
     keys = [entry.key for entry in inventory.candidates[:NAMES_COMPARED]]
     keys += [table.key for table in inventory.tables]
     known_names = [key.removesuffix(VARIABLE_SUFFIX) for key in keys]
@@ -266,7 +271,7 @@ def _stack_key(findings: Findings, name: str, stack: str) -> str | None:
     return stack_keys[0]
 
 
-def _matrix(findings: Findings, name: str, key: str) -> Entry:
+def _matrix_entry(findings: Findings, name: str, key: str) -> Entry:
     entry = findings.checkpoint.entries[key]
     if len(entry.shape) != 2 or not min(entry.shape):
         raise NotConvertible(
@@ -285,19 +290,19 @@ def _stated_layout(findings: Findings, name: str, stated: StatedTable, entry: En
         )
     if stated.partitions is None:
         return Mod(_mod_starts(name, entry))
-    saved = len({part.starts[0] for part in entry.slices})
+    saved_count = len({part.starts[0] for part in entry.slices})
     # In TF1, a partition is a slice. Later programs cut variables by other rules.
-    if findings.checkpoint.graph is None and saved > 1 and saved != stated.partitions:
+    if findings.checkpoint.graph is None and saved_count > 1 and saved_count != stated.partitions:
         raise NotConvertible(
             f"layout file: table {name!r} is stated to have {stated.partitions} partitions, and "
-            f"TF1 saved {entry.key!r} in {saved}; leave `partitions` out"
+            f"TF1 saved {entry.key!r} in {saved_count}; leave `partitions` out"
         )
     # Partitions beyond the number of rows are empty.
     sizes = _mod_sizes(entry.shape[0], min(stated.partitions, entry.shape[0]))
     return Mod((0, *accumulate(sizes[:-1])))
 
 
-def _compared_with_record(
+def _compare_with_record(
     findings: Findings,
     tables: list[TableSpec],
     recorded: list[TableSpec],
@@ -317,7 +322,7 @@ def _compared_with_record(
     proofs = proofs_of(findings, tables, trained)
     for table in tables:
         if table.name not in proofs or not proofs[table.name].decisive:
-            raise _contradiction(table, recorded)
+            raise _contradiction_error(table, recorded)
     return tables
 
 
@@ -328,7 +333,7 @@ def _is_recorded(table: TableSpec, recorded: list[TableSpec]) -> bool:
     )
 
 
-def _contradiction(table: TableSpec, recorded: list[TableSpec]) -> NotConvertible:
+def _contradiction_error(table: TableSpec, recorded: list[TableSpec]) -> NotConvertible:
     descriptions = [
         f"{record.name!r} ({record.rows} rows, {layout_text(record.layout)})"
         for record in recorded[:_SHOWN_MAX]
@@ -341,24 +346,25 @@ def _contradiction(table: TableSpec, recorded: list[TableSpec]) -> NotConvertibl
     )
 
 
-def _derivable(
+def _tables_to_derive(
     findings: Findings, key: str, tables: Mapping[str, FileTable]
 ) -> dict[str, TableSpec]:
     """Returns the tables of one variable whose layouts are to be derived, as if their rows were in
     order.
 
     Raises:
-      NotConvertible: The layouts of others are stated, or the variable cannot hold the tables.
+      NotConvertible: The layouts of other tables are stated, or the variable cannot hold the
+        tables.
     """
-    stated = sorted(name for name, table in tables.items() if not is_to_be_derived(table))
-    if stated:
+    stated_names = sorted(name for name, table in tables.items() if not is_to_be_derived(table))
+    if stated_names:
         raise NotConvertible(
-            f"layout file: of the tables of {key!r}, some are to be derived and {stated[0]!r} is "
-            'stated; give all of them kind = "derive"'
+            f"layout file: of the tables of {key!r}, some are to be derived and "
+            f'{stated_names[0]!r} is stated; give all of them kind = "derive"'
         )
     specs = {}
     for name, table in tables.items():
-        entry = _matrix(findings, name, key)
+        entry = _matrix_entry(findings, name, key)
         if len(tables) > 1 and table.rows is None:
             raise NotConvertible(
                 f"layout file: table {name!r} is one of {len(tables)} in {key!r}, so it needs "
@@ -373,12 +379,12 @@ def _derivable(
             dim=table.dim,
         )
         if not fits(spec.layout, spec.rows, spec.dim, spec.stored):
-            raise _unfit(spec)
+            raise _unfit_error(spec)
         specs[name] = spec
     return specs
 
 
-def _unfit(table: TableSpec) -> NotConvertible:
+def _unfit_error(table: TableSpec) -> NotConvertible:
     return NotConvertible(
         f"layout file: table {table.name!r} has the shape [{table.rows}, {table.dim}], its "
         f"variable {table.key!r} {list(table.stored)}; correct it"
@@ -386,22 +392,22 @@ def _unfit(table: TableSpec) -> NotConvertible:
 
 
 def _check_stated(key: str, tables: list[TableSpec]) -> None:
-    stacked = [table for table in tables if isinstance(table.layout, SparseCore)]
-    if len(tables) > max(1, len(stacked)):
+    stacked_tables = [table for table in tables if isinstance(table.layout, SparseCore)]
+    if len(tables) > max(1, len(stacked_tables)):
         names = ", ".join(sorted(table.name for table in tables))
         raise NotConvertible(
             f"layout file: tables {names} have one variable, {key!r}; only the tables of a "
             "SparseCore stack share one"
         )
     try:
-        check_stack(stacked)
+        check_stack(stacked_tables)
     except LayoutContradiction as problem:
         raise NotConvertible(
             f"layout file: {problem} ({key!r} {list(tables[0].stored)}); correct it"
         ) from problem
     for table in tables:
         if not fits(table.layout, table.rows, table.dim, table.stored):
-            raise _unfit(table)
+            raise _unfit_error(table)
 
 
 def _mod_sizes(rows: int, partitions: int) -> list[int]:

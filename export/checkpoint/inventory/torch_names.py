@@ -37,13 +37,13 @@ _SHARDED_SLOT = re.compile(
     r"(?P<module>(?:.+?\.)?)(?P<name>accumulators|momentums|velocities)\.(?P<of>.+?)(?:\.weight)?"
 )
 _SCALES = ("_qscale", "_qbias", "_qscale_bias", "_qscaleshift")
-_QUANTIZED = (
+_QUANTIZED_REASON = (
     "its rows are quantized ({dtype}, with a scale and a bias for each row beside them, or within "
     "it), which is not read here: save the float tables, before "
     "torchrec.inference.modules.quantize_inference_model or quantize_embeddings; rowcast-export "
     "quantizes rows itself (dtype int8)"
 )
-_PADDED = "its last rows may be padding: nothing records how many rows it has without"
+_PADDING_NOTE = "its last rows may be padding: nothing records how many rows it has without"
 _STATE = re.compile(r"(?:optim|optimizer|optimizers|fused_optimizer)\.(?:\d+\.)?state\.(?P<of>.+)")
 
 
@@ -58,10 +58,10 @@ def find_in_modules(findings: Findings) -> None:
 
     _reject_quantized(findings)
     sharding = findings.checkpoint.storage.sharding
-    rejected = findings.claimed_keys()
+    claimed_keys = findings.claimed_keys()
     tables = []
     for key, entry in entries.items():
-        if key in states or key in rejected or not may_be_table(entry):
+        if key in states or key in claimed_keys or not may_be_table(entry):
             continue
         # Only TorchRec on TPU, which records a sharding, names slot variables so.
         if sharding is not None and _is_slot(findings, key):
@@ -89,14 +89,14 @@ def _reject_quantized(findings: Findings) -> None:
     for key, entry in entries.items():
         match = _TABLE.fullmatch(key)
         scales = [f"{key}{suffix}" for suffix in _SCALES if f"{key}{suffix}" in entries]
-        integers = entry.dtype in ("uint8", "int8", "int32", "quint8", "quint4x2")
+        has_integers = entry.dtype in ("uint8", "int8", "int32", "quint8", "quint4x2")
         # Integers alone prove nothing: they need the name of a table, or scales beside them.
-        if not scales and not (match is not None and integers):
+        if not scales and not (match is not None and has_integers):
             continue
         name = key.removesuffix(".weight")
         if match is not None:
             name = match["name"]
-        findings.reject(name, key, _QUANTIZED.format(dtype=entry.dtype))
+        findings.reject(name, key, _QUANTIZED_REASON.format(dtype=entry.dtype))
         for scale in scales:
             findings.reject(f"{name}{scale.removeprefix(key)}", scale, f"it scales {name!r}")
 
@@ -107,10 +107,10 @@ def _is_slot(findings: Findings, key: str) -> bool:
     if slot is None:
         return False
     tables = [f"{slot['module']}{kind}.{slot['of']}.weight" for kind in _COLLECTIONS]
-    stored = [table for table in tables if table in findings.checkpoint.entries]
-    if stored:
-        findings.add_slot(slot["name"], key, stored[0])
-    return bool(stored)
+    stored_tables = [table for table in tables if table in findings.checkpoint.entries]
+    if stored_tables:
+        findings.add_slot(slot["name"], key, stored_tables[0])
+    return bool(stored_tables)
 
 
 def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[TableSpec]:
@@ -138,10 +138,10 @@ def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[Tabl
                 f"the stack of table {table.name!r} is recorded as {list(table.stored)}"
             )
     specs = [stacked_spec(table, entry, "TorchRec", "") for table in members]
-    # Nothing was recorded of a table that is alone in its variable, but the number of cores.
+    # Of a table that is alone in its variable, only the number of cores was recorded.
     if not members:
         layout = SparseCore(sharding.cores, core_rows, offset=0, rotation=0)
-        specs = [table_spec(name, entry, "TorchRec", "", layout=layout, note=_PADDED)]
+        specs = [table_spec(name, entry, "TorchRec", "", layout=layout, note=_PADDING_NOTE)]
     check_stack(specs)
     return specs
 
