@@ -43,7 +43,7 @@ def check_release(jax_version: str) -> None:
     """Checks that a version of JAX belongs to the supported release.
 
     Raises:
-      NotConvertible: It belongs to another release.
+      NotConvertible: The version belongs to another release.
     """
     if not jax_version.startswith(f"{SUPPORTED}."):
         raise NotConvertible(

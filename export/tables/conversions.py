@@ -42,7 +42,7 @@ Values = NDArray[Any]
 
 
 class ErrorSums(StrictModel):
-    """How far converted rows lie from the checkpoint's rows. Sums join exactly, in any order.
+    """The error of converted rows against the checkpoint's rows. Sums join exactly, in any order.
 
     Attributes:
       rows: The number of rows.

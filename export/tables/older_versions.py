@@ -36,7 +36,7 @@ class OlderVersion:
 
 @dataclass(frozen=True)
 class ReusedSegments:
-    """What a new version takes from older ones.
+    """The segments that a new version takes from older versions.
 
     Attributes:
       segments: The number of segments, of rows and of scales, that are hard links to segments of

@@ -39,7 +39,7 @@ UPLOADS = 4
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a table is written.
+    """The options by which a table is written.
 
     Attributes:
       segment_rows: The number of rows in a segment; None: as many as fit `segment_bytes`.
@@ -134,7 +134,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What a job would read and write.
+    """The plan of what a job would read and write.
 
     Attributes:
       checkpoint: The base name of the checkpoint's prefix.

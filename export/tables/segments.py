@@ -41,7 +41,7 @@ from export.tables.tasks import SumTask, TableTask, stored_range
 
 
 class Receipt(StrictModel):
-    """What a finished task returns: small, plain, fit for a journal.
+    """The result of a finished task: small, plain, fit for a journal.
 
     Attributes:
       table: The name of the table; "" if the task only summed.
@@ -239,7 +239,7 @@ def carry_out(task: TableTask | SumTask) -> Receipt:
 
 
 class Source(NamedTuple):
-    """What the tasks of one table read.
+    """The stored variable that the tasks of one table read.
 
     Attributes:
       subject: The table, as messages name it.

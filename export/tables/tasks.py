@@ -113,7 +113,7 @@ class TableTask:
 
     @property
     def converted(self) -> bool:
-        """Whether the rows' values change on their way."""
+        """Whether the values of the rows are converted."""
         return self.written_dtype != self.dtype
 
     @property

@@ -1,4 +1,4 @@
-"""Which tables need their array decoded first, and the tasks that do it.
+"""Decides which tables need their array decoded first, and plans the tasks that decode it.
 
 A chunk of an array is decoded as a whole, by one task and once, whatever the table's layout. Where
 segments of a table end with chunks, the task of a segment decodes those of its rows. Where they do

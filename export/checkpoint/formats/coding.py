@@ -1,4 +1,4 @@
-"""How LevelDB and TensorFlow write integers, and the error of bytes that no writer would leave.
+"""Integers as LevelDB and TensorFlow write them, and the error of bytes that no writer leaves.
 
 Source: TensorFlow 2.20, tensorflow/core/lib/core/coding.cc.
 """

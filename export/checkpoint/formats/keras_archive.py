@@ -37,7 +37,7 @@ _SHOWN_MAX = 200
 
 
 class Description(NamedTuple):
-    """What Keras saves beside the weights.
+    """The description of a model that Keras saves beside the weights.
 
     Attributes:
       config: The configuration of the model, as Keras serializes objects; {} if there is none.

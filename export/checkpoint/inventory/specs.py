@@ -143,7 +143,7 @@ class TableSpec:
       rows, dim, dtype: The shape of the table, and TensorFlow's name of its dtype.
       layout: Which row of the variable holds row r of the table.
       stored: The shape of the variable, which is at least as large as the table.
-      origin: Who wrote it.
+      origin: The writer of the table, or the way in which it is known.
       path: The attribute path of its variable in the object graph; "" where there is none.
       slices, files: The number of slices (or chunks) that its variable is cut into, and the number
         of data files that hold them.

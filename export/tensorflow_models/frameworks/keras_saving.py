@@ -113,7 +113,7 @@ def tensorflow_variable(variable: Any) -> Any:
 
 @dataclass(frozen=True)
 class SavedValues:
-    """What Keras would write to an HDF5 file.
+    """The values and groups that Keras would write to an HDF5 file.
 
     Attributes:
       values: The value of each dataset, by its path: the layer's own variable, unless the layer

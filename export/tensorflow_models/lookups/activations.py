@@ -69,7 +69,7 @@ class Bag:
 
 @dataclass(frozen=True)
 class Activations:
-    """What a tower takes in place of ids.
+    """The activations that a tower takes in place of ids.
 
     Attributes:
       bags: The specified features that the recipe declares, by their names.

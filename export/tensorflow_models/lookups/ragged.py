@@ -58,8 +58,8 @@ def look_up_ragged_by_row(hooks: Hooks) -> None:
 
     The mean of an empty bag is zeros, as in a bundle; TensorFlow divides zero by zero.
     """
+    # The values of all ragged rows that were looked up, by which `mean` recognizes them.
     flat_rows: list[Any] = []
-    """The values of all ragged rows that were looked up."""
 
     def look_up(original: Original, **arguments: Any) -> Any:
         rows = original(**arguments)

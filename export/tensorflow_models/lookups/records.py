@@ -20,7 +20,7 @@ Tensors = Any
 
 
 class MissingRule(NamedTuple):
-    """Why no rule describes ids, so that a lookup stays in its graph.
+    """The reason why no rule describes ids, so that a lookup stays in its graph.
 
     Attributes:
       reason: A description of the ids, as the end of a sentence.

@@ -23,7 +23,7 @@ from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup,
 def intercept_sparse(hooks: Hooks, activation_of: ActivationOf) -> None:
     """Replaces lookups with a combiner; TensorFlow computes those that are not recognized."""
 
-    def combined(
+    def combine(
         names: str, encoding: Encoding, original: Callable[..., Any], **arguments: Any
     ) -> Any:
         table, ids, weights = (arguments[name] for name in names.split())
@@ -36,10 +36,10 @@ def intercept_sparse(hooks: Hooks, activation_of: ActivationOf) -> None:
         return activation
 
     for point in SPARSE_LOOKUPS:
-        hooks.replace(point, partial(combined, "params sp_ids sp_weights", "ragged"))
+        hooks.replace(point, partial(combine, "params sp_ids sp_weights", "ragged"))
     for point in SAFE_LOOKUPS:  # they drop negative ids and weights <= 0: "sparse" in a manifest
         hooks.replace(
-            point, partial(combined, "embedding_weights sparse_ids sparse_weights", "sparse")
+            point, partial(combine, "embedding_weights sparse_ids sparse_weights", "sparse")
         )
 
 
@@ -51,7 +51,7 @@ def _bag(
     Args:
       table: The table as it was passed: a variable, or a list of its partitions.
       ids: The ids as they were passed.
-      encoding: How the function treats its ids.
+      encoding: The way in which the function treats its ids.
       weights: The weights as they were passed.
       arguments: All arguments of the function.
 

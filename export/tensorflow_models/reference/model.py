@@ -44,7 +44,7 @@ from export.tensorflow_models.reference.tables import ReferenceTables
 
 @dataclass(frozen=True)
 class _Run:
-    """What a call returned, and what the retrieval layers in it compared."""
+    """The result of a call, and the queries that its retrieval layers compared with candidates."""
 
     returned: Any
     queries: list[Any]
