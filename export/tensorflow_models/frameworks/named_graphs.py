@@ -42,7 +42,7 @@ class NamedGraph:
         averages: bool = False,
         call: Call | None = None,
     ) -> None:
-        """Takes the result of the recipe's factory `reference`, and the call whose arguments it gets."""
+        """Takes the result of the factory `reference` of the recipe, and the call to serve."""
         self._build = build
         self._reference = reference
         self._call = call or Call()
