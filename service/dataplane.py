@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -130,6 +131,26 @@ class Dataplane:
         """
         return await asyncio.get_running_loop().run_in_executor(self._decoders, function, *args)
 
+    async def decode(
+        self, read: Callable[[], Returned], size: int, context: RequestContext
+    ) -> Returned:
+        """Reads a body: a small one at once, a large one in a thread.
+
+        A parser keeps the GIL: one large body at a time, with pauses for everything else.
+
+        Args:
+          read: Parses the body, and returns what it holds.
+          size: The number of bytes of the body.
+          context: The context of the request.
+
+        Raises:
+          ServiceError: The body cannot be read, or its request ended before its turn.
+        """
+        if size <= _INLINE_BYTES:
+            return read()
+        async with self._turns.turn(context):
+            return await self.offload(read)
+
     async def call(
         self,
         operation: Exchange,
@@ -165,13 +186,8 @@ class Dataplane:
         self.engine.admit(context.call, context.deadline, context.model)
         try:
             began = time.perf_counter()
-            content = (body, is_protobuf, target, self.settings)
-            # A parser keeps the GIL: one large body at a time, with pauses for everything else.
-            if len(body) > _INLINE_BYTES:
-                async with self._turns.turn(context):
-                    request, is_list = await self.offload(operation.read, *content)
-            else:
-                request, is_list = operation.read(*content)
+            read = partial(operation.read, body, is_protobuf, target, self.settings)
+            request, is_list = await self.decode(read, len(body), context)
             request_target: Target = request.target
             context.phases["decode"] = time.perf_counter() - began
 
