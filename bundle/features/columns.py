@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.tables.offsets import Offsets, lengths_of, offsets_of
+from bundle.tables.offsets import Offsets, chosen_bags, lengths_of
 
 _OFFSETS_SHOWN = 16
 """Offsets that an error shows."""
@@ -234,12 +234,9 @@ def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
       FeatureError: The same as for `checked_offsets`.
     """
     offsets = checked_offsets(name, column, counts.size)
-    lengths = lengths_of(offsets).repeat(counts)
-    ends = offsets_of(lengths)
-    # The distance of each copy from its original.
-    distances = offsets[:-1].repeat(counts) - ends[:-1]
-    indices = np.arange(ends[-1]) + distances.repeat(lengths)
+    copies = np.arange(counts.size).repeat(counts)
+    positions, copied_offsets = chosen_bags(offsets, copies)
     weights = None
     if column.weights is not None:
-        weights = column.weights[indices]
-    return Column(column.values[indices], ends, weights)
+        weights = column.weights[positions]
+    return Column(column.values[positions], copied_offsets, weights)

@@ -96,12 +96,12 @@ class ColumnReader:
         # In whichever of the three forms: only the order of the weights counts.
         if tensor_input.weighted and name in self._arrays:
             weight_values, _, _ = self._values(name)
-            weights = _convert(weight_values.reshape(-1), "float32", name)
+            weights = _flat(weight_values, "float32", name)
             if weights.size != values.size:
                 value = f"{weights.size} weights for the {values.size} values of "
                 value += repr(tensor_input.tensor)
                 raise input_error(name, value, "one weight for each value", "has")
-        column_values = _convert(values.reshape(-1), tensor_input.dtype, tensor_input.tensor)
+        column_values = _flat(values, tensor_input.dtype, tensor_input.tensor)
         return Column(column_values, offsets, weights)
 
     def k(self) -> int:
@@ -254,6 +254,17 @@ def _whole_numbers(array: NDArray[Any], name: str, axes: int) -> NDArray[np.int6
             FieldViolation(f"inputs.{name}", value, f"a tensor of integers with {axes} axes"),
         )
     return array.astype(np.int64, copy=False)
+
+
+def _flat(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
+    """Returns the values of a tensor, flat and as columns have them; see `_convert`."""
+    # A value that stands for all along an axis is converted once, and repeated as it is copied.
+    distinct = values
+    for axis, stride in enumerate(values.strides):
+        if not stride and values.size:
+            distinct = distinct.take([0], axis)
+    converted = _convert(distinct.reshape(-1), dtype, name).reshape(distinct.shape)
+    return np.broadcast_to(converted, values.shape).reshape(-1)
 
 
 def _convert(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:

@@ -34,6 +34,7 @@ from service.http.other_protocols import ErrorResponse
 from service.tensorflow_serving.messages import (
     Example,
     arrays_of_examples,
+    check_examples,
     classes_of,
     regressions_of,
     typed_array,
@@ -109,12 +110,14 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
 
     Raises:
       InvalidArgument: The body has another form; the message names the field.
+      TooLarge: The body has more examples, features or values than the limits.
     """
     assert url is not None  # noqa: S101 - the path names the model
     value = _parse(body, settings)
     signature = _signature_of(value)
     if not isinstance(value.get("examples"), list):
         raise _field_error("examples", value.get("examples"), "a list of objects")
+    check_examples(len(value["examples"]), settings)
     examples = []
     for number, example in enumerate(value["examples"]):
         examples.append(_example(example, f"examples[{number}]"))

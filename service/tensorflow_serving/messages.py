@@ -12,7 +12,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.wrappers_pb2 import Int64Value
 from numpy.typing import NDArray
 
-from bundle.tables.offsets import lengths_of, offsets_of
+from bundle.tables.offsets import chosen_bags, lengths_of, offsets_of
 from service.codec import protobuf
 from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.codec.tensor_columns import Arrays, Ragged, SentArrays, input_error
@@ -195,22 +195,25 @@ def _field_values(tensor: pb.TensorProto, values: _Values, count: int, name: str
             f"input {name!r} has {value}; at most {count}, as in its shape, were expected",
             FieldViolation(f"inputs.{name}", value, f"at most {count}, as in its shape"),
         )
-    array = np.zeros(count, values.dtype)
-    if values.dtype.hasobject:
-        array[:] = b""
-    # Without any value, all are zero or empty, as in TensorFlow.
     if not field_values:
-        return array
-    # Halves travel as their bits.
-    if values.field == "half_val":
+        # Without any value, all are zero or empty, as in TensorFlow.
+        listed = np.zeros(1, values.dtype)
+        if values.dtype.hasobject:
+            listed[:] = b""
+    elif values.field == "half_val":
+        # Halves travel as their bits.
         listed = np.array(field_values, np.uint16).view(values.dtype)
     elif values.dtype.hasobject:
         listed = np.empty(len(field_values), object)
         listed[:] = list(field_values)
     else:
         listed = np.array(field_values).astype(values.dtype)
-    array[: len(field_values)] = listed
-    array[len(field_values) :] = listed[-1]
+    # One value takes the memory of one, however many it stands for.
+    if len(listed) == 1:
+        return np.broadcast_to(listed, count)
+    array = np.empty(count, values.dtype)
+    array[: len(listed)] = listed
+    array[len(listed) :] = listed[-1]
     return array
 
 
@@ -240,7 +243,7 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
 
     Raises:
       InvalidArgument: The request has no examples, or a feature has values of two kinds.
-      TooLarge: The request has more features than the limit.
+      TooLarge: The request has more examples, features or values than the limits.
     """
     # gRPC has no URL: the message names the model.
     del url
@@ -251,6 +254,7 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
         context = _example(message.input.example_list_with_context.context)
     else:
         examples = message.input.example_list.examples
+    check_examples(len(examples), settings)
     arrays = arrays_of_examples([*map(_example, examples)], context, settings)
     signature = message.model_spec.signature_name
     return SentTensors(target_of(message.model_spec), signature, arrays, are_features=True)
@@ -267,39 +271,81 @@ def _example(message: pb.Example) -> Example:
     return example
 
 
+def check_examples(count: int, settings: ServiceSettings) -> None:
+    """Checks the number of examples, before any of them is read.
+
+    Raises:
+      InvalidArgument: There are none.
+      TooLarge: There are more than the limit.
+    """
+    if not count:
+        raise InvalidArgument(
+            "the request has no examples",
+            FieldViolation("examples", "empty", "at least one example"),
+        )
+    at_most(settings, "max_queries", count, "examples")
+
+
 def arrays_of_examples(
     examples: Sequence[Example], context: Example, settings: ServiceSettings
 ) -> SentArrays:
     """Returns the features of examples. An example that lacks a feature has that of the context.
 
     Raises:
-      InvalidArgument: There are no examples, or a feature has values of two kinds.
-      TooLarge: There are more features than the limit.
+      InvalidArgument: A feature has values of two kinds.
+      TooLarge: There are more features, or more values of all examples, than the limits; nothing
+        was allocated.
     """
-    if not examples:
-        raise InvalidArgument(
-            "the request has no examples",
-            FieldViolation("examples", "empty", "at least one example"),
-        )
-    # A dictionary as an ordered set: features keep the order in which they occur.
-    names = dict.fromkeys(chain(context, chain.from_iterable(examples)))
-    at_most(settings, "max_features", len(names), "examples")
-    arrays = {}
-    for name in names:
-        default = context.get(name, ())
-        lists = [example.get(name, default) for example in examples]
-        arrays[name] = _feature_array(lists, name)
-    return arrays
+    # Features keep the order in which they occur, the context's first.
+    lists_by_name: dict[str, dict[int, Sequence[Any]]] = {name: {} for name in context}
+    for number, example in enumerate(examples):
+        for name, values in example.items():
+            lists_by_name.setdefault(name, {})[number] = values
+    at_most(settings, "max_features", len(lists_by_name), "examples")
+
+    value_count = 0
+    for name, lists in lists_by_name.items():
+        # An example takes memory for a feature that it lacks, too: at least as for one value.
+        lacking = len(examples) - len(lists)
+        value_count += lacking * max(1, len(context.get(name, ())))
+        value_count += sum(map(len, lists.values()))
+    at_most(settings, "max_values", value_count, "examples")
+    return {
+        name: _feature_array(lists, context.get(name, ()), len(examples), name)
+        for name, lists in lists_by_name.items()
+    }
 
 
-def _feature_array(lists: Sequence[Sequence[Any]], name: str) -> NDArray[Any] | Ragged:
-    """Returns the values of a feature of n examples: [n, k] if all have k values."""
-    offsets = offsets_of(list(map(len, lists)))
-    scalars = list(chain.from_iterable(lists))
+def _feature_array(
+    lists: Mapping[int, Sequence[Any]], default: Sequence[Any], count: int, name: str
+) -> NDArray[Any] | Ragged:
+    """Returns the values of a feature of n examples: [n, k] if all have k values.
+
+    Args:
+      lists: The values of each example that has the feature, by its number.
+      default: The values of all other examples.
+      count: The number of examples, n.
+      name: The name of the feature.
+    """
+    distinct_lists = list(lists.values())
+    if len(lists) < count:
+        distinct_lists.append(default)
+    scalars = list(chain.from_iterable(distinct_lists))
     values = typed_array(scalars, f"feature {name[:SHOWN_CHARS]!r}", f"examples.{name}")
+    # One value stands for all examples, however many there are.
+    if not lists:
+        return np.broadcast_to(values, (count, values.size))
+
+    offsets = offsets_of(list(map(len, distinct_lists)))
+    if len(lists) < count:
+        # The default is the last list.
+        chosen = np.full(count, len(lists))
+        chosen[list(lists)] = np.arange(len(lists))
+        positions, offsets = chosen_bags(offsets, chosen)
+        values = values[positions]
     lengths = lengths_of(offsets)
     if (lengths == lengths[0]).all():
-        return values.reshape(len(lists), int(lengths[0]))
+        return values.reshape(count, int(lengths[0]))
     return Ragged(values, offsets)
 
 
