@@ -179,10 +179,10 @@ class Dataplane:
           ServiceError: The request failed; `service/errors.py` lists the errors.
         """
         if target is None:
-            # Before anything is decoded for a client that may not use the model.
+            # Before anything is decoded for a client that may not use the model. One that may not
+            # use all of them has to name the model where it is found.
             context.model = operation.model_of(body)
-            if context.model:
-                authorize(context.principal, context.model)
+            authorize(context.principal, context.model)
         self.engine.admit(context.call, context.deadline, context.model)
         try:
             began = time.perf_counter()

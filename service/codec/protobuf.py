@@ -79,7 +79,7 @@ def check_size(message_class: type[Any], body: bytes, settings: ServiceSettings)
     """Rejects a message that would take the parser long.
 
     Raises:
-      TooLarge: It has more fields or strings than a request within the limits; nothing was parsed.
+      TooLarge: It has more fields or values than a request within the limits; nothing was parsed.
     """
     if len(body) > SMALL_BYTES:
         fields_max = _FIELDS_PER_FEATURE * (settings.max_features + settings.max_names)

@@ -22,7 +22,7 @@ from starlette.types import Scope
 from service.codec import json, protobuf
 from service.codec.columns import fields
 from service.codec.failures import Failure
-from service.codec.message_fields import model_name_of
+from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, Headers, media_type_of
 from service.codec.stubs import open_inference_pb2 as pb
 from service.codec.tensor_signatures import Tensor, find_signature
@@ -340,7 +340,12 @@ class Servicer:
         """Computes the outputs of a signature."""
         inference = _GrpcInference()
         exchange = TensorExchange(
-            INFER, self._engine, context.principal, inference.read, inference.write, model_name_of
+            INFER,
+            self._engine,
+            context.principal,
+            inference.read,
+            inference.write,
+            partial(model_of, pb.ModelInferRequest.DESCRIPTOR),
         )
         (response,) = await self._dataplane.call(exchange, request, True, None, context)
         return response

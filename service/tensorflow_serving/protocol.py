@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,7 +14,8 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from service.codec import json, message_fields, protobuf, signatures
+from service.codec import json, protobuf, signatures
+from service.codec.message_fields import model_of
 from service.codec.metadata import JSON, Headers, media_type_of
 from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.codec.tensors import TensorExchange
@@ -187,7 +189,7 @@ class _Servicer:
             context.principal,
             read,
             write,
-            lambda body: message_fields.model_of(request_class.DESCRIPTOR, body),
+            partial(model_of, request_class.DESCRIPTOR),
             messages.ENGINE_CALLS[context.call],
         )
         (response,) = await self._dataplane.call(exchange, message, True, None, context)

@@ -143,7 +143,7 @@ def test_message_of_very_many_fields_is_too_large_before_it_is_parsed(field: byt
 
 def test_message_of_very_many_strings_is_too_large_before_it_is_parsed() -> None:
     body = nested(3, nested(4, b"\x0a\x00" * 100_000))
-    with pytest.raises(TooLarge, match=r"more than 4 strings; at most 4 are accepted .max_values."):
+    with pytest.raises(TooLarge, match=r"more than 4 values; at most 4 are accepted .max_values."):
         OPERATIONS["lookup"].read(body, True, None, SETTINGS)
 
 

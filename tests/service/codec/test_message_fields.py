@@ -10,7 +10,12 @@ from service.codec.message_fields import check_fields, model_of
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.codec.stubs import tensorflow_serving_pb2 as tensors_pb
+from service.errors import TooLarge
 
+_EXAMPLE = tensors_pb.Example(
+    features={"feature": {"a": tensors_pb.Feature(int64_list={"value": [1] * 80_000})}}
+)
 K = pb.RetrieveRequest(k=3).SerializeToString()
 NAMED = pb.RetrieveRequest(model=pb.ModelSpec(name="movies", version=7)).SerializeToString()
 LONG = pb.RetrieveRequest(model=pb.ModelSpec(name="m" * 2_000)).SerializeToString()
@@ -26,7 +31,9 @@ def test_model_of_every_request_is_known_whatever_follows_it(name: str) -> None:
     ("body", "expected"),
     [
         (NAMED, "movies"),
-        (K + NAMED, ""),
+        (K + NAMED, "movies"),
+        (K * 1_024 + NAMED, "movies"),
+        (K * 1_025 + NAMED, ""),
         (K, ""),
         (LONG, ""),
         (b"", ""),
@@ -37,7 +44,7 @@ def test_model_of_every_request_is_known_whatever_follows_it(name: str) -> None:
         (b"\x08" + b"\xff" * (16 << 20), ""),
     ],
 )
-def test_model_of_a_message_is_read_in_its_first_field(body: bytes, expected: str) -> None:
+def test_model_of_a_message_is_read_among_its_first_fields(body: bytes, expected: str) -> None:
     assert model_of(pb.RetrieveRequest.DESCRIPTOR, body) == expected
 
 
@@ -45,6 +52,21 @@ def test_number_without_end_is_left_to_the_parser() -> None:
     check_fields(pb.RetrieveRequest.DESCRIPTOR, b"\x08" + b"\xff" * (16 << 20), 10, 10)
 
 
-def test_model_of_a_request_to_a_shard_is_not_known() -> None:
-    message = shard_pb.RowsRequest().SerializeToString() + NAMED
-    assert model_of(shard_pb.RowsRequest.DESCRIPTOR, message) == ""
+def test_model_of_a_request_to_a_shard_is_that_of_its_bundle() -> None:
+    message = shard_pb.RowsRequest(bundle=shard_pb.Bundle(model="movies", fingerprint=7))
+    assert model_of(shard_pb.RowsRequest.DESCRIPTOR, message.SerializeToString()) == "movies"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        tensors_pb.ExamplesRequest(input={"example_list": {"examples": [_EXAMPLE]}}),
+        tensors_pb.PredictRequest(inputs={"a": tensors_pb.TensorProto(float_val=[1] * 80_000)}),
+        pb.ChangeRequest(attributes={"a": pb.Attribute(nulls=[0] * 80_000)}),
+    ],
+)
+def test_message_of_very_many_packed_numbers_is_too_large_before_it_is_parsed(message: Any) -> None:
+    body = message.SerializeToString()
+    check_fields(message.DESCRIPTOR, body, 10, 80_000)
+    with pytest.raises(TooLarge, match=r"more than 79999 values.*max_values"):
+        check_fields(message.DESCRIPTOR, body, 10, 79_999)

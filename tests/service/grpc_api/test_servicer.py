@@ -97,7 +97,7 @@ def test_tokens_admit_clients_to_their_models(
             # The model is read before the rest of the message is decoded.
             (ONE, "Retrieve", retrieve("secret").SerializeToString() + UNDECODABLE, DENIED),
             (ONE, "Retrieve", retrieve("movies").SerializeToString() + UNDECODABLE, INVALID),
-            (ONE, "Retrieve", UNDECODABLE + retrieve("secret").SerializeToString(), INVALID),
+            (ONE, "Retrieve", UNDECODABLE + retrieve("secret").SerializeToString(), DENIED),
             (ONE, "ListModels", b"", DENIED),
             ("strange-0123456789abcdef", "Retrieve", retrieve(), "UNAUTHENTICATED"),
             (None, "ListModels", b"", "UNAUTHENTICATED"),
