@@ -395,6 +395,7 @@ class Worker:
             if parent is not None and os.getppid() != parent.pid:
                 os.kill(os.getpid(), signal.SIGTERM)
             self.engine.report_load()
+            self.dataplane.report_load()
             self.metrics.flush()
             # In a thread: the supervisor may be busy. It may be gone, too.
             with contextlib.suppress(EOFError, OSError):

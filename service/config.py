@@ -284,8 +284,9 @@ class ServiceSettings(BaseSettings):
     unless the queue is empty.
     """
     max_inflight_bytes: int = Field(default=1 << 30, ge=1_024)
-    """Maximum size of all request bodies, compressed and decompressed, and of all responses larger
-    than 64 KiB in one process, in bytes. It must be at least max_request_bytes and
+    """Maximum size of all request bodies, compressed and decompressed, of what large requests take
+    beyond that once they are decoded, and of all responses larger than 64 KiB in one process, in
+    bytes. It must be at least max_request_bytes and
     max_response_bytes. The default is lower where a quarter of the memory, or of the limit of the
     cgroup, is less for all processes.
     """

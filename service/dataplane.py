@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 from service.codec import json
@@ -20,11 +22,12 @@ from service.engine.calls import Result, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.engine.validation import check_bytes
-from service.errors import Overloaded
+from service.errors import InvalidArgument, Overloaded, TooLarge
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.request_log.record import RequestLog
 from service.request_reports import RequestReports
+from service.request_sizes import size_of
 from service.security.principal import authorize
 from service.security.tls import Certificates
 from service.security.tokens import TokenStore
@@ -33,6 +36,10 @@ DECODERS = 2
 """Threads that decompress and decode bodies, and encode responses."""
 _INLINE_BYTES = 64 << 10
 """Larger bodies are decoded in a thread: a body of this size takes about a millisecond."""
+_INLINE_GZIP_BYTES = 16 << 10
+"""Maximum size of a gzip body that is decompressed on the event loop, up to `_INLINE_BYTES`."""
+_STEP_BYTES = 1 << 20
+"""Output per step of a decompression in a thread; limits are checked between steps."""
 _INLINE_NUMBERS = 64 << 10
 """Larger responses are encoded in a thread: one of this size takes about 2 ms."""
 _PIECES_PER_STEP = 16
@@ -42,18 +49,20 @@ Returned = TypeVar("Returned")
 
 
 class ByteBudget:
-    """Bytes of bodies that a process holds, compressed and decompressed alike. Belongs to one
-    event loop, so that it needs no lock.
+    """Bytes of bodies that a process holds, compressed and decompressed alike, and of what requests
+    take beyond their bodies once they are decoded. Belongs to one event loop, so that it needs no
+    lock.
 
     Attributes:
       held: The number of bytes now.
     """
 
-    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
-        """Creates an empty budget."""
+    def __init__(self, settings: ServiceSettings, metrics: Metrics, turns: DecodeTurns) -> None:
+        """Creates an empty budget; a request that holds nothing any more leaves its turn."""
         self._max_bytes = settings.max_inflight_bytes
         self._retry_after_s = settings.retry_after_s
         self._metrics = metrics
+        self._turns = turns
         self.held = 0
 
     def reserve(self, context: RequestContext, size: int) -> None:
@@ -73,9 +82,10 @@ class ByteBudget:
         context.held_bytes += size
 
     def release(self, context: RequestContext, size: int | None = None) -> None:
-        """Counts bytes of a request out; None: all that it holds."""
+        """Counts bytes of a request out; None: all that it holds, and its turn to be decoded."""
         if size is None:
             size = context.held_bytes
+            self._turns.leave(context)
         self.held -= size
         context.held_bytes -= size
 
@@ -121,9 +131,9 @@ class Dataplane:
         self._request_log = request_log
         self.tokens = TokenStore.of(settings.tokens)
         self.certificates = certificates
-        self.budget = ByteBudget(settings, metrics)
-        self._turns = DecodeTurns()
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
+        self._turns = DecodeTurns(self._decoders)
+        self.budget = ByteBudget(settings, metrics, self._turns)
 
     async def offload(self, function: Callable[..., Returned], *args: Any) -> Returned:
         """Runs a function in the bounded pool of decoders; one that waits is dropped if its request
@@ -146,10 +156,74 @@ class Dataplane:
         Raises:
           ServiceError: The body cannot be read, or its request ended before its turn.
         """
-        if size <= _INLINE_BYTES:
-            return read()
-        async with self._turns.turn(context):
-            return await self.offload(read)
+        try:
+            if size <= _INLINE_BYTES:
+                return read()
+            await self._turns.take(context)
+            content, content_bytes = await self._turns.run(context, _read_with_size, read)
+            # Texts, and numbers that JSON wrote with one digit, take more than their bytes.
+            self.budget.reserve(context, max(0, content_bytes - size))
+            return content
+        finally:
+            self._turns.leave(context)
+
+    async def decompress(self, body: bytes, context: RequestContext) -> bytes:
+        """Decompresses one gzip member in steps: the output of each is reserved first. A large body
+        is decompressed in the turn in which it is decoded, so that those that wait are compressed.
+
+        Args:
+          body: The compressed bytes, which the budget counts.
+          context: The context of the request.
+
+        Raises:
+          TooLarge: The output exceeds the limit.
+          Overloaded: The bodies of other requests take all the memory.
+          InvalidArgument: The body is not one whole gzip member.
+          ServiceError: The request ended before its turn.
+        """
+        # 31: gzip's header and checksum, the largest window.
+        gzip = zlib.decompressobj(wbits=31)
+        limit = self.settings.max_request_bytes
+        steps = list[bytes]()
+        size = 0
+        compressed = body
+        while not gzip.eof:
+            is_inline = len(body) <= _INLINE_GZIP_BYTES and not steps
+            step_bytes = _INLINE_BYTES
+            if not is_inline:
+                await self._turns.take(context)
+                step_bytes = _STEP_BYTES
+            # One byte beyond the limit shows that the body exceeds it.
+            reserved = min(step_bytes, limit - size + 1)
+            self.budget.reserve(context, reserved)
+            try:
+                if is_inline:
+                    step = gzip.decompress(compressed, reserved)
+                else:
+                    step = await self._turns.run(context, gzip.decompress, compressed, reserved)
+            except zlib.error:
+                expected = "gzip, as its encoding says"
+                raise InvalidArgument.of_field("body", "not gzip", expected) from None
+            # What the step did not need is returned.
+            self.budget.release(context, reserved - len(step))
+            size += len(step)
+            compressed = gzip.unconsumed_tail
+            if size > limit:
+                size_text = f"{size} bytes or more decompressed"
+                raise TooLarge.of_limit("body", size_text, limit, "max_request_bytes")
+            if not step and not compressed and not gzip.eof:
+                raise InvalidArgument.of_field("body", "truncated", "a whole body of gzip")
+            steps.append(step)
+        if gzip.unused_data:
+            value = "more than one gzip member, or bytes after it"
+            raise InvalidArgument.of_field("body", value, "one", "has")
+        # The compressed body is no longer needed.
+        self.budget.release(context, len(body))
+        return b"".join(steps)
+
+    def report_load(self) -> None:
+        """Sets the metric of the decode turn, and logs one that takes long."""
+        self._turns.report(self.metrics)
 
     async def call(
         self,
@@ -213,6 +287,11 @@ class Dataplane:
                 pieces = await self._encode_json(value, result, context)
             context.phases["encode"] = time.perf_counter() - began
             return pieces
+        except Exception as problem:
+            # The frames of jobs refer to this error, as it does to them: with the request, both
+            # would stay until the next garbage collection.
+            clear_frames(problem.__traceback__)
+            raise
         finally:
             self.engine.leave()
 
@@ -294,3 +373,9 @@ class Dataplane:
     def close(self) -> None:
         """Ends the decoders; what waits is dropped."""
         self._decoders.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_with_size(read: Callable[[], Returned]) -> tuple[Returned, int]:
+    """Returns what `read` returns, and the memory that it takes."""
+    content = read()
+    return content, size_of(content)

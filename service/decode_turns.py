@@ -1,52 +1,119 @@
-"""Turns to decode large bodies: one at a time, with pauses for everything else."""
+"""Turns to decompress and decode large bodies: one at a time, with pauses for everything else."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
+from typing import Any, TypeVar
 
-from service.engine.context import RequestContext
+from service.engine.context import DECODING, RequestContext
+from service.observability import logging
+from service.observability.metrics import Metrics
 
 _PAUSE_FROM_S = 0.02
 """Time from which on decoding is followed by a pause. With less, bodies of medium size would wait
 for each other; with more, they could silence the event loop.
 """
+_LONG_S = 5.0
+"""Time after which a turn is logged. At the default limits none takes more than about 2 s."""
+
+Returned = TypeVar("Returned")
+_log = logging.logger(__name__)
 
 
 class DecodeTurns:
-    """Has large bodies decoded one after the other. Belongs to one event loop.
+    """Has large bodies decompressed and decoded one after the other. Belongs to one event loop.
 
     A parser holds Python's lock (GIL) until it is done, up to half a second at the limits. Without
-    the pause a few large bodies would silence the event loop for seconds.
+    the pause a few large bodies would silence the event loop for seconds. What a body becomes takes
+    many times its memory, which only one body at a time may do.
     """
 
-    def __init__(self) -> None:
-        """Creates turns of which none is taken."""
+    def __init__(self, threads: Executor) -> None:
+        """Creates turns of which none is taken; the work of each runs in `threads`."""
+        self._threads = threads
         self._lock = asyncio.Lock()
+        self._holder: RequestContext | None = None
+        self._began: float | None = None
+        self._work: asyncio.Future[Any] | None = None
+        self._is_logged = False
 
-    @contextlib.asynccontextmanager
-    async def turn(self, context: RequestContext) -> AsyncIterator[None]:
-        """Waits until no other large body is decoded, and makes the next one wait as long again.
+    async def take(self, context: RequestContext) -> None:
+        """Waits until no other request has a turn. A request keeps its turn until it leaves it, so
+        that a body that was decompressed is decoded next.
 
         Raises:
           DeadlineExceeded: The deadline passed before.
           Cancelled: The client hung up before.
         """
+        if self._holder is context:
+            return
         await self._wait(context)
-        began = time.perf_counter()
+        self._holder = context
+        self._began = time.perf_counter()
+        self._is_logged = False
+
+    async def run(
+        self, context: RequestContext, function: Callable[..., Returned], *args: Any
+    ) -> Returned:
+        """Runs a function in a thread, in the turn of a request. Its steps find the request in
+        `DECODING`.
+
+        Raises:
+          DeadlineExceeded: The deadline has passed.
+          Cancelled: Nobody waits for the response any more.
+        """
+        context.check()
+        snapshot = copy_context()
+        snapshot.run(DECODING.set, context)
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, snapshot.run, function, *args)
+        self._work = work
         try:
-            context.check()
-            yield
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped: it looks at the request between its steps.
+            context.cancelled = True
+            work.add_done_callback(asyncio.Future.exception)
+            raise
         finally:
-            # As long as the body took, so that the event loop has at least half of the time.
-            decoding_s = time.perf_counter() - began
-            pause_s = 0.0
-            if decoding_s > _PAUSE_FROM_S:
-                pause_s = decoding_s
-            asyncio.get_running_loop().call_later(pause_s, self._lock.release)
+            # An error of the thread refers to this frame, and with it to the body. If the frame
+            # referred to the error, both would stay until the next garbage collection.
+            del work
+
+    def leave(self, context: RequestContext) -> None:
+        """Ends the turn of a request if it has one, as soon as no thread works for it."""
+        if self._holder is not context:
+            return
+        self._holder = None
+        if self._work is None or self._work.done():
+            self._end()
+        else:
+            self._work.add_done_callback(lambda _: self._end())
+
+    def report(self, metrics: Metrics) -> None:
+        """Sets the metric of the turn in progress, and logs it once if it takes long."""
+        age_s = 0.0
+        if self._began is not None:
+            age_s = time.perf_counter() - self._began
+        metrics.set("decode_turn_seconds", age_s)
+        if age_s > _LONG_S and not self._is_logged:
+            self._is_logged = True
+            _log.warning("decode_turn_long", extra=logging.fields(seconds=round(age_s, 1)))
+
+    def _end(self) -> None:
+        assert self._began is not None  # noqa: S101 - a turn began
+        # As long as the body took, so that the event loop has at least half of the time.
+        decoding_s = time.perf_counter() - self._began
+        pause_s = 0.0
+        if decoding_s > _PAUSE_FROM_S:
+            pause_s = decoding_s
+        self._began = None
+        self._work = None
+        asyncio.get_running_loop().call_later(pause_s, self._lock.release)
 
     async def _wait(self, context: RequestContext) -> None:
         # Without a wait, a turn costs no task.

@@ -93,6 +93,11 @@ EVENTS = {
         "Calls were still in progress after `drain_timeout_s`, and are aborted.",
         "Raise `drain_timeout_s`, or lower `request_timeout_s`.",
     ),
+    "decode_turn_long": (
+        "A large body has been decompressed and decoded for more than 5 s; other large bodies wait "
+        "for it (`rowcast_decode_turn_seconds`).",
+        "Lower `max_request_bytes` or `max_values`, or give the service more CPU time.",
+    ),
     "batch_failed": (
         "A batch could not be computed as one, so each of its requests is computed alone. If that "
         "is frequent (`rowcast_failed_batches_total`), one client slows down others.",

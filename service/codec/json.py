@@ -33,6 +33,7 @@ from service.codec.columns import (
 )
 from service.config import ServiceSettings
 from service.engine import calls
+from service.engine.context import check_decoding
 from service.engine.validation import at_most, check_depth, check_terms
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
@@ -126,6 +127,7 @@ def check_separators(body: bytes, settings: ServiceSettings) -> None:
     count = 0
     # In windows, so that other threads run between them and a hostile body is not read to its end.
     for first in range(0, len(body), _WINDOW_BYTES):
+        check_decoding()
         window = first, first + _WINDOW_BYTES
         count += sum([body.count(separator, *window) for separator in (b",", b"[", b"{", b":")])
         if count > separators_max:

@@ -17,6 +17,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.engine.context import check_decoding
 from service.errors import TooLarge
 
 _MODEL = 1
@@ -25,6 +26,8 @@ _FIELDS_BEFORE_MODEL = 1_024
 """Maximum number of fields in front of that of the model: looking at them takes less than 1 ms.
 Libraries write a message in the order of the numbers of its fields, so that usually none is.
 """
+_FIELDS_PER_STEP = 16_384
+"""Number of fields that are counted at a time, which takes about 10 ms."""
 _MODEL_BYTES_MAX = 1_024
 """Maximum size of the field that is read for the name of the model before the message is parsed."""
 _STRINGS = pb.Strings.DESCRIPTOR.full_name
@@ -76,6 +79,8 @@ def check_fields(descriptor: Descriptor, body: bytes, fields_max: int, values_ma
         packed_types = _packed_types_in(message)
         for number, start, stop in _fields_of(body, first, end):
             field_count += 1
+            if not field_count % _FIELDS_PER_STEP:
+                check_decoding()
             if field_count > fields_max:
                 size = f"more than {fields_max} fields"
                 limits = "enough for max_features and max_names"

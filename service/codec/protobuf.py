@@ -21,6 +21,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.calls import FILTER_GROUPS, check_offsets
+from service.engine.context import check_decoding
 from service.engine.validation import SHOWN_CHARS, at_most, check_depth, check_terms
 from service.errors import FieldViolation, InvalidArgument, TooLarge
 
@@ -51,6 +52,7 @@ def parse(message_class: type[Any], body: bytes) -> Any:
     Raises:
       InvalidArgument: The bytes are no such message, or a string in it is not UTF-8.
     """
+    check_decoding()
     try:
         return message_class.FromString(body)
     except DecodeError as problem:

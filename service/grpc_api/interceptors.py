@@ -17,7 +17,7 @@ import grpc
 from grpc import HandlerCallDetails, RpcMethodHandler
 from grpc.aio import ServerInterceptor, ServicerContext
 
-from service.codec.failures import failure_of, log_failure
+from service.codec.failures import Failure, failure_of, log_failure
 from service.codec.json import PIECE_BYTES
 from service.codec.metadata import (
     REQUEST_ID,
@@ -41,6 +41,9 @@ _NOT_COMPUTED = frozenset({"models", "model", "describe", "change", "changes", "
 """Calls that are never rejected for overload: they cost about as much as a rejection, or wait for a
 disk.
 """
+
+_GZIP = b"\x1f\x8b"
+"""The first bytes of gzip, with which no message begins: they are no valid tag of a field."""
 
 Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
 Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
@@ -110,6 +113,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             began = time.perf_counter()
             metadata = read_metadata(context.invocation_metadata())
             request = self._request(call, metadata, context)
+            failure: Failure | None = None
             try:
                 request.principal = self.authenticate(context, metadata)
                 rejection = self._rejection(request)
@@ -124,6 +128,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
                 # The client has left, or the service stops: gRPC ends the call itself.
                 if isinstance(problem, asyncio.CancelledError):
                     raise
+            # Behind the block: gRPC keeps its own error, which would refer to this one, and with it
+            # to the message, until the next garbage collection.
+            if failure is not None:
                 await abort(context, failure, _timing(request))
             # An overload rejects thousands of calls per second: they are counted, but neither timed
             # nor logged one by one.
@@ -179,6 +186,8 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         budget = self._dataplane.budget
         budget.reserve(request, len(message))
         try:
+            if message.startswith(_GZIP):
+                message = await self._dataplane.decompress(message, request)
             response = await method(message, request)
         except BaseException:
             # Also of a call that is cancelled, which is no Exception.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -45,12 +44,6 @@ _JSON = JSON.encode()
 _PROTOBUF = PROTOBUF.encode()
 _SWEEP_S = 0.05
 """Interval at which the sweep looks at all bodies that arrive."""
-_INLINE_BYTES = 16 << 10
-"""Maximum size of a gzip body that is decompressed on the event loop."""
-_INLINE_STEP_BYTES = 64 << 10
-"""Maximum output of that decompression; a body that yields more goes to a decoder thread."""
-_STEP_BYTES = 1 << 20
-"""Output per step of a decompression in a decoder thread; limits are checked between steps."""
 
 
 class BodyTimeout(DeadlineExceeded):
@@ -197,12 +190,12 @@ class BodyReader:
             self._check(int(headers["content-length"]))
         body = await self._receive(context, receive)
         if encoding == "gzip":
-            return await self._decompress(context, body)
+            return await self._dataplane.decompress(body, context)
         return body
 
-    def _check(self, size: int, suffix: str = "") -> None:
+    def _check(self, size: int) -> None:
         if size > self._limit:
-            size_text = f"{size} bytes or more{suffix}"
+            size_text = f"{size} bytes or more"
             raise TooLarge.of_limit("body", size_text, self._limit, "max_request_bytes")
 
     async def _receive(self, context: RequestContext, receive: Receive) -> bytes:
@@ -256,46 +249,6 @@ class BodyReader:
                 )
                 task.cancel()
         asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
-
-    async def _decompress(self, context: RequestContext, body: bytes) -> bytes:
-        """Decompresses one gzip member in steps: the output of each is reserved first, and large
-        steps run in the bounded pool.
-        """
-        # 31: gzip's header and checksum, the largest window.
-        gzip = zlib.decompressobj(wbits=31)
-        steps = list[bytes]()
-        size = 0
-        compressed = body
-        while not gzip.eof:
-            # Each step may wait for a thread: the deadline may pass meanwhile.
-            context.check()
-            is_inline = len(body) <= _INLINE_BYTES and not steps
-            step_bytes = _INLINE_STEP_BYTES if is_inline else _STEP_BYTES
-            # One byte beyond the limit shows that the body exceeds it.
-            reserved = min(step_bytes, self._limit - size + 1)
-            self._budget.reserve(context, reserved)
-            try:
-                if is_inline:
-                    step = gzip.decompress(compressed, reserved)
-                else:
-                    step = await self._dataplane.offload(gzip.decompress, compressed, reserved)
-            except zlib.error:
-                expected = "gzip as content-encoding says"
-                raise InvalidArgument.of_field("body", "not gzip", expected) from None
-            # What the step did not need is returned.
-            self._budget.release(context, reserved - len(step))
-            size = size + len(step)
-            compressed = gzip.unconsumed_tail
-            self._check(size, " decompressed")
-            if not step and not compressed and not gzip.eof:
-                raise InvalidArgument.of_field("body", "truncated", "a whole body of gzip")
-            steps.append(step)
-        if gzip.unused_data:
-            value = "more than one gzip member, or bytes after it"
-            raise InvalidArgument.of_field("body", value, "one", "has")
-        # The compressed body is no longer needed.
-        self._budget.release(context, len(body))
-        return b"".join(steps)
 
 
 async def send_pieces(

@@ -252,6 +252,11 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
     "ready": ("1 if the service accepts calls, else 0", (), "livemin"),
     "workers": ("Running worker processes", (), "livesum"),
     "inflight_requests": ("Requests in progress", (), "livesum"),
+    "decode_turn_seconds": (
+        "Age of the oldest turn to decompress and decode a large body; 0: there is none",
+        (),
+        "livemax",
+    ),
     "queue_requests": ("Requests that wait for computation", ("model",), "livesum"),
     "queue_candidates": (
         "Candidates or queries in the requests that wait for computation",

@@ -20,6 +20,7 @@ from service.codec.tensor_signatures import Tensor, find_signature, signature_na
 from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
 from service.engine.calls import Target
+from service.engine.context import check_decoding
 from service.engine.validation import SHOWN_CHARS, at_most
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.lifecycle import VersionState
@@ -310,10 +311,11 @@ def arrays_of_examples(
         value_count += lacking * max(1, len(context.get(name, ())))
         value_count += sum(map(len, lists.values()))
     at_most(settings, "max_values", value_count, "examples")
-    return {
-        name: _feature_array(lists, context.get(name, ()), len(examples), name)
-        for name, lists in lists_by_name.items()
-    }
+    arrays = {}
+    for name, lists in lists_by_name.items():
+        check_decoding()
+        arrays[name] = _feature_array(lists, context.get(name, ()), len(examples), name)
+    return arrays
 
 
 def _feature_array(
