@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import reprlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -24,6 +24,15 @@ NESTING_MAX = 8
 SHOWN_MAX = 60
 """Maximum number of characters of a client's value that an error repeats."""
 
+EXPECTED = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    dict: "a JSON object",
+    list: "a list",
+}
+"""What errors call the types of JSON values."""
 _LARGEST = float(np.finfo(np.float32).max)
 _SHORTENED = reprlib.Repr()
 _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
@@ -66,15 +75,38 @@ def fields(body: object, names: Sequence[str], where: str) -> dict[str, Any]:
     return body
 
 
+def present_fields(body: object, names: Collection[str], where: str) -> dict[str, Any]:
+    """Returns the fields of a JSON object that are not null, as `fields` checks them. In the
+    protocols of other servers, null stands for a field that was left out.
+
+    Raises:
+      InvalidArgument: See `fields`.
+    """
+    if isinstance(body, dict):
+        body = {name: value for name, value in body.items() if value is not None}
+    return fields(body, tuple(names), where)
+
+
+def check_type(value: object, kind: type[Any], where: str) -> Any:
+    """Checks that a JSON value is of a type, which is a key of EXPECTED.
+
+    Raises:
+      InvalidArgument: It is not.
+    """
+    # Not `isinstance`: true is an integer in Python.
+    if type(value) is not kind:
+        raise InvalidArgument.of_field(where, shown(value), EXPECTED[kind])
+    return value
+
+
 def check_list(value: object, where: str) -> list[Any]:
     """Checks that a JSON value is a list.
 
     Raises:
       InvalidArgument: It is not.
     """
-    if not isinstance(value, list):
-        raise InvalidArgument.of_field(where, shown(value), "a list")
-    return value
+    values: list[Any] = check_type(value, list, where)
+    return values
 
 
 def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from bundle.features.columns import Column
 from bundle.tables.offsets import offsets_of
 from service.codec import source_lists
 from service.codec.columns import (
+    EXPECTED,
     check_list,
     column,
     columns_of_one,
@@ -77,15 +78,6 @@ _RETRIEVAL = _options_of(calls.RetrievalRequest)
 _RANKING = _options_of(calls.RankingRequest)
 _RECOMMENDATION = _options_of(calls.RecommendationRequest)
 _FILTER_LISTS = (*calls.FILTER_GROUPS, "near")
-
-_EXPECTED = {
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    bool: "true or false",
-    dict: "a JSON object",
-    list: "a list",
-}
 
 
 def parse(body: bytes, settings: ServiceSettings) -> Any:
@@ -534,7 +526,7 @@ def _option(body: Part, name: str, default: Any) -> Any:
         return value
     if isinstance(default, StrEnum):
         return _word(value, type(default), name)
-    raise InvalidArgument.of_field(name, shown(value), _EXPECTED[kind])
+    raise InvalidArgument.of_field(name, shown(value), EXPECTED[kind])
 
 
 def _word(value: Any, words: type[StrEnum], name: str) -> StrEnum:

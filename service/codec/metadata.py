@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from service.errors import InvalidArgument
@@ -29,12 +29,15 @@ _CACHED_CHARS_MAX = 256
 
 Headers = Mapping[str, str]
 """Values by name in lower case."""
+JSON_LENGTH = "inference-header-content-length"
+"""The size of the JSON of a body in front of other bytes, in the Open Inference Protocol."""
 _NAMES = {
     name.encode(): name
     for name in (
         REQUEST_ID,
         TIMEOUT_MS,
         TRACE_PARENT,
+        JSON_LENGTH,
         "accept",
         "authorization",
         "content-encoding",
@@ -121,22 +124,34 @@ def is_protobuf(headers: Headers) -> bool:
         JSON in another charset than UTF-8.
     """
     content_type = headers.get("content-type", "")
+    check_content_type(headers, (*_JSON_TYPES, *_PROTOBUF_TYPES), f"{JSON} or {PROTOBUF}")
+    return media_type_of(content_type) in _PROTOBUF_TYPES
+
+
+def check_content_type(headers: Headers, accepted: Collection[str], expected: str) -> None:
+    """Rejects a body of another declared type.
+
+    Args:
+      headers: The headers of the request.
+      accepted: The media types of bodies; "" for those without a type.
+      expected: The accepted types, as the error names them.
+
+    Raises:
+      InvalidArgument: The body has another type, or a web page sent it without a type, or it is
+        JSON in another charset than UTF-8.
+    """
+    content_type = headers.get("content-type", "")
     media_type = media_type_of(content_type)
     # Browsers let a page send forms, and bodies without a type, to any address without a check by
     # the service. Only they send an origin.
     is_untyped = not media_type and "origin" in headers
-    if is_untyped or (media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES):
-        raise InvalidArgument.of_field(
-            "content-type", repr(content_type[:80]), f"{JSON} or {PROTOBUF}"
-        )
-    if media_type in _PROTOBUF_TYPES:
-        return True
+    if is_untyped or media_type not in accepted:
+        raise InvalidArgument.of_field("content-type", repr(content_type[:80]), expected)
     charset = _charset(content_type)
-    if charset not in _CHARSETS:
+    if media_type == JSON and charset not in _CHARSETS:
         raise InvalidArgument.of_field(
             "content-type", repr(charset[:40]), "JSON in utf-8", "names the charset"
         )
-    return False
 
 
 def accepts_protobuf(headers: Headers) -> bool:

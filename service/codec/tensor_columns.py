@@ -10,7 +10,7 @@ An input is sent in one of three forms, whatever the model took in training:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format.identifiers import identifier
+from service.codec.columns import NESTING_MAX, shown
 from service.codec.tensor_signatures import EITHER, WEIGHTS, K, Signature, Tensor, TensorInput
 from service.config import ServiceSettings
 from service.engine.calls import check_offsets
-from service.engine.validation import SHOWN_CHARS, check_queries, name_hint
+from service.engine.validation import SHOWN_CHARS, at_most, check_queries, name_hint
 from service.errors import FieldViolation, InvalidArgument
 
+AXES_MAX = NESTING_MAX
+"""Maximum number of axes of a tensor, as of a value in JSON."""
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays of numbers, and of objects that are str or bytes, by the names of their tensors."""
 
@@ -50,6 +53,47 @@ _EMPTY: Mapping[str, type[Any]] = {
     EITHER: np.int64,
 }
 """The dtype of empty columns, by the type of an input."""
+
+
+class DeclaredShapes:
+    """The shapes that the tensors of a request declare, which are checked before anything of their
+    size is allocated.
+    """
+
+    def __init__(self, count: int, settings: ServiceSettings) -> None:
+        """Begins the check of `count` tensors.
+
+        Raises:
+          TooLarge: There are more than the limit.
+        """
+        at_most(settings, "max_features", count, "inputs")
+        self._settings = settings
+        self._values = 0
+
+    def checked(self, shape: Sequence[Any], field: str) -> tuple[int, ...]:
+        """Returns the shape of the next tensor.
+
+        Args:
+          shape: The sizes of the axes that the client sent.
+          field: The field of the tensor, as errors name it.
+
+        Raises:
+          InvalidArgument: It has too many axes, or a size that is no integer of at least 0.
+          TooLarge: The tensors so far have more values than the limit.
+        """
+        if len(shape) > AXES_MAX:
+            axes = f"{len(shape)} axes"
+            raise InvalidArgument.of_field(f"{field}.shape", axes, f"at most {AXES_MAX}", "has")
+        for size in shape:
+            # `isinstance` would accept true and false, which are integers in Python.
+            if type(size) is not int or size < 0:
+                expected = "an integer of at least 0"
+                raise InvalidArgument.of_field(f"{field}.shape", shown(size), expected, "holds")
+        # numpy has no array whose other sizes multiply beyond its limit, even if one is 0.
+        at_most(self._settings, "max_values", math.prod([size for size in shape if size]), field)
+        self._values += math.prod(shape)
+        at_most(self._settings, "max_values", self._values, "inputs")
+        return tuple(shape)
 
 
 class ColumnReader:

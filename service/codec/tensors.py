@@ -4,6 +4,9 @@ writers of a protocol's messages add nothing but its own form of tensors.
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -27,10 +30,11 @@ from service.codec.tensor_signatures import (
 )
 from service.config import ServiceSettings
 from service.engine import calls
+from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.engine.validation import SHOWN_CHARS, at_most, name_hint
 from service.errors import FieldViolation, InvalidArgument, ServiceError
-from service.security.principal import Principal, authorize
+from service.security.principal import authorize
 from service.versions.version import ModelVersion
 
 _NO_ID: Mapping[str, int | str] = {"int64": -1, "string": ""}
@@ -49,6 +53,7 @@ class SentTensors(NamedTuple):
       outputs: The outputs that are returned, in this order; (): all.
       are_features: Whether the arrays have the names of features in `tf.Example`, where features
         that are no inputs are ignored.
+      timeout_s: The time that the request may take from now on; infinity: its deadline stays.
     """
 
     target: calls.Target
@@ -56,6 +61,7 @@ class SentTensors(NamedTuple):
     arrays: SentArrays
     outputs: tuple[str, ...] = ()
     are_features: bool = False
+    timeout_s: float = math.inf
 
 
 class ReturnedTensors(NamedTuple):
@@ -100,9 +106,8 @@ class TensorExchange:
 
     def __init__(
         self,
-        name: str,
+        context: RequestContext,
         engine: Engine,
-        principal: Principal | None,
         read_message: Callable[[bytes, calls.Target | None, ServiceSettings], SentTensors],
         write_message: Callable[[ReturnedTensors], bytes],
         model_of: Callable[[bytes], str],
@@ -111,19 +116,18 @@ class TensorExchange:
         """Creates the exchange of one request.
 
         Args:
-          name: The name of the call, as in metrics.
+          context: The context of the request.
           engine: Has the versions whose signatures requests name.
-          principal: The client.
           read_message: Reads the body of a request; the target is that of its URL, if there is one.
           write_message: Writes the body of a response.
           model_of: Returns the model that a body without a URL names, as far as it can be found
             before the body is parsed; else "".
           computed: The calls of the engine whose results the call can return.
         """
-        self.name = name
+        self.name = context.call
         self.model_of = model_of
+        self._context = context
         self._engine = engine
-        self._principal = principal
         self._read_message = read_message
         self._write_message = write_message
         self._computed = computed
@@ -138,7 +142,8 @@ class TensorExchange:
         tensors = self._read_message(body, url, settings)
         # Its model may not have been known before it was parsed. An error about its signature would
         # describe a model that the client may not use.
-        authorize(self._principal, tensors.target.model)
+        authorize(self._context.principal, tensors.target.model)
+        self._context.deadline = min(self._context.deadline, time.monotonic() + tensors.timeout_s)
         with self._engine.lease(tensors.target) as version:
             self._bound = bind(version, tensors, self.name, self._computed, settings)
         return self._bound.request, False
@@ -200,7 +205,7 @@ def _requested_outputs(signature: Signature, names: tuple[str, ...]) -> tuple[st
     """Returns the outputs that are returned.
 
     Raises:
-      InvalidArgument: The signature does not have one of them.
+      InvalidArgument: The signature does not have one of them, or one is named twice.
     """
     returned = tuple([output.name for output in signature.outputs])
     for name in names:
@@ -211,6 +216,11 @@ def _requested_outputs(signature: Signature, names: tuple[str, ...]) -> tuple[st
                 f"{name_hint(name, returned, 'returns')}",
                 FieldViolation("outputs", shown_name, "an output of the signature"),
             )
+    # Outputs are returned by name, so that none can be returned twice.
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        value = f"{repeated[0]!r} twice"
+        raise InvalidArgument.of_field("outputs", value, "each output once", "has")
     return names or returned
 
 

@@ -1,14 +1,14 @@
 """Requests and responses of the protocol's inference, as JSON with binary tensors and as messages.
 
 A model has several signatures, and the protocol knows none: the parameter `signature_name` of a
-request chooses one. Other parameters that the service does not know are ignored, as the protocol
-allows clients to send any.
+request chooses one.
 
 Sources: the pages that `tensors` names.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,30 @@ from typing import Any
 from numpy.typing import NDArray
 
 from service.codec import json
-from service.codec.columns import check_list, fields, shown
+from service.codec.columns import check_list, check_type, present_fields, shown
+from service.codec.metadata import JSON_LENGTH
 from service.codec.stubs import open_inference_pb2 as pb
-from service.codec.tensor_columns import Arrays
-from service.codec.tensors import ReturnedTensors
+from service.codec.tensor_columns import Arrays, DeclaredShapes
+from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
+from service.engine.calls import Target
 from service.engine.validation import at_most
-from service.errors import InvalidArgument, Unimplemented
+from service.errors import InvalidArgument
+from service.http.calls import target_of
+from service.open_inference.parameters import (
+    INPUT,
+    OUTPUT,
+    REQUEST,
+    Parameters,
+    parameter_values,
+    read_parameters,
+)
 from service.open_inference.tensors import (
+    BYTES,
     InputTensor,
     bytes_of,
     datatype_of,
+    field_of,
     input_tensor,
     json_of,
     read_bytes,
@@ -34,8 +47,6 @@ from service.open_inference.tensors import (
     read_json,
 )
 
-HEADER_LENGTH = "inference-header-content-length"
-"""HTTP header: the size of the JSON in front of binary tensors."""
 OCTET_STREAM = "application/octet-stream"
 ID_CHARS_MAX = 1_024
 """Maximum length of the id of a request, which its response repeats."""
@@ -44,17 +55,7 @@ _DIGITS_MAX = 10
 _REQUEST = ("id", "model_name", "model_version", "parameters", "inputs", "outputs")
 _INPUT = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT = ("name", "parameters")
-_NOT_PROVIDED = {
-    "shared_memory_region": "shared memory is not provided; send the elements with the request",
-    "classification": "classification is not provided; request the output as it is",
-}
-"""Parameters of tensors by which Triton does more than inference. To ignore them would return wrong
-outputs without a word.
-"""
-
-_EXPECTED: dict[type, str] = {bool: "true or false", int: "an integer", str: "a string"}
-
-Parameters = Mapping[str, Any]
+_US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -76,87 +77,102 @@ class Inference:
 
     Attributes:
       id: The id, which the response repeats; "" if the request has none.
-      signature_name: The signature that is computed; "" for the default one.
-      tensors: The inputs by name.
+      tensors: The inputs, and what is computed of them.
       outputs: The outputs that are returned, in this order; (): all.
       binary: Whether outputs are sent as bytes over HTTP where the request names no outputs.
     """
 
     id: str
-    signature_name: str
-    tensors: Arrays
+    tensors: SentTensors
     outputs: tuple[RequestedOutput, ...] = ()
     binary: bool = False
 
 
-def read_body(body: bytes, header_length: str | None, settings: ServiceSettings) -> Inference:
+def read_body(
+    body: bytes, header_length: str | None, url: Target, settings: ServiceSettings
+) -> Inference:
     """Reads a request that was sent over HTTP.
 
     Args:
       body: JSON, and after it the elements of the tensors that have the parameter
         `binary_data_size`.
       header_length: The header with the size of the JSON; None if the JSON is the whole body.
+      url: The model that the URL names.
       settings: The limits.
 
     Raises:
-      InvalidArgument: A field or tensor is not as the protocol says; the message names it.
+      InvalidArgument: A field, parameter or tensor is not as the protocol says; the message names
+        it.
+      Unimplemented: A parameter is of an extension that the service does not provide.
       TooLarge: There are more values or names than the limits allow.
     """
     # Bytes may follow the JSON; the header says where it ends.
     end = len(body)
     if header_length is not None:
         end = _header_length(header_length, end)
-    value = fields(json.parse(body[:end], settings), _REQUEST, "body")
-    parameters = _parameters(value, "parameters")
-    binary = typed_parameter(parameters, "binary_data_output", False, "parameters")
+    value = present_fields(json.parse(body[:end], settings), _REQUEST, "body")
+    parameters = read_parameters(value.get("parameters", {}), REQUEST, "parameters")
 
     outputs = []
-    for number, output in enumerate(check_list(value.get("outputs", []), "outputs")):
-        fields(output, _OUTPUT, f"outputs[{number}]")
-        name = _text(output.get("name"), f"outputs[{number}].name")
+    for number, entry in enumerate(check_list(value.get("outputs", []), "outputs")):
+        field = f"outputs[{number}]"
+        output = present_fields(entry, _OUTPUT, field)
+        name = check_type(output.get("name"), str, f"{field}.name")
+        output_parameters = read_parameters(
+            output.get("parameters", {}), OUTPUT, f"{field}.parameters"
+        )
         # The parameter of an output wins over that of the request.
-        field = f"outputs[{number}].parameters"
-        output_parameters = _parameters(output, field)
-        output_binary = typed_parameter(output_parameters, "binary_data", binary, field)
-        outputs.append(RequestedOutput(name, output_binary))
+        binary = parameters.get("binary_data_output", False)
+        outputs.append(RequestedOutput(name, output_parameters.get("binary_data", binary)))
 
     inputs = check_list(value.get("inputs"), "inputs")
-    tensors = _tensors(inputs, _Unread(memoryview(body)[end:]), settings)
-    request_id = _text(value.get("id", ""), "id")
-    return _inference(request_id, parameters, tensors, outputs, settings, binary)
+    tensors = _tensors(inputs, _Unread(memoryview(body)[end:]), parameters, settings)
+    request_id = check_type(value.get("id", ""), str, "id")
+    target = _target_of_body(value, url)
+    return _inference(request_id, target, parameters, tensors, outputs, settings)
 
 
 def read_message(message: pb.ModelInferRequest, settings: ServiceSettings) -> Inference:
-    """Reads a request that was sent as a message.
-
-    Raises:
-      InvalidArgument: A field or tensor is not as the protocol says; the message names it.
-      TooLarge: There are more values or names than the limits allow.
-    """
+    """Reads a request that was sent as a message; see `read_body`."""
     # A request sends the elements of all inputs as bytes, or of each input in its `contents`.
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         expected = f"{len(message.inputs)}, one for each input,"
         raise InvalidArgument.of_field("raw_input_contents", f"{len(raw)} tensors", expected, "has")
+    parameters = read_parameters(parameter_values(message.parameters), REQUEST, "parameters")
+    _check_binary(parameters, "binary_data_output", "parameters")
+
     inputs = _Inputs(len(message.inputs), settings)
     for number, entry in enumerate(message.inputs):
         tensor = inputs.declare(entry.name, entry.datatype, entry.shape)
-        _check_provided(_parameter_values(entry.parameters))
+        field = f"{tensor.field}.parameters"
+        input_parameters = read_parameters(parameter_values(entry.parameters), INPUT, field)
+        _check_content_type(tensor, {**parameters, **input_parameters})
+        size = input_parameters.get("binary_data_size")
         if not raw:
+            if size is not None:
+                expected = "raw_input_contents beside it"
+                raise InvalidArgument.of_field(f"{field}.binary_data_size", size, expected)
             array = read_contents(tensor, entry.contents)
         elif entry.HasField("contents"):
             expected = "raw_input_contents alone"
             raise InvalidArgument.of_field(tensor.field, "both forms", expected, "has")
         else:
+            # Clients that speak both transports state the size over this one, too.
+            if size not in (None, len(raw[number])):
+                expected = f"{len(raw[number])}, the size of its raw_input_contents,"
+                raise InvalidArgument.of_field(f"{field}.binary_data_size", size, expected)
             array = read_bytes(tensor, raw[number])
         inputs.tensors[entry.name] = array
+
     outputs = []
-    for requested in message.outputs:
-        _check_provided(_parameter_values(requested.parameters))
+    for number, requested in enumerate(message.outputs):
+        field = f"outputs[{number}].parameters"
+        output_parameters = read_parameters(parameter_values(requested.parameters), OUTPUT, field)
+        _check_binary(output_parameters, "binary_data", field)
         outputs.append(RequestedOutput(requested.name))
-    return _inference(
-        message.id, _parameter_values(message.parameters), inputs.tensors, outputs, settings
-    )
+    target = target_of(message.model_name, message.model_version or None)
+    return _inference(message.id, target, parameters, inputs.tensors, outputs, settings)
 
 
 def response_body(inference: Inference, returned: ReturnedTensors) -> tuple[bytes, list[bytes]]:
@@ -197,26 +213,6 @@ def response_message(inference: Inference, returned: ReturnedTensors) -> pb.Mode
     return message
 
 
-def typed_parameter(parameters: Parameters, name: str, default: Any, field: str) -> Any:
-    """Returns a parameter of the same type as its default.
-
-    Args:
-      parameters: All parameters.
-      name: The name of the parameter.
-      default: The value that is returned if there is none.
-      field: The field of the parameters, as errors name it.
-
-    Raises:
-      InvalidArgument: The parameter has another type.
-    """
-    value = parameters.get(name, default)
-    # Not `isinstance`: true is an integer in Python.
-    if type(value) is not type(default):
-        expected = _EXPECTED[type(default)]
-        raise InvalidArgument.of_field(f"{field}.{name}", shown(value), expected)
-    return value
-
-
 class _Inputs:
     """The tensors of a request by name, which have at most as many values together as the limit.
 
@@ -226,19 +222,15 @@ class _Inputs:
 
     def __init__(self, count: int, settings: ServiceSettings) -> None:
         """Checks the number of inputs."""
-        at_most(settings, "max_features", count, "inputs")
         self.tensors = dict[str, NDArray[Any]]()
-        self._settings = settings
-        self._size = 0
+        self._shapes = DeclaredShapes(count, settings)
 
     def declare(self, name: str, datatype: str, shape: Sequence[Any]) -> InputTensor:
         """Checks the declaration of the next tensor."""
-        tensor = input_tensor(name, datatype, shape)
+        # By the declared shape: a tensor beyond the limit is rejected before it is read.
+        tensor = input_tensor(name, datatype, self._shapes.checked(shape, field_of(name)))
         if name in self.tensors:
             raise InvalidArgument.of_field(tensor.field, "two tensors", "one", "has")
-        # By the declared shape: a tensor beyond the limit is rejected before it is read.
-        self._size += tensor.size
-        at_most(self._settings, "max_values", self._size, "inputs")
         return tensor
 
 
@@ -264,7 +256,7 @@ class _Unread:
         if not 0 <= size <= self.size:
             field = f"{tensor.field}.parameters.binary_data_size"
             expected = f"0 to {self.size}, the bytes that follow,"
-            hint = f"{HEADER_LENGTH} is the size of the JSON in front of them"
+            hint = f"{JSON_LENGTH} is the size of the JSON in front of them"
             raise InvalidArgument.of_field(field, size, expected, hint=hint)
         end = self.start + size
         array = read_bytes(tensor, self.data[self.start : end])
@@ -272,28 +264,30 @@ class _Unread:
         return array
 
 
-def _tensors(entries: Sequence[Any], unread: _Unread, settings: ServiceSettings) -> Arrays:
+def _tensors(
+    entries: Sequence[Any], unread: _Unread, parameters: Parameters, settings: ServiceSettings
+) -> Arrays:
     """Returns the tensors of a request that was sent over HTTP."""
     inputs = _Inputs(len(entries), settings)
-    for number, entry in enumerate(entries):
+    for number, value in enumerate(entries):
         # Errors name a tensor by its position until its name was read.
         field = f"inputs[{number}]"
-        fields(entry, _INPUT, field)
-        name = _text(entry.get("name"), f"{field}.name")
-        datatype = _text(entry.get("datatype"), f"{field}.datatype")
+        entry = present_fields(value, _INPUT, field)
+        name = check_type(entry.get("name"), str, f"{field}.name")
+        datatype = check_type(entry.get("datatype"), str, f"{field}.datatype")
         shape = check_list(entry.get("shape"), f"{field}.shape")
         tensor = inputs.declare(name, datatype, shape)
 
         parameters_field = f"{tensor.field}.parameters"
-        parameters = _parameters(entry, parameters_field)
-        if "binary_data_size" not in parameters:
+        input_parameters = read_parameters(entry.get("parameters", {}), INPUT, parameters_field)
+        _check_content_type(tensor, {**parameters, **input_parameters})
+        if "binary_data_size" not in input_parameters:
             array = read_json(tensor, entry.get("data"))
         elif "data" in entry:
             forms = "data and binary_data_size"
             raise InvalidArgument.of_field(tensor.field, forms, "one of them", "has")
         else:
-            size = typed_parameter(parameters, "binary_data_size", 0, parameters_field)
-            array = unread.take(tensor, size)
+            array = unread.take(tensor, input_parameters["binary_data_size"])
         inputs.tensors[name] = array
 
     # Bytes that no input declares show a client that counts otherwise.
@@ -306,35 +300,66 @@ def _tensors(entries: Sequence[Any], unread: _Unread, settings: ServiceSettings)
 def _header_length(text: str, size: int) -> int:
     """Returns the position in a body at which the JSON ends."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
-        raise InvalidArgument.of_field(HEADER_LENGTH, shown(text), "a number of bytes")
+        raise InvalidArgument.of_field(JSON_LENGTH, shown(text), "a number of bytes")
     if int(text) > size:
         expected = f"at most {size}, the size of the body,"
-        raise InvalidArgument.of_field(HEADER_LENGTH, text, expected)
+        raise InvalidArgument.of_field(JSON_LENGTH, text, expected)
     return int(text)
+
+
+def _target_of_body(value: Mapping[str, Any], url: Target) -> Target:
+    """Returns the model that a URL names, of the version that the body names.
+
+    Raises:
+      InvalidArgument: The body names another model or version than the URL.
+    """
+    model = check_type(value.get("model_name", url.model), str, "model_name")
+    if model != url.model:
+        raise InvalidArgument.of_field("model_name", shown(model), "the model of the URL")
+    version = check_type(value.get("model_version", ""), str, "model_version")
+    if not version:
+        return url
+    target = target_of(url.model, version)
+    if url.version not in (None, target.version):
+        raise InvalidArgument.of_field("model_version", shown(version), "the version of the URL")
+    return target
+
+
+def _check_content_type(tensor: InputTensor, parameters: Parameters) -> None:
+    """Rejects a content type by which the elements would be read as another datatype."""
+    # All others say that the elements are as the datatype says.
+    if parameters.get("content_type") == "str" and tensor.datatype != BYTES:
+        field = f"{tensor.field}.parameters.content_type"
+        raise InvalidArgument.of_field(field, "'str'", f"np for {tensor.datatype}")
+
+
+def _check_binary(parameters: Parameters, name: str, field: str) -> None:
+    """Rejects to return the outputs of a message in another form than as bytes."""
+    if not parameters.get(name, True):
+        hint = "over gRPC, outputs are sent as raw_output_contents"
+        raise InvalidArgument.of_field(f"{field}.{name}", "false", "true", hint=hint)
 
 
 def _inference(
     request_id: str,
+    target: Target,
     parameters: Parameters,
-    tensors: Arrays,
+    arrays: Arrays,
     outputs: Sequence[RequestedOutput],
     settings: ServiceSettings,
-    binary: bool = False,
 ) -> Inference:
     """Checks the values that requests of both transports have."""
     if len(request_id) > ID_CHARS_MAX:
         length = f"{len(request_id)} characters"
         raise InvalidArgument.of_field("id", length, f"at most {ID_CHARS_MAX}", "has")
     at_most(settings, "max_names", len(outputs), "outputs")
-    # Outputs are returned by name, so each can be named once.
-    names = set[str]()
-    for output in outputs:
-        if output.name in names:
-            value = f"{shown(output.name)} twice"
-            raise InvalidArgument.of_field("outputs", value, "each output once", "has")
-        names.add(output.name)
-    signature_name = typed_parameter(parameters, "signature_name", "", "parameters")
-    return Inference(request_id, signature_name, tensors, tuple(outputs), binary)
+    # As in Triton, 0 stands for no timeout.
+    timeout_s = parameters.get("timeout", 0) / _US_PER_S or math.inf
+    signature_name = parameters.get("signature_name", "")
+    names = tuple([output.name for output in outputs])
+    tensors = SentTensors(target, signature_name, arrays, names, timeout_s=timeout_s)
+    binary = parameters.get("binary_data_output", False)
+    return Inference(request_id, tensors, tuple(outputs), binary)
 
 
 def _output_values(tensors: Arrays, parts: Mapping[str, bytes]) -> Iterator[dict[str, Any]]:
@@ -349,33 +374,3 @@ def _output_values(tensors: Arrays, parts: Mapping[str, bytes]) -> Iterator[dict
         else:
             output["data"] = json_of(array)
         yield output
-
-
-def _parameters(entry: Mapping[str, Any], field: str) -> Parameters:
-    """Returns the parameters of a JSON object. Errors call them by a field."""
-    parameters = entry.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise InvalidArgument.of_field(field, shown(parameters), "a JSON object")
-    _check_provided(parameters)
-    return parameters
-
-
-def _parameter_values(parameters: Mapping[str, pb.InferParameter]) -> Parameters:
-    """Returns the parameters of a message."""
-    return {
-        name: getattr(parameter, kind)
-        for name, parameter in parameters.items()
-        if (kind := parameter.WhichOneof("parameter_choice"))
-    }
-
-
-def _check_provided(parameters: Parameters) -> None:
-    for name, problem in _NOT_PROVIDED.items():
-        if name in parameters:
-            raise Unimplemented(problem)
-
-
-def _text(value: Any, field: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidArgument.of_field(field, shown(value), "a string")
-    return value

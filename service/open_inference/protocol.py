@@ -20,10 +20,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from service.codec import json, protobuf
-from service.codec.columns import fields
+from service.codec.columns import check_type, present_fields, shown
 from service.codec.failures import Failure
 from service.codec.message_fields import model_of
-from service.codec.metadata import JSON, Headers, media_type_of
+from service.codec.metadata import JSON, JSON_LENGTH, Headers, check_content_type
 from service.codec.stubs import open_inference_pb2 as pb
 from service.codec.tensor_signatures import Tensor, find_signature
 from service.codec.tensors import ReturnedTensors, SentTensors, TensorExchange
@@ -33,20 +33,24 @@ from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
-from service.errors import TRANSPORT_STATUS, InvalidArgument, NotReady, ServiceError, Unimplemented
+from service.errors import (
+    TRANSPORT_STATUS,
+    NotFound,
+    NotReady,
+    ServiceError,
+    Unimplemented,
+)
 from service.grpc_api.descriptions import MethodMessages
 from service.grpc_api.servicer import GrpcService
 from service.http.calls import BodyReader, target_of
 from service.http.other_protocols import ErrorResponse, HttpCall, OtherProtocol
 from service.open_inference.messages import (
-    HEADER_LENGTH,
     OCTET_STREAM,
     Inference,
     read_body,
     read_message,
     response_body,
     response_message,
-    typed_parameter,
 )
 from service.open_inference.tensors import BYTES, datatype_of
 from service.security.principal import authorize, authorize_all
@@ -130,6 +134,12 @@ def repository_index(engine: Engine, ready: bool) -> list[dict[str, str]]:
     ]
 
 
+def _check_repository(name: str) -> None:
+    """Rejects the name of a repository: the only one, of all models, has none."""
+    if name:
+        raise NotFound.of_field("repository_name", shown(name), "no name")
+
+
 def _tensor_metadata(tensor: Tensor) -> dict[str, Any]:
     datatype = BYTES
     if tensor.dtype != "string":
@@ -149,8 +159,8 @@ class _HttpInference:
     def read(self, body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
         """Reads the body of the request."""
         # `write` needs to know which outputs the client wants as bytes.
-        self._inference = read_body(body, self._header_length, settings)
-        return _sent_tensors(url or Target(), self._inference)
+        self._inference = read_body(body, self._header_length, url or Target(), settings)
+        return self._inference.tensors
 
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the body of the response."""
@@ -159,7 +169,7 @@ class _HttpInference:
         if parts:
             self._response_headers = [
                 (b"content-type", OCTET_STREAM.encode()),
-                (HEADER_LENGTH.encode(), b"%d" % len(text)),
+                (JSON_LENGTH.encode(), b"%d" % len(text)),
             ]
         return b"".join([text, *parts])
 
@@ -170,35 +180,11 @@ class _HttpInference:
 
 def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
     context: RequestContext = scope["state"]["context"]
-    _check_media_type(scope["state"]["headers"])
-    inference = _HttpInference(_header_length(scope))
-    exchange = TensorExchange(
-        INFER, dataplane.engine, context.principal, inference.read, inference.write, _no_model
-    )
+    headers: Headers = scope["state"]["headers"]
+    check_content_type(headers, (JSON, OCTET_STREAM, ""), f"{JSON} or {OCTET_STREAM}")
+    inference = _HttpInference(headers.get(JSON_LENGTH))
+    exchange = TensorExchange(context, dataplane.engine, inference.read, inference.write, _no_model)
     return HttpCall(exchange, inference.response_headers)
-
-
-def _check_media_type(headers: Headers) -> None:
-    """Rejects a body of another declared type, and a body without a type from a web page."""
-    # Browsers let any page send such a body to any address. They add the origin, which no other
-    # client does.
-    content_type = headers.get("content-type", "")
-    accepted = [JSON, OCTET_STREAM]
-    if "origin" not in headers:
-        accepted.append("")
-    if media_type_of(content_type) not in accepted:
-        expected = f"{JSON} or {OCTET_STREAM}"
-        raise InvalidArgument.of_field("content-type", repr(content_type[:80]), expected)
-
-
-def _header_length(scope: Scope) -> str | None:
-    """Returns the header with the size of the JSON; None if there is none."""
-    # The last one counts if it was sent twice, as in admission.
-    length = None
-    for name, value in scope["headers"]:
-        if name == HEADER_LENGTH.encode():
-            length = value.decode("latin-1")
-    return length
 
 
 def _no_model(_: bytes) -> str:
@@ -209,11 +195,6 @@ def _no_model(_: bytes) -> str:
 def _error_response(failure: Failure) -> ErrorResponse:
     status = TRANSPORT_STATUS[failure.code].http
     return ErrorResponse(status, JSON, json.dump({"error": failure.message}))
-
-
-def _sent_tensors(target: Target, inference: Inference) -> SentTensors:
-    names = tuple([output.name for output in inference.outputs])
-    return SentTensors(target, inference.signature_name, inference.tensors, names)
 
 
 class _Pages:
@@ -265,8 +246,10 @@ class _Pages:
             body = await self._bodies.read(context, request.state.headers, request.receive)
             if body:
                 value = json.parse(body, self._dataplane.settings)
-                options = fields(value, ("ready", "repository_name"), "body")
-                only_ready = typed_parameter(options, "ready", False, "body")
+                options = present_fields(value, ("ready", "repository_name"), "body")
+                only_ready = check_type(options.get("ready", False), bool, "body.ready")
+                name = check_type(options.get("repository_name", ""), str, "body.repository_name")
+                _check_repository(name)
         finally:
             self._dataplane.budget.release(context)
         return JSONResponse(repository_index(self._engine, only_ready))
@@ -340,9 +323,8 @@ class Servicer:
         """Computes the outputs of a signature."""
         inference = _GrpcInference()
         exchange = TensorExchange(
-            INFER,
+            context,
             self._engine,
-            context.principal,
             inference.read,
             inference.write,
             partial(model_of, pb.ModelInferRequest.DESCRIPTOR),
@@ -376,6 +358,7 @@ class Servicer:
         """Lists all versions of all models."""
         message = protobuf.parse_small(pb.RepositoryIndexRequest, request)
         authorize_all(context.principal)
+        _check_repository(message.repository_name)
         models = repository_index(self._engine, message.ready)
         return _fill_message(pb.RepositoryIndexResponse(), {"models": models})
 
@@ -398,9 +381,7 @@ class _GrpcInference:
         protobuf.check_size(pb.ModelInferRequest, body, settings)
         message = protobuf.parse(pb.ModelInferRequest, body)
         self._inference = read_message(message, settings)
-        return _sent_tensors(
-            target_of(message.model_name, message.model_version or None), self._inference
-        )
+        return self._inference.tensors
 
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the message of the response."""

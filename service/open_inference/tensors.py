@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -20,12 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.codec.columns import SHOWN_MAX, shown
+from service.codec.columns import SHOWN_MAX, check_list, shown
 from service.codec.stubs import open_inference_pb2 as pb
 from service.errors import InvalidArgument
 
-AXES_MAX = 8
-"""Maximum number of axes of a tensor, as of a value in JSON."""
 BYTES = "BYTES"
 _OBJECT = np.dtype(object)
 _LENGTH = struct.Struct("<I")
@@ -88,7 +85,7 @@ class InputTensor:
     @property
     def field(self) -> str:
         """The field of the tensor, as errors name it."""
-        return _field(self.name)
+        return field_of(self.name)
 
     @property
     def size(self) -> int:
@@ -101,31 +98,21 @@ class InputTensor:
         return _DTYPES[self.datatype]
 
 
-def input_tensor(name: str, datatype: str, shape: Sequence[Any]) -> InputTensor:
-    """Checks the declaration of a tensor.
+def input_tensor(name: str, datatype: str, shape: tuple[int, ...]) -> InputTensor:
+    """Checks the datatype of a tensor.
 
     Args:
       name: The name of the tensor.
       datatype: The datatype that the client sent.
-      shape: The sizes of the axes that the client sent.
+      shape: The sizes of the axes.
 
     Raises:
-      InvalidArgument: The datatype is unknown, or the shape has too many axes or a size that is
-        no integer of at least 0.
+      InvalidArgument: The datatype is unknown.
     """
-    field = _field(name)
     if datatype not in _DTYPES:
         expected = f"one of {', '.join(_DTYPES)}"
-        raise InvalidArgument.of_field(f"{field}.datatype", shown(datatype), expected)
-    if len(shape) > AXES_MAX:
-        axes = f"{len(shape)} axes"
-        raise InvalidArgument.of_field(f"{field}.shape", axes, f"at most {AXES_MAX}", "has")
-    for size in shape:
-        # `isinstance` would accept true and false, which are integers in Python.
-        if type(size) is not int or size < 0:
-            expected = "an integer of at least 0"
-            raise InvalidArgument.of_field(f"{field}.shape", shown(size), expected, "holds")
-    return InputTensor(name, datatype, tuple(shape))
+        raise InvalidArgument.of_field(f"{field_of(name)}.datatype", shown(datatype), expected)
+    return InputTensor(name, datatype, shape)
 
 
 def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
@@ -267,14 +254,13 @@ def _flat(tensor: InputTensor, data: Any) -> list[Any]:
     """Returns the elements of a list that is flat, or of lists that are nested as the shape
     says.
     """
-    if not isinstance(data, list):
-        raise InvalidArgument.of_field(f"{tensor.field}.data", shown(data), "a list")
-    if len(tensor.shape) < 2 or not (data and isinstance(data[0], list)):
-        _check_count(tensor, len(data))
-        return data
+    values = check_list(data, f"{tensor.field}.data")
+    if len(tensor.shape) < 2 or not (values and isinstance(values[0], list)):
+        _check_count(tensor, len(values))
+        return values
 
     # One level of the lists after the other: recursion would cost a call for each list.
-    level = [data]
+    level = [values]
     for size in tensor.shape:
         for entries in level:
             if not isinstance(entries, list) or len(entries) != size:
@@ -327,7 +313,7 @@ def _misfit(tensor: InputTensor, value: str, expected: str, verb: str = "has") -
     return InvalidArgument.of_field(tensor.field, value, expected, verb)
 
 
-def _field(name: str) -> str:
+def field_of(name: str) -> str:
     """Returns the field of a tensor, as errors name it."""
     return f"inputs.{name[:SHOWN_MAX]}"
 

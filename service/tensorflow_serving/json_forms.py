@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json as standard_json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
 from service.codec import json
-from service.codec.columns import NESTING_MAX, shown
+from service.codec.columns import NESTING_MAX, check_list, check_type, present_fields, shown
 from service.codec.failures import Failure
 from service.codec.metadata import JSON
 from service.codec.tensor_columns import Ragged
@@ -40,6 +40,9 @@ from service.tensorflow_serving.messages import (
     typed_array,
 )
 
+_PREDICT = ("signature_name", "instances", "inputs")
+_EXAMPLES = ("signature_name", "context", "examples")
+"""The fields of the bodies."""
 _BASE64 = "b64"
 """The only key of an object that stands for bytes."""
 _NOT_FINITE = (b"NaN", b"Infinity")
@@ -59,8 +62,8 @@ class PredictBody:
           InvalidArgument: The body has another form; the message names the field.
         """
         assert url is not None  # noqa: S101 - the path names the model
-        value = _parse(body, settings)
-        signature = _signature_of(value)
+        value = _parse(body, _PREDICT, settings)
+        signature = check_type(value.get("signature_name", ""), str, "signature_name")
         # The row format has `instances`, the columnar format has `inputs`.
         self._has_rows = "instances" in value
         if self._has_rows == ("inputs" in value):
@@ -113,13 +116,12 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
       TooLarge: The body has more examples, features or values than the limits.
     """
     assert url is not None  # noqa: S101 - the path names the model
-    value = _parse(body, settings)
-    signature = _signature_of(value)
-    if not isinstance(value.get("examples"), list):
-        raise _field_error("examples", value.get("examples"), "a list of objects")
-    check_examples(len(value["examples"]), settings)
+    value = _parse(body, _EXAMPLES, settings)
+    signature = check_type(value.get("signature_name", ""), str, "signature_name")
+    listed = check_list(value.get("examples"), "examples")
+    check_examples(len(listed), settings)
     examples = []
-    for number, example in enumerate(value["examples"]):
+    for number, example in enumerate(listed):
         examples.append(_example(example, f"examples[{number}]"))
     context = _example(value.get("context", {}), "context")
     arrays = arrays_of_examples(examples, context, settings)
@@ -150,7 +152,8 @@ def message_value(message: Message) -> dict[str, Any]:
     return value
 
 
-def _parse(body: bytes, settings: ServiceSettings) -> dict[str, Any]:
+def _parse(body: bytes, names: Collection[str], settings: ServiceSettings) -> dict[str, Any]:
+    """Returns the fields of a body that are not null, which have some of these names."""
     # Python's parser accepts these tokens, unlike orjson, which is faster.
     if any(token in body for token in _NOT_FINITE):
         json.check_separators(body, settings)
@@ -162,29 +165,13 @@ def _parse(body: bytes, settings: ServiceSettings) -> dict[str, Any]:
             ) from None
     else:
         value = json.parse(body, settings)
-    if not isinstance(value, dict):
-        raise InvalidArgument.of_field("body", shown(value), "a JSON object")
-    return value
-
-
-def _signature_of(value: Mapping[str, Any]) -> str:
-    signature = value.get("signature_name", "")
-    if not isinstance(signature, str):
-        raise _field_error("signature_name", signature, "a string")
-    return signature
-
-
-def _field_error(field: str, value: Any, expected: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"'{field}' is {shown(value)}; {expected} was expected",
-        FieldViolation(field, shown(value), expected),
-    )
+    return present_fields(value, names, "body")
 
 
 def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
     """Returns the values of each input, one for each row. An only input without a name is ""."""
     if not isinstance(rows, list) or not rows:
-        raise _field_error("instances", rows, "a list of rows")
+        raise InvalidArgument.of_field("instances", shown(rows), "a list of rows")
     are_named = _is_object(rows[0])
     if not are_named:
         # A row that is no object is the value of the only input.
@@ -280,10 +267,8 @@ def _scalar(value: Any, subject: str, field: str) -> Any:
 
 def _example(value: Any, field: str) -> Example:
     """Returns the features of an example, as TensorFlow Serving writes them in `tf.Example`."""
-    if not isinstance(value, dict):
-        raise _field_error(field, value, "an object")
     example = {}
-    for name, feature in value.items():
+    for name, feature in check_type(value, dict, field).items():
         # A scalar stands for a list of one value.
         values: list[Any] = [feature]
         if isinstance(feature, list):

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import chosen_bags, lengths_of, offsets_of
 from service.codec import protobuf
 from service.codec.stubs import tensorflow_serving_pb2 as pb
-from service.codec.tensor_columns import Arrays, Ragged, SentArrays, input_error
+from service.codec.tensor_columns import (
+    Arrays,
+    DeclaredShapes,
+    Ragged,
+    SentArrays,
+    input_error,
+)
 from service.codec.tensor_signatures import Tensor, find_signature, signature_names
 from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
@@ -39,8 +45,6 @@ SIGNATURE_DEF = "signature_def"
 _PREDICT = "tensorflow/serving/predict"
 """The method of every signature."""
 _SIGNATURE_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-_AXES_MAX = 8
-"""Maximum number of axes of a tensor, as of a value in JSON."""
 
 
 class _Values(NamedTuple):
@@ -120,11 +124,6 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
     del url
     message = _parse(pb.PredictRequest, body, settings)
     outputs = tuple(message.output_filter)
-    if len(set(outputs)) < len(outputs):
-        raise InvalidArgument(
-            "output_filter names an output twice",
-            FieldViolation("output_filter", "an output twice", "each output once"),
-        )
     arrays = _arrays(message.inputs, settings)
     signature = message.model_spec.signature_name
     return SentTensors(target_of(message.model_spec), signature, arrays, outputs)
@@ -132,24 +131,16 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
 
 def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) -> Arrays:
     """Returns the arrays of tensors; strings are bytes."""
-    at_most(settings, "max_features", len(tensors), "inputs")
     # The shapes of all tensors are checked first. One value in the field of its type stands for
     # any number of values, so that a small message can declare gigabytes.
+    declared = DeclaredShapes(len(tensors), settings)
     shapes = {}
-    count = 0
     for name, tensor in tensors.items():
-        shape = [dim.size for dim in tensor.tensor_shape.dim]
-        is_unknown = tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0
-        if is_unknown or len(shape) > _AXES_MAX:
-            value = f"the shape {shape[: _AXES_MAX + 1]}"
-            expected = f"at most {_AXES_MAX} known sizes"
-            raise InvalidArgument(
-                f"input {name[:SHOWN_CHARS]!r} has {value}; {expected} were expected",
-                FieldViolation(f"inputs.{name}", value, expected),
-            )
-        shapes[name] = shape
-        count += math.prod(shape)
-        at_most(settings, "max_values", count, "inputs")
+        field = f"inputs.{name[:SHOWN_CHARS]}"
+        if tensor.tensor_shape.unknown_rank:
+            raise InvalidArgument.of_field(f"{field}.shape", "of unknown rank", "a known size")
+        sizes = [dim.size for dim in tensor.tensor_shape.dim]
+        shapes[name] = declared.checked(sizes, field)
     return {name: _array(tensor, shapes[name], name) for name, tensor in tensors.items()}
 
 
@@ -365,16 +356,17 @@ def typed_array(values: list[Any], subject: str, field: str) -> NDArray[Any]:
     """
     # numpy would convert mixed kinds to strings, and integers beyond int64 to floats.
     kinds = set(map(type, values))
-    if kinds <= {int}:
+    if kinds <= {int, float}:
+        dtype: type[Any] = np.int64
+        if float in kinds:
+            dtype = np.float64
         try:
-            return np.array(values, np.int64)
+            return np.array(values, dtype)
         except OverflowError:
             raise InvalidArgument(
-                f"{subject} holds an integer that does not fit int64",
-                FieldViolation(field, "a larger integer", "an int64"),
+                f"{subject} holds an integer that does not fit {dtype.__name__}",
+                FieldViolation(field, "a larger integer", f"a value of {dtype.__name__}"),
             ) from None
-    if kinds <= {int, float}:
-        return np.array(values, np.float64)
     if kinds <= {str, bytes}:
         array = np.empty(len(values), object)
         array[:] = values

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from service.codec import json, protobuf, signatures
 from service.codec.message_fields import model_of
-from service.codec.metadata import JSON, Headers, media_type_of
+from service.codec.metadata import JSON, Headers, check_content_type, media_type_of
 from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.codec.tensors import TensorExchange
 from service.dataplane import Dataplane
@@ -38,7 +38,12 @@ _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[^/:]+)|/labels/
 
 def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
     """Accepts a call over HTTP."""
-    _check_content_type(scope["state"]["headers"])
+    headers: Headers = scope["state"]["headers"]
+    accepted = {JSON}
+    if "origin" not in headers:
+        # Clients of TensorFlow Serving send the content type of a form, as curl does, or none.
+        accepted.add(media_type_of(headers.get("content-type", "")))
+    check_content_type(headers, accepted, JSON)
     context: RequestContext = scope["state"]["context"]
     # One object per request, since the response has the form of the request.
     body = json_forms.PredictBody()
@@ -48,9 +53,8 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
         "regress": (json_forms.read_examples, json_forms.write_regression),
     }[context.call]
     exchange = TensorExchange(
-        context.call,
+        context,
         dataplane.engine,
-        context.principal,
         read,
         write,
         # The path names the model.
@@ -58,15 +62,6 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
         messages.ENGINE_CALLS[context.call],
     )
     return HttpCall(exchange, lambda: [(b"content-type", JSON.encode())])
-
-
-def _check_content_type(headers: Headers) -> None:
-    """Rejects requests that browsers let a web page send to any address."""
-    # Other clients may send any content type: those of TensorFlow Serving send that of a form, as
-    # curl does, or none.
-    content_type = headers.get("content-type", "")
-    if "origin" in headers and media_type_of(content_type) != JSON:
-        raise InvalidArgument.of_field("content-type", repr(content_type[:80]), JSON)
 
 
 def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
@@ -184,9 +179,8 @@ class _Servicer:
         self, message: bytes, context: RequestContext, request_class: Any, read: Any, write: Any
     ) -> bytes:
         exchange = TensorExchange(
-            context.call,
+            context,
             self._engine,
-            context.principal,
             read,
             write,
             partial(model_of, request_class.DESCRIPTOR),

@@ -63,15 +63,14 @@ class Tensors:
             returned.append(tensors)
             return b"written"
 
+        context = RequestContext("predict", "test-request", time.monotonic() + 10)
         exchange = TensorExchange(
-            "predict",
+            context,
             self.service.dataplane.engine,
-            None,
             lambda *_: SentTensors(TARGET, signature, arrays),
             write,
             lambda _: "",
         )
-        context = RequestContext("predict", "test-request", time.monotonic() + 10)
         call = self.service.dataplane.call(exchange, b"", True, TARGET, context)
         assert self.service.call(call) == [b"written"]
         assert returned[0].model == "movies"

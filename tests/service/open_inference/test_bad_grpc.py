@@ -57,9 +57,15 @@ def in_shared_memory() -> pb.ModelInferRequest:
     return message
 
 
-def with_flag_as_signature() -> pb.ModelInferRequest:
+def with_parameter(name: str, **value: Any) -> pb.ModelInferRequest:
     message = infer()
-    message.parameters["signature_name"].bool_param = True
+    message.parameters[name].CopyFrom(pb.InferParameter(**value))
+    return message
+
+
+def with_binary_size(size: int) -> pb.ModelInferRequest:
+    message = infer()
+    message.inputs[0].parameters["binary_data_size"].int64_param = size
     return message
 
 
@@ -76,7 +82,7 @@ MESSAGES: dict[str, tuple[Any, str, str]] = {
         "no signature 'qery'",
     ),
     "a signature that is no string": (
-        with_flag_as_signature(),
+        with_parameter("signature_name", bool_param=True),
         "INVALID",
         "parameters.signature_name is true",
     ),
@@ -132,6 +138,36 @@ MESSAGES: dict[str, tuple[Any, str, str]] = {
         with_contents("INT64", [2**62, 2**62]),
         "LARGE",
         f"has {2**124} values; at most 300 are accepted",
+    ),
+    "an empty shape of an enormous size": (
+        with_contents("INT64", [2**62, 0]),
+        "LARGE",
+        f"inputs.user has {2**62} values; at most 300 are accepted",
+    ),
+    "an unknown parameter": (
+        with_parameter("timeouts", int64_param=1),
+        "INVALID",
+        "parameters has the unknown field 'timeouts'; one of signature_name",
+    ),
+    "a parameter of another type": (
+        with_parameter("timeout", double_param=1.5),
+        "INVALID",
+        "parameters.timeout is 1.5; an integer was expected",
+    ),
+    "outputs that are no bytes": (
+        with_parameter("binary_data_output", bool_param=False),
+        "INVALID",
+        "parameters.binary_data_output is false; true was expected",
+    ),
+    "a sequence": (
+        with_parameter("sequence_start", bool_param=True),
+        "NONE",
+        "parameters.sequence_start is true; no such parameter was expected",
+    ),
+    "the binary size of another tensor": (
+        with_binary_size(4),
+        "INVALID",
+        "inputs.user.parameters.binary_data_size is 4; 8, the size of its raw_input_contents",
     ),
     "a long id": (infer(id="x" * 1025), "INVALID", "id has 1025 characters"),
     "shared memory": (in_shared_memory(), "NONE", "shared memory is not provided"),

@@ -142,6 +142,12 @@ CASES = (
         413,
     ),
     Case(
+        "an empty shape of an enormous size",
+        f"inputs.user has {MANY**2} values; at most 300 are accepted",
+        user(shape=[MANY, 0, MANY], data=[]),
+        413,
+    ),
+    Case(
         "tensors that are too large together",
         "inputs has 400 values; at most 300 are accepted",
         query(
@@ -230,6 +236,70 @@ CASES = (
         query(USER, outputs=[{"name": "vector", "parameters": {"classification": 3}}]),
         501,
     ),
+    Case(
+        "a sequence",
+        "parameters.sequence_id is 7; no such parameter was expected; sequences are not provided",
+        {"inputs": [USER], "parameters": {"sequence_id": 7}},
+        501,
+    ),
+    Case(
+        "an unknown parameter of a request",
+        "parameters has the unknown field 'timeouts'; one of signature_name",
+        {"inputs": [USER], "parameters": {"timeouts": 7}},
+    ),
+    Case(
+        "an unknown parameter of a tensor",
+        "inputs.user.parameters has the unknown field 'encoding'; one of binary_data_size",
+        user(parameters={"encoding": "x"}),
+    ),
+    Case(
+        "an unknown parameter of an output",
+        "outputs[0].parameters has the unknown field 'binary_data_output'; one of binary_data, ",
+        query(USER, outputs=[{"name": "vector", "parameters": {"binary_data_output": True}}]),
+    ),
+    Case(
+        "a timeout that is negative",
+        "parameters.timeout is -1; 0 or more was expected",
+        {"inputs": [USER], "parameters": {"timeout": -1}},
+    ),
+    Case(
+        "a timeout that has passed",
+        "deadline",
+        {"inputs": [USER], "parameters": {"timeout": 1, "signature_name": "query"}},
+        504,
+    ),
+    Case(
+        "base64 in a tensor",
+        "inputs.user.parameters.content_type is 'base64'; np or str was expected",
+        user(parameters={"content_type": "base64"}),
+    ),
+    Case(
+        "objects in all tensors",
+        "parameters.content_type is 'pd_json'; np or pd or str was expected",
+        {"inputs": [USER], "parameters": {"content_type": "pd_json"}},
+    ),
+    Case(
+        "texts of a tensor of integers",
+        "inputs.user.parameters.content_type is 'str'; np for INT64 was expected",
+        user(parameters={"content_type": "str"}),
+    ),
+    Case(
+        "texts as an output",
+        "outputs[0].parameters.content_type is 'str'; np was expected",
+        query(USER, outputs=[{"name": "vector", "parameters": {"content_type": "str"}}]),
+    ),
+    Case(
+        "another model than the URL",
+        "model_name is 'books'; the model of the URL was expected",
+        query(USER, model_name="books"),
+    ),
+    Case(
+        "another version than the URL",
+        "model_version is '2'; the version of the URL was expected",
+        query(USER, model_version="2"),
+        path=f"/v2/models/{MODEL}/versions/1/infer",
+    ),
+    Case("a version that is not served", "7", query(USER, model_version="7"), 404),
     Case("no JSON", "the body is not valid JSON", b"{"),
     Case("an empty body", "the body is not valid JSON", b""),
     Case("NaN", "JSON has no such number", b'{"inputs": [NaN]}'),
@@ -256,6 +326,30 @@ CASES = (
         "inference-header-content-length is '1e3'",
         query(USER),
         headers={forms.HEADER_LENGTH: "1e3"},
+    ),
+    Case(
+        "another charset",
+        "content-type names the charset 'utf-16'; JSON in utf-8 was expected",
+        query(USER),
+        headers={"content-type": "application/json; charset=utf-16"},
+    ),
+    Case(
+        "another encoding",
+        "content-encoding is 'deflate'; gzip or none was expected",
+        query(USER),
+        headers={"content-encoding": "deflate"},
+    ),
+    Case(
+        "another encoding than declared",
+        "the body is not gzip",
+        query(USER),
+        headers={"content-encoding": "gzip"},
+    ),
+    Case(
+        "a JSON size twice",
+        "inference-header-content-length is '10, 10'; a number of bytes was expected",
+        query(USER),
+        headers={forms.HEADER_LENGTH: "10, 10"},
     ),
     Case(
         "a JSON size beyond the body",
@@ -286,7 +380,7 @@ CASES = (
     ),
     Case(
         "a negative binary size",
-        "binary_data_size is -8; 0 to 0",
+        "binary_data_size is -8; 0 or more",
         with_bytes("user", "INT64", [1], b"", binary_data_size=-8),
     ),
     Case(
@@ -341,6 +435,13 @@ CASES = (
         path=f"/v2/repository/models/{MODEL}/load",
     ),
     Case("an unknown path", "does not exist", b"", 404, path="/v2/models"),
+    Case(
+        "an index of another repository",
+        "repository_name is 'other'; no name was expected",
+        {"repository_name": "other"},
+        404,
+        path="/v2/repository/index",
+    ),
     Case(
         "an index of a wrong type",
         "body.ready is 1; true or false was expected",

@@ -167,11 +167,46 @@ def test_json_of_other_clients_is_read(content_type: str, http: httpx.Client) ->
     assert response.status_code == 200, response.text
 
 
-def test_parameters_and_names_that_other_servers_know_are_ignored(http: httpx.Client) -> None:
-    body = forms.json_body(USER, "query", model_name=MODEL)
-    body["parameters"] |= {"priority": 1, "timeout": 5, "content_type": "np"}
+def test_parameters_of_other_clients_are_obeyed(http: httpx.Client, channel: grpc.Channel) -> None:
+    inputs = {**USER, "city": np.array(["oslo"], object)}
+    expected = posted(http, forms.json_body(inputs, "query"))
+    body = forms.json_body(inputs, "query", model_name=MODEL, model_version="1")
+    body["parameters"] |= {"priority": 1, "timeout": 20_000_000, "content_type": "pd"}
     body["inputs"][0]["parameters"] = {"content_type": "np"}
-    assert posted(http, body)["outputs"]
+    body["inputs"][1]["parameters"] = {"content_type": "str"}
+    body["outputs"] = [{"name": "vector", "parameters": {"content_type": "np"}}]
+    assert posted(http, body) == expected
+
+    # KServe's SDK states the parameters of HTTP over gRPC, too.
+    message = forms.message(inputs, "query", MODEL)
+    message.parameters["binary_data_output"].bool_param = True
+    message.parameters["priority"].uint64_param = 1
+    message.parameters["timeout"].int64_param = 20_000_000
+    message.inputs[0].parameters["binary_data_size"].int64_param = 8
+    (vector,) = forms.arrays_of_message(called(channel, "ModelInfer", message)).values()
+    assert vector.tolist() == forms.arrays_of_json(expected)["vector"].tolist()
+
+
+def test_fields_and_parameters_that_are_null_are_absent(
+    http: httpx.Client, channel: grpc.Channel
+) -> None:
+    body = forms.json_body(USER, "query")
+    expected = posted(http, body)
+    nulls = {"id": None, "model_name": None, "model_version": None, "outputs": None}
+    body["parameters"] |= {"binary_data_output": None, "timeout": None, "headers": None}
+    body["inputs"][0]["parameters"] = {"binary_data_size": None, "content_type": None}
+    assert posted(http, body | nulls) == expected
+    body["inputs"][0]["parameters"] = None
+    outputs = [{"name": "vector", "parameters": None}]
+    assert posted(http, body | {"outputs": outputs}) == expected
+    by_default = forms.json_body(RANKED)
+    assert posted(http, by_default | {"parameters": None}) == posted(http, by_default)
+    options = {"ready": None, "repository_name": None}
+    assert http.post("/v2/repository/index", json=options).status_code == 200
+
+    message = forms.message(USER, "query", MODEL)
+    message.parameters["timeout"].SetInParent()
+    assert called(channel, "ModelInfer", message)
 
 
 def test_version_is_chosen_by_path_and_by_message(

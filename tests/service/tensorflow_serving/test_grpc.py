@@ -143,7 +143,7 @@ def test_outputs_are_filtered(call: Call) -> None:
     assert response.outputs["ids"].tensor_shape == shape(3, 10)
     assert len(response.outputs["ids"].int64_val) == 30
     request.output_filter.append("ids")
-    assert_rejected(call, "Predict", request, "names an output twice")
+    assert_rejected(call, "Predict", request, "outputs has 'ids' twice")
     request.output_filter[1] = "idz"
     assert_rejected(call, "Predict", request, "did you mean 'ids'?")
 
@@ -322,8 +322,18 @@ BAD: dict[str, tuple[Any, ...]] = {
     "no dtype": ("Predict", predict(user=tensor(0, 1)), "'user' has dtype 0; one of DT_FLOAT"),
     "complex": ("Predict", predict(user=tensor(8, 1)), "'user' has dtype 8; one of DT_FLOAT"),
     "rank": ("Predict", predict(user=tensor(pb.DT_INT64)), "'user' is int64 of shape []"),
-    "many axes": ("Predict", predict(user=tensor(pb.DT_INT64, *[1] * 9)), "at most 8 known sizes"),
-    "size": ("Predict", predict(user=tensor(pb.DT_INT64, -1)), "at most 8 known sizes"),
+    "many axes": ("Predict", predict(user=tensor(pb.DT_INT64, *[1] * 9)), "at most 8 was"),
+    "size": ("Predict", predict(user=tensor(pb.DT_INT64, -1)), "inputs.user.shape holds -1"),
+    "unknown rank": (
+        "Predict",
+        predict(
+            user=pb.TensorProto(
+                dtype=pb.DT_INT64, tensor_shape=pb.TensorShapeProto(unknown_rank=True)
+            )
+        ),
+        "inputs.user.shape is of unknown rank",
+    ),
+    "empty": ("Predict", predict(user=tensor(pb.DT_INT64, 1 << 62, 0)), "max_values", TOO_LARGE),
     "values": (
         "Predict",
         predict(user=tensor(pb.DT_INT64, 1, int64_val=[1, 2])),
