@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from tests.bundles.small import GENRE_NAMES, USERS, candidate_ids
 from tests.service.cases import columns, i32
 
@@ -142,6 +143,25 @@ class TensorRequest:
         ranked = pb.RankResponse.FromString(response)
         heads = {name: _floats(ranked.heads[name]) for name in HEADS}
         return {"score": _floats(ranked.scores), **heads}
+
+
+def tensor_message(array: NDArray[Any]) -> tensorflow_pb.TensorProto:
+    """Returns an input as TensorFlow's message, its elements in the field of their type."""
+    sizes = [tensorflow_pb.TensorShapeProto.Dim(size=size) for size in array.shape]
+    shape = tensorflow_pb.TensorShapeProto(dim=sizes)
+    values = array.reshape(-1).tolist()
+    if array.dtype == object:
+        texts = [text.encode() for text in values]
+        return tensorflow_pb.TensorProto(
+            dtype=tensorflow_pb.DT_STRING, tensor_shape=shape, string_val=texts
+        )
+    if array.dtype == np.float32:
+        return tensorflow_pb.TensorProto(
+            dtype=tensorflow_pb.DT_FLOAT, tensor_shape=shape, float_val=values
+        )
+    return tensorflow_pb.TensorProto(
+        dtype=tensorflow_pb.DT_INT64, tensor_shape=shape, int64_val=values
+    )
 
 
 def random_request(seed: int) -> TensorRequest:

@@ -29,6 +29,7 @@ from tests.service.tensor_requests import (
     TensorRequest,
     assert_same,
     random_request,
+    tensor_message,
 )
 
 CASES = 200
@@ -107,7 +108,7 @@ class Clients:
 
     def tensorflow_serving_over_grpc(self, request: TensorRequest) -> Arrays:
         spec = tensorflow_pb.ModelSpec(name=MODEL, signature_name=request.signature)
-        inputs = {name: _tensor_message(array) for name, array in request.arrays().items()}
+        inputs = {name: tensor_message(array) for name, array in request.arrays().items()}
         message = tensorflow_pb.PredictRequest(model_spec=spec, inputs=inputs)
         response = self._call(f"/{PREDICTION_SERVICE}/Predict", message)
         outputs = tensorflow_pb.PredictResponse.FromString(response).outputs
@@ -133,25 +134,6 @@ def _typed(outputs: Mapping[str, Any]) -> Arrays:
     return {
         name: np.array(values, INTEGERS.get(name, np.float32)) for name, values in outputs.items()
     }
-
-
-def _tensor_message(array: NDArray[Any]) -> tensorflow_pb.TensorProto:
-    """Returns an input as TensorFlow's message, its elements in the field of their type."""
-    sizes = [tensorflow_pb.TensorShapeProto.Dim(size=size) for size in array.shape]
-    shape = tensorflow_pb.TensorShapeProto(dim=sizes)
-    values = array.reshape(-1).tolist()
-    if array.dtype == object:
-        texts = [text.encode() for text in values]
-        return tensorflow_pb.TensorProto(
-            dtype=tensorflow_pb.DT_STRING, tensor_shape=shape, string_val=texts
-        )
-    if array.dtype == np.float32:
-        return tensorflow_pb.TensorProto(
-            dtype=tensorflow_pb.DT_FLOAT, tensor_shape=shape, float_val=values
-        )
-    return tensorflow_pb.TensorProto(
-        dtype=tensorflow_pb.DT_INT64, tensor_shape=shape, int64_val=values
-    )
 
 
 def _values(tensor: tensorflow_pb.TensorProto) -> NDArray[Any]:

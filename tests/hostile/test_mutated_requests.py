@@ -1,0 +1,330 @@
+"""Requests of every call, protocol and transport that were changed at random: the service responds,
+or rejects each with an error that is not its own fault.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+
+from service.codec.operations import OPERATIONS
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs import open_inference_pb2 as inference_pb
+from service.codec.stubs import tensorflow_serving_pb2 as tensorflow_pb
+from tests.bundles.small import write_small_bundle
+from tests.hostile.mutations import NUMBERS, flip, reword
+from tests.service.cases import CASES, LIMITS, MODEL
+from tests.service.changes.making import candidate
+from tests.service.open_inference import forms
+from tests.service.running import RunningService, log_lines
+from tests.service.tensor_requests import random_request, tensor_message
+
+MUTATED = 1_000
+MUTATED_THOROUGH = 40_000
+WAIT_S = 20
+TOKEN = "secret-of-a-writer"
+EMBEDDING = "rowcast.embedding.v1.EmbeddingService"
+PREDICTION = "tensorflow.serving.PredictionService"
+INFER = f"/v2/models/{MODEL}/infer"
+JSON_HEADERS = {"content-type": "application/json"}
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 7, 2**31, 2**62, 2**63, 2**64, 10**30, 1.5, -0.0, 1e30, 1e39),
+    *(float("nan"), float("inf"), 10**400, "", "x", "7", "\ud800", "é" * 80, {}, [], [[]]),
+    *([1], ["x"], [1.5, 10**400, float("nan")], [[1.0, 2.0], [3.0]], {"b64": "eA=="}),
+    *({"b64": 1}, {"a": None}, {"ids": [1], "weights": [1]}, {"ge": 1}, [None], {"": []}),
+)
+"""What a value in JSON is replaced by."""
+NAMES = (
+    *("", "user", "movie", "genres", "genres_1", "genres_2", "k", "mood", "hour", "id", "data"),
+    *("parameters", "content_type", "binary_data_size", "timeout", "signature_name", "context"),
+)
+"""What a name in JSON is replaced by."""
+FAULTS = {"INTERNAL", "UNKNOWN", "DATA_LOSS"}
+"""The gRPC codes that say that the service is at fault."""
+
+
+@dataclass(frozen=True)
+class RawRequest:
+    """A request.
+
+    Attributes:
+      target: The path over HTTP, or the method over gRPC.
+      value: The JSON value of a body over HTTP; None: `content` is all.
+      content: The bytes behind the JSON, or a message.
+      headers: The headers over HTTP; None: it is sent over gRPC.
+    """
+
+    target: str
+    value: Any = None
+    content: bytes = b""
+    headers: dict[str, str] | None = field(default_factory=lambda: dict(JSON_HEADERS))
+
+
+def tensor_requests(seed: int) -> Iterator[RawRequest]:
+    """Yields one request for named tensors in the forms of both protocols."""
+    request = random_request(seed)
+    arrays = request.arrays()
+    yield RawRequest(INFER, forms.json_body(arrays, request.signature, id="42", outputs=[]))
+    body, headers = forms.binary_body(arrays, request.signature)
+    end = int(headers[forms.HEADER_LENGTH])
+    yield RawRequest(INFER, json.loads(body[:end]), body[end:], headers)
+    for raw in (True, False):
+        message = forms.message(arrays, request.signature, MODEL, raw=raw)
+        yield RawRequest(f"/{forms.SERVICE}/ModelInfer", None, message.SerializeToString(), None)
+
+    columns = {name: array.tolist() for name, array in arrays.items()}
+    spec = {"signature_name": request.signature}
+    yield RawRequest(f"/v1/models/{MODEL}:predict", {**spec, "inputs": columns})
+    yield RawRequest(f"/v1/models/{MODEL}:predict", {**spec, "instances": [dict(request.rows[0])]})
+    context = {"hour": 1, "city": "oslo"}
+    examples = {"examples": [dict(row) for row in request.rows], "context": context}
+    yield RawRequest(f"/v1/models/{MODEL}:classify", {**spec, **examples})
+    yield RawRequest(f"/v1/models/{MODEL}:regress", {**spec, **examples})
+
+    predict = tensorflow_pb.PredictRequest(
+        model_spec=tensorflow_pb.ModelSpec(name=MODEL, signature_name=request.signature)
+    )
+    for name, array in arrays.items():
+        predict.inputs[name].CopyFrom(tensor_message(array))
+    yield RawRequest(f"/{PREDICTION}/Predict", None, predict.SerializeToString(), None)
+    listed = tensorflow_pb.ExamplesRequest(model_spec=predict.model_spec)
+    for row in request.rows:
+        features = listed.input.example_list.examples.add().features.feature
+        for name, values in row.items():
+            listed_values = np.atleast_1d(np.array(values)).tolist()
+            if isinstance(values, str) or name == "genres":
+                texts = [text.encode() for text in listed_values]
+                features[name].bytes_list.value.extend(texts)
+            elif isinstance(values, float):
+                features[name].float_list.value.append(values)
+            else:
+                features[name].int64_list.value.extend(map(int, listed_values))
+    for method in ("Classify", "Regress"):
+        yield RawRequest(f"/{PREDICTION}/{method}", None, listed.SerializeToString(), None)
+
+
+def own_requests() -> Iterator[RawRequest]:
+    """Yields requests and changes of rowcast's own protocol, and what describes models."""
+    for case in CASES:
+        if isinstance(case.json, dict) and case.code == "OK":
+            yield RawRequest(f"/v1/models/{MODEL}:{case.call}", case.json)
+            method = f"/{EMBEDDING}/{OPERATIONS[case.call].method}"
+            yield RawRequest(method, None, case.body(), None)
+    upsert = {"items": [candidate(5000), candidate(5001)]}
+    offsets = {"stream": "s", "offset": 3, "from_offset": 1}
+    rows = {"items": [{"id": 3, "vector": [1.0] * 8}], "table": "users"}
+    for path, body in (
+        ("candidates/upsert", {**upsert, **offsets}),
+        ("candidates/delete", {"items": [{"id": 5000}]}),
+        ("candidates/attributes", {"items": [{"id": 1000, "attributes": {"title": "x"}}]}),
+        ("rows/upsert", {**rows, **offsets}),
+    ):
+        yield RawRequest(f"/v1/models/{MODEL}/{path}", body)
+    change = pb.ChangeRequest(
+        model=pb.ModelSpec(name=MODEL),
+        kind=pb.CHANGE_KIND_ROWS,
+        action=pb.CHANGE_ACTION_UPSERT,
+        target="users",
+        ids=pb.Ids(int64s=np.array([3]).tobytes()),
+        vectors={"": np.ones(8, np.float32).tobytes()},
+        sequences=np.array([4]).tobytes(),
+        stream="s",
+        offset=9,
+    )
+    yield RawRequest(f"/{EMBEDDING}/Change", None, change.SerializeToString(), None)
+    yield RawRequest("/v2/repository/index", {"ready": True, "repository_name": ""})
+    spec = tensorflow_pb.ModelSpec(name=MODEL)
+    metadata = tensorflow_pb.GetModelMetadataRequest(
+        model_spec=spec, metadata_field=["signature_def"]
+    )
+    status = tensorflow_pb.GetModelStatusRequest(model_spec=spec)
+    described = inference_pb.ModelMetadataRequest(name=MODEL, version="1")
+    index = inference_pb.RepositoryIndexRequest(ready=True)
+    for method, message in (
+        (f"/{PREDICTION}/GetModelMetadata", metadata),
+        ("/tensorflow.serving.ModelService/GetModelStatus", status),
+        (f"/{forms.SERVICE}/ModelMetadata", described),
+        (f"/{forms.SERVICE}/ModelReady", described),
+        (f"/{forms.SERVICE}/RepositoryIndex", index),
+    ):
+        yield RawRequest(method, None, message.SerializeToString(), None)
+
+
+def emptied(rng: random.Random, raw_request: RawRequest) -> RawRequest:
+    """Returns a request in which one tensor has no elements, and a shape with a 0 and large sizes;
+    the same request if it has no shapes.
+    """
+    shape = rng.sample([0, *rng.choices([1, 2, 2**20, 2**40, 2**62, 2**63 - 1], k=4)], k=5)
+    if raw_request.target == INFER:
+        value = copy.deepcopy(raw_request.value)
+        entry = rng.choice(value["inputs"])
+        entry["shape"] = shape
+        if "data" in entry:
+            entry["data"] = []
+        else:
+            entry["parameters"] = {"binary_data_size": 0}
+        return replace(raw_request, value=value)
+    if raw_request.target.endswith("ModelInfer"):
+        infer = inference_pb.ModelInferRequest.FromString(raw_request.content)
+        number = rng.randrange(len(infer.inputs))
+        infer.inputs[number].shape[:] = shape
+        infer.inputs[number].ClearField("contents")
+        if infer.raw_input_contents:
+            infer.raw_input_contents[number] = b""
+        return replace(raw_request, content=infer.SerializeToString())
+    if raw_request.target.endswith("Predict"):
+        predict = tensorflow_pb.PredictRequest.FromString(raw_request.content)
+        tensor = predict.inputs[rng.choice(list(predict.inputs))]
+        sizes = [tensorflow_pb.TensorShapeProto.Dim(size=size) for size in shape]
+        declared = tensorflow_pb.TensorShapeProto(dim=sizes)
+        tensor.CopyFrom(tensorflow_pb.TensorProto(dtype=tensor.dtype, tensor_shape=declared))
+        return replace(raw_request, content=predict.SerializeToString())
+    return raw_request
+
+
+def changed(rng: random.Random, value: Any) -> Any:
+    """Returns a JSON value in which one thing was replaced, removed, renamed or doubled."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        name = rng.choice(list(value))
+        kind = rng.randrange(8)
+        if kind == 0:
+            del value[name]
+        elif kind == 1:
+            value[rng.choice(NAMES)] = copy.deepcopy(value[name])
+        elif kind == 2:
+            value[name] = copy.deepcopy(rng.choice(VALUES))
+        else:
+            value[name] = changed(rng, value[name])
+        return value
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        number = rng.randrange(len(value))
+        if rng.random() < 0.1:
+            return value * 2
+        if rng.random() < 0.1:
+            return [*value, rng.choice(NUMBERS)]
+        value[number] = changed(rng, value[number])
+        return value
+    if isinstance(value, int) and rng.random() < 0.3:
+        return rng.choice(NUMBERS)
+    return copy.deepcopy(rng.choice(VALUES))
+
+
+def mutated(rng: random.Random, raw_request: RawRequest) -> RawRequest:
+    """Returns a request with no change or up to three changes of its JSON or its bytes."""
+    times = rng.choice([0, 1, 1, 1, 2, 3])
+    content = raw_request.content
+    if raw_request.headers is None:
+        for _ in range(times):
+            content = reword(rng, content)
+        return replace(raw_request, content=content)
+
+    value = copy.deepcopy(raw_request.value)
+    headers = dict(raw_request.headers)
+    for _ in range(times):
+        if content and rng.random() < 0.2:
+            content = flip(rng, content)
+        else:
+            value = changed(rng, value)
+    text = json.dumps(value).encode()
+    if times and rng.random() < 0.1:
+        text = flip(rng, text)
+    if forms.HEADER_LENGTH in headers and rng.random() < 0.95:
+        headers[forms.HEADER_LENGTH] = str(len(text))
+    return RawRequest(raw_request.target, None, text + content, headers)
+
+
+class Clients:
+    """A service that speaks all protocols, and one client of each transport."""
+
+    def __init__(self, root: Path, tokens: Path) -> None:
+        tokens.write_text(f"writer {TOKEN}\n")
+        self.service = RunningService(
+            root,
+            protocols=("tensorflow-serving", "open-inference"),
+            tokens=tokens,
+            changes_from=("writer",),
+            **LIMITS,
+        )
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        self._metadata = tuple(headers.items())
+        self._http = httpx.Client(base_url=self.service.http, timeout=WAIT_S, headers=headers)
+        self._channel = grpc.insecure_channel(self.service.grpc)
+
+    def close(self) -> None:
+        self._http.close()
+        self._channel.close()
+        self.service.close()
+
+    def outcome(self, raw_request: RawRequest) -> str:
+        """Sends a request.
+
+        Returns:
+          "OK", the code of the error, or FAULT if the service is at fault.
+        """
+        if raw_request.headers is not None:
+            response = self._http.post(
+                raw_request.target, content=raw_request.content, headers=raw_request.headers
+            )
+            if response.status_code == 200:
+                return "OK"
+            assert "error" in response.json()
+            if response.status_code in {500, 502}:
+                return "FAULT"
+            return str(response.status_code)
+        try:
+            call = self._channel.unary_unary(raw_request.target)
+            call(raw_request.content, timeout=WAIT_S, metadata=self._metadata)
+        except grpc.RpcError as problem:
+            code = str(problem.code().name)
+            if code in FAULTS:
+                return "FAULT"
+            return code
+        return "OK"
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Clients]:
+    root = tmp_path_factory.mktemp("bundles")
+    write_small_bundle(root, small_towers, MODEL, users=True)
+    clients = Clients(root, tmp_path_factory.mktemp("tokens") / "tokens")
+    yield clients
+    clients.close()
+
+
+def test_mutated_requests_are_never_a_fault_of_the_service(
+    clients: Clients, request: pytest.FixtureRequest
+) -> None:
+    seed = 1
+    count = MUTATED
+    if request.config.getoption("--thorough"):
+        seed = secrets.randbits(32)
+        count = MUTATED_THOROUGH
+    rng = random.Random(seed)
+    simple_requests = list(own_requests())
+    targets = sorted({raw_request.target for raw_request in simple_requests})
+    for number in range(count):
+        if rng.random() < 0.4:
+            target = rng.choice(targets)
+            raw_request = rng.choice(
+                [raw_request for raw_request in simple_requests if raw_request.target == target]
+            )
+        else:
+            raw_request = rng.choice(list(tensor_requests(rng.randrange(10_000))))
+        if rng.random() < 0.15:
+            raw_request = emptied(rng, raw_request)
+        with log_lines() as lines:
+            outcome = clients.outcome(mutated(rng, raw_request))
+        assert outcome != "FAULT", (
+            f"seed {seed}, request {number}: {raw_request}\n{lines.getvalue()}"
+        )
