@@ -160,8 +160,12 @@ def _parse(body: bytes, names: Collection[str], settings: ServiceSettings) -> di
         try:
             value = standard_json.loads(body)
         except (ValueError, RecursionError) as problem:
+            reason = str(problem)
+            # Python's parser has no error of its own for an integer that is too long for it.
+            if type(problem) is ValueError:
+                reason = "an integer has too many digits"
             raise InvalidArgument(
-                f"the body is not valid JSON: {problem}", FieldViolation("body", "text", "JSON")
+                f"the body is not valid JSON: {reason}", FieldViolation("body", "text", "JSON")
             ) from None
     else:
         value = json.parse(body, settings)

@@ -217,6 +217,11 @@ BAD: dict[str, tuple[str, Any, str]] = {
         b'{"inputs": {"user": [1.5, NaN, %s]}}' % (b"9" * 400),
         "'user' holds an integer that does not fit float64",
     ),
+    "digits": (
+        "predict",
+        b'{"inputs": {"user": [NaN, %s]}}' % (b"9" * 5_000),
+        "an integer has too many digits",
+    ),
     "unknown field": (
         "predict",
         {"signature": "query", "instances": [{"user": 1}]},
