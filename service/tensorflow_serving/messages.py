@@ -79,6 +79,8 @@ _VALUES: Mapping[int, _Values] = {
     pb.DT_UINT32: _Values(np.dtype("<u4"), "uint32_val"),
     pb.DT_UINT64: _Values(np.dtype("<u8"), "uint64_val"),
 }
+_VALUE_FIELDS = {"tensor_content", *[values.field for values in _VALUES.values()]}
+"""The fields of a tensor that hold values."""
 _DTYPES: Mapping[str, pb.DataType] = {
     "float32": pb.DT_FLOAT,
     "int32": pb.DT_INT32,
@@ -150,6 +152,14 @@ def _array(tensor: pb.TensorProto, shape: Sequence[int], name: str) -> NDArray[A
         names = ", ".join([pb.DataType.Name(dtype) for dtype in _VALUES])
         dtype = f"dtype {tensor.dtype}"
         raise input_error(name[:SHOWN_CHARS], dtype, f"one of {names}", "has")
+    # TensorFlow would ignore values in the field of another type, and read zeros.
+    accepted = [values.field]
+    if not values.dtype.hasobject:
+        accepted.append("tensor_content")
+    value_fields = [field.name for field, _ in tensor.ListFields() if field.name in _VALUE_FIELDS]
+    if len(value_fields) > 1 or not set(accepted).issuperset(value_fields):
+        value = f"values in {' and '.join(value_fields)}"
+        raise input_error(name[:SHOWN_CHARS], value, " or ".join(accepted), "has")
     count = math.prod(shape)
     if tensor.tensor_content:
         flat = _content(tensor, values.dtype, count, name[:SHOWN_CHARS])
@@ -162,11 +172,6 @@ def _array(tensor: pb.TensorProto, shape: Sequence[int], name: str) -> NDArray[A
 
 
 def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, name: str) -> NDArray[Any]:
-    if dtype.hasobject:
-        raise InvalidArgument(
-            f"input {name!r} has strings in tensor_content; they were expected in string_val",
-            FieldViolation(f"inputs.{name}", "strings in tensor_content", "string_val"),
-        )
     size = len(tensor.tensor_content)
     if size != count * dtype.itemsize:
         value = f"{size} bytes in tensor_content"
@@ -192,14 +197,8 @@ def _field_values(tensor: pb.TensorProto, values: _Values, count: int, name: str
         listed = np.zeros(1, values.dtype)
         if values.dtype.hasobject:
             listed[:] = b""
-    elif values.field == "half_val":
-        # Halves travel as their bits.
-        listed = np.array(field_values, np.uint16).view(values.dtype)
-    elif values.dtype.hasobject:
-        listed = np.empty(len(field_values), object)
-        listed[:] = list(field_values)
     else:
-        listed = np.array(field_values).astype(values.dtype)
+        listed = _sent_values(field_values, values, name)
     # One value takes the memory of one, however many it stands for.
     if len(listed) == 1:
         return np.broadcast_to(listed, count)
@@ -207,6 +206,20 @@ def _field_values(tensor: pb.TensorProto, values: _Values, count: int, name: str
     array[: len(listed)] = listed
     array[len(listed) :] = listed[-1]
     return array
+
+
+def _sent_values(field_values: Sequence[Any], values: _Values, name: str) -> NDArray[Any]:
+    sent_dtype = values.dtype
+    # Halves travel as their bits.
+    if values.field == "half_val":
+        sent_dtype = np.dtype(np.uint16)
+    try:
+        # Of a list, numpy rejects an integer that does not fit. Of the field, it takes the lower
+        # bits.
+        return np.array(list(field_values), sent_dtype).view(values.dtype)
+    except OverflowError:
+        expected = f"integers that fit {sent_dtype.name}"
+        raise input_error(name, "larger integers", expected, "has") from None
 
 
 def write_predict(returned: ReturnedTensors) -> bytes:

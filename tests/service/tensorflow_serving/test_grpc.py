@@ -347,7 +347,27 @@ BAD: dict[str, tuple[Any, ...]] = {
     "packed strings": (
         "Predict",
         predict(user=USERS, city=tensor(pb.DT_STRING, 3, tensor_content=bytes(9))),
-        "they were expected in string_val",
+        "'city' has values in tensor_content; string_val was expected",
+    ),
+    "field of another type": (
+        "Predict",
+        predict(user=tensor(pb.DT_INT64, 1, int_val=[5])),
+        "'user' has values in int_val; int64_val or tensor_content was expected",
+    ),
+    "both forms": (
+        "Predict",
+        predict(user=tensor(pb.DT_INT64, 1, int64_val=[5], tensor_content=bytes(8))),
+        "'user' has values in tensor_content and int64_val; int64_val or tensor_content",
+    ),
+    "large for its type": (
+        "Predict",
+        predict(user=tensor(pb.DT_INT8, 1, int_val=[300])),
+        "'user' has larger integers; integers that fit int8",
+    ),
+    "bits of a half": (
+        "Predict",
+        predict(user=USERS, hour=tensor(pb.DT_HALF, 3, half_val=[1 << 16])),
+        "'hour' has larger integers; integers that fit uint16",
     ),
     "allocation": (
         "Predict",
