@@ -152,10 +152,12 @@ def can_be(shape: Sequence[int]) -> bool:
     """Returns whether an array can have a shape: few axes, and bytes that 63 bits count, even if
     one axis is empty.
     """
+    # Before the product, which takes the square of the number of axes.
+    if len(shape) > RANK_MAX or min(shape, default=0) < 0:
+        return False
     # An empty axis counts as 1: it would hide axes that overflow. The widest value has 16 bytes, so
     # that 2^59 values have 2^63 bytes.
-    values = math.prod(size or 1 for size in shape)
-    return len(shape) <= RANK_MAX and min(shape, default=0) >= 0 and values < 1 << 59
+    return math.prod(size or 1 for size in shape) < 1 << 59
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,21 @@ import math
 import struct
 import zipfile
 import zlib
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import google_crc32c
 
+from bundle.shown_values import shown
 from export.checkpoint.datafiles import REQUESTS
 from export.checkpoint.formats.coding import Malformed
-from export.checkpoint.formats.restricted_pickle import load_restricted, record_class
+from export.checkpoint.formats.pickled_values import read_pickle, record_class
 from export.checkpoint.formats.torch_planner import NotUnderstood, read_planner_data
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
+    RANK_MAX,
     Entry,
     Listing,
     ModSharding,
@@ -47,6 +49,10 @@ _PROPERTIES_MAX = 5
 """The maximum number of properties of a tensor: dtype, layout, requires_grad, memory format and
 pin_memory, as TensorProperties.__getstate__ returns them.
 """
+_PART_BYTES_MIN = 16
+"""The minimum number of bytes of the metadata that describe one part."""
+_FILE_NAME_MAX = 255
+"""The maximum number of characters of the name of a data file, as filesystems have it."""
 _METADATA_BYTES_MAX = 1 << 30
 """The maximum number of bytes that are read of the metadata, which describe each part."""
 _LITTLE = b"little"
@@ -85,22 +91,33 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 """Classes of the metadata -> their attributes. Others may hold a layout, so they are rejected: a
 program that saves rows in an order of its own adds some, as Megatron adds `mcore_data`.
 """
-_DISTRIBUTED_SUBSTITUTES: dict[str, Any] = {
+
+
+def _argument(arguments: tuple[Any, ...]) -> Any:
+    (argument,) = arguments
+    return argument
+
+
+def _empty_dict(arguments: tuple[Any, ...]) -> dict[Any, Any]:
+    if arguments:
+        raise Malformed("it has an OrderedDict with arguments, which PyTorch does not write")
+    return {}
+
+
+def _path(_arguments: tuple[Any, ...]) -> str:
+    return ""  # where the checkpoint was saved, which nothing reads
+
+
+_DISTRIBUTED_NAMES: dict[str, Any] = {
     **{name: record_class(name, attributes) for name, attributes in _ATTRIBUTES.items()},
-    **dict.fromkeys(["_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"], int),
+    **dict.fromkeys(["_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"], _argument),
 }
-
-
-def _path(*parts: str) -> str:
-    return "/".join(parts)
-
-
-_SUBSTITUTES: dict[tuple[str, str], Any] = {
-    ("torch", "Size"): tuple,
-    ("torch.serialization", "_get_layout"): str,
+_OTHER_NAMES: dict[tuple[str, str], Any] = {
+    ("torch", "Size"): _argument,
+    ("torch.serialization", "_get_layout"): _argument,
     ("pathlib", "PosixPath"): _path,
     ("pathlib._local", "PosixPath"): _path,
-    ("collections", "OrderedDict"): OrderedDict,
+    ("collections", "OrderedDict"): _empty_dict,
 }
 
 
@@ -155,15 +172,14 @@ def list_torch_distributed(directory: Location) -> Listing:
     """
     data = read_range(directory / METADATA, 0, _METADATA_BYTES_MAX)
     try:
-        metadata = load_restricted(data, _metadata_substitute)
+        metadata = read_pickle(data, _metadata_name)
         sharding = _sharding_of(directory / METADATA, metadata)
         tensors = _tensors_of(metadata)
-        parts = _parts_of(directory, metadata, tensors)
+        parts = _parts_of(directory, metadata, tensors, len(data) // _PART_BYTES_MIN)
     except (
         Malformed,
         AttributeError,
         KeyError,
-        RecursionError,
         TypeError,
         ValueError,
     ) as problem:
@@ -191,13 +207,14 @@ def list_torch_distributed(directory: Location) -> Listing:
     return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch", sharding=sharding))
 
 
-def _metadata_substitute(module: str, name: str) -> Any:
+def _metadata_name(module: str, name: str) -> Any:
+    """Returns what a name in the metadata stands for; None if it is not allowed."""
     if module.startswith(_DISTRIBUTED):
-        return _DISTRIBUTED_SUBSTITUTES.get(name)
+        return _DISTRIBUTED_NAMES.get(name)
     # The other names of `torch` itself are dtypes, such as torch.float32.
     if module == "torch" and name != "Size":
         return f"torch.{name}"
-    return _SUBSTITUTES.get((module, name))
+    return _OTHER_NAMES.get((module, name))
 
 
 def _sharding_of(file: Location, metadata: Any) -> ModSharding | None:
@@ -228,40 +245,52 @@ def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
             continue
         shape = _sizes(entry.size)
         if not can_be(shape):
-            raise ValueError(f"{name!r} has the shape {list(shape)}, which nothing can have")
+            raise ValueError(f"{shown(name)} has the shape {list(shape)}, which nothing can have")
         properties = entry.properties.state
         if len(properties) > _PROPERTIES_MAX:
             raise ValueError(
-                f"{name!r} has {len(properties)} properties; at most {_PROPERTIES_MAX} are "
+                f"{shown(name)} has {len(properties)} properties; at most {_PROPERTIES_MAX} are "
                 "understood"
             )
         dtype, layout, *_ = properties
         if layout != _STRIDED:
-            raise ValueError(f"{name!r} has the layout {layout}; {_STRIDED} was expected")
-        tensors[str(name)] = (str(dtype).removeprefix("torch."), shape)
+            raise ValueError(
+                f"{shown(name)} has the layout {shown(layout)}; {_STRIDED!r} was expected"
+            )
+        if not (isinstance(name, str) and isinstance(dtype, str)):
+            raise ValueError(f"a tensor has the name {shown(name)} and the dtype {shown(dtype)}")
+        tensors[name] = (dtype.removeprefix("torch."), shape)
     return tensors
 
 
-def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) -> list[_TensorPart]:
-    """Returns the parts of all tensors whose values are numbers."""
-    shapes = {}
-    for name in tensors:
-        for chunk in metadata.state_dict_metadata[name].chunks:
-            shapes[name, _sizes(chunk.offsets)] = _sizes(chunk.sizes)
+def _parts_of(
+    directory: Location, metadata: Any, tensors: Mapping[str, Any], parts_max: int
+) -> list[_TensorPart]:
+    """Returns the parts of all tensors whose values are numbers; at most `parts_max`."""
+    chunks = {name: metadata.state_dict_metadata[name].chunks for name in tensors}
+    # Tensors may share a list of parts, so that few bytes list many.
+    if sum(map(len, chunks.values())) > parts_max:
+        raise ValueError(f"it lists more than the {parts_max} parts that its bytes can describe")
+    shapes = {
+        (name, _sizes(chunk.offsets)): _sizes(chunk.sizes)
+        for name, chunks_of_tensor in chunks.items()
+        for chunk in chunks_of_tensor
+    }
 
     parts = []
     for index, info in metadata.storage_data.items():
         name = index.fqn
+        # Looked at before the name is hashed, which can take without end for nested tuples.
+        if not isinstance(name, str):
+            raise ValueError(f"a part belongs to {shown(name)}; the name of a tensor was expected")
         if name not in tensors or tensors[name][0] not in NUMPY_DTYPES:
             continue
         if getattr(info, "transform_descriptors", None):
             raise ValueError(
-                f"{name!r} was saved with transforms ({info.transform_descriptors}), such as "
-                "compression; save it without _extensions"
+                f"{shown(name)} was saved with transforms ({shown(info.transform_descriptors)}), "
+                "such as compression; save it without _extensions"
             )
-        # A path could lead out of the directory.
-        if "/" in info.relative_path:
-            raise ValueError(f"{info.relative_path!r} is no name of a file")
+        _check_file_name(info.relative_path)
         starts = _sizes(index.offset)
         # Removed, so that a part that is listed twice is an error.
         shape = shapes.pop((name, starts))
@@ -282,22 +311,40 @@ def _parts_of(directory: Location, metadata: Any, tensors: Mapping[str, Any]) ->
     missing_parts = [name for name, starts in shapes if tensors[name][0] in NUMPY_DTYPES]
     if missing_parts:
         raise ValueError(
-            f"it does not say where {len(missing_parts)} parts lie, one of {missing_parts[0]!r}"
+            f"it does not say where {len(missing_parts)} parts lie, one of "
+            f"{shown(missing_parts[0])}"
         )
+    _check_apart(parts)
     return parts
 
 
+def _check_apart(parts: Sequence[_TensorPart]) -> None:
+    """Rejects parts that share their bytes, which would be read many times."""
+    in_order = sorted(parts, key=lambda part: (part.file.name, part.offset))
+    for part, next_part in pairwise(in_order):
+        if part.file == next_part.file and part.offset + part.length > next_part.offset:
+            raise ValueError(
+                f"parts of {shown(part.tensor)} and {shown(next_part.tensor)} overlap in "
+                f"{part.file.name}"
+            )
+
+
+def _check_file_name(name: Any) -> None:
+    """Checks the name of a data file; a path could lead out of the directory."""
+    is_name = isinstance(name, str) and len(name) <= _FILE_NAME_MAX and "/" not in name
+    if not is_name:
+        raise ValueError(f"{shown(name)} is no name of a file")
+
+
 def _sizes(sizes: Any) -> tuple[int, ...]:
+    if len(sizes) > RANK_MAX:
+        raise ValueError(f"a shape has {len(sizes)} axes; at most {RANK_MAX} were expected")
     return tuple(_count(size) for size in sizes)
 
 
 def _count(number: Any) -> int:
     if type(number) is not int or number < 0:
-        # Not its value: nested lists that share their parts have texts without an end.
-        description = type(number).__name__
-        if isinstance(number, int | float):
-            description = repr(number)
-        raise ValueError(f"{description} stands where a size was expected")
+        raise ValueError(f"{shown(number)} stands where a size was expected")
     return number
 
 
@@ -319,15 +366,15 @@ def _slice_of(part: _TensorPart, stamp: Stamp) -> Slice:
     """
     if part.offset + part.length > stamp.bytes:
         raise CheckpointError(
-            f"data file {part.file} is cut short: a part of {part.tensor!r} lies behind its end; "
-            "copy it anew"
+            f"data file {part.file} is cut short: a part of {shown(part.tensor)} lies behind its "
+            "end; copy it anew"
         )
     size = math.prod(part.shape) * NUMPY_DTYPES[part.dtype].itemsize
     try:
         start, crc32 = _values_of(part, size)
     except (Malformed, *_DAMAGE_ERRORS) as problem:
         raise CheckpointError(
-            f"a part of {part.tensor!r} in {part.file} at byte {part.offset} cannot be read: "
+            f"a part of {shown(part.tensor)} in {part.file} at byte {part.offset} cannot be read: "
             f"{problem}; copy the file anew"
         ) from problem
     return Slice(
@@ -355,14 +402,16 @@ def _values_of(part: _TensorPart, size: int) -> tuple[int, int]:
         pickle_member = members["data.pkl"]
         if pickle_member.file_size > _PICKLE_BYTES_MAX:
             raise Malformed("its data.pkl is too large for that of a tensor")
+        # A compressed member of some bytes can become gigabytes.
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
+            raise Malformed("it is compressed; PyTorch stores tensors as they are")
         _check_tensor(archive.read(pickle_member), part)
         order = members.get("byteorder")
         if order is not None:
-            # Compared by its size first: a member of some bytes can become gigabytes.
             is_little = order.file_size == len(_LITTLE) and archive.read(order) == _LITTLE
             if not is_little:
                 raise Malformed("its values are big-endian; save it on another machine")
-    if values.compress_type != zipfile.ZIP_STORED or values.file_size != size:
+    if values.file_size != size:
         raise Malformed(f"its values have {values.file_size} bytes; {size} were expected")
     # The header before the values repeats their name, with an extra field of another length than
     # that of the archive's directory.
@@ -376,15 +425,15 @@ def _values_of(part: _TensorPart, size: int) -> tuple[int, int]:
 
 def _check_tensor(pickled: bytes, part: _TensorPart) -> None:
     """Checks that the values of a saved tensor are those of a part, in the order of its rows."""
-    tensor = load_restricted(pickled, _tensor_substitute, tuple)
+    tensor = read_pickle(pickled, _tensor_name, refers_outside=True)
     if not isinstance(tensor, _SavedTensor):
         raise Malformed("it is no tensor")
     is_part = tensor.shape == part.shape and not tensor.first
     if not is_part or not _is_row_major(tensor):
         raise Malformed(
             f"its tensor has shape {list(tensor.shape)}, strides {list(tensor.strides)} and begins "
-            f"at value {tensor.first}; the rows of shape {list(part.shape)} were expected, without "
-            "gaps: save a contiguous tensor"
+            f"at value {shown(tensor.first)}; the rows of shape {list(part.shape)} were expected, "
+            "without gaps: save a contiguous tensor"
         )
 
 
@@ -405,24 +454,26 @@ class _SavedTensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-def _tensor_substitute(module: str, name: str) -> Any:
+def _tensor_name(module: str, name: str) -> Any:
+    """Returns what a name in the pickle of a tensor stands for; None if it is not allowed."""
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
         return _rebuild_tensor
     if (module, name) == ("torch._utils", "_rebuild_parameter"):
         return _rebuild_parameter
     if (module, name) == ("collections", "OrderedDict"):
-        return OrderedDict
+        return _empty_dict
     if module == "torch" or (module, name) == ("torch.storage", "UntypedStorage"):
         return name  # the class of the storage
     return None
 
 
-def _rebuild_tensor(_storage: Any, first: int, shape: Any, strides: Any, *_: Any) -> _SavedTensor:
-    return _SavedTensor(first, tuple(shape), tuple(strides))
+def _rebuild_tensor(arguments: tuple[Any, ...]) -> _SavedTensor:
+    _storage, first, shape, strides = arguments[:4]
+    return _SavedTensor(first, _sizes(shape), _sizes(strides))
 
 
-def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
-    return tensor
+def _rebuild_parameter(arguments: tuple[Any, ...]) -> Any:
+    return arguments[0]
 
 
 class _Window(io.RawIOBase):

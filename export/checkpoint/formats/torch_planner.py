@@ -10,10 +10,10 @@ modules/embedding_configs.py (StackedSparseCoreEmbeddingConfig.to_dict).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from bundle.shown_values import SHOWN_MAX, shown
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.variables import ModSharding, StackedTable
 
@@ -47,8 +47,8 @@ _OTHER_TABLE_KEYS = {
     "shard_rotation",
 }
 """Keys of a table's configuration on which no row depends, or which repeat those of its stack."""
-_SHOWN_MAX = 200
-"""The maximum number of characters of the metadata that a message repeats."""
+_PATH_STEPS_MAX = 100
+"""The maximum number of steps of the path to a tensor. Tensors may share a path."""
 
 
 class NotUnderstood(ValueError):
@@ -69,15 +69,16 @@ def read_planner_data(planner_data: Any, tensors: Collection[str]) -> ModShardin
     """
     sharding = None
     for name, recorded in (planner_data or {}).items():
-        is_path = isinstance(recorded, tuple | list) and all(
-            isinstance(step, str | int) for step in recorded
+        is_path = (
+            isinstance(recorded, tuple | list)
+            and len(recorded) <= _PATH_STEPS_MAX
+            and all(isinstance(step, str | int) for step in recorded)
         )
         if name == _SPARSECORE and isinstance(recorded, dict):
             sharding = _sharding(recorded)
         # The default planner records the path of each tensor, which moves no rows.
         elif not (is_path and name in tensors):
-            shown_name = str(name)[:_SHOWN_MAX]
-            raise NotUnderstood(f"planner_data[{shown_name!r}] ({_summary(recorded)})")
+            raise NotUnderstood(f"planner_data[{shown(name)}] ({_summary(recorded)})")
     return sharding
 
 
@@ -91,11 +92,14 @@ def _sharding(recorded: Mapping[Any, Any]) -> ModSharding:
         configs = list(configs.values())
     if not isinstance(configs, list):
         raise NotUnderstood(f"{path}['stacked_configs'] ({_summary(configs)})")
-    tables: list[StackedTable] = []
+    tables: dict[str, StackedTable] = {}
     for config in configs:
-        tables += _stack(config, cores, f"{path}['stacked_configs']")
-    _check_distinct([table.name for table in tables], path)
-    return ModSharding(cores, tuple(tables))
+        for table in _stack(config, cores, f"{path}['stacked_configs']"):
+            # At once: stacks may share their configuration, so that few bytes name many.
+            if table.name in tables:
+                raise NotUnderstood(f"{path}: table {shown(table.name)} lies in two stacks")
+            tables[table.name] = table
+    return ModSharding(cores, tuple(tables.values()))
 
 
 def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
@@ -103,7 +107,7 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
     stack = config.get("stack_table_name") or config.get("stack_name")
     if not isinstance(stack, str):
         raise NotUnderstood(f"{path}: a stack without a name")
-    path = f"{path}[{stack[:_SHOWN_MAX]!r}]"
+    path = f"{path}[{shown(stack)}]"
     stored_shape = (
         _count(config, "stack_num_embeddings", path),
         _count(config, "stack_embedding_dim", path),
@@ -125,8 +129,8 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
         padded_rows = position["padded_vocab_sizes"]
         if padded_rows % cores or padded_rows < rows:
             raise NotUnderstood(
-                f"{path}: table {name!r} of {rows} rows is padded to {padded_rows}, which are no "
-                f"rows for each of {cores} SparseCores"
+                f"{path}: table {shown(name)} of {rows} rows is padded to {padded_rows}, which are "
+                f"no rows for each of {cores} SparseCores"
             )
         # A planner may count on past the number of cores; only the remainder turns rows.
         rotation = position["shard_rotations"] % cores
@@ -145,15 +149,15 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
 def _number_of_table(config: Mapping[str, Any], key: str, table: str, path: str) -> int:
     values = config[key]
     if not isinstance(values, dict) or table not in values:
-        raise NotUnderstood(f"{path}[{key!r}] has nothing of table {table!r}")
+        raise NotUnderstood(f"{path}[{key!r}] has nothing of table {shown(table)}")
     return _count(values, table, f"{path}[{key!r}]", minimum=0)
 
 
 def _check_same(table: Mapping[str, Any], key: str, value: int, path: str) -> None:
     if table.get(key, value) != value:
         raise NotUnderstood(
-            f"{path}: table {table['name']!r} has {key} {table[key]!r} in one place and {value} "
-            "in another"
+            f"{path}: table {shown(table['name'])} has {key} {shown(table[key])} in one place and "
+            f"{value} in another"
         )
 
 
@@ -167,22 +171,15 @@ def _check_keys(
             raise NotUnderstood(f"{path} without {key!r} ({_summary(recorded)})")
     for key in recorded:
         if key not in {*required, *optional}:
-            raise NotUnderstood(f"{path}[{str(key)[:_SHOWN_MAX]!r}] ({_summary(recorded[key])})")
-
-
-def _check_distinct(names: list[str], path: str) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise NotUnderstood(f"{path}: table {name!r} lies in two stacks")
+            raise NotUnderstood(f"{path}[{shown(key)}] ({_summary(recorded[key])})")
 
 
 def _count(recorded: Mapping[str, Any], key: str, path: str, minimum: int = 1) -> int:
     value = recorded[key]
     # `True` is an instance of int, too.
     if type(value) is not int or value < minimum:
-        description = value if isinstance(value, int | float) else type(value).__name__
         raise NotUnderstood(
-            f"{path}[{key!r}] is {description}; an integer from {minimum} was expected"
+            f"{path}[{key!r}] is {shown(value)}; an integer from {minimum} was expected"
         )
     return value
 
@@ -193,4 +190,4 @@ def _summary(recorded: Any) -> str:
     if not isinstance(recorded, dict):
         return kind
     keys = ", ".join(sorted(key for key in recorded if isinstance(key, str)))
-    return f"{kind} of {keys[:_SHOWN_MAX]}"
+    return f"{kind} of {keys[:SHOWN_MAX]}"

@@ -164,7 +164,7 @@ BROKEN_METADATA: list[tuple[dict[str, Any], list[str]]] = [
     ({"relative_path": "../other.distcp"}, ["'../other.distcp' is no name of a file"]),
     ({"relative_path": "__1_0.distcp"}, ["__1_0.distcp is missing; copy all files"]),
     ({"offset": True}, ["True stands where a size was expected"]),
-    ({"offset": [[1], [2]]}, ["list stands where a size was expected"]),
+    ({"offset": [[1], [2]]}, ["[[1], [2]] stands where a size was expected"]),
     ({"offset": -1}, ["-1 stands where a size was expected"]),
     ({"shape": (4.0, 2)}, ["4.0 stands where a size was expected"]),
     ({"shape": (1 << 60, 1)}, ["'t' has the shape [1152921504606846976, 1], which nothing can"]),
@@ -174,7 +174,7 @@ BROKEN_METADATA: list[tuple[dict[str, Any], list[str]]] = [
     ({"lost": "torch.complex64"}, [UNREADABLE + "File is not a zip file"]),
     (
         {"properties": ("torch.sparse_coo", False, 0, False)},
-        ["'t' has the layout torch.sparse_coo; torch.strided was expected"],
+        ["'t' has the layout 'torch.sparse_coo'; 'torch.strided' was expected"],
     ),
     (
         {"properties": ("torch.strided", False, 0, False, "mod")},
@@ -232,7 +232,7 @@ with torch_names():
         ),
         (
             {"part": part_of(compression=zipfile.ZIP_DEFLATED)},
-            [UNREADABLE + "its values have 32 bytes; 32 were expected; copy the file anew"],
+            [UNREADABLE + "it is compressed; PyTorch stores tensors as they are; copy the file"],
         ),
         ({"part": with_header(0, b"PK\0\0")}, [NOT_WHERE_IT_SAYS]),
         ({"part": with_header(26, b"\xff\xff")}, [NOT_WHERE_IT_SAYS]),  # bytes of its name

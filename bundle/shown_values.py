@@ -1,0 +1,25 @@
+"""Values of files as messages repeat them."""
+
+from __future__ import annotations
+
+import reprlib
+
+SHOWN_MAX = 200
+"""The maximum number of characters of a value that a message repeats."""
+
+_SHORTENED = reprlib.Repr()
+_SHORTENED.maxlevel = 3
+_SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = 8
+_SHORTENED.maxstring = _SHORTENED.maxother = _SHORTENED.maxlong = SHOWN_MAX
+
+
+def shown(value: object) -> str:
+    """Returns the representation of a value, shortened to about SHOWN_MAX characters.
+
+    Few parts of it are looked at: lists that share their parts can have a representation without
+    end.
+    """
+    text = _SHORTENED.repr(value)
+    if len(text) <= SHOWN_MAX:
+        return text
+    return f"{text[:SHOWN_MAX]}…"
