@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Collection
+from itertools import islice
 
 SHOWN_MAX = 200
 """The maximum number of characters of a value that a message repeats."""
+_NAMES_SHOWN_MAX = 20
+"""The maximum number of names that a message lists."""
 
 _SHORTENED = reprlib.Repr()
 _SHORTENED.maxlevel = 3
@@ -23,3 +27,11 @@ def shown(value: object) -> str:
     if len(text) <= SHOWN_MAX:
         return text
     return f"{text[:SHOWN_MAX]}…"
+
+
+def shown_names(names: Collection[str]) -> str:
+    """Returns a list of names, of which the first are shown, each shortened."""
+    listed = [name[:SHOWN_MAX] for name in islice(names, _NAMES_SHOWN_MAX)]
+    if len(names) > _NAMES_SHOWN_MAX:
+        listed.append(f"and {len(names) - _NAMES_SHOWN_MAX} more")
+    return ", ".join(listed)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TypeAlias
 
+from bundle.storage.regular_files import open_regular
 from object_store.remote_path import FLAT_STORES, RemotePath
 from object_store.stamps import Stamp, local_stamp
 
@@ -62,9 +64,10 @@ def read_range(location: Location, first: int, count: int) -> bytes:
     """Returns `count` bytes of a file from byte `first`; fewer at the end of the file."""
     if isinstance(location, RemotePath):
         return location.read(first, min(count, stamp_of(location).bytes - first))
-    with location.open("rb") as stream:
+    with open_regular(location) as stream:
         stream.seek(first)
-        return stream.read(count)
+        # At most those that there are: Python allocates the number of bytes to read.
+        return stream.read(min(count, max(0, os.fstat(stream.fileno()).st_size - first)))
 
 
 def stamp_of(location: Location) -> Stamp:

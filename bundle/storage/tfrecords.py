@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from bundle.errors import RecordDamaged
 from bundle.format.checksums import crc32c, mask
+from bundle.storage.regular_files import check_regular
 
 RECORD_BYTES_MAX = 256 << 20
 """The maximum size of a record in bytes."""
@@ -53,6 +54,7 @@ def framed(data: bytes) -> bytes:
 
 
 def _opened(path: Path, compressed: bool) -> BinaryIO | gzip.GzipFile:
+    check_regular(path)
     if compressed:
         return gzip.open(path, "rb")
     return path.open("rb", buffering=_READ_BYTES)
@@ -70,7 +72,13 @@ def _read_record(file: BinaryIO | gzip.GzipFile, header: bytes, number: int) -> 
     if length > RECORD_BYTES_MAX:
         problem = f"claims {length} bytes; at most {RECORD_BYTES_MAX} are taken"
         raise RecordDamaged(number, problem)
-    data = file.read(length)
+    # In pieces: Python allocates the number of bytes to read, and the file may have fewer.
+    pieces = []
+    bytes_left = length
+    while bytes_left and (piece := file.read(min(bytes_left, _READ_BYTES))):
+        pieces.append(piece)
+        bytes_left -= len(piece)
+    data = b"".join(pieces)
     tail = file.read(_CRC.size)
     if len(data) < length or len(tail) < _CRC.size:
         raise RecordDamaged(number, "is cut short; copy the file again")

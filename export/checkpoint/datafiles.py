@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from bundle.storage.regular_files import regular_descriptor
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError
 from object_store.locations import is_url
@@ -122,7 +123,7 @@ class DataFiles:
             oldest = next(iter(self._open))
             os.close(self._open.pop(oldest))
 
-        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        handle = regular_descriptor(file)
         # The stamp is that of the open file, not of its path: nothing can replace the file between
         # this comparison and the reads.
         stamp = self._stamps.get(file)

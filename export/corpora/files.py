@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
+from bundle.storage.regular_files import check_regular
 from export.corpora import tfrecords
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
@@ -245,6 +246,8 @@ def _check_columns(columns: Sequence[str], read: Sequence[str], where: str) -> N
 
 
 def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:
+    check_regular(file.path)
+
     def opened(**options: Any) -> Any:
         stream = pa.input_stream(str(file.path), compression="gzip" if file.gzip else None)
         return csv.open_csv(
@@ -264,6 +267,7 @@ def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[
 
 
 def _read_parquet(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:
+    check_regular(file.path)
     # Without a buffer a whole column of a row group would be read at a time.
     with parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False) as opened:
         _check_columns(opened.schema_arrow.names, columns, where)

@@ -7,15 +7,18 @@ anything is exported: the exporter itself does not run PyTorch.
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bundle.shown_values import shown
+from bundle.storage.regular_files import open_regular
 from export.errors import NotConvertible
 from export.front_end.finite_weights import check_finite_weights
 from export.given_towers.aten_operations import OPERATIONS
@@ -53,6 +56,45 @@ class _Graph(BaseModel):
     outputs: dict[str, str]
 
 
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Returns the arrays of a file of `numpy.savez`.
+
+    Raises:
+      ValueError: An array is compressed, or claims other bytes than it has.
+      OSError, KeyError, EOFError, zipfile.BadZipFile: The file cannot be read.
+    """
+    with open_regular(path) as stream:
+        with zipfile.ZipFile(stream) as archive:
+            members = archive.infolist()
+            if sum(info.file_size for info in members) > path.stat().st_size:
+                raise ValueError("its arrays have more bytes than the file")
+            for info in members:
+                # A compressed megabyte can become a gigabyte.
+                if info.compress_type != zipfile.ZIP_STORED:
+                    raise ValueError(f"{shown(info.filename)} is compressed")
+                with archive.open(info) as member:
+                    shape, dtype = _claim(member)
+                # NumPy allocates what the header claims.
+                if math.prod(shape) * dtype.itemsize > info.file_size:
+                    raise ValueError(
+                        f"{shown(info.filename)} claims the shape {shown(shape)} of {dtype} and "
+                        f"has {info.file_size} bytes"
+                    )
+        stream.seek(0)
+        with np.load(stream) as file:
+            return {name: file[name] for name in file.files}
+
+
+def _claim(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Returns the shape and the dtype in the header of an array."""
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    else:
+        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    return shape, dtype
+
+
 class ExportedGraphTower:
     """A tower in a file that `write_tower` wrote. Implements `GivenTower`."""
 
@@ -69,8 +111,7 @@ class ExportedGraphTower:
         """
         self._path = path
         try:
-            with path.open("rb") as stream, np.load(stream) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = _arrays(path)
             self._graph = _Graph.model_validate_json(arrays["graph"].tobytes())
             examples = {name: arrays[f"examples/{name}"] for name in self._graph.inputs}
             results = {name: arrays[f"results/{name}"] for name in self._graph.outputs}

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from bundle.storage.regular_files import read_regular
 from export.errors import UsageError
 from export.model_code.notes import add_note
 from export.model_code.scopes import bound_names
@@ -193,7 +194,7 @@ def load_definitions(
       NotConvertible: See `definitions`.
       SyntaxError: See `definitions`.
     """
-    content = path.read_bytes()
+    content = read_regular(path)
     source = read_source(path, content)
     _check_names(source, names, value_source)
     key = str(path).encode() + content + _identity(names) + value_source.key.encode()

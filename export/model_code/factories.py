@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from bundle.storage.regular_files import read_regular
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import KERAS_BACKEND, other_backend
 from export.model_code.definition_modules import IN_RECIPE, explained, load_definitions
@@ -220,7 +221,7 @@ def _defined_names(location: _Location) -> dict[str, type[ast.stmt]]:
 
 def _statements(path: Path, reference: str) -> tuple[Statement, ...]:
     with _user_errors(reference, "importing it"):
-        return read_source(path, path.read_bytes()).statements
+        return read_source(path, read_regular(path)).statements
 
 
 def _load_definitions(
@@ -333,13 +334,14 @@ def _check_name(name: str, described: str) -> None:
 def _load_file(path: Path) -> ModuleType:
     # One name for each content: loading a file twice must not run it twice (Keras registers classes
     # by name), and a file that was changed is another module.
-    digest = hashlib.blake2b(str(path).encode() + path.read_bytes(), digest_size=8).hexdigest()
+    content = read_regular(path)
+    digest = hashlib.blake2b(str(path).encode() + content, digest_size=8).hexdigest()
     name = f"rowcast_model_code_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     # Always compiled: Python's bytecode cache compares time (in seconds) and size, which a changed
     # file may share.
-    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    code = compile(content, str(path), "exec", dont_inherit=True)
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
     try:

@@ -25,10 +25,13 @@ from pydantic import (
 from bundle.format.fields import Boundaries
 from bundle.format.input_lengths import Keep, PadSide, PadValue
 from bundle.format.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
+from bundle.storage.regular_files import read_regular
 from export.errors import UsageError
 
 DERIVE = "derive"
 """The value of `checkpoint.layout` by which layouts are derived from ids of training."""
+_RECIPE_BYTES_MAX = 64 << 20
+"""The maximum size of a recipe in bytes."""
 
 
 class Section(BaseModel):
@@ -803,7 +806,7 @@ def read_recipe(path: Path) -> ExportJob:
         wrong type; names it.
     """
     try:
-        parsed = tomllib.loads(path.read_text())
+        parsed = tomllib.loads(read_regular(path, _RECIPE_BYTES_MAX).decode())
     # Before OSError, of which it is a subclass: its usual cause is a wrong path.
     except FileNotFoundError as problem:
         raise UsageError(f"recipe {path} does not exist") from problem

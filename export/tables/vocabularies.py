@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FormatError
+from bundle.storage.regular_files import read_regular
 from bundle.tables import vocabularies
 from export.errors import UsageError
 
@@ -25,7 +26,7 @@ def read_keys(path: Path, dtype: Literal["int64", "string"]) -> NDArray[Any]:
     """
     try:
         # Only "\n" ends a line: str.splitlines also splits at characters that a key may contain.
-        lines = path.read_bytes().decode().removesuffix("\n").split("\n")
+        lines = read_regular(path).decode().removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"vocabulary file {path} cannot be read: {problem}") from problem
     if lines == [""]:

@@ -18,6 +18,7 @@ from bundle.errors import FeatureError, WrongLength
 from bundle.features.input_lengths import InputLengths
 from bundle.features.reader import Column
 from bundle.format import manifest
+from bundle.storage.regular_files import check_regular
 from export.errors import UsageError
 from export.front_end.specs import DenseSpec, ModelSpec
 
@@ -203,8 +204,7 @@ def read_table(path: Path, count: int, key: str = "verify.examples") -> dict[str
 def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
     import pyarrow.parquet as pq
 
-    if not path.is_file():
-        raise FileNotFoundError(path)
+    check_regular(path)
     # Only the first batch is read, whatever the size of the file.
     batch = next(pq.ParquetFile(path).iter_batches(batch_size=count), None)
     if batch is None:
@@ -213,6 +213,7 @@ def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
 
 
 def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
+    check_regular(path)
     with path.open(encoding="utf-8") as lines:
         numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
         examples = [_parsed(number, line) for number, line in islice(numbered, count)]
@@ -237,6 +238,8 @@ def _parsed(number: int, line: str) -> Any:
             f"line {number} is no JSON: {problem.msg} at column {problem.colno}; each example is "
             "one line"
         ) from problem
+    except RecursionError as problem:
+        raise ValueError(f"line {number} is nested too deeply") from problem
 
 
 def _pack(values: list[Any], weights: list[Any] | None) -> Column:
@@ -253,9 +256,16 @@ def _pack(values: list[Any], weights: list[Any] | None) -> Column:
 
 
 def _flat(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        return [value]
-    return [number for element in value for number in _flat(element)]
+    # Without recursion: a file may be nested as deeply as its parser allows.
+    flat = []
+    pending = [value]
+    while pending:
+        element = pending.pop()
+        if isinstance(element, list):
+            pending.extend(reversed(element))
+        else:
+            flat.append(element)
+    return flat
 
 
 def _array(values: list[Any]) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from bundle.format import manifest
 from bundle.format.features import DenseFeature, Feature, input_facts, readers_of, sent_dtype
 from bundle.format.identifiers import distinct_identifiers, identifier
+from bundle.shown_values import shown, shown_names
 from export.corpora.tfrecords import read_file
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec
@@ -200,7 +201,7 @@ class RecordTable:
             for name in request.columns:
                 if name not in allowed:
                     raise UsageError(
-                        f"{where}: no input of the model is called {name!r}; it takes "
+                        f"{where}: no input of the model is called {shown(name)}; it takes "
                         f"{', '.join(sorted(self._tensors))}"
                     )
         self._requests.append((where, request))
@@ -269,6 +270,9 @@ class RecordTable:
             )
         if rows is None:
             rows = self._missing(source, where, request)
+        weights_of_rows: Rows = []
+        if weights_name:
+            weights_of_rows = request.columns[weights_name]
         for position, row in enumerate(rows):
             if self._takes_default(source, row):
                 assert source.default is not None  # noqa: S101 - else it is no default
@@ -277,7 +281,7 @@ class RecordTable:
             self._check_row(source, row, where)
             weights = [1.0] * len(row)
             if weights_name:
-                weights = request.columns[weights_name][position]
+                weights = weights_of_rows[position]
                 _check_weights(source, row, weights, where)
             yield row, weights
 
@@ -317,7 +321,7 @@ class RecordTable:
         if name.startswith(RESPONSE):
             output = name.removeprefix(RESPONSE)
             if output not in request.responses:
-                recorded = ", ".join(request.responses) or "none"
+                recorded = shown_names(request.responses) or "none"
                 raise UsageError(
                     f"{where} has no response with output {output!r}; its outputs: {recorded}"
                 )
@@ -325,7 +329,7 @@ class RecordTable:
         if name not in request.columns:
             raise UsageError(
                 f"{where} has no {name!r}, which the recipe names under verify; it has "
-                f"{', '.join(sorted(request.columns))}"
+                f"{shown_names(sorted(request.columns))}"
             )
         rows: list[Any] = list(request.columns[name])
         if all(len(row) == 1 for row in rows):
@@ -336,7 +340,7 @@ class RecordTable:
 def _missing_input(source: SentInput, where: str, request: ServedRequest) -> UsageError:
     return UsageError(
         f"{where} has no {source.name!r}, which has no default; it has "
-        f"{', '.join(sorted(request.columns))}"
+        f"{shown_names(sorted(request.columns))}"
     )
 
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.shown_values import shown
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode
+from export.checkpoint.variables import can_be
 from export.corpora.tfrecords import LISTS
 from export.errors import UsageError
 from export.graphs.loading import load_tensorflow
@@ -28,6 +30,10 @@ _REQUEST_LOGS = ("predict_log", "classify_log", "regress_log")
 _OTHER_LOGS = ("multi_inference_log", "session_run_log", "predict_streamed_log")
 REGRESSION = "value"
 """The name of the output of a RegressionResponse, as of its field."""
+_CLAIM_MAX = 1 << 16
+"""The maximum number of values, or rows, that a tensor may claim beyond those that it holds: one
+value may stand for all of a shape, and rows may be empty. A client chose the shape.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def read_example(record: bytes, where: str) -> ServedRequest:
     example.DiscardUnknownFields()
     if example.ByteSize() != size_bytes:
         raise UsageError(f"{where} is no tf.train.Example: it has other fields")
-    return ServedRequest(1, _columns([_features(example, where)], {}), are_features=True)
+    return ServedRequest(1, _ExampleColumns([_features(example, where)], {}), are_features=True)
 
 
 def read_elwc(record: bytes, where: str) -> ServedRequest:
@@ -96,7 +102,7 @@ def read_elwc(record: bytes, where: str) -> ServedRequest:
                     f"{where}: the context and an example have feature {name!r}; one of them was "
                     "expected"
                 )
-    return ServedRequest(len(examples), _columns(examples, context), are_features=True)
+    return ServedRequest(len(examples), _ExampleColumns(examples, context), are_features=True)
 
 
 def read_prediction_log(record: bytes, where: str, inputs: Collection[str]) -> ServedRequest:
@@ -158,16 +164,36 @@ def _texts(values: list[Any], name: str, where: str) -> list[Any]:
         raise UsageError(f"{where}, {name!r}: {problem.object[:40]!r} is no UTF-8") from problem
 
 
-def _columns(
-    examples: Sequence[Mapping[str, list[Any]]], context: Mapping[str, list[Any]]
-) -> dict[str, Rows]:
-    """Returns the features of examples; an example without a feature has that of the context."""
-    names = dict.fromkeys(context)
-    for example in examples:
-        names.update(dict.fromkeys(example))
-    return {
-        name: [example.get(name, context.get(name, [])) for example in examples] for name in names
-    }
+class _ExampleColumns(Mapping[str, Rows]):
+    """The features of examples; an example without a feature has that of the context.
+
+    A column is made when it is read: if each example has a name of its own, the columns of all
+    names would be as large as the square of the record.
+    """
+
+    def __init__(
+        self, examples: Sequence[Mapping[str, list[Any]]], context: Mapping[str, list[Any]]
+    ) -> None:
+        self._examples = examples
+        self._context = context
+        self._names = dict.fromkeys(context)
+        for example in examples:
+            self._names.update(dict.fromkeys(example))
+
+    def __getitem__(self, name: str) -> Rows:
+        if name not in self._names:
+            raise KeyError(name)
+        missing = self._context.get(name, [])
+        return [example.get(name, missing) for example in self._examples]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _request_of_examples(source: Any, call: str, signature: str, where: str) -> ServedRequest:
@@ -179,7 +205,7 @@ def _request_of_examples(source: Any, call: str, signature: str, where: str) -> 
         context = _features(source.example_list_with_context.context, where)
     if not examples:
         raise UsageError(f"{where} holds a {call} request without examples")
-    columns = _columns([_features(example, where) for example in examples], context)
+    columns = _ExampleColumns([_features(example, where) for example in examples], context)
     return ServedRequest(len(examples), columns, True, call, signature, needs_all=True)
 
 
@@ -200,8 +226,10 @@ def _request_of_tensors(
             example = _decode_message("Example", data, f"{where}, a string of {first!r}")
             examples.append(_features(example, where))
         if examples:
-            columns = _columns(examples, {})
-            return ServedRequest(len(examples), columns, True, "predict", signature, needs_all=True)
+            features = _ExampleColumns(examples, {})
+            return ServedRequest(
+                len(examples), features, True, "predict", signature, needs_all=True
+            )
     columns = {}
     row_counts = {}
     parts = set[str]()
@@ -228,13 +256,38 @@ def _array(entry: Any, where: str) -> NDArray[Any]:
     from tensorflow.core.framework import tensor_pb2
 
     try:
-        array: NDArray[Any] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(entry.value))
+        proto = tensor_pb2.TensorProto.FromString(entry.value)
+        _check_claim(proto, len(entry.value))
+        array: NDArray[Any] = tf.make_ndarray(proto)
     except (DecodeError, TypeError, ValueError) as problem:
         raise UsageError(f"{where}, input {entry.key!r} is no tensor: {problem}") from problem
     # NumPy has no bfloat16 of its own: its kind is that of a user's type.
     if array.dtype.kind == "V":
         return array.astype(np.float32)
     return array
+
+
+def _check_claim(proto: Any, size_bytes: int) -> None:
+    """Checks the shape of a tensor before an array is made of it.
+
+    Args:
+      proto: The tensor.
+      size_bytes: The size of the message, which has a byte for each value at least.
+
+    Raises:
+      ValueError: No array has the shape, or the tensor holds far fewer values.
+    """
+    shape = [axis.size for axis in proto.tensor_shape.dim]
+    values_max = max(size_bytes, _CLAIM_MAX)
+    # Each repeated text would be decoded anew.
+    if proto.string_val:
+        values_max = len(proto.string_val)
+    # An empty axis counts as 1: the rows before it are lists, too.
+    if not can_be(shape) or math.prod(size or 1 for size in shape) > values_max:
+        raise ValueError(
+            f"it claims the shape {shown(shape)}; at most {values_max} values were expected of "
+            f"its {size_bytes} bytes"
+        )
 
 
 def _tensor_rows(
@@ -309,8 +362,15 @@ def _sparse_rows(
         raise UsageError(
             f"{where}, input {name!r}: indices of its {shape[0]} rows in their order were expected"
         )
+    row_count = int(shape[0])
+    rows_max = max(values.size, _CLAIM_MAX)
+    if not 0 <= row_count <= rows_max:
+        raise UsageError(
+            f"{where}, input {name!r} claims {row_count} rows; 0 to {rows_max} were expected of "
+            f"its {values.size} values"
+        )
     # Columns of the indices are left out: a row has its values in order, without gaps.
-    ends = row_of_value.searchsorted(np.arange(int(shape[0]) + 1))
+    ends = row_of_value.searchsorted(np.arange(row_count + 1))
     return [values[first:end].tolist() for first, end in pairwise(ends)]
 
 

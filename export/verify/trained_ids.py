@@ -20,6 +20,7 @@ from bundle.features.columns import Column
 from bundle.features.sources import Indicator
 from bundle.features.table_feature import TableFeature
 from bundle.format.manifest import EmbeddedFeature, Feature, KeyedIds, MultiInputIds
+from bundle.storage.regular_files import check_regular, read_regular
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import UsageError
@@ -153,6 +154,7 @@ def _read_section(
 def _read_ids(key: str, name: str, path: Path, section: TrainedIdsSection) -> _Ids:
     """Reads the ids of one file."""
     try:
+        check_regular(path)
         if path.stat().st_size > FILE_BYTES_MAX:
             raise UsageError(
                 f"{key}: {path} has more than {FILE_BYTES_MAX} bytes; give a sample of the ids"
@@ -191,7 +193,7 @@ def _read_ids(key: str, name: str, path: Path, section: TrainedIdsSection) -> _I
 
 def _lines(path: Path) -> list[Any]:
     # Only "\n" ends a line: an id may hold other separators.
-    lines = path.read_bytes().decode().removesuffix("\n").split("\n")
+    lines = read_regular(path).decode().removesuffix("\n").split("\n")
     return [line.removesuffix("\r") for line in lines]
 
 

@@ -27,6 +27,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bundle.shown_values import shown
+from bundle.storage.regular_files import check_regular, open_regular
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
     DumpedTable,
@@ -56,8 +58,6 @@ _META_TABLE_BYTES = 16
 _FILE_HEAD = struct.Struct("<32i")
 _COLLECTION_TABLES_MAX = 1 << 16
 """The maximum number of tables of a collection; a damaged file may state any number."""
-_SHOWN_MAX = 200
-"""The maximum number of characters of a name that a message repeats."""
 
 
 def is_dump(directory: Path) -> bool:
@@ -121,7 +121,7 @@ def _check_files(directory: Path, tables: Sequence[DumpedTable], kind: StorageKi
             is_ignored = path in files or path.name in sibling_names or path.name.startswith(".")
             if not is_ignored and path.is_file() and path.stat().st_size:
                 raise CheckpointError(
-                    f"dump file {str(path)[-_SHOWN_MAX:]!r} is not understood, and may say in "
+                    f"dump file {shown(str(path))} is not understood, and may say in "
                     f"which order rows lie or what they mean; {kind} writes none of that name: "
                     f"move it out of {directory}"
                 )
@@ -294,7 +294,7 @@ def _collection_values(path: Path, kind: int, number: int, dtype: str) -> _Value
 def _head(path: Path, count: int, writer: str) -> bytes:
     """Returns the first bytes of a file that `writer` writes."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(count)
     except FileNotFoundError as problem:
         raise _missing_file_error(path, writer) from problem
@@ -314,6 +314,7 @@ def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
     try:
         # Entries, the plan and the manifest name files in JSON, which is UTF-8.
         str(path).encode()
+        check_regular(path)
         file_bytes = path.stat().st_size
     except UnicodeEncodeError as problem:
         raise CheckpointError(

@@ -24,9 +24,12 @@ import google_crc32c
 import numpy as np
 import orjson
 
+from bundle.shown_values import SHOWN_MAX, shown
+from bundle.storage.regular_files import read_regular
 from export.checkpoint.formats.arrays import HDF5, memory_bytes
 from export.checkpoint.formats.hdf5 import MODEL, Contents, Dataset, list_hdf5
 from export.checkpoint.formats.keras_archive import (
+    CONFIG_BYTES_MAX,
     NOTHING,
     WEIGHTS,
     Description,
@@ -54,8 +57,6 @@ would be read twice, and take longer than opening a checkpoint should.
 SUFFIXES = (".h5", ".hdf5", ".keras", ".weights.json")
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-_SHOWN_MAX = 200
-"""The maximum number of characters of a name that a message repeats."""
 _FILES_SHOWN = 5
 """The maximum number of files that a message lists."""
 _ZIP = b"PK\x03\x04"
@@ -119,7 +120,8 @@ def list_keras(path: Path) -> Listing:
     for file in files:
         if not file.is_file():
             raise CheckpointError(
-                f"{path} names {file.name}, which is not beside it; copy all files of the save"
+                f"{path} names {shown(file.name)}, which is not beside it; copy all files of the "
+                "save"
             )
         start = 0
         if is_archive:
@@ -172,7 +174,7 @@ def _check_attributes(listing: Contents, file: Path) -> None:
     """
     if listing.unknown:
         raise CheckpointError(
-            f"{file}: it has the attribute {listing.unknown[0][:_SHOWN_MAX]!r}, which is not "
+            f"{file}: it has the attribute {shown(listing.unknown[0])}, which is not "
             "understood and may say in which order the rows of tables lie; Keras writes none "
             "of that name: save the weights without it"
         )
@@ -191,8 +193,8 @@ def _ordered_layers(
         missing = [key for key in weights.values() if key not in entries]
         if missing:
             raise CheckpointError(
-                f"{file} lists {missing[0][:_SHOWN_MAX]!r} among the weights of layer "
-                f"{name[:_SHOWN_MAX]!r}, and holds no such dataset; copy it anew"
+                f"{file} lists {shown(missing[0])} among the weights of layer "
+                f"{shown(name)}, and holds no such dataset; copy it anew"
             )
         # Weights of the model itself belong to no layer.
         layers.append(OrderedLayer("" if name == MODEL else name, weights))
@@ -202,7 +204,8 @@ def _ordered_layers(
 def _shards(index: Path) -> list[str]:
     """Returns the files that the index of a sharded save names."""
     try:
-        weight_map = orjson.loads(index.read_bytes())["weight_map"].values()
+        content = read_regular(index, CONFIG_BYTES_MAX)
+        weight_map = orjson.loads(content)["weight_map"].values()
     except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError) as problem:
         raise CheckpointError(f"{index} is no index of Keras weights: {problem}") from problem
     # The weights of one layer may be in several files, which the index then lists.
@@ -213,7 +216,13 @@ def _shards(index: Path) -> list[str]:
         else:
             names.add(str(files))
     # Only the name counts: a path could lead out of the directory.
-    return sorted({Path(name).name for name in names})
+    files_by_name = {Path(name).name: name for name in names}
+    if "" in files_by_name:
+        raise CheckpointError(
+            f"{index} names {shown(files_by_name[''])}; the name of a file of weights was "
+            "expected: copy all files of the save"
+        )
+    return sorted(files_by_name)
 
 
 def _weights_member(archive: Path) -> tuple[int, int, int, Description]:
@@ -257,7 +266,7 @@ def _weights_member(archive: Path) -> tuple[int, int, int, Description]:
     ) as problem:
         reason = type(problem).__name__
         if str(problem):
-            reason = str(problem).splitlines()[0][:_SHOWN_MAX]
+            reason = str(problem).splitlines()[0][:SHOWN_MAX]
         raise CheckpointError(
             f"{archive} cannot be read: {reason}; it is damaged, copy it anew"
         ) from problem
@@ -278,7 +287,8 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     dtype = _dtype(dataset)
     if not can_be(shape):
         raise CheckpointError(
-            f"{file}: {key!r} has the shape {list(shape)}, which nothing can have; copy it anew"
+            f"{file}: {shown(key)} has the shape {shown(list(shape))}, which nothing can have; "
+            "copy it anew"
         )
     if dataset.problem:
         raise CheckpointError(f"{file}: {key!r}: {dataset.problem}")

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bundle.shown_values import shown
 from export.checkpoint.variables import Asset
 from export.errors import CheckpointError
 
@@ -32,8 +33,6 @@ _METADATA = "metadata.json"
 _METADATA_BYTES_MAX = 1 << 16
 """The maximum size of the metadata, which hold a version and a date."""
 _ASSETS = "assets/"
-_SHOWN_MAX = 200
-"""The maximum number of characters of a name that a message repeats."""
 
 
 class Description(NamedTuple):
@@ -131,7 +130,7 @@ def _check_files(names: Iterable[str], path: Path) -> None:
     )
     if unknown:
         raise CheckpointError(
-            f"{path} holds the file {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may "
+            f"{path} holds the file {shown(unknown[0])}, which is not understood and may "
             "say in which order the rows of tables lie; Keras writes none of that name: remove it "
             "from the archive"
         )

@@ -35,6 +35,8 @@ import numpy as np
 import orjson
 
 from bundle.arithmetic import ceil_div
+from bundle.shown_values import SHOWN_MAX, shown
+from bundle.storage.regular_files import check_regular_tree, read_regular
 from export.checkpoint.formats.arrays import load_tensorstore, memory_bytes
 from export.checkpoint.formats.keras_archive import CONFIG_BYTES_MAX
 from export.checkpoint.variables import (
@@ -91,8 +93,6 @@ _CACHE_BYTES = 64 << 20
 """The size of the cache for the nodes of an OCDBT store's tree. Without it, every read of a value
 would decode its nodes again.
 """
-_SHOWN_MAX = 200
-"""The maximum number of characters of a name or a library's error that a message repeats."""
 _CHUNK_VALUES = 1 << 24
 """The maximum number of values in a chunk that is more than twice as large as its array, as the
 chunk of a small array may be.
@@ -255,6 +255,7 @@ def list_orbax(checkpoint: OrbaxCheckpoint) -> Listing:
 
     Raises:
       CheckpointError: The checkpoint's listing is damaged, or tensorstore is missing.
+      OSError: A file cannot be read, or is no regular file.
     """
     # Not a CRC: all files that end with their own crc32c, as OCDBT's do, have the same crc32c.
     digest = hashlib.sha256()
@@ -387,7 +388,7 @@ def _content(file: Location) -> bytes | None:
     try:
         if isinstance(file, RemotePath):
             return file.read(0, file.stamp().bytes)
-        return file.read_bytes()
+        return read_regular(file)
     except (FileNotFoundError, IsADirectoryError):
         return None
 
@@ -456,6 +457,8 @@ def _list_item(
     tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
     is_ocdbt = (directory / MANIFEST).is_file()
     base = _kvstore(directory)
+    if isinstance(directory, Path):
+        check_regular_tree(directory)
     try:
         kvstore = base
         end_of_file = {}
@@ -484,7 +487,7 @@ def _list_item(
             read_result = pending_read.result()
             if read_result.state == "missing":
                 if is_array:
-                    raise ValueError(f"it has no array {path!r}")
+                    raise ValueError(f"it has no array {shown(path)}")
                 continue
 
             metadata = orjson.loads(read_result.value)
@@ -508,7 +511,7 @@ def _list_item(
             entries[entry.key] = _with_absent_chunks(entry, absent_count)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         # tensorstore's errors may repeat a whole specification.
-        reason = str(problem).splitlines()[0][:_SHOWN_MAX]
+        reason = str(problem).splitlines()[0][:SHOWN_MAX]
         raise CheckpointError(
             f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew"
         ) from problem
@@ -553,7 +556,7 @@ def _check_shardings(file: Location) -> None:
             kind = sharding
         if kind not in _SHARDINGS:
             raise CheckpointError(
-                f"{file}: an array has the sharding {str(kind)[:_SHOWN_MAX]!r}, which is not "
+                f"{file}: an array has the sharding {shown(kind)}, which is not "
                 "understood and may say in which order rows lie; expected was "
                 f"{' or '.join(sorted(_SHARDINGS))}"
             )
@@ -597,7 +600,7 @@ def _check_known(file: Location, metadata: dict[str, Any], known_keys: set[str])
         unknown.append(_USER_METADATA)
     if unknown:
         raise CheckpointError(
-            f"{file} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may say in which "
+            f"{file} has {shown(unknown[0])}, which is not understood and may say in which "
             "order the rows of tables lie; save the checkpoint without it"
         )
 
@@ -732,12 +735,12 @@ def _entry(
     chunk = tuple(int(size) for size in stated_chunk)
     has_valid_chunk = len(chunk) == len(shape) and min(chunk, default=1) >= 1
     if not has_valid_chunk or not can_be(shape) or not can_be(chunk):
-        raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
+        raise ValueError(f"array {shown(key)} has {_shown_shapes(shape, chunk)}")
     # The library decodes a chunk as a whole, and ends the process if it has no memory for one.
     if math.prod(chunk) > max(2 * math.prod(shape), _CHUNK_VALUES):
         raise ValueError(
-            f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}, which would be "
-            "much larger than the array"
+            f"array {shown(key)} has {_shown_shapes(shape, chunk)}, which would be much larger "
+            "than the array"
         )
 
     itemsize = 0
@@ -753,6 +756,10 @@ def _entry(
     return Entry(key, dtype, shape, (), array)
 
 
+def _shown_shapes(shape: tuple[int, ...], chunk: tuple[int, ...]) -> str:
+    return f"the shape {shown(list(shape))} and chunks {shown(list(chunk))}"
+
+
 def _numpy_name(dtype: str) -> str:
     """Returns TensorFlow's name of the dtype of a zarr 2 array, such as `<f4`.
 
@@ -763,7 +770,7 @@ def _numpy_name(dtype: str) -> str:
         return dtype
     # NumPy also accepts lists of dtypes, and evaluates texts that look like one.
     if _ZARR_2_DTYPE.fullmatch(dtype) is None:
-        raise ValueError(f"{dtype!r} is no dtype of an array in zarr 2")
+        raise ValueError(f"{shown(dtype)} is no dtype of an array in zarr 2")
     return np.dtype(dtype).name
 
 

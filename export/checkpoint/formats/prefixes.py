@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from bundle.storage.regular_files import check_regular
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import parse_text
 from export.checkpoint.formats.sstable import MAGIC
@@ -100,6 +101,8 @@ def find_prefix(path: Location) -> Location:
             return path
         if path.is_file():
             raise CheckpointError(_kind_of(path))
+        if isinstance(path, Path) and path.exists():
+            check_regular(path)
         raise CheckpointError(_missing_message(path))
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem

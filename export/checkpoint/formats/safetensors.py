@@ -20,6 +20,7 @@ from typing import Any
 import google_crc32c
 import orjson
 
+from bundle.shown_values import shown
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
 from export.errors import CheckpointError
 from object_store.locations import Location, read_range, stamp_of
@@ -38,8 +39,6 @@ _METADATA_KEYS = frozenset({"format"})
 _INDEX_KEYS = frozenset({"metadata", "weight_map"})
 _INDEX_METADATA_KEYS = frozenset({"total_parameters", "total_size"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "data_offsets"})
-_SHOWN_MAX = 200
-"""The maximum number of characters of a name that a message repeats."""
 _FILES_SHOWN = 5
 """The maximum number of files that a message lists."""
 _DTYPES = {
@@ -109,7 +108,7 @@ def list_safetensors(path: Location) -> Listing:
         data_start = _SIZE_BYTES + len(header)
         for name, tensor in tensors.items():
             if name in entries:
-                raise CheckpointError(f"{path}: tensor {name!r} is in two files; save it anew")
+                raise CheckpointError(f"{path}: tensor {shown(name)} is in two files; save it anew")
             entries[name] = _entry(file, stamp, name, tensor, data_start)
         _check_no_holes(file, tensors, stamp.bytes - data_start)
     return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch"))
@@ -151,7 +150,8 @@ def _files_of(index: Location) -> list[Location]:
         # A path could lead out of the directory.
         if "/" in name or not file.is_file():
             raise CheckpointError(
-                f"{index} names {name!r}, which is not beside it; copy all files of the checkpoint"
+                f"{index} names {shown(name)}, which is not beside it; copy all files of the "
+                "checkpoint"
             )
         files.append(file)
     return files
@@ -181,7 +181,7 @@ def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
     metadata = tensors.pop("__metadata__", {})
     _check_known(file, metadata, _METADATA_KEYS, "'__metadata__' of its header")
     for name, tensor in tensors.items():
-        _check_known(file, tensor, _TENSOR_KEYS, f"tensor {name!r} in its header")
+        _check_known(file, tensor, _TENSOR_KEYS, f"tensor {shown(name)} in its header")
     return tensors
 
 
@@ -196,7 +196,7 @@ def _check_known(file: Location, metadata: Any, known_keys: frozenset[str], subj
         unknown = sorted(set(metadata) - known_keys)
     if unknown:
         raise CheckpointError(
-            f"{file}: {subject} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may "
+            f"{file}: {subject} has {shown(unknown[0])}, which is not understood and may "
             "say in which order rows lie; save the tensors with their rows in the order of the "
             "ids, without it"
         )
@@ -210,20 +210,24 @@ def _entry(file: Location, stamp: Stamp, name: str, tensor: Any, data_start: int
         # `True` is an int, too, and a shape of a damaged header may hold anything.
         are_numbers = all(type(number) is int for number in (begin, end, *shape))
         if not are_numbers or not can_be(shape) or not 0 <= begin <= end:
-            raise ValueError(f"shape {shape} and data_offsets {[begin, end]} cannot be")
+            raise ValueError(
+                f"shape {shown(shape)} and data_offsets {shown([begin, end])} cannot be"
+            )
     except (ValueError, KeyError, TypeError) as problem:
         raise CheckpointError(
-            f"{file}: the header of tensor {name!r} is damaged: {problem}; copy the file anew"
+            f"{file}: the header of tensor {shown(name)} is damaged: {problem}; copy the file anew"
         ) from problem
     if data_start + end > stamp.bytes:
-        raise CheckpointError(f"{file} is cut short: {name!r} lies behind its end; copy it anew")
+        raise CheckpointError(
+            f"{file} is cut short: {shown(name)} lies behind its end; copy it anew"
+        )
     # Values of other dtypes, such as 8-bit floats, are listed and never read.
     if dtype not in NUMPY_DTYPES:
         return Entry(name, dtype, shape, ())
     if end - begin != math.prod(shape) * NUMPY_DTYPES[dtype].itemsize:
         raise CheckpointError(
-            f"{file}: tensor {name!r} of shape {list(shape)} and {dtype} has {end - begin} bytes; "
-            "copy the file anew"
+            f"{file}: tensor {shown(name)} of shape {list(shape)} and {dtype} has {end - begin} "
+            "bytes; copy the file anew"
         )
     whole = Slice(
         file=str(file),

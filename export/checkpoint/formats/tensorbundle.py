@@ -23,6 +23,7 @@ from typing import Any
 import google_crc32c
 
 from bundle.format.checksums import mask, unmask
+from bundle.storage.regular_files import read_regular
 from export.checkpoint.formats.coding import Malformed, read_varint, varint
 from export.checkpoint.formats.orderedcode import WHOLE_AXIS, slice_key
 from export.checkpoint.formats.protos import decode, message
@@ -230,7 +231,7 @@ def _file_bytes(path: Location) -> bytes:
             )
         if isinstance(path, RemotePath):
             return path.read(0, size)
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as problem:
         raise CheckpointError(
             f"checkpoint index {path} cannot be read: {problem.strerror}"

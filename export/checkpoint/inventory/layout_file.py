@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bundle.storage.regular_files import read_regular
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode, parse_text
 from export.checkpoint.inventory.specs import FileTable, StatedTable
@@ -47,9 +48,7 @@ def read_layouts(path: Path) -> Mapping[str, FileTable]:
         names the key and the value.
     """
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(f"layout file {path} has more than {FILE_BYTES_MAX} bytes")
-        data = path.read_bytes()
+        data = read_regular(path, FILE_BYTES_MAX)
         if path.suffix in (*_TEXT_SUFFIXES, *_BINARY_SUFFIXES):
             return read_embedding_spec(data, text=path.suffix in _TEXT_SUFFIXES)
         if path.suffix == ".toml":

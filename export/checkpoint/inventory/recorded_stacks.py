@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from bundle.storage.regular_files import read_regular
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.inventory.findings import Findings
 from export.checkpoint.inventory.layout_file import FILE_BYTES_MAX, read_embedding_spec
@@ -48,9 +49,7 @@ def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, StackedTabl
     the name of each stack.
     """
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise CheckpointError(f"{path} has more than {FILE_BYTES_MAX} bytes")
-        data = path.read_bytes()
+        data = read_regular(path, FILE_BYTES_MAX)
         # Another program's message in an item of any name.
         if _FIELD not in data:
             return {}

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from export.checkpoint.reader import open_checkpoint
@@ -18,6 +19,8 @@ from tests.export.movies_job import (
     write_project,
 )
 from tests.export.traced_models import TracedCheckpoint
+from tests.properties.stored_arrays import StoredArray
+from tests.properties.stored_formats import FORMATS
 
 DATA = "ckpt-3.data-00000-of-00001"
 INDEX = "ckpt-3.index"
@@ -86,3 +89,24 @@ def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
     flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(stored_values) + 5)
     project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
     rejected(command, project, 3, variable.rpartition("/")[2], "copy it anew")
+
+
+STORED = {
+    "zarr": (FORMATS["zarr 2"], "users/0"),
+    "OCDBT": (FORMATS["zarr 2 in OCDBT"], "manifest.ocdbt"),
+    "safetensors": (FORMATS["safetensors"], "a.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_inspect_of_a_directory_with_a_fifo_exits_3_and_names_it(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    stored_format, file = STORED[name]
+    array = StoredArray(np.ones(4, np.float32), (((0, 4),),), (4,), "raw")
+    stored_format.write(tmp_path, {"users": array})
+    (tmp_path / file).unlink()
+    os.mkfifo(tmp_path / file)
+    done = command("inspect", tmp_path)
+    assert done.code == 3
+    assert f"{file} is a FIFO; a regular file was expected" in done.message

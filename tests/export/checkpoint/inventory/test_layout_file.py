@@ -298,7 +298,8 @@ def test_layout_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(layout_file, "FILE_BYTES_MAX", size - 1)
     with pytest.raises(UsageError) as error:
         read_layouts(path)
-    assert str(error.value) == f"layout file {path} has more than {size - 1} bytes"
+    reason = f"it has more than {size - 1} bytes"
+    assert str(error.value) == f"layout file {path} cannot be read: {reason}"
     with pytest.raises(UsageError) as error:
         read_layouts(tmp_path / "none.toml")
     assert str(error.value) == (

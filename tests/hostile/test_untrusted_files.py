@@ -1,0 +1,272 @@
+"""Files of a few bytes that claim much, share much, or are no files: each is a typed error, in time
+and memory of its own size.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bundle.format.checksums import crc32c, mask
+from bundle.storage.tfrecords import framed
+from export.checkpoint.reader import open_checkpoint
+from export.corpora.tfrecords import read_file
+from export.errors import ExportError
+from export.given_towers.exported_graphs import ExportedGraphTower
+from export.graphs.loading import load_tensorflow
+from export.recipe.schema import read_recipe
+from export.tables.vocabularies import read_keys
+from export.verify.examples import read_table
+from export.verify.recorded_examples import read_record_table
+from export.verify.serving_records import read_prediction_log
+from tests.export.checkpoint.formats.safetensors_files import write_header
+from tests.hostile.ordeal import deadline, memory_limit
+
+tf = load_tensorflow()
+from tensorflow_serving.apis import prediction_log_pb2  # noqa: E402 - TensorFlow is loaded first
+
+FLOOR_BYTES = 8 << 20
+HELD_PER_BYTE = 256
+MESSAGE_CHARACTERS_MAX = 2_000
+Write = Callable[[Path], Path]
+Read = Callable[[Path], object]
+
+
+def pickle_of_shared_tuples(levels: int = 50) -> bytes:
+    """Returns the pickle of a dict whose key has 2^levels parts: each list is remembered before it
+    is filled by twice the level below.
+    """
+    code = b"\x80\x02K\x01\x85q\x000"
+    for level in range(1, levels + 1):
+        filled = 2 * level - 1
+        size_of = 2 * level
+        below = b"h" + bytes([size_of - 2])
+        code += b"]q" + bytes([filled]) + b"(" + below * 2 + b"e0"
+        code += b"ctorch\nSize\nh" + bytes([filled]) + b"\x85Rq" + bytes([size_of]) + b"0"
+    return code + b"}h" + bytes([2 * levels]) + b"K\x01s."
+
+
+def pickle_of_doubled_paths(levels: int = 17) -> bytes:
+    text = b"a" * 65_536
+    code = b"\x80\x02X" + struct.pack("<I", len(text)) + text + b"q\x000"
+    for level in range(levels):
+        code += b"cpathlib\nPosixPath\nh" + bytes([level]) + b"h" + bytes([level])
+        code += b"\x86Rq" + bytes([level + 1]) + b"0"
+    return code + b"h" + bytes([levels]) + b"."
+
+
+def pickle_of_repeated_names() -> bytes:
+    """Returns a pickle that names a dtype of 100,000 characters by four bytes, each time."""
+    name = b"n" * 100_000
+    texts = b"X\x05\x00\x00\x00torchq\x00X" + struct.pack("<I", len(name)) + name + b"q\x01("
+    return b"\x80\x04" + texts + b"h\x00h\x01\x93" * 50_000 + b"t."
+
+
+def metadata(code: bytes) -> Write:
+    def write(directory: Path) -> Path:
+        (directory / ".metadata").write_bytes(code)
+        (directory / "__0_0.distcp").write_bytes(b"")
+        return directory
+
+    return write
+
+
+def tensor_of(shape: list[int]) -> Write:
+    tensor = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}
+    return lambda directory: write_header(directory / "a.safetensors", {"x": tensor}, b"1234")
+
+
+def zarr_of(shape: list[int]) -> Write:
+    def write(directory: Path) -> Path:
+        leaf = {"key_metadata": [{"key": "a", "key_type": 2}]}
+        tree = {"tree_metadata": {"a": {**leaf, "value_metadata": {"value_type": "jax.Array"}}}}
+        array = {"zarr_format": 2, "dtype": "<f4", "compressor": None, "fill_value": None}
+        array |= {"shape": shape, "chunks": shape, "order": "C", "filters": None}
+        (directory / "a").mkdir()
+        (directory / "_METADATA").write_text(json.dumps(tree))
+        (directory / "a/.zarray").write_text(json.dumps(array))
+        return directory
+
+    return write
+
+
+def weights_index_of(name: str) -> Write:
+    def write(directory: Path) -> Path:
+        file = directory / "m.weights.json"
+        file.write_text(json.dumps({"weight_map": {"x": name}}))
+        return file
+
+    return write
+
+
+def tower_of(compression: int, claimed_rows: int, rows: int) -> Write:
+    """Returns a writer of a tower's file, with an array that claims other rows than it has."""
+
+    def write(directory: Path) -> Path:
+        array = io.BytesIO()
+        header = {"descr": "<f4", "fortran_order": False, "shape": (claimed_rows,)}
+        np.lib.format.write_array_header_1_0(array, header)
+        array.write(bytes(4 * rows))
+        file = directory / "a.npz"
+        with zipfile.ZipFile(file, "w", compression) as archive:
+            archive.writestr("graph.npy", array.getvalue())
+        return file
+
+    return write
+
+
+def records_of(**tensors: object) -> Write:
+    def write(directory: Path) -> Path:
+        log = prediction_log_pb2.PredictionLog()
+        for name, tensor in tensors.items():
+            log.predict_log.request.inputs[name].CopyFrom(tensor)
+        file = directory / "a.tfrecord"
+        file.write_bytes(framed(log.SerializeToString()))
+        return file
+
+    return write
+
+
+def proto_of(shape: list[int], **values: object) -> object:
+    proto = tf.make_tensor_proto(0.0)
+    proto.ClearField("float_val")
+    proto.tensor_shape.CopyFrom(tf.TensorShape(shape).as_proto())
+    for field, content in values.items():
+        if field == "dtype":
+            proto.dtype = content
+        else:
+            getattr(proto, field).extend(content)
+    return proto
+
+
+def examples_with_names_of_their_own(directory: Path) -> Path:
+    log = prediction_log_pb2.PredictionLog()
+    for number in range(10_000):
+        example = log.classify_log.request.input.example_list.examples.add()
+        example.features.feature[f"n{number}"].int64_list.value.append(1)
+    file = directory / "a.tfrecord"
+    file.write_bytes(framed(log.SerializeToString()))
+    return file
+
+
+def record_of_a_large_length(directory: Path) -> Path:
+    length = struct.pack("<Q", 256 << 20)
+    file = directory / "a.tfrecord"
+    file.write_bytes(length + struct.pack("<I", mask(crc32c(length))) + b"data")
+    return file
+
+
+def lines_of(text: str) -> Write:
+    def write(directory: Path) -> Path:
+        file = directory / "a.jsonl"
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def read_label(path: Path) -> object:
+    return read_record_table([path], "prediction-log", {}, ["x"], 9, [])
+
+
+def read_requests(path: Path) -> object:
+    return [
+        read_prediction_log(record, path.name, ["x"])
+        for record in read_file(path, False, path.name)
+    ]
+
+
+def read_lines(path: Path) -> object:
+    return read_table(path, 9)
+
+
+SPARSE = {
+    "x": tf.make_tensor_proto(np.zeros((1, 2), np.int64)),
+    "x_1": tf.make_tensor_proto(np.ones(1, np.int64)),
+    "x_2": tf.make_tensor_proto(np.array([1 << 33, 1], np.int64)),
+}
+CHECKPOINTS: dict[str, Write] = {
+    "pickle whose key is hashed without end": metadata(pickle_of_shared_tuples()),
+    "pickle that doubles a path": metadata(pickle_of_doubled_paths()),
+    "pickle with a large index of its memo": metadata(b"\x80\x02]r\x00\x00\x00\x40."),
+    "pickle that repeats a long name": metadata(pickle_of_repeated_names()),
+    "pickle that is nested": metadata(b"\x80\x02" + b"(" * 30_000 + b"t" * 30_000 + b"."),
+    "tensor of many axes": tensor_of([1] * 300_000),
+    "tensor of many large axes": tensor_of([1 << 62] * 100_000),
+    "zarr array of many axes": zarr_of([1] * 300_000),
+    "index of weights that names a directory": weights_index_of("/"),
+    "index of weights that names this directory": weights_index_of("."),
+    "index of weights that names a long file": weights_index_of("a" * 100_000),
+}
+OTHERS: dict[str, tuple[Read, Write]] = {
+    "tower that claims rows": (ExportedGraphTower, tower_of(zipfile.ZIP_STORED, 1 << 40, 1)),
+    "tower that is compressed": (ExportedGraphTower, tower_of(zipfile.ZIP_DEFLATED, 1, 1 << 24)),
+    "sparse tensor of many rows": (read_requests, records_of(**SPARSE)),
+    "value that stands for many": (
+        read_requests,
+        records_of(x=proto_of([1 << 33], float_val=[1.0])),
+    ),
+    "many rows without values": (read_requests, records_of(x=proto_of([1 << 33, 0]))),
+    "text that stands for many": (
+        read_requests,
+        records_of(x=proto_of([50_000], string_val=[b"x" * 50_000], dtype=7)),
+    ),
+    "examples with names of their own": (read_label, examples_with_names_of_their_own),
+    "record that claims much": (read_requests, record_of_a_large_length),
+    "example that is nested": (read_lines, lines_of('{"a": ' + "[" * 50_000 + "]" * 50_000 + "}")),
+}
+
+
+def assert_rejected(write: Write, read: Read, directory: Path) -> None:
+    path = write(directory)
+    size_bytes = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    limit = memory_limit(FLOOR_BYTES + HELD_PER_BYTE * size_bytes)
+    with deadline(20), limit, pytest.raises(ExportError) as error:
+        read(path)
+    message = str(error.value)
+    assert len(message) < MESSAGE_CHARACTERS_MAX
+    assert path.name in message
+
+
+@pytest.mark.parametrize("write", CHECKPOINTS.values(), ids=list(CHECKPOINTS))
+def test_checkpoint_that_claims_much_is_rejected_at_the_cost_of_its_bytes(
+    tmp_path: Path, write: Write
+) -> None:
+    assert_rejected(write, open_checkpoint, tmp_path)
+
+
+@pytest.mark.parametrize(("read", "write"), OTHERS.values(), ids=list(OTHERS))
+def test_file_that_claims_much_is_rejected_at_the_cost_of_its_bytes(
+    tmp_path: Path, read: Read, write: Write
+) -> None:
+    assert_rejected(write, read, tmp_path)
+
+
+READERS: dict[str, Read] = {
+    **dict.fromkeys(
+        ["a.safetensors", "a.weights.h5", "a.keras", "a.index", ".metadata"], open_checkpoint
+    ),
+    "a.toml": read_recipe,
+    "a.jsonl": read_lines,
+    "a.parquet": read_lines,
+    "a.npz": ExportedGraphTower,
+    "a.tfrecord": read_requests,
+    "a.txt": lambda path: read_keys(path, "string"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_fifo_in_the_place_of_a_file_is_rejected_and_not_waited_for(
+    tmp_path: Path, name: str
+) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ExportError):
+        READERS[name](tmp_path / name)
