@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Distance
 from runtime.errors import InvalidInput
-from runtime.vectors import VectorFile
+from runtime.vectors import SEARCHABLE, VectorFile, find_unsearchable
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -90,7 +90,7 @@ class ExactIndex:
           the end is filled with -1 and -inf. Scores beyond float32 are infinities.
 
         Raises:
-          InvalidInput: The queries have another shape or hold NaN or infinities, or k is below 1.
+          InvalidInput: The queries have another shape or cannot be searched, or k is below 1.
         """
         check_queries(queries, self.dim, k)
         queries = self._prepared(queries)
@@ -439,7 +439,7 @@ def check_queries(queries: Vectors, dim: int, k: int) -> None:
     """Checks queries against an index.
 
     Raises:
-      InvalidInput: They are not [n, dim], hold NaN or infinities, or k is below 1.
+      InvalidInput: They are not [n, dim] or cannot be searched, or k is below 1.
     """
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise InvalidInput(
@@ -447,11 +447,11 @@ def check_queries(queries: Vectors, dim: int, k: int) -> None:
         )
     if k < 1:
         raise InvalidInput(f"k is {k}; at least 1 was expected")
-    is_finite = np.isfinite(queries)
-    if np.count_nonzero(is_finite) < is_finite.size:  # counting is much cheaper than all()
-        row = int(np.argmin(is_finite.all(axis=1)))
+    unsearchable = find_unsearchable(queries)
+    if unsearchable is not None:
         raise InvalidInput(
-            f"query vector {row} holds NaN or an infinity; finite numbers were expected"
+            f"query vector {unsearchable.position} holds {unsearchable.value}; {SEARCHABLE} was "
+            "expected"
         )
 
 

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
-from runtime.errors import IndexUnreadable, InvalidIndex
+from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.exact import check_queries, normalized, rank_exactly
+from runtime.vectors import SEARCHABLE, find_unsearchable
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -119,16 +120,15 @@ class ScannIndex:
           threads: The number of threads that train; 0: ScaNN's choice.
 
         Raises:
-          InvalidIndex: A parameter is unknown, missing or no positive integer, or ScaNN cannot
-            build an index with them.
+          InvalidIndex: A parameter is unknown, missing or no positive integer, a vector cannot be
+            searched, or ScaNN cannot build an index with them.
         """
         size, dim = vectors.shape
         check_parameters(kind, parameters, size)
+        vectors = prepared(vectors, distance)
         measure = "dot_product"
         threshold = _ANISOTROPIC_THRESHOLD
-        if distance == "cosine":
-            vectors = normalized(vectors)
-        elif distance == "squared_l2":
+        if distance == "squared_l2":
             measure = "squared_l2"
             threshold = math.nan  # anisotropic quantization is for products
         # Each search states how many neighbors it wants, whatever is stated here.
@@ -256,7 +256,7 @@ class ScannIndex:
           is filled with -1 and -inf.
 
         Raises:
-          InvalidInput: The queries have another shape or hold NaN or infinities, or k is below 1.
+          InvalidInput: The queries have another shape or cannot be searched, or k is below 1.
         """
         check_queries(queries, self.dim, k)
         queries = np.ascontiguousarray(queries, np.float32)
@@ -310,7 +310,14 @@ class ScannIndex:
     ) -> tuple[NDArray[Any], Vectors]:
         """Returns the positions and scores that ScaNN finds, best first. With a `reorder` of -1,
         ScaNN reorders as many candidates as was written.
+
+        Raises:
+          InvalidInput: The query cannot be searched.
         """
+        # Whoever calls has checked the query, and says whose it is: this is for whoever has not.
+        unsearchable = find_unsearchable(query[np.newaxis])
+        if unsearchable is not None:
+            raise InvalidInput(f"a query holds {unsearchable.value}; {SEARCHABLE} was expected")
         positions, scores = self._searcher.search(query, count, reorder, leaves_to_search or -1)
         # ScaNN returns dot products, which are larger for nearer vectors, or squared distances.
         if self.distance == "squared_l2":
@@ -357,6 +364,28 @@ def encode(trained: Path, directory: Path) -> None:
         searcher.serialize(str(directory), True)
     except (RuntimeError, ValueError) as problem:
         raise InvalidIndex(f"ScaNN finds no codes of {directory.name}: {problem}") from problem
+
+
+def prepared(vectors: Vectors, distance: Distance, first: int = 0) -> Vectors:
+    """Returns vectors of an index as ScaNN gets them, of length 1 for cosine.
+
+    Args:
+      vectors: [n, dim] float32.
+      distance: The distance of the index.
+      first: The position of the first vector in the index.
+
+    Raises:
+      InvalidIndex: A vector cannot be searched; names its position.
+    """
+    unsearchable = find_unsearchable(vectors)
+    if unsearchable is not None:
+        position = first + unsearchable.position
+        raise InvalidIndex(
+            f"vector {position} holds {unsearchable.value}; {SEARCHABLE} was expected"
+        )
+    if distance == "cosine":
+        return normalized(vectors)
+    return vectors
 
 
 def write_index(

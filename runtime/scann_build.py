@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable
-from runtime.exact import normalized
-from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
+from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode, prepared
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
@@ -111,7 +110,8 @@ def build_files(
     _return_freed_memory()
     if kind == "brute_force":
         blocks = (
-            _prepared(vectors[first : first + count], distance) for first, count in _blocks(vectors)
+            prepared(vectors[first : first + count], distance, first)
+            for first, count in _blocks(vectors)
         )
         _write_array(directory / DATASET, blocks, size)
     else:
@@ -143,7 +143,8 @@ def encode_block(task: EncodeTask) -> None:
     Raises:
       InvalidIndex: ScaNN cannot encode them.
     """
-    block = _prepared(task.vectors[task.first : task.first + task.count], task.distance)
+    block = task.vectors[task.first : task.first + task.count]
+    block = prepared(block, task.distance, task.first)
     directory = Path(task.directory)
     directory.mkdir()
     np.save(directory / DATASET, block)
@@ -177,7 +178,7 @@ def match_stored(
       IndexUnreadable: A file is damaged.
       InvalidIndex: ScaNN cannot encode vectors with it.
     """
-    block = _prepared(vectors[rows], distance)
+    block = prepared(vectors[rows], distance)
     if kind == "brute_force":
         stored = _stored_rows(directory / DATASET, rows)
         is_near: NDArray[np.bool_] = np.isclose(stored, block, rtol=_ROUNDING, atol=0).all(axis=1)
@@ -226,13 +227,6 @@ def _blocks(vectors: VectorFile, joined: int = 1) -> Iterator[tuple[int, int]]:
     rows = vectors.block_rows * joined
     for first in range(0, len(vectors), rows):
         yield first, min(rows, len(vectors) - first)
-
-
-def _prepared(block: Vectors, distance: Distance) -> Vectors:
-    """Returns vectors as ScaNN gets them, of length 1 for cosine."""
-    if distance == "cosine":
-        return normalized(block)
-    return block
 
 
 def _write_array(path: Path, parts: Iterator[NDArray[Any]], size: int) -> None:

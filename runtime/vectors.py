@@ -1,9 +1,9 @@
-"""Vectors of an index in their file, read when they are needed; none stay in memory."""
+"""Vectors of an index in their file, read when they are needed; which vectors can be searched."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,49 @@ Positions = NDArray[np.int64]
 
 BLOCK_BYTES = 16 << 20
 """The number of bytes that are read at a time where all vectors are needed."""
+LENGTH_MAX = 2.0**60
+"""The maximum length of a vector that is searched for or found, about 1.15e18.
+
+ScaNN ends the process, or never returns, once a product overflows float32 and infinities of both
+signs meet. Centroids are means of vectors, hence no longer than these. Residuals and differences
+from a query are at most twice as long, so that no square or product of any two exceeds 2^122. The
+rest up to 2^128, where float32 ends, is for codes, which lie near residuals, and for rounding.
+"""
+SEARCHABLE = "a vector of finite numbers whose length is at most 2^60 (1.15e18)"
+"""What is expected of a vector, in messages: `SEARCHABLE` was expected."""
+
+
+class Unsearchable(NamedTuple):
+    """The first of some vectors that cannot be searched.
+
+    Attributes:
+      position: Its position among the vectors.
+      value: What it holds, in words.
+    """
+
+    position: int
+    value: str
+
+
+def is_searchable(vectors: Vectors) -> NDArray[np.bool_]:
+    """Returns which of [n, dim] float32 vectors are finite and not longer than LENGTH_MAX, [n]."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.vecdot(vectors, vectors)
+    # Written so that NaN is not searchable.
+    searchable: NDArray[np.bool_] = squares <= np.float32(LENGTH_MAX**2)
+    return searchable
+
+
+def find_unsearchable(vectors: Vectors) -> Unsearchable | None:
+    """Returns the first of [n, dim] float32 vectors that cannot be searched; None: all can."""
+    searchable = is_searchable(vectors)
+    if np.count_nonzero(searchable) == searchable.size:  # counting is much cheaper than all()
+        return None
+    position = int(searchable.argmin())
+    vector = vectors[position].astype(np.float64)
+    if not np.isfinite(vector).all():
+        return Unsearchable(position, "NaN or an infinity")
+    return Unsearchable(position, f"numbers up to {np.abs(vector).max():.4g}")
 
 
 class VectorFile:

@@ -71,21 +71,17 @@ class Formula:
     names: tuple[str, ...]
     steps: tuple[Step, ...]
 
-    def evaluate(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    def compute(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Computes the formula for m candidates, in float64.
 
         Args:
           values: [m] values of each output that it names; other outputs are ignored.
 
         Returns:
-          [m] float32.
-
-        Raises:
-          FormulaUndefined: The formula has no finite float32 value for some candidate; names the
-            first one.
+          [m] float32; NaN or an infinity for a candidate for which the formula has no finite value.
         """
         stack: list[Any] = []
-        with np.errstate(all="ignore"):  # the result is checked below
+        with np.errstate(all="ignore"):  # whoever calls checks the result
             for count, step in self.steps:
                 if count:
                     stack[-count:] = [step(*stack[-count:])]
@@ -95,6 +91,18 @@ class Formula:
                 else:
                     stack.append(step)
             result: NDArray[np.float32] = np.asarray(stack[0]).astype(np.float32)
+        return result
+
+    def evaluate(self, values: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Computes the formula for m candidates, each of which must have a finite value.
+
+        Arguments and result are those of `compute`.
+
+        Raises:
+          FormulaUndefined: The formula has no finite float32 value for some candidate; names the
+            first one.
+        """
+        result = self.compute(values)
         is_finite = np.isfinite(result)
         if not is_finite.all():
             position = int(np.argmin(is_finite))

@@ -23,6 +23,7 @@ from runtime.errors import InvalidInput
 from runtime.tower import Tower
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
+from runtime.vectors import SEARCHABLE, find_unsearchable
 
 BATCH_CANDIDATES = 2048
 """The number of candidates whose activations and vectors are in memory at a time."""
@@ -223,7 +224,7 @@ def _vectors(
     positions: NDArray[np.int64],
     where: str,
 ) -> NDArray[np.float32]:
-    """Returns the vectors of candidates, [n, dim] finite float32."""
+    """Returns the vectors of candidates, [n, dim] float32, which can be searched."""
     activations = {}
     columns = store.features(positions, column_names)
     n = positions.size
@@ -242,12 +243,12 @@ def _vectors(
             f"{where}: the candidate tower's {spec.result!r} has shape {list(vectors.shape)} for "
             f"{n} candidates; [candidates, dim] was expected"
         )
-    is_finite = np.isfinite(vectors).all(axis=1)
-    if not is_finite.all():
-        candidate = _candidate(store, positions[np.argmin(is_finite)])
+    unsearchable = find_unsearchable(vectors)
+    if unsearchable is not None:
+        candidate = _candidate(store, positions[unsearchable.position])
         raise NotConvertible(
-            f"{where}: the vector of {candidate} holds NaN or an infinity; look at its feature "
-            "values and its rows of the tables"
+            f"{where}: the vector of {candidate} holds {unsearchable.value}; {SEARCHABLE} was "
+            "expected: look at its feature values and its rows of the tables"
         )
     return vectors
 

@@ -20,7 +20,7 @@ from runtime.errors import IndexUnreadable, InvalidInput
 from runtime.exact import ExactIndex, normalized
 from runtime.partitions import load_index
 from runtime.scann import ScannIndex
-from runtime.vectors import VectorFile
+from runtime.vectors import VectorFile, is_searchable
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -256,7 +256,7 @@ def recall_of_cold_users(
       rows: The rows of the queries to measure.
 
     Returns:
-      The recall; None if the vector of such a user is NaN or infinite.
+      The recall; None if the vector of such a user cannot be searched.
 
     Raises:
       VerificationFailed: The recall is less than `section.recall.of_cold_users`, or cannot be
@@ -265,12 +265,12 @@ def recall_of_cold_users(
     limit = section.recall.of_cold_users
     # Users that differ in nothing but their bags are the same query.
     cold = np.unique(queries[rows], axis=0)
-    if not np.isfinite(cold).all():
+    if not is_searchable(cold).all():
         if limit is not None:
             raise VerificationFailed(
-                f"index {name!r}: the query of a user with empty bags is not finite, so its recall "
-                f"cannot be measured, the recipe requires {limit}; give empty bags a finite vector "
-                f"in tower {section.query_tower!r}, or leave out "
+                f"index {name!r}: the query of a user with empty bags is not finite, or too long, "
+                f"so its recall cannot be measured, the recipe requires {limit}; give empty bags a "
+                f"finite vector in tower {section.query_tower!r}, or leave out "
                 f"indexes.{name}.recall.of_cold_users"
             )
         return None

@@ -98,6 +98,14 @@ EVENTS = {
         "for it (`rowcast_decode_turn_seconds`).",
         "Lower `max_request_bytes` or `max_values`, or give the service more CPU time.",
     ),
+    "candidates_left_out": (
+        "Responses lack candidates that cannot be scored: `reason` is `features` (they do not fit "
+        "the tower), `rows` or `score` (not finite), or `vector` (too long to be searched). `ids` "
+        "has the first of them; a shard gives their positions. At most one line per second for "
+        "each model and reason.",
+        "Repair the candidates with these ids, or delete them. "
+        "`rowcast_candidates_left_out_total` counts them.",
+    ),
     "batch_failed": (
         "A batch could not be computed as one, so each of its requests is computed alone. If that "
         "is frequent (`rowcast_failed_batches_total`), one client slows down others.",

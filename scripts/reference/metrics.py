@@ -35,6 +35,7 @@ VALUES = {
     "outcome of `rowcast_loads_total`": metrics.LOAD_OUTCOMES,
     "outcome of `rowcast_recorded_requests_total`": metrics.RECORD_OUTCOMES,
     "outcome of `rowcast_live_recall_queries_total`": metrics.LIVE_RECALL_OUTCOMES,
+    "reason of `rowcast_candidates_left_out_total`": metrics.LEFT_OUT_REASONS,
     "outcome of `rowcast_sources_left_out_total`": metrics.SOURCE_OUTCOMES,
     "outcome of `rowcast_stage_candidates_total`": metrics.STAGE_OUTCOMES,
     "sum": derived_metrics.RECALL_SUMS,

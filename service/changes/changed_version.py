@@ -24,6 +24,7 @@ from bundle.errors import BundleError, FormatError
 from bundle.features.columns import Column
 from bundle.storage import arrow
 from bundle.tables.changed_rows import Exchange, rounded
+from runtime.vectors import is_searchable
 from service.changes.changed_parts import ChangedParts
 from service.changes.changed_tables import ChangedTables
 from service.changes.embedding import (
@@ -448,6 +449,12 @@ class ChangedVersion:
                 raise ChangeDropped(OTHER_VERSION)
         columns = change.columns.select(_store_column_names(change))
         positions = store.upsert(columns, vectors, head.embedded, change.numbers(EXPIRES))
+        # Earlier releases accepted vectors that cannot be searched.
+        for name, index_vectors in vectors.items():
+            is_lost = ~is_searchable(index_vectors)
+            if is_lost.any():
+                store.delete(change.ids[is_lost])
+                self.dropped[f"a vector of index {name!r} cannot be searched"] += 1
         if store.indexes and not is_same_version:
             self._unembedded.add(head.target, store.store.ids(positions))
 

@@ -23,6 +23,7 @@ from bundle.features.columns import Column
 from bundle.stores.writer import feature_array
 from bundle.tables.changed_rows import rounded
 from bundle.tables.id_values import integers, strings
+from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.changes.changed_version import ChangedVersion
 from service.changes.requests import ChangeRequest, Ids
 from service.changes.store_changes import ChangedCorpus
@@ -102,7 +103,7 @@ def _rows_change(
     elif takes_keys:
         ids = _integers(ids, "keys")
     _check_distinct(ids)
-    vectors = _checked_vectors(request.vectors.get(""), ids.size, table.dim, "vectors")
+    vectors = _checked_vectors(request.vectors.get(""), ids, table.dim, "vectors")
     # Rounded to see whether the dtype of the table can hold them; the log stores what was sent.
     try:
         rounded(vectors, table.dtype)
@@ -414,7 +415,7 @@ def _vectors(
         requested = request.vectors.get(name)
         if requested is not None:
             dim = index.entry.dim
-            vectors[name] = _checked_vectors(requested, request.ids.size, dim, f"vectors.{name}")
+            vectors[name] = _checked_vectors(requested, request.ids, dim, f"vectors.{name}")
             continue
         _check_embeddable(version, store, name, index)
         vectors[name] = version.embed(index, request.features, request.ids.size)
@@ -437,17 +438,19 @@ def _check_embeddable(
             raise InvalidArgument(message, FieldViolation("vectors", "empty", expected))
 
 
-def _checked_vectors(vectors: Vectors | None, count: int, dim: int, field: str) -> Vectors:
+def _checked_vectors(vectors: Vectors | None, ids: Ids, dim: int, field: str) -> Vectors:
+    """Returns the vectors of candidates or rows; rejects those that cannot be searched."""
+    count = ids.size
     if vectors is None:
         raise InvalidArgument.of_field(field, "empty", f"[{count}, {dim}]")
     if vectors.shape != (count, dim):
         shape = list(vectors.shape)
         raise InvalidArgument.of_field(field, shape, f"[{count}, {dim}]", "has shape")
-    is_finite = np.isfinite(vectors)
-    if not is_finite.all():
-        position = int(np.argmin(is_finite.all(axis=1)))
-        row_field = f"{field}[{position}]"
-        raise InvalidArgument.of_field(row_field, "NaN or an infinity", "a finite number", "has")
+    unsearchable = find_unsearchable(vectors)
+    if unsearchable is not None:
+        position, problem = unsearchable
+        value = f"{problem} for id {show_id(ids.tolist()[position])}"
+        raise InvalidArgument.of_field(f"{field}[{position}]", value, SEARCHABLE, "has")
     return vectors
 
 

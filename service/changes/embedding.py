@@ -12,6 +12,7 @@ from bundle.errors import BundleError
 from bundle.features.columns import Column
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.tables.id_values import distinct
+from runtime.vectors import is_searchable
 from service.changes.growing_vectors import Vectors
 from service.changes.row_readers import Positions, RowReaders
 from service.changes.store_changes import ChangedCorpus
@@ -179,14 +180,16 @@ def embedded(
     Raises:
       BundleError: A column does not fit its feature.
       ServiceError: The tower cannot compute with these features.
-      NotFinite: A vector would hold NaN or an infinity.
+      NotFinite: A vector would hold NaN or an infinity, or is too long to be searched.
     """
     tower = version.towers[index.entry.candidate_tower]
     execution = Execution("change")
     inputs = {name: column for name, column in columns.items() if name in tower.inputs}
     fitted = lookup.fit(version, inputs, n, execution)
     vectors: Vectors = completed(towers.result(version, tower, fitted, n, execution))
-    return np.asarray(vectors, np.float32)
+    if not is_searchable(vectors).all():
+        raise NotFinite(f"the product of two vectors of index {index.name!r}")
+    return vectors
 
 
 def is_of_shards(version: ModelVersion, problem: Exception) -> bool:

@@ -15,13 +15,20 @@ from numpy.typing import NDArray
 
 from bundle.features.sources import Fetched
 from bundle.tables.offsets import Offsets, lengths_of
+from service.engine.calls import Ids
 from service.engine.context import RequestContext
 from service.engine.live_recall import LiveRecall
 from service.engine.scheduling.admission import Estimates
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.score_drift import ScoreDrift
+from service.observability import logging
 from service.observability.metrics import Metrics
 from service.versions.version import LoadedTower
+
+log = logging.logger(__name__)
+
+_IDS_LOGGED_MAX = 10
+"""Maximum number of ids of candidates in a line of the log."""
 
 
 class NotTogether(Exception):
@@ -124,6 +131,33 @@ class Execution:
         """
         if self.request_count > 1:
             raise NotTogether
+
+    def leave_out(self, reason: str, ids: Ids) -> None:
+        """Counts and logs candidates that a response lacks because they cannot be scored, by ids.
+
+        The request did not name them, and whoever did has to be found: the log has their ids.
+
+        Args:
+          reason: A reason of the metric.
+          ids: The ids of the candidates.
+
+        Raises:
+          NotTogether: The batch has several requests, whose other candidates must not depend on it.
+        """
+        self.check_alone()
+        if not self._contexts:  # a warm-up
+            return
+        request = self._contexts[0]
+        self.count("candidates_left_out", ids.size, request.model, reason)
+        extra = logging.fields(
+            model=request.model,
+            version=request.version,
+            call=self.call,
+            reason=reason,
+            candidates=ids.size,
+            ids=ids[:_IDS_LOGGED_MAX].tolist(),
+        )
+        log.warning("candidates_left_out", extra=logging.limited(extra, request.model, reason))
 
     def begin(self, phase: str) -> None:
         """Checks, and ends the phase before this one.

@@ -172,6 +172,10 @@ class _Query:
         else:
             positions = part.matches[part.scored : end]
         scores = exact_scores(index.vectors, self.vector, positions, index.entry.distance)
+        is_finite = np.isfinite(scores)
+        if not is_finite.all():  # responses do not have such candidates either
+            scores = scores[is_finite]
+            positions = positions[is_finite]
         # Few candidates are better than the best so far: only these are looked up below.
         if self.best.size == self.k:
             is_better = scores > self.best.min()

@@ -192,8 +192,9 @@ async def result(
         fetched = await lookup.fetch(model_version, [(inputs.blocks, columns, n)], execution)
     lookup.write(model_version, inputs.blocks, columns, n, execution, fetched)
     execution.begin("compute")
+    outputs = run(tower, plan, inputs, execution)
     try:
-        outputs = run(tower, plan, inputs, execution)
+        check_outputs(tower, outputs)
     except NotFinite:
         # Only after a failure: to check all rows that were read would cost each request.
         await lookup.check_rows_finite(model_version, inputs.blocks, columns, n, execution)
@@ -232,7 +233,8 @@ def run(
     execution: Execution,
     contexts: Contexts = _ALONE,
 ) -> dict[str, NDArray[np.float32]]:
-    """Runs the other parts; returns the outputs of the plan by name, [m, ...] float32.
+    """Runs the other parts; returns the outputs of the plan by name, [m, ...] float32, which may
+    hold NaN and infinities.
 
     Args:
       tower: The tower.
@@ -240,9 +242,6 @@ def run(
       inputs, contexts: The arrays, after all features were looked up, and after the parts of
         contexts were run.
       execution: The batch of the request.
-
-    Raises:
-      NotFinite: An output holds NaN or an infinity.
     """
     inputs.fill(contexts)
     layout = inputs.layout
@@ -265,10 +264,13 @@ def run(
                 shaped = output(tensor.made).reshape(m, *tensor.shape)
                 arrays[tensor.name] = np.ascontiguousarray(shaped, tensor.dtype)
         outputs |= _run(tower, part, arrays, m, layout.row_bytes[number], execution)
-    results = {name: output(name) for name in plan.outputs}
-    for name, array in results.items():
+    return {name: output(name) for name in plan.outputs}
+
+
+def check_outputs(tower: LoadedTower, outputs: Mapping[str, Array]) -> None:
+    """Raises NotFinite if an output of a tower holds NaN or an infinity."""
+    for name, array in outputs.items():
         check_finite(array, f"output {name!r} of tower {tower.name!r}")
-    return results
 
 
 def _run(

@@ -78,7 +78,8 @@ def run(
         throttle()
     for name, index in model_version.indexes.items():
         for search in _searches(name, index):
-            completed(retrieve.retrieve(model_version, search, settings, execution))
+            with contextlib.suppress(NotFinite):
+                completed(retrieve.retrieve(model_version, search, settings, execution))
             throttle()
     for compute, request in _requests(model_version):
         with contextlib.suppress(*_NOT_COMPUTED):

@@ -69,6 +69,10 @@ STATES = ("loading", "available", "kept", "retiring", "failed")
 LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
 LIVE_RECALL_OUTCOMES = ("searched", "dropped")
+LEFT_OUT_REASONS = ("features", "rows", "score", "vector")
+"""Why candidates are left out: their features do not fit the tower, their rows or scores are not
+finite, or their vectors cannot be searched.
+"""
 SOURCE_OUTCOMES = ("failed", "late")
 STAGE_OUTCOMES = ("kept", "dropped")
 SEARCH_PATHS = ("index", "exact", "none")
@@ -104,6 +108,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "degraded": (
         "Recommendations that are degraded: unranked, not diverse, or without some source",
         ("model",),
+    ),
+    "candidates_left_out": (
+        "Candidates that responses lack because they cannot be scored; the log has their ids",
+        ("model", "reason"),
     ),
     "sources_left_out": (
         "Sources of recommendations that were left out because they failed or were late",

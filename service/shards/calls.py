@@ -16,7 +16,7 @@ from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.engine.calls import Request, Result, Vectors, magnitude
 from service.engine.execution import Execution
-from service.engine.retrieval import filters, search
+from service.engine.retrieval import filters, retrieve, search
 from service.engine.retrieval.filters import CompiledFilter
 from service.engine.retrieval.search import Neighbors
 from service.engine.retrieval.sharded_search import IndexSearch
@@ -249,13 +249,13 @@ async def search_part(
     try:
         neighbors = search.nearest(index, queries, options, execution)
     except NotFinite:
-        # Only the router knows whether numbers of its client, or of a tower, are at fault.
-        no_neighbors = Neighbors(
-            positions=np.empty(0, np.int64),
-            scores=np.empty(0, np.float32),
-            offsets=np.zeros(1, np.int64),
+        # As a process that holds the whole index leaves them out.
+        unsearchable = index.unsearchable
+        execution.leave_out("vector", unsearchable.astype(np.int64) + index.first)
+        queries = search.Queries(
+            index_search.vectors, search.without(queries.allowed, unsearchable)
         )
-        return SearchResult(model_version.model, model_version.version, no_neighbors, overflow=True)
+        neighbors = search.nearest(index, queries, options, execution)
     execution.count_examples(query_count)
 
     neighbors = neighbors._replace(positions=neighbors.positions + index.first)
@@ -293,8 +293,7 @@ def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
     dim = index.entry.dim
     if vectors.shape[1] != dim:
         raise InvalidArgument.of_field("vectors", vectors.shape[1], str(dim), "has dim")
-    if not np.isfinite(vectors).all():
-        raise InvalidArgument.of_field("vectors", "NaN or an infinity", "a finite number", "has")
+    retrieve.check_sent_vectors(vectors)
 
 
 def _allowed_here(

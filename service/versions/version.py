@@ -40,6 +40,7 @@ from bundle.tables.reader import TableReader
 from runtime import tower
 from runtime.exact import ExactIndex, VectorBlock
 from runtime.scann import ScannIndex
+from runtime.vectors import is_searchable
 from service.versions.filter_cache import FilterCache
 from service.versions.input_layout import Example, Layout, example_of, lay_out
 
@@ -457,6 +458,13 @@ class LoadedIndex:
         return costs
 
     @cached_property
+    def unsearchable(self) -> NDArray[np.uint32]:
+        """The positions of vectors that cannot be searched, ascending. All vectors are read, so
+        that only a score that is not finite is a reason to call it.
+        """
+        return (~is_searchable(self.vectors)).nonzero()[0].astype(np.uint32)
+
+    @cached_property
     def block(self) -> VectorBlock:
         """All vectors of an index whose searches are exact; no copy."""
         return VectorBlock(np.asarray(self.vectors), self.entry.distance)
@@ -615,6 +623,16 @@ class ServedIndex:
         """The positions where the bundle's candidates and those of each changed part end."""
         sizes = [self.base_size, *(len(part.vectors) for part in self.changed_parts)]
         return np.cumsum(sizes, dtype=np.uint32)
+
+    @property
+    def unsearchable(self) -> NDArray[np.uint32]:
+        """The candidates here whose vectors cannot be searched; see `LoadedIndex.unsearchable`."""
+        assert self.here is not None  # noqa: S101 - shards leave out theirs
+        if not self.is_changed:
+            return self.here.unsearchable
+        firsts = [0, *self.part_ends.tolist()]
+        parts = zip((self.here, *self.changed_parts), firsts, strict=False)
+        return np.concatenate([part.unsearchable + np.uint32(first) for part, first in parts])
 
     def by_part(self, positions: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
         """Returns which of some ascending positions lie in the bundle, and in each changed part,

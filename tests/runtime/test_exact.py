@@ -195,6 +195,11 @@ def test_normalized_zeros_stay_zeros() -> None:
         (np.zeros(6, np.float32), 3, r"\[6\]; \[n, 6\] was expected"),
         (np.array([[0] * 6, [0] * 5 + [np.nan]], np.float32), 3, "query vector 1 holds NaN"),
         (np.array([[0] * 5 + [-np.inf]], np.float32), 3, "query vector 0 holds NaN or an infinity"),
+        (
+            np.full((1, 6), 1e18, np.float32),
+            3,
+            "query vector 0 holds numbers up to 1e\\+18; a vector",
+        ),
         (np.zeros((1, 6), np.float32), 0, "k is 0"),
     ],
 )
@@ -206,7 +211,7 @@ def test_exact_search_wrong_query_is_rejected(
 
 
 def test_exact_search_large_finite_query_is_no_infinity() -> None:
-    queries = np.full((1, 6), 1e30, np.float32)
+    queries = np.full((1, 6), 1e17, np.float32)
 
     positions, _ = ExactIndex(np.eye(6, dtype=np.float32), "dot_product").search(queries, 1)
 
@@ -218,8 +223,9 @@ def test_exact_search_scores_beyond_float32_are_infinities_and_none_is_lost(
     distance: Distance,
 ) -> None:
     vectors = np.array([[1, 1], [1, -1], [2, 2], [-2, 2], [2, -2]], np.float32)
+    vectors *= np.float32(1e38)
 
-    positions, scores = ExactIndex(vectors, distance).search(np.full((1, 2), 3e38, np.float32), 5)
+    positions, scores = ExactIndex(vectors, distance).search(np.full((1, 2), 3, np.float32), 5)
 
     assert sorted(positions[0].tolist()) == [0, 1, 2, 3, 4]
     assert np.isinf(scores).any()

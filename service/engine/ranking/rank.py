@@ -236,29 +236,52 @@ async def score(
       CandidatesNotFinite: Outputs are not finite because of rows that candidates read.
       NotFinite: An output holds NaN or an infinity.
     """
-    offsets = candidates.offsets
-    # What features of candidates read of their contexts.
-    crossed = [name for name in plan.crossed if name in context]
-    if crossed:
-        # A crossed feature has a row for each pair of context and candidate.
-        copies = {name: repeated(name, context[name], lengths_of(offsets)) for name in crossed}
-        candidates = replace(candidates, request_columns={**candidates.request_columns, **copies})
+    outputs = await scores_unchecked(model_version, tower, plan, context, candidates, execution)
     try:
-        return await _scores(model_version, tower, plan, context, candidates, execution)
+        towers.check_outputs(tower, outputs)
     except NotFinite as problem:
-        m = int(offsets[-1])
-        n = offsets.size - 1
-        frames = towers.Contexts.of(plan.layout, offsets).frames
-        await lookup.check_rows_finite(model_version, frames, context, n, execution)
-        blocks = towers.Inputs(plan.layout, 0).blocks
-        columns = candidates.columns(plan.inputs["candidate"], 0, m)
-        rows = await lookup.rows_not_finite(model_version, blocks, columns, m, execution)
+        rows = await rows_not_finite(model_version, plan, context, candidates, execution)
         if rows:
             raise CandidatesNotFinite(rows) from problem
         raise
+    return outputs
 
 
-async def _scores(
+async def rows_not_finite(
+    model_version: ModelVersion,
+    plan: TowerPlan,
+    context: Columns,
+    candidates: Candidates,
+    execution: Execution,
+) -> list[NonFiniteRow]:
+    """Returns the rows with NaN or an infinity that candidates read; arguments as of `score`.
+
+    Raises:
+      RowNotFinite: A context reads such a row.
+    """
+    offsets = candidates.offsets
+    m = int(offsets[-1])
+    n = offsets.size - 1
+    frames = towers.Contexts.of(plan.layout, offsets).frames
+    await lookup.check_rows_finite(model_version, frames, context, n, execution)
+    blocks = towers.Inputs(plan.layout, 0).blocks
+    candidates = _with_crossed(plan, context, candidates)
+    columns = candidates.columns(plan.inputs["candidate"], 0, m)
+    return await lookup.rows_not_finite(model_version, blocks, columns, m, execution)
+
+
+def _with_crossed(plan: TowerPlan, context: Columns, candidates: Candidates) -> Candidates:
+    """Returns candidates with what their features read of their contexts."""
+    crossed = [name for name in plan.crossed if name in context]
+    if not crossed:
+        return candidates
+    # A crossed feature has a row for each pair of context and candidate.
+    counts = lengths_of(candidates.offsets)
+    copies = {name: repeated(name, context[name], counts) for name in crossed}
+    return replace(candidates, request_columns={**candidates.request_columns, **copies})
+
+
+async def scores_unchecked(
     model_version: ModelVersion,
     tower: LoadedTower,
     plan: TowerPlan,
@@ -266,7 +289,8 @@ async def _scores(
     candidates: Candidates,
     execution: Execution,
 ) -> dict[str, Scores]:
-    """Does what `score` does, without looking for rows that are not finite."""
+    """Does what `score` does, without looking for what is not finite."""
+    candidates = _with_crossed(plan, context, candidates)
     offsets = candidates.offsets
     m = int(candidates.offsets[-1])
     n = offsets.size - 1
@@ -278,6 +302,8 @@ async def _scores(
     if model_version.shards is not None:
         candidates = Candidates(offsets, candidates.columns(read, 0, m))
         fetched = await _fetch(model_version, plan, contexts, context, candidates, execution)
+        # Whoever looks for the candidates that fail calls no shard again for rows of these.
+        execution.fetched_before = fetched
     lookup.write(model_version, contexts.frames, context, n, execution, fetched)
     scores = {name: np.empty(m, np.float32) for name in plan.outputs}
     if m == 0:

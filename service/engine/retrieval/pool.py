@@ -33,7 +33,6 @@ from service.engine.pace import MARGIN, Pace
 from service.engine.retrieval import filters, retrieve, sharded_search
 from service.engine.retrieval.search import Neighbors, Queries
 from service.engine.retrieval.sources import PlannedSource, Sources
-from service.engine.validation import check_finite
 from service.errors import SHARD_FAILURES, DeadlineExceeded, RowNotFinite
 from service.versions.version import LoadedList, ModelVersion, ServedIndex
 
@@ -161,7 +160,13 @@ class Retriever:
                 [self._explanations.get(number, not_searched) for number in numbers]
             )
         neighbors = Neighbors(positions, scores, offsets, explanations)
-        return Pool(neighbors, sources, tuple(self._reasons), has_vectors)
+        pool = Pool(neighbors, sources, tuple(self._reasons), has_vectors)
+        # Sources may list candidates whose vectors cannot be searched.
+        is_finite = np.isfinite(scores)
+        if is_finite.all():
+            return pool
+        self.execution.leave_out("vector", self.sources.corpus.store.ids(positions[~is_finite]))
+        return pool.only(is_finite.nonzero()[0])
 
     async def _retrieve(
         self, source: PlannedSource, numbers: NDArray[np.int64]
@@ -372,7 +377,6 @@ class Retriever:
             queries = normalized(queries)
         with np.errstate(over="ignore", invalid="ignore"):
             scores[unknown] = scores_of_rows(vectors, queries[contexts], index.entry.distance)
-        check_finite(scores, "a candidate's score")
         return True
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.tables.offsets import lengths_of, offsets_of
+from bundle.tables.offsets import lengths_of
 from service.config import ServiceSettings
 from service.engine import lookup
 from service.engine.calls import (
@@ -35,7 +35,8 @@ from service.engine.execution import Execution
 from service.engine.pace import MARGIN, Pace
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
-from service.engine.ranking.rank import Candidates, CandidatesNotFinite, score
+from service.engine.ranking.pool_scores import LeftOut, PoolTower
+from service.engine.ranking.rank import Candidates
 from service.engine.retrieval import reordering, retrieve, search, sources, stages
 from service.engine.retrieval.pool import Pool, Retriever
 from service.engine.retrieval.quotas import Quotas
@@ -99,19 +100,16 @@ async def recommend(
     if stage is not None:
         chooser = _Ranker(model_version, stage.order, stage.plan, corpus, features)
         staged = await _pass_stage(stage, chooser, request, pool, k, execution)
-    ranker = _Ranker(model_version, order, plan, corpus, features)
+    ranker = _Ranker(model_version, order, plan, corpus, features, bool(request.formula))
     steps = _plan_steps(ranker, request, staged, k, execution)
     reasons = [reason for reason in (*pool.reasons, *staged.reasons, steps.reason) if reason]
     if reasons:
         execution.check_alone()
         execution.count("degraded", 1, model_version.model)
-    try:
-        scores, ranked = await ranker.score(staged, steps.ranked_max, execution)
-    except CandidatesNotFinite as problem:
-        execution.check_alone()
-        reasons.append(_exclusion_reason(problem, staged.pool.neighbors))
-        staged = staged.only(problem.finite_positions(staged.pool.sources.size))
-        scores, ranked = await ranker.score(staged, steps.ranked_max, execution)
+    scorable, scores, ranked, left_out = await ranker.score(staged, steps.ranked_max, execution)
+    if left_out:
+        reasons += left_out
+        staged = staged.only(scorable)
     pool = staged.pool
     if ranked is None and not request.formula:
         execution.count_scores(tower, scores, n)
@@ -246,19 +244,12 @@ async def _pass_stage(
         staged = stages.drop_candidates(stage, pool, nothing, no_scores, required)
         return staged._replace(reasons=(reason,))
 
-    reasons: tuple[str, ...] = ()
     candidates = StagedPool.of_retrieval(pool.only(needed))
-    try:
-        scores, _ = await chooser.score(candidates, None, execution)
-    except CandidatesNotFinite as problem:
-        execution.check_alone()
-        reasons = (_exclusion_reason(problem, candidates.pool.neighbors),)
-        # Candidates whose rows are not finite leave the pool, and the others are scored once more.
-        finite = problem.finite_positions(needed.size)
-        lost = np.delete(needed, finite)
+    scorable, scores, _, reasons = await chooser.score(candidates, None, execution)
+    if reasons:
+        lost = np.delete(needed, scorable)
         pool = pool.only(np.delete(np.arange(pool.sources.size), lost))
-        needed = needed[finite] - lost.searchsorted(needed[finite])
-        scores, _ = await chooser.score(candidates.only(finite), None, execution)
+        needed = needed[scorable] - lost.searchsorted(needed[scorable])
     contexts = np.count_nonzero(lengths_of(candidates.pool.neighbors.offsets))
     execution.count_scores(stage.order.tower, scores, int(contexts))
     required = await _required_candidates(
@@ -327,15 +318,6 @@ def _explain_stage(
         else:
             explanations.append(explanation)
     return replace(result, explanations=tuple(explanations))
-
-
-def _exclusion_reason(problem: CandidatesNotFinite, neighbors: search.Neighbors) -> str:
-    """Returns which candidates cannot be ranked."""
-    count = len(problem.messages)
-    return (
-        f"{count} of {neighbors.positions.size} candidates are left out, because they "
-        f"read rows that hold NaN or an infinity, such as one of table {problem.table!r}"
-    )
 
 
 @dataclass(frozen=True)
@@ -408,6 +390,22 @@ def _plan_steps(
     return _Steps(ranked_max, 0.0, diversifying, reason + diversity_note)
 
 
+class _Scored(NamedTuple):
+    """Candidates of a pool that were scored.
+
+    Attributes:
+      positions: [c] int64 in the pool, ascending, of the candidates that are not left out.
+      scores: [c] float32.
+      ranked: [c], whether the scores are of the ranking; None: all are.
+      left_out: Which candidates are left out, and why; a sentence each.
+    """
+
+    positions: NDArray[np.int64]
+    scores: Scores
+    ranked: NDArray[np.bool_] | None
+    left_out: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class _Ranker:
     """Scores candidates, or the best of them.
@@ -418,6 +416,7 @@ class _Ranker:
       plan: The parts of the tower that are run.
       corpus: The candidates.
       context: The features of the n contexts.
+      is_requested: Whether the request has sent the formula.
     """
 
     model_version: ModelVersion
@@ -425,39 +424,50 @@ class _Ranker:
     plan: TowerPlan
     corpus: LoadedStore
     context: Columns
+    is_requested: bool = False
 
     async def score(
         self, staged: StagedPool, ranked_max: int | None, execution: Execution
-    ) -> tuple[Scores, NDArray[np.bool_] | None]:
+    ) -> _Scored:
         """Scores the first candidates of each context; the others keep the score that they are
-        ordered by.
+        ordered by. Candidates that cannot be scored are left out.
 
         Args:
           staged: The candidates.
           ranked_max: The number of candidates of each context to score; None: all.
           execution: The batch of the request.
-
-        Returns:
-          [m] scores; [m] whether they are of the ranking, None if all are.
         """
         neighbors = staged.pool.neighbors
+        m = int(neighbors.positions.size)
+        ranked = None
+        scorable = np.arange(m)
+        scores = staged.scores
+        if ranked_max is not None:
+            counts = np.diff(neighbors.offsets)
+            ranked = np.arange(m) - np.repeat(neighbors.offsets[:-1], counts) < ranked_max
+            scorable = ranked.nonzero()[0]
+        left_out: Sequence[LeftOut] = ()
         if ranked_max is None:
-            return await self._rank(neighbors, execution), None
-        counts = np.diff(neighbors.offsets)
-        number = np.arange(neighbors.positions.size) - np.repeat(neighbors.offsets[:-1], counts)
-        ranked = number < ranked_max
-        scores = staged.scores.copy()
-        if ranked_max:
-            best = neighbors._replace(
-                positions=neighbors.positions[ranked],
-                scores=neighbors.scores[ranked],
-                offsets=offsets_of(np.minimum(counts, ranked_max)),
+            scores, left_out = await self._rank(neighbors, execution)
+        elif ranked_max:
+            scores = scores.copy()
+            scores[scorable], left_out = await self._rank(neighbors.only(scorable), execution)
+        if not left_out:
+            return _Scored(np.arange(m), scores, ranked)
+
+        reasons = []
+        is_kept = np.ones(m, bool)
+        for positions, reason, clause in left_out:
+            lost = scorable[positions]
+            is_kept[lost] = False
+            execution.leave_out(reason, self.corpus.store.ids(neighbors.positions[lost]))
+            reasons.append(
+                f"{lost.size} of {scorable.size} candidates are left out, because {clause}"
             )
-            try:
-                scores[ranked] = await self._rank(best, execution)
-            except CandidatesNotFinite as problem:
-                raise problem.among(np.flatnonzero(ranked)) from problem
-        return scores, ranked
+        remaining = is_kept.nonzero()[0]
+        if ranked is not None:
+            ranked = ranked[remaining]
+        return _Scored(remaining, scores[remaining], ranked, tuple(reasons))
 
     def pace(self, candidates: int, execution: Execution) -> Pace:
         """Returns how long it takes to rank some candidates."""
@@ -465,26 +475,41 @@ class _Ranker:
         kind = ("ranking", version.model, version.version, self.order.tower.name, self.plan.outputs)
         return Pace(execution, kind, candidates)
 
-    async def _rank(self, neighbors: search.Neighbors, execution: Execution) -> Scores:
-        """Returns [m] scores of candidates; measures what that took."""
+    async def _rank(
+        self, neighbors: search.Neighbors, execution: Execution
+    ) -> tuple[Scores, Sequence[LeftOut]]:
+        """Returns [m] scores of candidates, and those that cannot be scored; measures what that
+        took.
+        """
         m = int(neighbors.positions.size)
         execution.count_examples(0, m)
-        values = {}
-        formula = self.order.formula
+        values: Mapping[str, Scores] = {}
+        left_out: Sequence[LeftOut] = ()
         if self.plan.outputs:
             candidates = Candidates(neighbors.offsets, {}, self.corpus, neighbors.positions)
-            tower = self.order.tower
-            version = self.model_version
+            tower = PoolTower(self.model_version, self.order.tower, self.plan, self.context)
             with self.pace(m, execution).measured():
-                values = await score(version, tower, self.plan, self.context, candidates, execution)
-        attributes: list[str] = []
-        if formula is not None:
-            known_names = {"retrieval_score", *values}
-            attributes = [name for name in formula.names if name not in known_names]
+                values, left_out = await tower.score(candidates, execution)
+        formula = self.order.formula
+        if formula is None:
+            return values[self.order.tower.entry.result], left_out
+
+        known_names = {"retrieval_score", *values}
+        attributes = [name for name in formula.names if name not in known_names]
         numbers: Mapping[str, NDArray[Any]] = {}
         if attributes:
             numbers = self.corpus.store.numbers(neighbors.positions, attributes)
-        return self.order.scores(
+        scores = formulas.pool_scores(
+            formula,
             {"retrieval_score": neighbors.scores, **numbers, **values},
             reordering.id_of(self.corpus, neighbors),
+            is_requested=self.is_requested,
         )
+        is_undefined = ~np.isfinite(scores)
+        for positions, _, _ in left_out:
+            is_undefined[positions] = False
+        if is_undefined.any():
+            undefined = is_undefined.nonzero()[0]
+            clause = "the formula has no finite value for them"
+            left_out = [*left_out, LeftOut(undefined, "score", clause)]
+        return scores, left_out

@@ -112,9 +112,17 @@ async def reorder(
         attributes = corpus.store.numbers(
             neighbors.positions, [name for name in formula.names if name != "score"]
         )
-        scores = formulas.evaluated(
-            formula, {"score": scores, **attributes}, id_of(corpus, neighbors)
+        scores = formulas.pool_scores(
+            formula,
+            {"score": scores, **attributes},
+            id_of(corpus, neighbors),
+            is_requested=True,
         )
+        is_finite = np.isfinite(scores)
+        if not is_finite.all():
+            execution.leave_out("score", corpus.store.ids(neighbors.positions[~is_finite]))
+            neighbors = neighbors.only(is_finite.nonzero()[0])
+            scores = scores[is_finite]
     chosen, offsets = await pick_best(corpus, index, neighbors, scores, k, request, execution)
     return neighbors._replace(
         positions=neighbors.positions[chosen], scores=scores[chosen], offsets=offsets

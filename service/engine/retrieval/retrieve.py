@@ -16,6 +16,7 @@ from bundle.features.columns import Column
 from bundle.format.formula import Formula
 from bundle.tables.id_values import distinct
 from runtime.exact import normalized
+from runtime.vectors import SEARCHABLE, find_unsearchable, is_searchable
 from service.config import ServiceSettings
 from service.engine import lookup, towers
 from service.engine.calls import (
@@ -50,6 +51,7 @@ from service.engine.retrieval.search import (
 )
 from service.engine.validation import (
     NUMBER_BYTES,
+    NotFinite,
     at_most,
     check_attributes,
     check_bytes,
@@ -60,7 +62,7 @@ from service.engine.validation import (
     choose_index,
 )
 from service.errors import FieldViolation, InvalidArgument
-from service.versions.version import LoadedStore, ModelVersion, ServedIndex
+from service.versions.version import LoadedIndex, LoadedStore, ModelVersion, ServedIndex
 
 Positions = NDArray[Any]
 
@@ -194,15 +196,26 @@ async def _find(
     count: int,
     execution: Execution,
 ) -> Neighbors:
+    """Finds the `count` nearest allowed candidates of each query, without those whose vectors
+    cannot be searched.
+    """
+    # Vectors of towers, of candidates, and those that were moved away from negative examples.
+    if not is_searchable(queries.vectors).all():
+        raise NotFinite("the product of a query's vector and a candidate's")
     exact = isinstance(request, RetrievalRequest) and request.exact
     options = SearchOptions(count, exact, request.recall, request.explain, request.filter)
     if index.here is None:
         return await sharded_search.nearest(index, queries, options, execution)
-    parts: Sequence[SearchedPart] = ()
-    if index.is_changed:
-        neighbors, parts = changed_search.nearest(index, queries, options, execution)
-    else:
-        neighbors = search.nearest(index.here, queries, options, execution)
+    try:
+        neighbors, parts = _find_here(index, index.here, queries, options, execution)
+    except NotFinite:
+        # The queries are searchable. So candidates are not, which exports and changes reject by
+        # now, and once accepted.
+        unsearchable = index.unsearchable
+        execution.leave_out("vector", index.corpus.store.ids(unsearchable.astype(np.int64)))
+        allowed = search.without(queries.allowed, unsearchable)
+        queries = queries._replace(allowed=allowed)
+        neighbors, parts = _find_here(index, index.here, queries, options, execution)
     sampler = execution.live_recall
     if sampler is not None and not (exact or request.recall or queries.offsets is not None):
         # Sampled are queries as the bundle configures them: with other options, recall is another.
@@ -211,6 +224,21 @@ async def _find(
             parts = parts or [SearchedPart(index.here, queries.allowed, neighbors)]
             sampler.sample(index.here, queries.vectors, count, parts, neighbors)
     return neighbors
+
+
+def _find_here(
+    index: ServedIndex,
+    here: LoadedIndex,
+    queries: Queries,
+    options: SearchOptions,
+    execution: Execution,
+) -> tuple[Neighbors, Sequence[SearchedPart]]:
+    """Finds the nearest candidates in an index of this process; what was found in each part is
+    empty if there are no others.
+    """
+    if index.is_changed:
+        return changed_search.nearest(index, queries, options, execution)
+    return search.nearest(here, queries, options, execution), ()
 
 
 def check_selection(
@@ -523,7 +551,7 @@ async def _queries(
     if request.vectors is not None:
         vectors = _sent_vectors(index.entry.dim, request.vectors)
         check_queries(execution.largest(len(vectors), request.query_offsets), settings)
-        _check_numbers(vectors)
+        check_sent_vectors(vectors)
         n = _count_queries(request, request.query_offsets, len(vectors))
         check_response(index.corpus, request, n, k, settings, execution)
         return vectors, None, n
@@ -557,9 +585,9 @@ def _sent_vectors(dim: int, vectors: Vectors) -> Vectors:
     return array.reshape(-1, dim)
 
 
-def _check_numbers(vectors: Vectors) -> None:
-    """Rejects vectors with numbers that are not finite."""
-    finite = np.isfinite(vectors)
-    if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
-        value = f"NaN or an infinity in vector {int(np.argmin(finite.all(axis=1)))}"
-        raise InvalidArgument.of_field("vectors", value, "a finite number", "holds")
+def check_sent_vectors(vectors: Vectors) -> None:
+    """Rejects [n, dim] vectors of a request that cannot be searched."""
+    unsearchable = find_unsearchable(vectors)
+    if unsearchable is not None:
+        value = f"{unsearchable.value} in vector {unsearchable.position}"
+        raise InvalidArgument.of_field("vectors", value, SEARCHABLE, "holds")

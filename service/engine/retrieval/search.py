@@ -87,6 +87,14 @@ class Neighbors(NamedTuple):
         """Returns the neighbors of one query."""
         return cls(positions, scores, np.array([0, positions.size], np.int64), explanations)
 
+    def only(self, selected: NDArray[np.int64]) -> Neighbors:
+        """Returns some of the neighbors, by their ascending positions among all."""
+        return self._replace(
+            positions=self.positions[selected],
+            scores=self.scores[selected],
+            offsets=selected.searchsorted(self.offsets),
+        )
+
 
 def join_queries(parts: Sequence[Neighbors]) -> Neighbors:
     """Returns the neighbors of several queries, each of which is one part."""
@@ -143,6 +151,12 @@ class AllowedCandidates(NamedTuple):
     excluded: Sequence[NDArray[np.uint32]]
     filter: CompiledFilter | None = None
     denied_mask: Mask | None = None
+
+
+def without(allowed: AllowedCandidates, positions: NDArray[np.uint32]) -> AllowedCandidates:
+    """Returns what queries may find but for some candidates."""
+    denied = distinct(np.concatenate([allowed.denied, positions]))
+    return allowed._replace(denied=denied, denied_mask=None)
 
 
 class Queries(NamedTuple):

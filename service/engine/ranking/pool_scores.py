@@ -1,0 +1,205 @@
+"""Scores the candidates of a pool, without those that cannot be scored.
+
+Nobody named the candidates of a pool. So a candidate whose features do not fit the tower, or whose
+score overflows, is left out, and the others get the bits that they would have without it. Only
+where a context is at fault, with which no candidate can be scored, does the request fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FeatureError, RowUnavailable
+from bundle.features.columns import repeated
+from bundle.tables.offsets import lengths_of
+from runtime.errors import ComputationFailed
+from service.engine import towers
+from service.engine.calls import Columns
+from service.engine.execution import Execution
+from service.engine.ranking.rank import Candidates, rows_not_finite, scores_unchecked
+from service.engine.validation import NotFinite
+from service.versions.version import LoadedTower, ModelVersion, TowerPlan
+
+Positions = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_PROBLEMS = (FeatureError, RowUnavailable, ComputationFailed, NotFinite)
+"""What scores fail with because of a candidate, or of its context."""
+_PROBED = 8
+"""Number of other candidates of the corpus that are scored to find out whether a context is at
+fault: if one of them has a score, the context is not.
+"""
+
+
+class LeftOut(NamedTuple):
+    """Candidates that cannot be scored.
+
+    Attributes:
+      positions: [l] their positions among all that were to be scored, ascending.
+      reason: The reason, as the metric names it.
+      clause: The reason, as responses name it.
+    """
+
+    positions: Positions
+    reason: str
+    clause: str
+
+
+class PoolScores(NamedTuple):
+    """Outputs of a tower for m candidates.
+
+    Attributes:
+      outputs: [m] float32 by name; those of candidates that cannot be scored mean nothing.
+      left_out: The candidates that cannot be scored.
+    """
+
+    outputs: dict[str, NDArray[np.float32]]
+    left_out: Sequence[LeftOut] = ()
+
+
+@dataclass(frozen=True)
+class PoolTower:
+    """The tower that scores a pool.
+
+    Attributes:
+      version: The model version.
+      tower: The tower.
+      plan: The parts of the tower that are run.
+      context: The features of the n contexts.
+    """
+
+    version: ModelVersion
+    tower: LoadedTower
+    plan: TowerPlan
+    context: Columns
+
+    async def score(self, candidates: Candidates, execution: Execution) -> PoolScores:
+        """Computes the outputs of the tower for the candidates of n contexts.
+
+        Raises:
+          FeatureError, RowUnavailable, ComputationFailed, NotFinite: A context is at fault.
+          RowNotFinite: A context reads a row that is not finite.
+          NotTogether: Candidates fail, and the batch has several requests.
+        """
+        m = int(candidates.offsets[-1])
+        scorable = np.arange(m)
+        left_out = []
+        try:
+            scores = await self._scores(candidates, execution)
+        except _PROBLEMS as problem:
+            execution.check_alone()
+            # Before anything is scored by itself: a context must not make that expensive.
+            contexts = np.arange(candidates.offsets.size - 1)
+            await self._check_contexts(contexts, candidates, problem, execution)
+            is_scorable = await self._find_scorable(candidates, execution)
+            scorable = is_scorable.nonzero()[0]
+            unfit = (~is_scorable).nonzero()[0]
+            left_out.append(LeftOut(unfit, "features", "their features do not fit the tower"))
+            scores = await self._scores(candidates.only(scorable), execution)
+
+        is_finite = np.ones(scorable.size, bool)
+        for output in scores.values():
+            is_finite &= np.isfinite(output)
+        if not is_finite.all():
+            execution.check_alone()
+            fit = candidates.only(scorable)
+            rows = await rows_not_finite(self.version, self.plan, self.context, fit, execution)
+            finite_counts = lengths_of(is_finite.nonzero()[0].searchsorted(fit.offsets))
+            without_scores = (lengths_of(fit.offsets) > 0) & (finite_counts == 0)
+            overflow = self._overflow(scores)
+            await self._check_contexts(without_scores.nonzero()[0], fit, overflow, execution)
+            reads_row = np.zeros(scorable.size, bool)
+            reads_row[[row.example for row in rows]] = True
+            if rows:
+                clause = (
+                    "they read rows that hold NaN or an infinity, such as one of table "
+                    f"{rows[0].table!r}"
+                )
+                left_out.append(LeftOut(scorable[reads_row & ~is_finite], "rows", clause))
+            overflows = ~is_finite & ~reads_row
+            if overflows.any():
+                left_out.append(
+                    LeftOut(scorable[overflows], "score", "their scores are not finite")
+                )
+        if not left_out:
+            return PoolScores(scores)
+        outputs = {name: np.zeros(m, np.float32) for name in scores}
+        for name, output in scores.items():
+            outputs[name][scorable] = output
+        return PoolScores(outputs, left_out)
+
+    async def _scores(
+        self, candidates: Candidates, execution: Execution
+    ) -> dict[str, NDArray[np.float32]]:
+        return await scores_unchecked(
+            self.version, self.tower, self.plan, self.context, candidates, execution
+        )
+
+    def _overflow(self, scores: dict[str, NDArray[np.float32]]) -> NotFinite:
+        """Returns the error that names the first output that is not finite."""
+        try:
+            towers.check_outputs(self.tower, scores)
+        except NotFinite as problem:
+            return problem
+        raise AssertionError("all outputs are finite")
+
+    async def _find_scorable(self, candidates: Candidates, execution: Execution) -> Mask:
+        """Returns which candidates can be scored: halves of those that cannot be scored together
+        are scored by themselves.
+        """
+        m = int(candidates.offsets[-1])
+        is_scorable = np.ones(m, bool)
+        ranges = [(0, m)]
+        while ranges:
+            first, end = ranges.pop()
+            try:
+                await self._scores(candidates.only(np.arange(first, end)), execution)
+            except _PROBLEMS:
+                if end - first == 1:
+                    is_scorable[first] = False
+                    continue
+                middle = (first + end) // 2
+                ranges += [(middle, end), (first, middle)]
+        return is_scorable
+
+    async def _check_contexts(
+        self,
+        contexts: Positions,
+        candidates: Candidates,
+        problem: Exception,
+        execution: Execution,
+    ) -> None:
+        """Raises a problem if one of some contexts is at fault: it cannot be scored with any of a
+        few other candidates of the corpus.
+        """
+        corpus = candidates.corpus
+        assert corpus is not None  # noqa: S101 - pools are of a corpus
+        n = candidates.offsets.size - 1
+        probed_positions = np.unique(
+            np.linspace(0, corpus.entry.size - 1, _PROBED).astype(np.int64)
+        )
+        for number in contexts.tolist():
+            is_context = (np.arange(n) == number).astype(np.int64)
+            columns = {
+                name: repeated(name, column, is_context) for name, column in self.context.items()
+            }
+            of_context = replace(self, context=columns)
+            for position in probed_positions:
+                probe = Candidates(np.array([0, 1]), {}, corpus, np.array([position]))
+                if await of_context._has_score(probe, execution):
+                    break
+            else:
+                raise problem
+
+    async def _has_score(self, candidate: Candidates, execution: Execution) -> bool:
+        """Returns whether one candidate of one context can be scored."""
+        try:
+            scores = await self._scores(candidate, execution)
+        except _PROBLEMS:
+            return False
+        return all(np.isfinite(output).all() for output in scores.values())
