@@ -97,7 +97,8 @@ SERVICE = Picture(
         Box("versions", 10, (0, 6)),
         Box("security", 10, (6, 12)),
         Box(
-            "coordinator observability resources config errors exit_codes loopback openapi",
+            "coordinator observability resources config errors exit_codes http_client loopback "
+            "openapi",
             11,
             (0, 12),
         ),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import ssl
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
-from bundle.changes.log import Record, read_framed
+from bundle.changes.log import RECORD_BYTES_MAX, Record, read_framed
 from bundle.changes.records import decode_head
 from bundle.errors import BundleError
 from service.changes.segment_copying import (
@@ -23,16 +20,20 @@ from service.changes.segment_copying import (
 )
 from service.config import ServiceSettings, SettingsError
 from service.errors import ServiceError
+from service.http_client import Response, exchange
 from service.observability.logging import logger
 
 log = logger(__name__)
 
 SEQUENCE_HEADER = "rowcast-change-sequence"
 """The header of a response with records: the sequence of the last change that the service has."""
-_TIMEOUT_S = 30.0
-"""Time for a connection, and for each read."""
+_DEADLINE_S = 60.0
+"""Time for a request and its whole response, of which the largest is a record of 64 MiB."""
+_RECORDS_BYTES_MAX = RECORD_BYTES_MAX + (1 << 20)
+"""Maximum size of a response with records: one of the largest size, or several smaller ones."""
 _POLL_S = 0.1
 """Time between two requests while nothing changes: a copy is behind by that much."""
+_OK = 200
 _TOO_MANY = 429
 _NOT_FOUND = 404
 _DATA_LOSS = 500
@@ -40,8 +41,6 @@ _RETRY_S = 0.5
 """Time between a failed request and the next one."""
 _SHOWN_MAX = 300
 """Maximum number of characters of a response that a problem quotes."""
-_DIRECT = urllib.request.ProxyHandler({})
-"""Uses no proxy, whatever the environment names: services are near."""
 
 
 class Copied(NamedTuple):
@@ -54,11 +53,6 @@ class Copied(NamedTuple):
 
     records: list[Record]
     sequence: int
-
-
-class _Response(NamedTuple):
-    content: bytes
-    headers: http.client.HTTPMessage
 
 
 class _Rejected(CopyFailed):
@@ -99,15 +93,13 @@ class Source:
             raise SettingsError(
                 f"--follow-changes is {self.url!r}; a URL such as http://writer:8080 was expected"
             )
-        handlers: list[urllib.request.BaseHandler] = [_DIRECT]
+        self._tls = None
         authorities = settings.follow_changes_ca
         if authorities is not None:
             try:
-                context = ssl.create_default_context(cafile=str(authorities))
+                self._tls = ssl.create_default_context(cafile=str(authorities))
             except (OSError, ssl.SSLError) as problem:
                 raise SettingsError(f"--follow-changes-ca: {authorities}: {problem}") from problem
-            handlers.append(urllib.request.HTTPSHandler(context=context))
-        self._opener = urllib.request.build_opener(*handlers)
 
     def fetch(self, model: str, sequence: int, checksum: int) -> Copied:
         """Returns the records behind the last one of a copy.
@@ -121,7 +113,8 @@ class Source:
           Busy: The service has too many requests now.
           CopyFailed: The service cannot be reached, or rejects the request.
         """
-        response = self._get(model, "records", {"sequence": sequence, "checksum": checksum})
+        query = {"sequence": sequence, "checksum": checksum}
+        response = self._get(model, "records", query, _RECORDS_BYTES_MAX)
         try:
             last = int(response.headers[SEQUENCE_HEADER])
             return Copied(read_framed(response.content), last)
@@ -141,20 +134,14 @@ class Source:
                 raise NoSegment(str(problem)) from problem
             raise
 
-    def _get(
-        self,
-        model: str,
-        path: str,
-        query: Mapping[str, object],
-        bytes_max: int | None = None,
-    ) -> _Response:
+    def _get(self, model: str, path: str, query: Mapping[str, object], bytes_max: int) -> Response:
         """Requests something about the changes of a model.
 
         Args:
           model: The name of the model.
           path: The path behind that of its changes.
           query: The parameters.
-          bytes_max: The maximum size of the response; None: any size.
+          bytes_max: The maximum size of the response.
 
         Raises:
           Busy: The service has too many requests now.
@@ -162,28 +149,25 @@ class Source:
         """
         base = f"{self.url}/v1/models/{quote(model, safe='')}/changes"
         url = f"{base}/{path}?{urlencode(query)}"
-        request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
+        headers = {}
         try:
             # Read for each request: the file may be replaced while the service runs.
             if self._token is not None:
-                token = self._token.read_text().strip()
-                request.add_header("authorization", f"Bearer {token}")
-            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
-                if bytes_max is not None and (response.length or 0) > bytes_max:
-                    raise CopyFailed(
-                        f"{self.url} responds with {response.length} bytes of {path}; at most "
-                        f"{bytes_max} were expected"
-                    )
-                return _Response(response.read(), response.headers)
-        except urllib.error.HTTPError as problem:
-            with problem:
-                if problem.code == _TOO_MANY:
-                    raise Busy from problem
-                body_text = problem.read(_SHOWN_MAX).decode(errors="replace")
-            message = f"{self.url} responds {problem.code}: {body_text}"
-            raise _Rejected(message, problem.code) from problem
-        except (OSError, ValueError, http.client.HTTPException) as problem:
+                headers["authorization"] = f"Bearer {self._token.read_text().strip()}"
+            response = exchange(
+                url, headers, bytes_max=bytes_max, deadline_s=_DEADLINE_S, tls=self._tls
+            )
+        # ValueError: the file of the token is no text.
+        except (OSError, ValueError) as problem:
             raise CopyFailed(f"{self.url}: {problem}") from problem
+
+        if response.status == _TOO_MANY:
+            raise Busy
+        if response.status != _OK:
+            body_text = response.content[:_SHOWN_MAX].decode(errors="replace")
+            message = f"{self.url} responds {response.status}: {body_text}"
+            raise _Rejected(message, response.status)
+        return response
 
 
 class LogCopier:

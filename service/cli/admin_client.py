@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +25,10 @@ EXIT_UNREACHABLE = 3
 EXIT_REJECTED = 4
 _USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "TOO_LARGE"}
 """Codes of rejections for which the user's arguments are at fault."""
-_TIMEOUT_S = 30.0
-"""Time for a connection, and for each read: a service under load may respond late."""
+_DEADLINE_S = 60.0
+"""Time for a request and its whole response: a service under load may respond late."""
+_RESPONSE_BYTES_MAX = 256 << 20
+"""Maximum size of a response, such as a status with the deny lists of many models."""
 
 Document = dict[str, Any]
 """A JSON object that is sent or received."""
@@ -83,38 +85,33 @@ class Admin:
         Raises:
           CtlError: The service cannot be reached, or rejects the command.
         """
-        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+        from service.http_client import ExchangeFailed, exchange  # for a fast start
 
         url, token, tls = self._read_files()
         headers = {"content-type": "application/json"}
         if token:
             headers["authorization"] = f"Bearer {token}"
-        method = "GET"
         request_body = None
         if body is not None:
-            method = "POST"
             request_body = orjson.dumps(body)
         try:
-            # The standard library: no redirects, no proxy of the environment, and a fast start.
-            if url.scheme == "https":
-                connection: HTTPConnection = HTTPSConnection(
-                    url.netloc, timeout=_TIMEOUT_S, context=tls
-                )
-            else:
-                connection = HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
-            with closing(connection):
-                connection.request(method, url.path.rstrip("/") + path, request_body, headers)
-                response = connection.getresponse()
-                content = response.read()
-        except (OSError, HTTPException) as problem:
+            response = exchange(
+                url.geturl().rstrip("/") + path,
+                headers,
+                bytes_max=_RESPONSE_BYTES_MAX,
+                deadline_s=_DEADLINE_S,
+                body=request_body,
+                tls=tls,
+            )
+        except ExchangeFailed as problem:
             # The text may repeat bytes that are no HTTP, such as escape sequences of a terminal.
-            reason = str(problem).encode("unicode_escape").decode()[:200]
+            reason = str(problem).encode("unicode_escape").decode()[:300]
             raise CtlError(
                 f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE
             ) from None
         # Whatever listens at the address may respond with anything.
         try:
-            document: Document = orjson.loads(content)
+            document: Document = orjson.loads(response.content)
             # 202: accepted, and not in effect in every worker yet.
             if response.status in {200, 202}:
                 return document

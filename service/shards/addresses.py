@@ -13,22 +13,23 @@ import asyncio
 import os
 import re
 import socket
-import urllib.request
 from pathlib import Path
 
 import orjson
 
 from service.config import ServiceSettings, SettingsError
+from service.http_client import exchange
 
-_TIMEOUT_S = 5.0
+_DASHBOARD_S = 5.0
 """Time that Ray's dashboard has for a response. It takes a thread and delays no other source."""
+_DASHBOARD_BYTES_MAX = 64 << 20
+"""Maximum size of that response, which has some kilobytes per replica of the cluster."""
+_OK = 200
 _GRPC_PORT = ServiceSettings.model_fields["grpc_port"].default
 _SERVING = {"RUNNING", "UPDATING", "RECOVERING", "PENDING_MIGRATION"}
 """States of a replica that responds. A restarted controller of Serve lists every replica as
 RECOVERING for a moment.
 """
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Uses no proxy, whatever the environment names: the cluster is near."""
 _HOST_PORT = re.compile(r"(.+):([0-9]{1,5})")
 
 
@@ -96,15 +97,21 @@ def _replicas_of_ray(dashboard: str) -> list[str]:
 
     Source: docs.ray.io, Serve REST API, GET /api/serve/applications/.
     """
-    request = urllib.request.Request(f"http://{dashboard}/api/serve/applications/")
+    headers = {}
     if token := _ray_token():
-        request.add_header("authorization", f"Bearer {token}")
-    with _DIRECT.open(request, timeout=_TIMEOUT_S) as response:
-        content = response.read()
+        headers["authorization"] = f"Bearer {token}"
+    response = exchange(
+        f"http://{dashboard}/api/serve/applications/",
+        headers,
+        bytes_max=_DASHBOARD_BYTES_MAX,
+        deadline_s=_DASHBOARD_S,
+    )
+    if response.status != _OK:
+        raise OSError(f"{dashboard} responds with status {response.status}")
 
     addresses = set[str]()
     try:
-        for application in orjson.loads(content)["applications"].values():
+        for application in orjson.loads(response.content)["applications"].values():
             args = (application["deployed_app_config"] or {}).get("args", {})
             if "shard" not in args:
                 continue

@@ -8,7 +8,6 @@ import platform
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -280,30 +279,6 @@ def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path)
         ["--ca", str(ours.file)],
     ):
         assert ctl(*ports, *options, "status").exit_code == 3
-
-
-def test_redirect_is_not_followed_and_the_token_stays() -> None:
-    received = list[bytes]()
-
-    def redirect() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            received.append(connection.recv(1 << 16))
-            connection.sendall(
-                b"HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n"
-            )
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
-        threads.submit(redirect)
-        done = ctl(
-            "--admin",
-            f"http://127.0.0.1:{listener.getsockname()[1]}/",
-            "status",
-            ROWCAST_CTL_TOKEN=TOKEN,
-        )
-    assert (done.exit_code, "status 302" in done.stderr) == (3, True)
-    assert received[0].startswith(b"GET /v1/status ")
-    assert f"Bearer {TOKEN}".encode() in received[0]
 
 
 @pytest.mark.parametrize(
