@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
 from bundle import native
-from service.admin.server import serve_admin
+from service.admin.server import AdminServer
 from service.admin.status import WorkerStatus
 from service.changes.follower import Changes
 from service.config import ServiceSettings
@@ -79,7 +79,7 @@ def create_app(start: WorkerStart, coordinator: Coordinator, *, is_replacement: 
     try:
         worker = Worker(settings, coordinator, start.grpc_port, is_replacement)
         if start.admin is not None:
-            serve_admin(settings, coordinator, start.admin, worker.changes)
+            worker.admin = AdminServer(settings, coordinator, start.admin, worker.changes)
         return worker.asgi_app()
     except Exception:
         log.exception("cannot_start")
@@ -105,6 +105,7 @@ class Worker:
       dataplane: The path of a request behind both transports.
       grpc: The gRPC server.
       bound_grpc_port: The port of the gRPC server; 0: it does not listen.
+      admin: The admin API; None: there is none.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class Worker:
             service = embedding_service(self.changes)
         self.grpc = GrpcServer(self.dataplane, [service, *grpc_services(settings)])
         self.bound_grpc_port = 0
+        self.admin: AdminServer | None = None
 
         self._checked_required = False
         self._is_replacement = is_replacement
@@ -303,6 +305,8 @@ class Worker:
 
     async def _stop(self) -> None:
         """Finishes what is in progress, then unloads."""
+        if self.admin is not None:
+            self.admin.accept(False)
         self.engine.drain()
         self.poller.stop()
         self.changes.stop()
@@ -409,7 +413,11 @@ class Worker:
             shards = self.shards.status()
         status = WorkerStatus.of(self.versions, self.poller, resident_bytes(), shards)
         report = self.poller.report(self._current_problem(), self._listens, status.to_json())
-        self._coordinator.report(os.getpid(), report)
+        others_serve = self._coordinator.report(os.getpid(), report)
+        # A worker that is still loading could not execute the commands of operators. If no other
+        # one could either, it can at least return its status and change the desired state.
+        if self.admin is not None and not self.engine.shutting_down:
+            self.admin.accept(self._listens or not others_serve)
 
     def _stop_service(self) -> None:
         """Stops the whole service: its supervisor, or this process if it has none."""

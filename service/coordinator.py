@@ -13,7 +13,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.managers import BaseManager
 from typing import Any
@@ -73,10 +73,12 @@ class Peers:
       shared: The versions by model that all other workers that take requests have loaded; models of
         which they have none are left out.
       lacking: The versions by model that one worker has loaded and another cannot load.
+      other_roots: What others found under the root that differs from what this worker found.
     """
 
     shared: Mapping[str, frozenset[int]] = field(default_factory=dict)
     lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    other_roots: Sequence[Versions] = ()
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,8 @@ class Coordinator:
                 return default
             return self._exit_code
 
-    def report(self, pid: int, report: Report) -> None:
-        """Takes the report of a worker."""
+    def report(self, pid: int, report: Report) -> bool:
+        """Takes the report of a worker; returns whether another worker serves."""
         with self._lock:
             before = self._workers.get(pid)
             served_before = before is not None and before.report.serves
@@ -216,6 +218,7 @@ class Coordinator:
             # A worker that gets as far as serving shows that starts succeed.
             if report.serves and not served_before:
                 self._failed_starts = 0
+            return any(fresh.serves for fresh in self._fresh_reports(besides=pid))
 
     def peers(self, pid: int) -> Peers:
         """Returns what the other workers serve."""
@@ -313,15 +316,20 @@ class Coordinator:
             if self._load is not None and self._load.pid == pid:
                 self._load = None
 
-    def _peers_of(self, pid: int) -> Peers:
-        # A worker that hangs must not hold up a switch of the others, nor must one that starts.
-        now = self._clock()
-        fresh: list[Report] = []
-        for other_pid, worker in self._workers.items():
-            is_late = now - worker.reported_at >= LATE_S
-            if other_pid != pid and not is_late and worker.report.settled:
-                fresh.append(worker.report)
+    def _fresh_reports(self, besides: int) -> list[Report]:
+        """Returns the reports of the workers that can be counted on, without that of one worker.
 
+        A worker that hangs must not hold up a switch of the others, nor must one that starts.
+        """
+        now = self._clock()
+        return [
+            worker.report
+            for pid, worker in self._workers.items()
+            if pid != besides and now - worker.reported_at < LATE_S and worker.report.settled
+        ]
+
+    def _peers_of(self, pid: int) -> Peers:
+        fresh = self._fresh_reports(besides=pid)
         serving = [report for report in fresh if report.listens]
         shared = {}
         for model in _loaded_models(serving):
@@ -337,9 +345,14 @@ class Coordinator:
 
         # What this worker lacks counts, too: all workers decide by the same facts.
         reports = fresh
+        other_roots: list[Versions] = []
         if pid in self._workers and self._workers[pid].report.settled:
-            reports = [*fresh, self._workers[pid].report]
-        return Peers(shared, _lacking(reports))
+            own_report = self._workers[pid].report
+            reports = [*fresh, own_report]
+            for report in fresh:
+                if report.root_versions not in (own_report.root_versions, *other_roots):
+                    other_roots.append(report.root_versions)
+        return Peers(shared, _lacking(reports), other_roots)
 
 
 def _lacking(reports: Collection[Report]) -> dict[str, frozenset[int]]:

@@ -201,7 +201,10 @@ class Poller:
             for model in self._manager.models():
                 self._arrange(model)
         # What another worker cannot load will not become current: an older version may be needed.
-        if peers.lacking != before.lacking:
+        # What another worker finds under the root, such as one that was started meanwhile, waits
+        # for this one: versions become current once all workers have loaded them.
+        has_news = any(root_versions != self.root_versions for root_versions in peers.other_roots)
+        if peers.lacking != before.lacking or has_news:
             self._wake.set()
         # Whether this worker agrees with the others may have changed without any of its versions.
         self._manager.notify()
@@ -305,8 +308,14 @@ class Poller:
         for version in missing:
             self._fail(model, version, LoadFailure("", _MISSING, retry_at=0.0))
 
-        # The newest that can be loaded; one that fails gives its turn to the next.
+        # First the version that the others respond from: a worker that starts takes no requests
+        # before it can, and they may have yet to load a newer one.
         lacking = self._peers.lacking.get(model, frozenset())
+        agreed = choose_current(desired, self._peers.shared.get(model, ()), lacking)
+        if agreed is not None:
+            self._ensure_loaded(model, agreed)
+
+        # The newest that can be loaded; one that fails gives its turn to the next.
         available = 0
         for version in rank_versions(desired, existing):
             if available == self._settings.latest_versions:

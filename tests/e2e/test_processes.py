@@ -5,6 +5,7 @@ several.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -410,11 +411,11 @@ def test_log_of_a_service_that_is_stopped_early_is_json_to_the_last_line(
 
 @contextmanager
 def nobody_loads(root: Path) -> Iterator[None]:
-    """Takes the model out of the root, so that a new worker cannot serve what the others do."""
+    """Takes the version out of the root, so that a new worker cannot serve what the others do."""
     aside = root.with_name("aside")
-    (root / "movies").rename(aside)
+    (root / "movies/1").rename(aside)
     yield
-    aside.rename(root / "movies")
+    aside.rename(root / "movies/1")
 
 
 def listeners_of(worker: psutil.Process, port: int) -> int:
@@ -448,6 +449,13 @@ def codes_of_new_connections(service: Process) -> set[str | int]:
     return codes
 
 
+def codes_of_changes(service: Process) -> set[int]:
+    """Returns the statuses of changes by the admin API on connections of their own."""
+    url = f"http://127.0.0.1:{service.ports['admin']}/v1/models/movies/candidates/delete"
+    body = {"items": [{"id": 1}]}
+    return {httpx.post(url, json=body, timeout=WAIT_S).status_code for _ in range(16)}
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_worker_that_replaces_a_killed_one_listens_once_it_is_loaded(
@@ -471,6 +479,29 @@ def test_worker_that_replaces_a_killed_one_listens_once_it_is_loaded(
     assert service.stop() == 0
 
 
+def replace_worker(service: Process) -> None:
+    """Kills a worker, which the supervisor replaces."""
+    killed = workers_of(service)[0]
+    killed.kill()
+    killed.wait(WAIT_S)
+
+
+def test_replacement_that_finds_other_versions_has_the_others_look_at_once(
+    write: Write, launch: Launch, root: Path
+) -> None:
+    write()
+    service = launch("--workers", "2", "--poll-interval-s", "3600")
+    wait_for(service, "2")
+    write(version=2)
+    replace_worker(service)
+    until(lambda: versions_of(service) == {2})
+    shutil.rmtree(root / "movies" / "2")  # served from memory until a replacement lacks it
+    wait_for_workers(service, 2)
+    replace_worker(service)
+    until(lambda: versions_of(service) == {1})
+    assert service.stop() == 0
+
+
 def test_reloaded_worker_serves_until_its_replacement_is_loaded(
     write: Write, launch: Launch, root: Path
 ) -> None:
@@ -482,9 +513,11 @@ def test_reloaded_worker_serves_until_its_replacement_is_loaded(
         service.process.send_signal(signal.SIGHUP)
         waiting = waiting_replacement(service, before)
         assert codes_of_new_connections(service) == {200, "OK"}
+        assert codes_of_changes(service) == {200}
         assert listeners_of(waiting, service.ports["http"]) == 0
     until(lambda: workers_of(service) == [waiting])
     assert codes_of_new_connections(service) == {200, "OK"}
+    assert codes_of_changes(service) == {200}
     assert service.stop() == 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +144,28 @@ def test_worker_that_cannot_load_what_the_others_serve_waits_for_them_to_move(
     assert turn(first, replacement) == [1, 1]
     assert replacement.poller.disagreement() == ""
     assert 2 not in first.states()
+
+
+@pytest.mark.parametrize("wanted", [{}, {"labels": {"live": 1}}, {"unloaded": (3,)}])
+def test_worker_that_starts_beside_a_newer_version_responds_from_that_of_the_others(
+    wanted: dict[str, Any],
+    two: tuple[Driven, Driven],
+    write: Write,
+    drive: Drive,
+    coordinator: Coordinator,
+) -> None:
+    first, _ = two
+    first.want(**wanted)
+    write(version=2)
+    coordinator.worker_ended(2, "SIGKILL")
+    replacements = [
+        drive(coordinator=coordinator, worker=worker, listens=False) for worker in (3, 4)
+    ]
+    for replacement in replacements:
+        assert replacement.poller.disagreement() == ""
+        assert replacement.serving() == 1
+        replacement.listens = True
+    assert turn(first, *replacements) == [2, 2, 2]
 
 
 def test_worker_that_failed_to_load_what_the_others_serve_moves_none_of_them(
