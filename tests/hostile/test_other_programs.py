@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from service.changes import copying
+from service.changes.segment_copying import CopyFailed
 from service.cli import admin_client
 from service.cli.admin_client import Admin, CtlError
 from service.config import ServiceSettings
@@ -67,20 +68,21 @@ def send(handler: BaseHTTPRequestHandler, status: int, *pieces: bytes, pause_s: 
         pass
 
 
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 CHUNK = b"%x\r\n%b\r\n" % (1 << 16, bytes(1 << 16))
 TOO_LARGE = f"the response has more than {LIMIT} bytes, the limit"
 TOO_LATE = f"no complete response within {DEADLINE_S:g} s"
-HOSTILE = {
-    "states a size": ((200, b"content-length: 999999999999\r\n\r\n", *[CHUNK] * 99), TOO_LARGE),
-    "states no size": ((200, b"\r\n", *[CHUNK] * 99), TOO_LARGE),
-    "sends chunks": ((200, b"transfer-encoding: chunked\r\n\r\n", *[CHUNK] * 99), TOO_LARGE),
-    "drips headers": ((200, *[b"a: b\r\n"] * 99), TOO_LATE),
-    "drips a header": ((200, b"a: ", *[b"b"] * 99), TOO_LATE),
-    "drips a body": ((200, b"content-length: 99\r\n\r\n", *[b"b"] * 99), TOO_LATE),
-    "drips a body without a size": ((200, b"\r\n", *[b"b"] * 99), TOO_LATE),
-    "drips chunks": ((200, b"transfer-encoding: chunked\r\n\r\n", *[b"1\r\nb\r\n"] * 99), TOO_LATE),
-    "drips an error": ((500, b"content-length: 99\r\n\r\n", *[b"b"] * 99), TOO_LATE),
-    "sends an endless error": ((500, b"\r\n", *[CHUNK] * 99), "500"),
+HOSTILE: dict[str, tuple[int, list[bytes], str]] = {
+    "states a size": (200, [b"content-length: 999999999999\r\n\r\n", *[CHUNK] * 99], TOO_LARGE),
+    "states no size": (200, [b"\r\n", *[CHUNK] * 99], TOO_LARGE),
+    "sends chunks": (200, [CHUNKED, *[CHUNK] * 99], TOO_LARGE),
+    "drips headers": (200, [b"a: b\r\n"] * 99, TOO_LATE),
+    "drips a header": (200, [b"a: ", *[b"b"] * 99], TOO_LATE),
+    "drips a body": (200, [b"content-length: 99\r\n\r\n", *[b"b"] * 99], TOO_LATE),
+    "drips a body without a size": (200, [b"\r\n", *[b"b"] * 99], TOO_LATE),
+    "drips chunks": (200, [CHUNKED, *[b"1\r\nb\r\n"] * 99], TOO_LATE),
+    "drips an error": (500, [b"content-length: 99\r\n\r\n", *[b"b"] * 99], TOO_LATE),
+    "sends an endless error": (500, [b"\r\n", *[CHUNK] * 99], "500"),
 }
 
 
@@ -116,7 +118,7 @@ def request_of(
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
 
     def send_request(address: str) -> str:
-        with pytest.raises((copying.CopyFailed, OSError, CtlError)) as failed:
+        with pytest.raises((CopyFailed, OSError, CtlError)) as failed:
             request.param(address, token, tmp_path)
         return str(failed.value)
 
@@ -141,7 +143,7 @@ def test_no_token_is_sent_where_another_program_points(
 def test_response_that_does_not_end_is_given_up(
     kind: str, request_of: Callable[[str], str]
 ) -> None:
-    (status, *pieces), expected = HOSTILE[kind]
+    status, pieces, expected = HOSTILE[kind]
     pause_s = 0.3 * ("drips" in kind)
     with running(lambda handler: send(handler, status, *pieces, pause_s=pause_s)) as program:
         problem = request_of(program.address)
