@@ -182,6 +182,10 @@ class ServiceSettings(BaseSettings):
     """Latency percentile of recent calls after which a router also sends a call to a second
     replica. 0 disables this.
     """
+    shard_digest_share: float = Field(default=0.001, ge=0, le=1)
+    """Share of the reads of rows that a router repeats at another replica in the background, to
+    compare the bits. 0 disables this.
+    """
     shard_min_coverage: float = Field(default=0.0, ge=0, le=1)
     """Minimum share of the rows that a request reads from shards which they must return. A request
     below it fails with NOT_READY. It applies to tables whose lost rows count as unknown

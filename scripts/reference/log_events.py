@@ -325,13 +325,21 @@ EVENTS = {
         "See [shards](../how-to/runbook.md).",
     ),
     "shard_call_failed": (
-        "A call to a shard failed: `code` is the gRPC status, or `INTERNAL` for a response that does "
-        "not fit the request. Another replica may have served the call.",
+        "A call to a shard failed: `code` is the gRPC status, `INTERNAL` for a response that does not "
+        "fit the request, or `NOT_FINITE` for NaN or an infinity that another replica did not "
+        "return. Another replica may have served the call.",
         "Read the log of the process at `address`. If `problem` says that a limit was exceeded, set "
         "the same limits for shards and routers.",
     ),
+    "shard_replicas_differ": (
+        "Two replicas returned different bits of the same rows, some of which are named. `wrong` is "
+        "the address of the replica that a third one disagrees with, which is ejected; empty: no "
+        "third replica could decide, and none is ejected.",
+        "See [RowcastShardReplicasDiffer](../how-to/runbook.md#rowcastshardreplicasdiffer).",
+    ),
     "shard_ejected": (
-        "A replica failed more calls than others of its shard, and gets no calls for `seconds`.",
+        "A replica failed more calls than others of its shard, or returned other rows than two of "
+        "them. It gets no calls for as long as `problem` says.",
         "Read the log of the process at `address`; replace it if this repeats.",
     ),
     "shard_readmitted": (

@@ -32,6 +32,7 @@ VALUES = {
     "path": ("index", "exact", "none"),
     "outcome of `rowcast_filters_total`": ("compiled", "cached"),
     "outcome of `rowcast_shard_retries_total`": metrics.RETRY_OUTCOMES,
+    "outcome of `rowcast_shard_digest_reads_total`": metrics.DIGEST_OUTCOMES,
     "outcome of `rowcast_loads_total`": metrics.LOAD_OUTCOMES,
     "outcome of `rowcast_recorded_requests_total`": metrics.RECORD_OUTCOMES,
     "outcome of `rowcast_live_recall_queries_total`": metrics.LIVE_RECALL_OUTCOMES,

@@ -77,6 +77,7 @@ SOURCE_OUTCOMES = ("failed", "late")
 STAGE_OUTCOMES = ("kept", "dropped")
 SEARCH_PATHS = ("index", "exact", "none")
 RETRY_OUTCOMES = ("sent", "over_budget")
+DIGEST_OUTCOMES = ("equal", "different")
 FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 _MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
@@ -168,8 +169,12 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Failed calls to shards, by whether the retry budget permitted to try another replica",
         ("shard", "outcome"),
     ),
+    "shard_digest_reads": (
+        "Reads of rows that were repeated at another replica, by whether the bits were equal",
+        ("shard", "outcome"),
+    ),
     "shard_ejections": (
-        "Ejections of replicas that failed more calls than others of their shard",
+        "Ejections of replicas that failed more calls than others, or returned other rows",
         ("shard",),
     ),
     "shard_bytes": ("Bytes received from shards", ("shard",)),

@@ -31,6 +31,7 @@ class Layout:
       required: For each table, whether a lookup fails if a shard that holds its rows is
         unavailable.
       is_index: Whether these are the vectors of an index.
+      is_finite: Whether the export allowed no row with NaN or an infinity.
     """
 
     names: Sequence[str]
@@ -39,6 +40,7 @@ class Layout:
     dim: int
     required: Sequence[bool]
     is_index: bool = False
+    is_finite: bool = True
 
     @property
     def row_bytes(self) -> int:
@@ -112,7 +114,10 @@ class Division:
             bounds = np.array([*np.concatenate(starts), end])
             required = [tables[name].unavailable == "error" for name in names]
             entry = tables[names[0]]
-            layouts[layout] = Layout(names, bounds, entry.dtype, entry.dim, required)
+            is_finite = all(tables[name].non_finite is None for name in names)
+            layouts[layout] = Layout(
+                names, bounds, entry.dtype, entry.dim, required, is_finite=is_finite
+            )
         return layouts
 
     def _starts_of(self, rows: int) -> Rows:

@@ -42,7 +42,8 @@ class OutlierDetection:
     clock, in seconds.
 
     Attributes:
-      ejected_until: When the replica is called again; 0: it is not ejected.
+      ejected_until: When the replica is called again; 0: it is not ejected; infinite: once it has
+        been restarted.
       problem: Why it is ejected; empty: it is not.
       on_probation: Whether its next failure ejects it again: it was ejected and has not yet
         proved well.
@@ -96,6 +97,11 @@ class OutlierDetection:
             f"failed, the last one with {last_failure}"
         )
         return seconds
+
+    def exclude(self, problem: str) -> None:
+        """Ejects the replica until it has been restarted."""
+        self.ejected_until = math.inf
+        self.problem = f"ejected until it is restarted: {problem}"
 
     def readmit(self) -> None:
         """Ends the ejection; the replica is on probation."""

@@ -41,13 +41,35 @@ class ShardCall:
       shard: The shard to call.
       method: The name of the method in the contract.
       request: The message that is sent.
-      read: Reads the response; raises Internal if it does not fit the request.
+      read: Reads the response; raises Internal if it does not fit the request, and NotFinite if a
+        score is beyond float32.
+      slices: The rows that are read, of which all replicas have the same bits; (): it is a search,
+        whose scores may depend on the machine.
     """
 
     shard: ShardNumber
     method: str
     request: Any
     read: Callable[[Any], Any]
+    slices: Sequence[ShardSlice] = ()
+
+    def is_finite(self, result: Any) -> bool:
+        """Returns whether no row that was read is NaN or infinite although it should not be."""
+        if not self.slices:
+            return True
+        return all(
+            not shard_slice.read.layout.is_finite or np.isfinite(vectors).all()
+            for shard_slice, vectors in zip(self.slices, result, strict=True)
+        )
+
+    def differing_rows(self, response: Any, repeated: Any) -> list[str]:
+        """Returns the names of the rows that two replicas returned differently."""
+        rows = zip(self.slices, response.rows, repeated.rows, strict=True)
+        return [
+            name
+            for shard_slice, stored, other_stored in rows
+            for name in shard_slice.differing(stored, other_stored)
+        ]
 
 
 class Router(Protocol):
@@ -279,7 +301,7 @@ class RemoteVersion:
                 for shard_slice, stored in zip(slices, response.rows, strict=True)
             ]
 
-        return ShardCall(shard, "Rows", request, read)
+        return ShardCall(shard, "Rows", request, read, slices)
 
     def _search_call(self, shard: ShardNumber, bounds: Rows, search: IndexSearch) -> ShardCall:
         first, end = bounds[shard.number - 1 : shard.number + 1].tolist()

@@ -4,15 +4,21 @@ Two replicas are drawn, and a call goes to the one with fewer calls in progress.
 takes too long, another replica is called, as far as the retry budget of the shard permits; a
 replica that fails more than others is ejected for a while. Every call names the bundle by its
 fingerprint, so that responses of different bundles are never merged.
+
+A replica may also return wrong numbers. Rows or scores that are not finite are requested from
+another replica, which decides whether the replica or the data is at fault. A share of the reads of
+rows is repeated at another replica in the background, and compared bit by bit. If two replicas
+differ, a third one decides which of them is wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import grpc
@@ -25,7 +31,7 @@ from service.engine.computation import RemoteCall
 from service.engine.validation import NotFinite
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
-from service.observability.metrics import RETRY_OUTCOMES, Metrics
+from service.observability.metrics import DIGEST_OUTCOMES, RETRY_OUTCOMES, Metrics
 from service.shards.failures import service_error_of
 from service.shards.membership import Membership
 from service.shards.outliers import RetryBudget
@@ -45,6 +51,26 @@ fail alike, and an ejection would make it worse.
 """
 _PROBLEM_CHARACTERS_MAX = 200
 """Length of a failure in the status and in the log; its text is from another process."""
+_COMPARISONS_MAX = 16
+"""Number of comparisons at a time, which a replica that hangs would otherwise pile up."""
+_ROWS_SHOWN_MAX = 4
+"""Number of differing rows that the log names."""
+
+
+class _Response(NamedTuple):
+    """What a replica returned.
+
+    Attributes:
+      replica: The replica.
+      message: The message.
+      result: What was read of it; or the NotFinite that it is evidence of.
+      is_finite: Whether all numbers of it are finite that should be.
+    """
+
+    replica: Replica
+    message: Any
+    result: Any
+    is_finite: bool
 
 
 class Shards:
@@ -68,6 +94,7 @@ class Shards:
         self._membership = Membership(settings, metrics, self._divisions_in_use, report)
         self._budgets: dict[ShardNumber, RetryBudget] = {}
         self._versions = WeakSet[RemoteVersion]()
+        self._comparisons = set[asyncio.Task[None]]()
 
     @property
     def replicas(self) -> Mapping[str, Replica]:
@@ -81,6 +108,8 @@ class Shards:
 
     async def stop(self) -> None:
         """Disconnects."""
+        for comparison in self._comparisons:
+            comparison.cancel()
         await self._membership.stop()
 
     def status(self) -> list[dict[str, Any]]:
@@ -170,11 +199,12 @@ class Shards:
 
         Raises:
           NotReady: No replica of the shard can be reached.
-          NotFinite: A score is beyond float32.
+          NotFinite: A score is beyond float32, and no replica returned another one.
           ServiceError: The call failed; see `service_error_of`.
         """
         shard = call.shard
         tried: list[Replica] = []
+        responses: list[_Response] = []
         error: ServiceError = NotReady(
             f"model {key[0]!r} version {key[1]} lacks shard {shard}: no replica of it can be called"
         )
@@ -197,12 +227,116 @@ class Shards:
                 left_s /= 2
             tried.append(replica)
             try:
-                return await self._call_hedged(key, call, replica, tried, left_s)
+                response = await self._call_hedged(key, call, replica, tried, left_s)
             except ServiceError as failure:
                 error = failure
                 if isinstance(error, DeadlineExceeded) and self.loop.time() >= end:
                     break
-        raise error
+                continue
+
+            responses.append(response)
+            if self._is_decided(call, responses):
+                self._sample(key, call, response)
+                break
+        if not responses:
+            raise error
+        # If no replica returned anything else, the rules for what is not finite hold.
+        result = responses[-1].result
+        if isinstance(result, NotFinite):
+            raise result
+        return result
+
+    def _is_decided(self, call: ShardCall, responses: Sequence[_Response]) -> bool:
+        """Returns whether the last of the responses to a call counts, or another replica decides.
+        All before it are not finite.
+        """
+        *earlier, last = responses
+        if not last.is_finite:
+            # If replicas agree, the data or the numbers of the request are at fault.
+            return any(response.message == last.message for response in earlier)
+        for response in earlier:
+            self._record_not_finite(call, response)
+        return True
+
+    def _record_not_finite(self, call: ShardCall, response: _Response) -> None:
+        """Reports a response that is not finite although that of another replica is."""
+        problem = "it returned NaN or an infinity, and another replica did not"
+        self._record_failure(call, response.replica, "NOT_FINITE", problem)
+
+    def _sample(self, key: Key, call: ShardCall, response: _Response) -> None:
+        """Has a share of the reads of rows repeated at another replica; all of a replica that was
+        ejected and has not proved well.
+        """
+        share = self._settings.shard_digest_share
+        if share and response.replica.outliers.on_probation:
+            share = 1.0
+        # What is not finite was compared before it was decided.
+        if not call.slices or not response.is_finite:
+            return
+        if len(self._comparisons) >= _COMPARISONS_MAX:
+            return
+        if random.random() >= share:  # noqa: S311 - draws a sample
+            return
+        comparison = self.loop.create_task(self._compare(key, call, response))
+        self._comparisons.add(comparison)
+        comparison.add_done_callback(self._comparisons.discard)
+
+    async def _compare(self, key: Key, call: ShardCall, response: _Response) -> None:
+        """Repeats a read at another replica, and reports if it returns other bits. Then a third
+        replica decides which of the two is wrong, and that one is ejected. Without a third replica
+        that responds, none is: either may be right.
+        """
+        holding = self._membership.holding(key, call.shard, [response.replica])
+        peers = [replica for replica in holding if replica.is_well]
+        random.shuffle(peers)
+        second = await self._repeat(call, peers)
+        if second is None:
+            return
+        shard = str(call.shard)
+        if second.message == response.message:
+            self._metrics.count("shard_digest_reads", 1, shard, "equal")
+            return
+
+        self._metrics.count("shard_digest_reads", 1, shard, "different")
+        third = await self._repeat(call, peers)
+        wrong: Replica | None = None
+        if third is not None and third.message == response.message:
+            wrong = second.replica
+        elif third is not None and third.message == second.message:
+            wrong = response.replica
+        wrong_address = ""
+        if wrong is not None:
+            wrong_address = wrong.address
+        extra = logging.fields(
+            shard=shard,
+            addresses=[response.replica.address, second.replica.address],
+            rows=call.differing_rows(response.message, second.message)[:_ROWS_SHOWN_MAX],
+            wrong=wrong_address,
+        )
+        log.error("shard_replicas_differ", extra=extra)
+        # Another comparison may have ejected it meanwhile.
+        if wrong is not None and not math.isinf(wrong.outliers.ejected_until):
+            wrong.outliers.exclude("it returned other rows than two other replicas")
+            self._report_ejection(wrong, call.shard)
+
+    async def _repeat(self, call: ShardCall, peers: list[Replica]) -> _Response | None:
+        """Repeats a call whose response was finite.
+
+        Args:
+          call: The call.
+          peers: Replicas of the shard, of which those that were called are removed.
+
+        Returns:
+          The first finite response; None: none of the replicas returned any.
+        """
+        while peers:
+            # The failure was counted.
+            with contextlib.suppress(ServiceError):
+                response = await self._attempt(call, peers.pop(), self._settings.request_timeout_s)
+                if response.is_finite:
+                    return response
+                self._record_not_finite(call, response)
+        return None
 
     def _budget(self, shard: ShardNumber) -> RetryBudget:
         if shard not in self._budgets:
@@ -211,6 +345,8 @@ class Shards:
             self._metrics.count("shard_ejections", 0, str(shard))
             for outcome in RETRY_OUTCOMES:
                 self._metrics.count("shard_retries", 0, str(shard), outcome)
+            for outcome in DIGEST_OUTCOMES:
+                self._metrics.count("shard_digest_reads", 0, str(shard), outcome)
         return self._budgets[shard]
 
     def _may_retry(self, shard: ShardNumber, end: float) -> bool:
@@ -243,7 +379,7 @@ class Shards:
 
     async def _call_hedged(
         self, key: Key, call: ShardCall, replica: Replica, tried: list[Replica], left_s: float
-    ) -> Any:
+    ) -> _Response:
         """Calls a replica, and a second one if the first takes longer than usual."""
         percentile = self._settings.shard_hedge_percentile
         if not percentile:
@@ -262,7 +398,7 @@ class Shards:
         tried.append(second)
         self._metrics.count("shard_hedges", 1, str(call.shard))
         calls = {first, asyncio.ensure_future(self._attempt(call, second, left_s - usual_s))}
-        succeeded_calls: list[asyncio.Future[Any]] = []
+        succeeded_calls: list[asyncio.Future[_Response]] = []
         try:
             # Both may end together: the call that succeeded counts. If both fail, the first one's
             # error is raised.
@@ -275,21 +411,20 @@ class Shards:
             for unfinished in calls:
                 unfinished.cancel()
 
-    async def _attempt(self, call: ShardCall, replica: Replica, left_s: float) -> Any:
+    async def _attempt(self, call: ShardCall, replica: Replica, left_s: float) -> _Response:
         """Calls a replica, measures the response, and reads it.
 
         Raises:
           ServiceError: The call failed, or the response does not fit the request.
-          NotFinite: A score is beyond float32.
         """
         shard = str(call.shard)
         began = self.loop.time()
         try:
-            response = await replica.call(call.method, call.request, left_s)
+            message = await replica.call(call.method, call.request, left_s)
             method = call.method.lower()
             self._metrics.observe("shard_seconds", self.loop.time() - began, shard, method)
-            self._metrics.count("shard_bytes", response.ByteSize(), shard)
-            result = _read(call, response)
+            self._metrics.count("shard_bytes", message.ByteSize(), shard)
+            response = _read(call, replica, message)
         except grpc.aio.AioRpcError as failure:
             error = service_error_of(failure, call.shard)
             # Also a replica that stops, or that has retired the version: a poll shows which.
@@ -300,8 +435,10 @@ class Shards:
         except Internal as problem:
             self._record_failure(call, replica, "INTERNAL", str(problem))
             raise
-        replica.outliers.record(self.loop.time(), succeeded=True)
-        return result
+        # Whether what is not finite is a fault of the replica, another one decides.
+        if response.is_finite:
+            replica.outliers.record(self.loop.time(), succeeded=True)
+        return response
 
     def _record_failure(self, call: ShardCall, replica: Replica, code: str, problem: str) -> None:
         """Reports a failed call, and ejects its replica if it fails more than another one."""
@@ -321,16 +458,16 @@ class Shards:
             return
 
         seconds = replica.outliers.eject(now, f"{code}: {problem}"[:_PROBLEM_CHARACTERS_MAX])
+        self._report_ejection(replica, shard)
+        self.loop.call_later(seconds, self._readmit, replica)
+
+    def _report_ejection(self, replica: Replica, shard: ShardNumber) -> None:
         self._metrics.count("shard_ejections", 1, str(shard))
         self._membership.changed()
         extra = logging.fields(
-            address=replica.address,
-            shard=str(shard),
-            seconds=seconds,
-            problem=replica.outliers.problem,
+            address=replica.address, shard=str(shard), problem=replica.outliers.problem
         )
         log.warning("shard_ejected", extra=extra)
-        self.loop.call_later(seconds, self._readmit, replica)
 
     def _has_better_peer(
         self, replica: Replica, shard: ShardNumber, share_max: float, now: float
@@ -355,20 +492,22 @@ class Shards:
             log.info("shard_readmitted", extra=extra)
 
 
-def _read(call: ShardCall, response: Any) -> Any:
-    """Returns what is read of a response.
+def _read(call: ShardCall, replica: Replica, message: Any) -> _Response:
+    """Reads the message of a replica.
 
     Raises:
-      NotFinite: A score is beyond float32.
-      Internal: The response does not fit the request, or is not of this release.
+      Internal: It does not fit the request, or is not of this release.
     """
     try:
-        return call.read(response)
-    except (NotFinite, Internal):
+        result = call.read(message)
+        return _Response(replica, message, result, call.is_finite(result))
+    except NotFinite as problem:
+        return _Response(replica, message, problem, is_finite=False)
+    except Internal:
         raise
     except Exception as problem:
-        message = f"shard {call.shard} returned what cannot be read: {problem!r}"
-        raise Internal(message) from problem
+        text = f"shard {call.shard} returned what cannot be read: {problem!r}"
+        raise Internal(text) from problem
 
 
 def _status_of(replica: Replica, versions: Sequence[RemoteVersion]) -> dict[str, Any]:

@@ -21,10 +21,13 @@ from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.computation import completed
 from service.engine.retrieval.sharded_search import IndexSearch
+from service.engine.validation import NotFinite, check_finite
 from service.errors import Code, DataLoss, Internal, NotReady, Overloaded, ServiceError
 from service.grpc_api.status import abort
+from service.shards.division import Layout
 from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.router import Shards
+from service.shards.row_reads import LayoutRead
 from tests.service.shards.fixed_shards import (
     CALL,
     KEY,
@@ -331,3 +334,111 @@ def test_candidates_that_do_not_fit_the_search_are_an_internal_error(
     search = IndexSearch(index="movies", vectors=np.zeros((1, index.dim), np.float32), k=2)
     with pytest.raises(Internal, match="shard 1/1 returned"):
         completed(remote_that_returns(sharded, response, tmp_path).search(search, 1.0))
+
+
+ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
+FLIPPED = np.where(np.arange(8).reshape(4, 2) == 5, 4.5, ROWS).astype(np.float32)
+NOT_FINITE = np.where(ROWS == 5, np.float32("nan"), ROWS)
+LAYOUT = Layout(["movies", "users"], np.array([0, 2, 4]), "float32", 2, [True, True])
+ALL_ROWS = LayoutRead(LAYOUT, np.arange(4)).slice_on(ONLY)
+
+
+def read_rows(response: shard_pb.RowsResponse) -> Any:
+    vectors = ALL_ROWS.vectors(ONLY, response.rows[0])
+    return [vectors]
+
+
+def read_scores(response: shard_pb.RowsResponse) -> Any:
+    vectors = read_rows(response)
+    check_finite(vectors[0], "a candidate's score")
+    return vectors
+
+
+READ_ROWS = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), read_rows, [ALL_ROWS])
+READ_SCORES = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), read_scores)
+
+
+def returning(vectors: Any) -> Responder:
+    stored = shard_pb.StoredRows(values=vectors.astype("<f4").tobytes())
+
+    async def respond(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
+        return shard_pb.RowsResponse(rows=[stored])
+
+    return respond
+
+
+def events_of(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    return [
+        record.__dict__["rowcast_fields"] for record in caplog.records if record.message == event
+    ]
+
+
+@pytest.mark.parametrize("call", [READ_ROWS, READ_SCORES], ids=["rows", "scores"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_numbers_that_are_not_finite_in_one_replica_fail_no_call_and_eject_it(
+    value: str, call: ShardCall, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = np.where(ROWS == 5, np.float32(value), ROWS)
+
+    async def call_often() -> list[str]:
+        async with routed(tmp_path, returning(broken), returning(ROWS)) as (router, _):
+            for _ in range(100):
+                (vectors,) = await router.call(KEY, call, 60.0)
+                assert np.array_equal(vectors, ROWS)
+            return list(router.replicas)
+
+    addresses = asyncio.run(call_often())
+    ejections = events_of(caplog, "shard_ejected")
+    assert {event["address"] for event in ejections} == {addresses[0]}
+    assert "NOT_FINITE" in ejections[0]["problem"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_numbers_that_are_not_finite_in_all_replicas_are_the_data(
+    count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call_often() -> None:
+        async with routed(tmp_path, *[returning(NOT_FINITE)] * count) as (router, _):
+            for _ in range(30):
+                (vectors,) = await router.call(KEY, READ_ROWS, 60.0)
+                assert np.array_equal(vectors, NOT_FINITE, equal_nan=True)
+                with pytest.raises(NotFinite):
+                    await router.call(KEY, READ_SCORES, 60.0)
+
+    asyncio.run(call_often())
+    assert events_of(caplog, "shard_ejected") == []
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_rows_that_differ_between_replicas_are_reported_and_a_third_replica_decides(
+    count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    responders = [returning(FLIPPED), *[returning(ROWS)] * (count - 1)]
+
+    async def call_until_reported() -> tuple[list[str], list[str]]:
+        shards = [FixedShard(responder, {}) for responder in responders]
+        async with (
+            listening(*shards) as addresses,
+            routing(tmp_path, *addresses, shard_digest_share=1.0) as router,
+        ):
+            while not events_of(caplog, "shard_replicas_differ"):
+                await router.call(KEY, READ_ROWS, 60.0)
+            ejected = [
+                address for address, replica in router.replicas.items() if replica.outliers.problem
+            ]
+            if ejected:
+                called = shards[0].calls
+                for _ in range(20):
+                    (vectors,) = await router.call(KEY, READ_ROWS, 60.0)
+                    assert np.array_equal(vectors, ROWS)
+                assert shards[0].calls == called
+            return addresses, ejected
+
+    addresses, ejected = asyncio.run(call_until_reported())
+    difference = events_of(caplog, "shard_replicas_differ")[0]
+    assert addresses[0] in difference["addresses"]
+    assert difference["rows"] == ["users[0]"]
+    # With two replicas, nobody knows which of them is right.
+    expected = addresses[: count - 2]
+    assert ejected == expected
+    assert difference["wrong"] == "".join(expected)
