@@ -25,14 +25,14 @@ from rowcast_client.errors import (
 )
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
-from rowcast_client.transport import CONNECT_TIMEOUT_S, Tls, Transport
+from rowcast_client.transport import CONNECT_TIMEOUT_S, RESPONSE_BYTES_MAX, Tls, Transport
 
 SERVICE = "/rowcast.embedding.v1.EmbeddingService/"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 OPTIONS = (
-    # No limits here: the service rejects what is too large, with an error that says how large.
+    # No limit here: the service rejects what is too large, with an error that says how large.
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", RESPONSE_BYTES_MAX),
     # As over HTTP: a token must not pass a proxy unnoticed.
     ("grpc.enable_http_proxy", 0),
     # After a failed connection gRPC rejects calls for this long. It is below the first wait of a

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -25,7 +26,7 @@ from rowcast_client.errors import (
 )
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
-from rowcast_client.transport import CONNECT_TIMEOUT_S, Tls, Transport
+from rowcast_client.transport import CONNECT_TIMEOUT_S, RESPONSE_BYTES_MAX, Tls, Transport
 
 PROTOBUF = "application/x-protobuf"
 KEEP_ALIVE_S = 30.0
@@ -107,21 +108,28 @@ class HttpTransport(Transport):
         # The synchronous backend reads the Deadline itself; see connections.py.
         step_timeout: Any = remaining_s if self._asynchronous else deadline
         extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), step_timeout)}
-        url = self._url + path
-        if content is None:
-            response = self._pool.request("GET", url, headers=headers, extensions=extensions)
-        else:
+        method = "GET"
+        if content is not None:
+            method = "POST"
             headers["content-type"] = PROTOBUF
-            response = self._pool.request(
-                "POST", url, headers=headers, content=content, extensions=extensions
-            )
+        exchange = self._pool.stream(
+            method, self._url + path, headers=headers, content=content, extensions=extensions
+        )
         # The seconds of each step do not bound the exchange, which has many.
         if self._asynchronous:
-            return _within(remaining_s, response)
-        return response
+            return _within(remaining_s, exchange)
+        with exchange as response:
+            body = bytearray()
+            for piece in response.iter_stream():
+                body += piece
+                if len(body) > RESPONSE_BYTES_MAX:
+                    break
+        return _whole(response, body)
 
     def read(self, call: Call[Any], response: httpcore.Response) -> Any:
         """Reads the result of a call."""
+        if len(response.content) > RESPONSE_BYTES_MAX:
+            raise self.invalid_response(f"its response has more than {RESPONSE_BYTES_MAX} bytes")
         if response.status != HTTPStatus.OK:
             rejection = self._rejection(response)
             if isinstance(rejection, NotFound):
@@ -194,10 +202,24 @@ class HttpTransport(Transport):
         return service_error(PROXY_CODES[status], message, retry_after_s)
 
 
-async def _within(seconds: float, response: Awaitable[httpcore.Response]) -> httpcore.Response:
+async def _within(
+    seconds: float, exchange: AbstractAsyncContextManager[httpcore.Response]
+) -> httpcore.Response:
     """Returns a response, unless it takes longer as a whole."""
-    async with asyncio.timeout(seconds):
-        return await response
+    body = bytearray()
+    async with asyncio.timeout(seconds), exchange as response:
+        async for piece in response.aiter_stream():
+            body += piece
+            if len(body) > RESPONSE_BYTES_MAX:
+                break
+    return _whole(response, body)
+
+
+def _whole(response: httpcore.Response, body: bytearray) -> httpcore.Response:
+    """Returns a response with the body that was read of it."""
+    whole = httpcore.Response(response.status, headers=response.headers, content=bytes(body))
+    whole.read()
+    return whole
 
 
 def _change_path(request: pb.ChangeRequest) -> str:

@@ -34,6 +34,8 @@ CONNECT_TIMEOUT_S = 1.0
 """Maximum time to open a connection. Networks open one in milliseconds; packets to a machine that
 is gone are lost without a response.
 """
+RESPONSE_BYTES_MAX = (1 << 30) + (1 << 20)
+"""Maximum size of a response: the largest `max_response_bytes` of a service, and its framing."""
 TLS_MARKS = ("ssl", "tls", "certificate", "handshake")
 """Words that identify a failure of TLS in the reason of a failed connection."""
 

@@ -32,6 +32,7 @@ from rowcast_client import (
     Unauthenticated,
     Unreachable,
     calls,
+    http_transport,
 )
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
@@ -247,6 +248,19 @@ def test_client_of_a_malformed_response_is_an_error(way: Way) -> None:
         pytest.raises(InvalidResponse, match="inconsistent response"),
     ):
         way.send(server.url, EMBED)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_http_client_of_a_response_without_end_is_an_error(
+    asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_transport, "RESPONSE_BYTES_MAX", 1 << 20)
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + bytes(4 << 20)
+    with (
+        http_server([endless]) as server,
+        pytest.raises(InvalidResponse, match="its response has more than 1048576 bytes"),
+    ):
+        Way("http", asynchronous).send(server.url, EMBED)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
