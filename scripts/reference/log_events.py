@@ -292,19 +292,15 @@ EVENTS = {
         "values that the client sent; for a failure of the service it is the message. "
         "`model` is empty if the service has no model of the name that was sent. Of the failures "
         "with one call, code, model and principal, one per second is logged; the metrics count "
-        "all. Rejections for overload are logged at level debug. Each bug is logged, with its "
-        "traceback.",
+        "all. Rejections for overload are logged at level debug. A client that left, or that did "
+        "not read a part of a large response within `body_timeout_s`, is `CANCELLED`. Each bug is "
+        "logged, with its traceback.",
         "For `INTERNAL`, report the traceback. For `DATA_LOSS`, copy the version again.",
     ),
     "request": (
         "A request ended; only with `access_log`. `model` is empty if the service has no model of "
         "the name that was sent. `version` is 0 if none served it. A request that was rejected "
         "before it was read has neither `version` nor `ms`.",
-        "",
-    ),
-    "response_not_read": (
-        "A client did not read a part of a large response within `body_timeout_s`. The service "
-        "closed the connection.",
         "",
     ),
     "overloaded": (

@@ -50,10 +50,6 @@ class BodyTimeout(DeadlineExceeded):
     """The body did not arrive in time."""
 
 
-class ResponseNotRead(Exception):
-    """A client did not read a response in time. The server closes the connection."""
-
-
 def target_of(model: str, version: str | None = None, label: str | None = None) -> Target:
     """Returns the model, and the version or label, that a path names.
 
@@ -287,7 +283,7 @@ async def send_body(
       more_body: Whether more of the body follows.
 
     Raises:
-      ResponseNotRead: The client did not read a part in time.
+      Cancelled: The client did not read a part in time.
     """
     # The empty end waits until most of the last part has been read as well.
     for body in chain(chain.from_iterable(map(_parts, pieces)), [b""]):
@@ -300,7 +296,8 @@ async def send_body(
             async with asyncio.timeout(timeout_s):
                 await send(message)
         except TimeoutError:
-            raise ResponseNotRead from None
+            problem = "the client did not read the response in time (body_timeout_s)"
+            raise Cancelled(problem) from None
 
 
 def _parts(piece: bytes) -> Iterator[bytes]:

@@ -32,11 +32,12 @@ from service.codec.metadata import (
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.errors import TRANSPORT_STATUS, Unauthenticated
-from service.http.calls import BodyTimeout, ResponseNotRead
+from service.errors import TRANSPORT_STATUS, Cancelled, Unauthenticated
+from service.http.calls import BodyTimeout
 from service.http.errors import MethodNotAllowed
 from service.http.other_protocols import OtherProtocol, protocol_of
 from service.http.pages import Pages
+from service.http.protocol import UnknownConnection
 from service.observability import logging
 from service.security.client_certificate import client_name
 from service.security.hosts import AllowedHosts
@@ -52,6 +53,7 @@ _SKIPPED_BYTES = 64 << 20
 client reads why.
 """
 _LOG = logging.logger(__name__)
+_UNKNOWN_CONNECTION = UnknownConnection()
 _REQUEST_ID = REQUEST_ID.encode()
 _SERVER_TIMING = SERVER_TIMING.encode()
 
@@ -101,45 +103,62 @@ class RequestContextMiddleware:
         context.received_at = began
         scope["state"]["context"] = context
         scope["state"]["headers"] = headers
+        connection = scope["state"].get("connection", _UNKNOWN_CONNECTION)
         code = "OK"
+        has_begun = False
+        seconds = 0.0
 
         async def send_completed(message: Message) -> None:
-            """Adds the headers that every response has."""
-            nonlocal code
+            """Counts the request, and adds the headers that every response has."""
+            nonlocal code, has_begun, seconds
+            # A failure is reported as what it is, whoever is there to receive it.
+            if code == "OK" and connection.is_left:
+                raise Cancelled("the client disconnected before the response was sent")
             if message["type"] == "http.response.start":
-                # Counted before it is sent, so that a client that reads the metrics next finds it.
+                has_begun = True
                 seconds = time.monotonic() - context.received_at
+                further_headers = self._further_headers(scope["method"], headers, context)
+                message["headers"] = [*message["headers"], *further_headers]
+            elif not message.get("more_body", False):
+                # Counted before it is sent, so that a client that reads the metrics next finds it.
                 self._dataplane.request_finished("http", context, code, seconds)
                 code = ""
-                further_headers = [(_REQUEST_ID, request_id.encode())]
-                if context.phases:
-                    timing = server_timing(context.phases)
-                    further_headers.append((_SERVER_TIMING, timing.encode()))
-                # Nobody reads the body of other methods, and nothing limits its trailers.
-                has_unread_body = "transfer-encoding" in headers and scope["method"] != "POST"
-                if self._engine.shutting_down or has_unread_body:
-                    further_headers.append((b"connection", b"close"))
-                message["headers"] = [*message["headers"], *further_headers]
             await send(message)
 
         try:
             app = self._app if is_probe else self._app_of(scope, headers, context)
             await app(scope, receive, send_completed)
-        except ResponseNotRead:
-            extra = logging.fields(call=context.call, request_id=request_id)
-            _LOG.info("response_not_read", extra=extra)
         except Exception as problem:
             failure = failure_of(problem, request_id)
             if not is_probe:
                 model = self._dataplane.metrics.known_model(context.model)
                 log_failure(_LOG, context.call, failure, problem, model)
-            # The response has begun: the server closes the connection.
+            # The whole response was counted and sent.
             if not code:
                 raise
             code = failure.code.value
+            # There is nobody to respond to, or no way to respond.
+            if has_begun or connection.is_left:
+                seconds = time.monotonic() - context.received_at
+                self._dataplane.request_finished("http", context, code, seconds)
+                connection.abandon()
+                return
             protocol = protocol_of(self._protocols, scope["path"])
             response = _response(failure, problem, headers, protocol)
             await response(scope, receive, send_completed)
+
+    def _further_headers(
+        self, method: str, headers: Headers, context: RequestContext
+    ) -> list[tuple[bytes, bytes]]:
+        """Returns the headers that every response has."""
+        further_headers = [(_REQUEST_ID, context.request_id.encode())]
+        if context.phases:
+            further_headers.append((_SERVER_TIMING, server_timing(context.phases).encode()))
+        # Nobody reads the body of other methods, and nothing limits its trailers.
+        has_unread_body = "transfer-encoding" in headers and method != "POST"
+        if self._engine.shutting_down or has_unread_body:
+            further_headers.append((b"connection", b"close"))
+        return further_headers
 
     def _app_of(self, scope: Scope, headers: Headers, context: RequestContext) -> ASGIApp:
         """Returns what responds to a request, once it is known who sent it."""

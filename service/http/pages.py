@@ -38,7 +38,7 @@ class Pages:
 
         Raises:
           Overloaded: The other pages took too long.
-          ResponseNotRead: The client did not read a part of the page in time.
+          Cancelled: The client did not read a part of the page in time.
         """
 
         async def send_in_parts(message: Message) -> None:

@@ -1,5 +1,6 @@
 """uvicorn's HTTP protocol, which here ignores offers to upgrade the connection, bounds the memory
-that a connection can occupy, and closes it so that the last response arrives.
+that a connection can occupy, closes it so that the last response arrives, and knows whether its
+client has left.
 
 Java's `HttpClient` sends `Connection: Upgrade, HTTP2-Settings` and `Upgrade: h2c` with requests.
 A server may ignore the offer and respond over HTTP/1.1 (RFC 9110, section 7.8), and uvicorn means
@@ -57,6 +58,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.parser: Any = _OfferIgnoringParser(self)
         self.idle_since = self.loop.time()
         """The time at which the last response ended, or the connection began."""
+        self._responding: Any = None
         self._in_head = False
         self._head_bytes = 0
         self._steps = 0
@@ -69,6 +71,19 @@ class HttpProtocol(HttpToolsProtocol):
         """Whether no request is in progress: the headers of the next one have not arrived."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody waits for a response any more: the client has left, or was rejected."""
+        return bool(self.transport.is_closing())
+
+    def abandon(self) -> None:
+        """Ends the request in progress, and the connection: a part of the response may have been
+        sent.
+        """
+        self._drop_responses()
+        if not self.is_left:
+            self.transport.abort()
+
     def connection_made(self, transport: Any) -> None:
         """Begins the connection, which is closed unless a request arrives within the keep-alive."""
         # uvicorn starts its own timer only after a response.
@@ -79,6 +94,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the connection."""
         super().connection_lost(exc)
+        self._drop_responses()
         self._lingering.connection_lost()
         self._unset_keepalive_if_required()
 
@@ -106,6 +122,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begins a request."""
         super().on_message_begin()
+        self.scope["state"]["connection"] = self
         self._steps += 1
         self._in_head = True
         self._head_bytes = 0
@@ -124,7 +141,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if len(self.headers) >= HEADERS_MAX:
             self._reject()
-        super().on_header(name, value)
+        # The parser leaves out the white space before a value, but not the one after it.
+        super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Starts the request, unless it offers an upgrade: then it is parsed once more.
@@ -139,6 +157,8 @@ class HttpProtocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             self._in_head = False
             super().on_headers_complete()
+            if not self.pipeline:
+                self._responding = self.cycle
 
     def on_body(self, body: bytes) -> None:
         """Receives a part of a body."""
@@ -156,6 +176,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Ends a request; the next one must begin within the keep-alive."""
         self.idle_since = self.loop.time()
+        if self.pipeline:
+            self._responding = self.pipeline[-1][0]
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -170,13 +192,21 @@ class HttpProtocol(HttpToolsProtocol):
             "connection: close",
         )
         head = "\r\n".join([*lines, "", ""]).encode("ascii")
-        # The client gets this response instead of the application's.
-        if not self.is_idle:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        if self.is_idle or not self.cycle.response_started:
+        # The client gets this response instead of the application's, unless that has begun.
+        responding = self._responding
+        if responding is None or responding.response_complete or not responding.response_started:
             self.transport.write(head + body)
+        self._drop_responses()
         self._lingering.linger()
+
+    def _drop_responses(self) -> None:
+        """Lets uvicorn drop what the application still sends, and report the disconnect to it."""
+        # uvicorn itself does so for the newest request alone, which waits behind another one if the
+        # client sends requests without waiting for responses. Those that wait are never begun.
+        for cycle in (self._responding, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def closes_early(self) -> bool:
         """Returns whether a part of the requests of the connection was not read."""
@@ -221,6 +251,15 @@ class YieldingHttpProtocol(HttpProtocol):
             if isinstance(connection, HttpProtocol) and connection.is_idle
         ]
         min(idle, key=lambda connection: connection.idle_since).transport.abort()
+
+
+class UnknownConnection:
+    """A connection of another server, such as Ray Serve's, which ends its requests itself."""
+
+    is_left = False
+
+    def abandon(self) -> None:
+        """Leaves the connection to its server."""
 
 
 class _LingeringTransport:
@@ -272,7 +311,11 @@ class _LingeringTransport:
         self._protocol.flow.resume_reading()
         # TLS has no half-closed connections: its client sees the end by the length alone.
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:
+                # The client has reset the connection.
+                self.abort()
 
     def discard(self, size: int) -> None:
         """Receives data that nothing reads any more."""

@@ -88,6 +88,12 @@ class Lines:
             assert received is not None, f"it ended before {name!r}: {''.join(self.others)}"
             self._unread.append(received)
 
+    def last_lines(self) -> list[dict[str, Any]]:
+        """Waits for its end; returns all log lines that were not returned before."""
+        while (line := self._lines.get(timeout=WAIT_S)) is not None:
+            self._unread.append(line)
+        return self._unread
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(WAIT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import random
 import resource
 import socket
@@ -11,8 +12,11 @@ import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
+import numpy as np
+
+from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.servicer import SERVICE
 from tests.service.grpc_api.requests import PREFACE, frame, request_frames
 
@@ -26,9 +30,11 @@ HEADERS = 1
 RST_STREAM = 3
 HALF_MESSAGE = b"\0\0\0\1\0" + bytes(10)
 """The beginning of a message of 256 bytes, as gRPC frames it."""
+GOAWAY = 7
 CONTINUATION = 9
 RESET = struct.pack("ii", 1, 0)
 Attack = Callable[[int], None]
+Connect = Callable[[int, int], AbstractContextManager[list[socket.socket]]]
 
 
 @contextmanager
@@ -202,15 +208,63 @@ def never_read(port: int) -> None:
         time.sleep(1)
 
 
-def hang_up(port: int) -> None:
-    """Clients that reset their connections behind whole requests, and within bodies, which wait or
-    are computed.
+def leave(port: int, connect: Connect = connections) -> None:
+    """Clients that leave at any moment: within one of several requests, or while they wait, are
+    computed, or are responded to; by a reset, or by closing one side or both.
     """
-    whole = post(b'{"context": {"user": 3}}')
-    half = CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000)
-    for _ in range(20):
-        with connections(port, 40, whole * 3, half) as opened:
-            for connection in opened:
+    chance = random.Random(7)
+    token = f"authorization: Bearer {TOKEN}"
+    lookup = json.dumps({"feature": "user", "ids": [7] * 20_000}).encode()
+    whole = [
+        post(b'{"context": {"user": 3}}', token),
+        post(lookup, token).replace(b":retrieve", b":lookup"),
+        post(b"{}", token).replace(b":retrieve", b"/candidates/upsert"),
+        *(
+            LIVE.replace(b"/livez", path).replace(b"\r\n\r\n", b"\r\n%b\r\n\r\n" % token.encode())
+            for path in (b"/metrics", b"/v1/models", b"/v1/status", b"/docs/assets/swagger-ui.css")
+        ),
+    ]
+    for _ in range(100):
+        requests = chance.choice(whole) * chance.choice((1, 2, 5))
+        if chance.random() < 0.5:
+            requests = requests[: chance.randrange(len(requests))]
+        with connect(port, 1) as (connection,), contextlib.suppress(OSError):
+            connection.sendall(requests)
+            time.sleep(chance.random() * 0.01)
+            end = chance.randrange(3)
+            if end == 0:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            elif end == 1:
+                connection.shutdown(socket.SHUT_WR)
+                time.sleep(chance.random() * 0.01)
+
+
+def leave_calls(port: int) -> None:
+    """Calls over gRPC that end at any moment, with their streams or with their connections, before
+    or while their clients read the response, which needs more than a window of flow control.
+    """
+    chance = random.Random(7)
+    ids = pb.Column(int64s=np.full(20_000, 7).tobytes())
+    message = pb.LookupRequest(model={"name": "movies"}, feature="user", ids=ids)
+    methods = (
+        (f"/{SERVICE}/Lookup", message.SerializeToString()),
+        (f"/{SERVICE}/ListModels", b""),
+        (f"/{SERVICE}/Change", b""),
+        ("/grpc.health.v1.Health/Check", b""),
+        ("/grpc.health.v1.Health/Watch", b""),
+    )
+    ends = (b"", frame(RST_STREAM, 0, 1, bytes((0, 0, 0, 8))), frame(GOAWAY, 0, 0, bytes(8)))
+    for _ in range(100):
+        path, content = chance.choice(methods)
+        begun = PREFACE + request_frames(path, content, 1)
+        end = chance.choice(ends)
+        if chance.random() < 0.3:
+            begun = begun[: chance.randrange(len(begun))]
+            end = b""
+        with connections(port, 1, begun) as (connection,):
+            time.sleep(chance.random() * 0.02)
+            send(connection, end)
+            if chance.random() < 0.5:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
@@ -375,7 +429,7 @@ HTTP_ATTACKS: tuple[Attack, ...] = (
         gzip_bodies,
         invalid_requests,
         never_read,
-        hang_up,
+        leave,
     ),
     idle_connections,
 )

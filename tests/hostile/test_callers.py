@@ -37,9 +37,13 @@ from tests.hostile.callers import (
     TLS_ATTACKS,
     TOKEN,
     Attack,
+    Connect,
     connections,
     half_open_calls,
+    leave,
+    leave_calls,
     no_handshakes,
+    secured,
     send,
 )
 from tests.service.clients import SIMPLE
@@ -213,6 +217,38 @@ def test_service_with_tls_under_attack_stays_small_and_serves_other_clients(
     port: str, attack: Attack, secured_service: Attacked
 ) -> None:
     endure(port, attack, secured_service)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_clients_that_leave_at_any_moment_are_cancelled_and_no_problem_of_the_service(
+    root: Path, secure: bool, tmp_path: Path
+) -> None:
+    authority = None
+    connect: Connect = connections
+    if secure:
+        authority = Authority(tmp_path)
+        connect = secured
+    service = Attacked(root, authority, *LIMITS, "--admin-port", "0")
+    try:
+        endure("http", partial(leave, connect=connect), service)
+        leave(service.ports["health"])
+        leave(service.ports["admin"])
+        if not secure:
+            endure("grpc", leave_calls, service)
+            assert count_of(
+                service.process, 'rowcast_requests_total{call="lookup",code="CANCELLED"'
+            )
+        pages = httpx.get(f"{health_url(service.process)}/metrics", timeout=30).text
+        assert re.search(r'requests_total.*code="CANCELLED".*http"} [1-9]', pages)
+        assert not re.search(r'requests_total.*code="INTERNAL".* [1-9]', pages)
+        service.process.stop()
+        lines = service.process.last_lines()
+    finally:
+        service.process.kill()
+    problems = [line for line in lines if line["level"] not in {"info", "debug"}]
+    # The end of the service, and the test's own file of tokens.
+    assert {line["event"] for line in problems} <= {"not_ready", "secrets_exposed"}, problems
+    assert service.process.others == []
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_pages_that_are_not_read_leave_calls_alone_and_end_in_time(
         assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
 
         until(lambda: httpx.get(service.http + "/metrics").status_code == 200)
-        assert "response_not_read" in lines.getvalue()
+        assert "CANCELLED" in lines.getvalue()
 
 
 def test_foreign_host_is_rejected_except_by_probes(
