@@ -21,6 +21,7 @@ BundleError
 ├── RecordDamaged           a TFRecord file with a record that is damaged
 ├── LogDamaged              a change log with a record that is damaged
 ├── LogUnwritable           a change log that cannot be written now
+├── LogLocked               a change log whose lock another process or thread holds
 ├── LogsDiffer              a copy of a change log with records that the log does not have
 ├── FormulaError            an invalid formula, or one that names an unknown output
 └── FormulaUndefined        a formula without a finite value; also an ArithmeticError
@@ -211,7 +212,13 @@ class LogDamaged(BundleError):
 
 
 class LogUnwritable(BundleError):
-    """A change log cannot be written now, such as on a full disk; nothing was changed."""
+    """A change log cannot be written now, such as on a full disk, or where it was removed or
+    replaced by an older copy; nothing was changed.
+    """
+
+
+class LogLocked(BundleError):
+    """The lock of a change log could not be had in time; nothing was read or changed."""
 
 
 class LogsDiffer(BundleError):

@@ -7,30 +7,32 @@
 
 Sequences rise. The first record has sequence 0 and says of which model the log is.
 
-One process writes at a time, under a lock that the kernel releases if the process dies. It holds
-the lock until what it wrote is on the disk, and readers take the lock, too: nothing is read that a
-loss of power could take back. What a writer that died has left behind the last record is cut off by
-the next one. A record that is damaged in any other way is an error with its position; `recover`
-leaves out what is damaged and keeps the rest.
+One process writes at a time, under a lock. It holds the lock until what it wrote is on the disk,
+and readers of new records take the lock, too: nothing is read that a loss of power could take back.
+Records that were read once are read again without it. What a writer that died has left behind the
+last record is cut off by the next one. A record that is damaged in any other way is an error with
+its position; `recover` leaves out what is damaged and keeps the rest.
 """
 
 from __future__ import annotations
 
 import bisect
-import fcntl
+import math
+import mmap
 import os
 import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
-from bundle.errors import FormatError, LogDamaged, LogsDiffer, LogUnwritable
+from bundle.changes.log_lock import LogLock, held
+from bundle.errors import BundleError, FormatError, LogDamaged, LogsDiffer, LogUnwritable
 from bundle.format.checksums import crc32c
 from bundle.storage import files
 
@@ -50,6 +52,8 @@ again.
 """
 _READ_BYTES = 8 << 20
 """The number of bytes that are read at a time."""
+_BLOCK_BYTES = 64 << 10
+"""The number of bytes that are compared with zeros at a time."""
 _MARK_BYTES = 1 << 20
 """The number of bytes between two offsets that a tail remembers: about as much is read to find a
 record.
@@ -101,13 +105,61 @@ class _Frame(NamedTuple):
     end: int
 
 
+class _State(NamedTuple):
+    """Shows whether a file was written or replaced.
+
+    Attributes:
+      inode: Its inode.
+      size: Its size, in bytes.
+      modified_ns: The time when it was modified.
+    """
+
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> _State:
+        """Returns the state of a file by its status."""
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class LogEnd(NamedTuple):
+    """How far one process has read a log.
+
+    Attributes:
+      inode: The inode of the file; 0: nothing was read.
+      position: The offset behind the last record.
+    """
+
+    inode: int
+    position: int
+
+
+class _Span(NamedTuple):
+    """Where a record lies in a file.
+
+    Attributes:
+      sequence: Its sequence.
+      begin: The offset of its first byte.
+      end: The offset behind it.
+    """
+
+    sequence: int
+    begin: int
+    end: int
+
+
 class ChangeLog:
-    """The log of one model, as one process reads and writes it. Safe for any number of threads.
+    """The log of one model, as one process reads and writes it. One thread at a time uses it, but
+    for `has_news`, `end` and the lock.
 
     Attributes:
       path: The file, which need not exist: then there are no records.
+      lock: The lock of the file.
       sequence: The sequence of the last record that was read; 0: none was.
       checksum: The crc32c of the payload of that record; 0: none was read.
+      end: How far the file was read.
     """
 
     def __init__(self, path: Path, model: str) -> None:
@@ -118,133 +170,199 @@ class ChangeLog:
           model: The name of the model.
         """
         self.path = path
+        self.lock = LogLock(path.with_name(f"{path.name}.lock"))
         self.sequence = 0
         self.checksum = 0
+        self.end = LogEnd(0, 0)
         self._model = model
-        self._position = 0
         self._header = b""
-        self._inode = 0
         self._read_sequence = 0
+        self._file_sequence = 0
+        """The largest sequence that the file has, as far as it was read."""
         self._unreturned: list[Record] = []
         """Records before one that is damaged: they are returned once it is gone."""
-        self._lock = threading.RLock()
+        self._examined: _State | None = None
+        """The state of the file when all of it had been examined."""
+        self._problem: BundleError | None = None
+        """What was wrong with the file in that state."""
 
     @property
     def has_news(self) -> bool:
-        """Whether the file has bytes that were not read yet; costs one system call."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return False
-        return status.st_size > self._position or status.st_ino != self._inode
+        """Whether the file may have records that were not read yet, or cannot be read on; costs one
+        system call.
+        """
+        state = _state_of(self.path)
+        return state is not None and (state != self._examined or self._problem is not None)
 
-    def read(self, bytes_max: int | None = None) -> list[Record]:
+    def read(self, bytes_max: int | None = None, deadline: float = math.inf) -> list[Record]:
         """Returns the records that were appended since the last call.
 
         Args:
           bytes_max: The maximum size of the payloads together; the next call returns the rest. At
             least one record is returned if there is one. None: all of them are.
+          deadline: The monotonic time until which the lock is waited for.
 
         Raises:
           LogDamaged: A record is damaged. Those before it that are new are returned after a
             recovery.
+          LogUnwritable: An older copy lies in the place of the log.
+          LogLocked: Another process has held the lock until the deadline.
           FormatError: The file is no log, or that of another model.
           OSError: The file cannot be read.
         """
-        with self._lock:
-            # Without the lock of the file: services call this often, and mostly in vain.
-            if not self.has_news:
-                return []
-            descriptor = _lock_to_read(self.path)
-            try:
-                return self._read_new(bytes_max)
-            finally:
-                if descriptor is not None:
-                    os.close(descriptor)
+        # Without the lock of the file: services call this often, and mostly in vain.
+        if not self.has_news:
+            return []
+        self._raise_known_problem()
+        with self.lock.to_read(deadline):
+            return self._read_new(bytes_max)
 
-    def batches(self) -> Iterator[list[Record]]:
+    def batches(self, deadline: float = math.inf) -> Iterator[list[Record]]:
         """Yields the records that were appended since they were read last, about 8 MiB at a time,
         so that a long log is never in memory as a whole; errors as of `read`.
         """
         while True:
-            records = self.read(_READ_BYTES)
+            records = self.read(_READ_BYTES, deadline)
             if not records:
                 return
             yield records
 
     @contextmanager
-    def writing(self) -> Iterator[LogWriter]:
+    def writing(self, deadline: float = math.inf) -> Iterator[LogWriter]:
         """Waits until no other process writes, and yields what appends records.
 
+        Args:
+          deadline: The monotonic time until which the lock is waited for.
+
         Raises:
+          LogLocked: Another process has held the lock until the deadline.
           LogUnwritable: The directory or the lock cannot be written.
         """
-        with self._lock:
+        with ExitStack() as lock:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = _lock(self.path, fcntl.LOCK_EX)
+                files.make_private_directory(self.path.parent)
+                lock.enter_context(self.lock.to_write(deadline))
             except OSError as problem:
                 raise _unwritable(self.path, problem) from problem
-            try:
-                yield LogWriter(self)
-            finally:
-                os.close(descriptor)
+            yield LogWriter(self, lock)
+
+    def reread(self) -> Iterator[list[Record]]:
+        """Yields the records up to the last one that was read once more, about 8 MiB at a time. It
+        needs no lock: they are on the disk, and are never changed.
+
+        Raises:
+          LogDamaged: A record is damaged.
+          FormatError: The file is no log.
+          OSError: The file cannot be read.
+        """
+        if not self._read_sequence:
+            return
+        records: list[Record] = []
+        size = 0
+        with self.path.open("rb", buffering=0) as file:
+            for frame, _ in _frames(self.path, file.fileno(), len(MAGIC), self.end):
+                record = frame.record
+                # In a file that a recovery has put in the place of the log, others may follow.
+                if record.sequence > self._read_sequence:
+                    break
+                # The first one is the header.
+                if record.sequence:
+                    records.append(record)
+                    size += len(record.payload)
+                if size >= _READ_BYTES:
+                    yield records
+                    records = []
+                    size = 0
+                if record.sequence == self._read_sequence:
+                    break
+        if records:
+            yield records
+
+    def _raise_known_problem(self) -> None:
+        """Raises what was wrong with the file, if it is still as it was then: a large file is not
+        read again and again in vain.
+        """
+        if self._problem is not None and _state_of(self.path) == self._examined:
+            raise self._problem.with_traceback(None)
 
     def _read_new(self, bytes_max: int | None = None) -> list[Record]:
         """Returns the records behind the last one that was read. To be called under the lock."""
+        self._raise_known_problem()
         try:
             file = self.path.open("rb", buffering=0)
         except FileNotFoundError:
             return []
         records = self._unreturned
         self._unreturned = []
-        try:
-            self._read_from(file, records, bytes_max)
-        except LogDamaged:
-            self._unreturned = records
-            raise
+        with file:
+            state = _State.of(os.fstat(file.fileno()))
+            self._problem = None
+            try:
+                is_whole = self._read_from(file, state, records, bytes_max)
+            except BundleError as problem:
+                self._unreturned = records
+                self._problem = problem
+                self._examined = state
+                raise
+        if is_whole:
+            self._examined = state
         return records
 
-    def _read_from(self, file: FileIO, records: list[Record], bytes_max: int | None) -> None:
-        """Adds the records behind the last one that was read to a list."""
+    def _read_from(
+        self, file: FileIO, state: _State, records: list[Record], bytes_max: int | None
+    ) -> bool:
+        """Adds the records behind the last one that was read to a list; returns whether these are
+        all.
+        """
         size = 0
-        with file:
-            descriptor = file.fileno()
-            inode = os.fstat(descriptor).st_ino
-            if inode != self._inode:  # it is new, or was recovered: read from its beginning
-                self._inode = inode
-                self._position = 0
-                self._header = b""
-            if not self._position:
-                magic = os.pread(descriptor, len(MAGIC), 0)
-                _check_magic(self.path, magic)
-                if magic != MAGIC:  # its first writer died
-                    return
-                self._position = len(MAGIC)
-            for frame, end in _frames(self.path, descriptor, self._position):
-                record = frame.record
-                if bytes_max is not None and records and size + len(record.payload) > bytes_max:
-                    break
-                # The first record is the header, read again after a recovery. It holds the last
-                # sequence before that, below which none is used again.
-                if not self._header:
-                    last = _checked_header(self.path, self._model, record)
-                    self.sequence = max(self.sequence, last)
-                    self._header = record.payload
-                elif record.sequence > self._read_sequence:
-                    records.append(record)
-                    size += len(record.payload)
-                    self._read_sequence = record.sequence
-                    self.checksum = frame.checksum
-                    self.sequence = max(self.sequence, record.sequence)
-                self._position = end
+        descriptor = file.fileno()
+        if state.inode != self.end.inode:  # it is new, or was recovered: read from its beginning
+            self.end = LogEnd(state.inode, 0)
+            self._header = b""
+            self._file_sequence = 0
+        if state.size < self.end.position:
+            raise _older_copy(self.path)
+        if not self.end.position:
+            magic = os.pread(descriptor, len(MAGIC), 0)
+            _check_magic(self.path, magic)
+            if magic != MAGIC:  # its first writer died
+                return True
+            self.end = LogEnd(state.inode, len(MAGIC))
+        for frame, end in _frames(self.path, descriptor, self.end.position):
+            record = frame.record
+            if bytes_max is not None and records and size + len(record.payload) > bytes_max:
+                return False
+            # The first record is the header, read again after a recovery. It holds the last
+            # sequence before that, below which none is used again.
+            if not self._header:
+                self._file_sequence = _checked_header(self.path, self._model, record)
+                self.sequence = max(self.sequence, self._file_sequence)
+                self._header = record.payload
+            elif record.sequence > self._read_sequence:
+                records.append(record)
+                size += len(record.payload)
+                self._read_sequence = record.sequence
+                self.checksum = frame.checksum
+                self.sequence = max(self.sequence, record.sequence)
+            self._file_sequence = max(self._file_sequence, record.sequence)
+            self.end = LogEnd(state.inode, end)
+        # A recovery never gives a log fewer sequences than it had.
+        if self._file_sequence < self._read_sequence:
+            self.end = LogEnd(0, 0)
+            raise _older_copy(self.path)
+        return True
 
 
 class LogWriter:
     """Appends records to a log, within the `with` statement of `ChangeLog.writing`."""
 
-    def __init__(self, log: ChangeLog) -> None:
+    def __init__(self, log: ChangeLog, lock: ExitStack) -> None:
         self._log = log
+        self._lock = lock
+
+    def release(self) -> None:
+        """Lets other processes write, before the end of the `with` statement."""
+        self._lock.close()
 
     def read(self) -> list[Record]:
         """Returns what others have appended since the log was read; see `ChangeLog.read`.
@@ -254,7 +372,7 @@ class LogWriter:
         """
         log = self._log
         # A new file in its place would begin with sequences that others have read already.
-        if log._position and not log.path.exists():
+        if log.end.position and not log.path.exists():
             raise LogUnwritable(
                 f"change log {log.path} was removed while it is served; no change was made: put it "
                 "back, or restart the service without it"
@@ -301,7 +419,7 @@ class LogWriter:
                 )
         content = b""
         header = log._header
-        begin = log._position
+        begin = log.end.position
         if not header:
             header = _header_of(log._model)
             begin = 0
@@ -309,13 +427,14 @@ class LogWriter:
         content += b"".join(map(_framed, records))
         # One write and one sync for all records: the sync is what a change waits for.
         try:
-            log._inode = _write_at(log.path, content, begin)
+            state = _write_at(log.path, content, begin)
         except OSError as problem:
             raise _unwritable(log.path, problem) from problem
         log._header = header
-        log._position = begin + len(content)
+        log._examined = state
+        log.end = LogEnd(state.inode, begin + len(content))
         if records:
-            log.sequence = log._read_sequence = records[-1].sequence
+            log.sequence = log._read_sequence = log._file_sequence = records[-1].sequence
             log.checksum = crc32c(records[-1].payload)
 
 
@@ -333,57 +452,57 @@ class LogTail:
         """The offsets behind some records, by their sequences."""
         self._lock = threading.Lock()
 
-    def after(self, sequence: int, checksum: int, bytes_max: int) -> list[Record]:
-        """Returns the records behind the last one of a copy.
+    def after(
+        self, sequence: int, checksum: int, bytes_max: int, log_end: LogEnd, deadline: float
+    ) -> list[Record]:
+        """Returns the records behind the last one of a copy. It needs no lock of the file.
 
         Args:
           sequence: The sequence of the last record that the copy has; 0: it has none.
           checksum: The crc32c of the payload of that record.
           bytes_max: The maximum size of the payloads together; at least one record is returned if
             there is one.
+          log_end: How far this process has read the log: no later record is returned.
+          deadline: The monotonic time until which other copies are waited for.
 
         Raises:
           LogsDiffer: The log has no such record, so that the copy is of another log.
+          LogLocked: The records for other copies took until the deadline.
           LogDamaged, FormatError: The log cannot be read.
           OSError: Likewise.
         """
-        with self._lock:
-            descriptor = None
-            if self._path.exists():
-                descriptor = _lock_to_read(self._path)
+        with held(self._lock, deadline, f"change log {self._path} is read for other copies"):
             try:
-                return self._after(sequence, checksum, bytes_max)
+                return self._after(sequence, checksum, bytes_max, log_end)
             except FileNotFoundError:
                 if sequence:
                     raise _unknown_record(self._path, sequence) from None
                 return []
-            finally:
-                if descriptor is not None:
-                    os.close(descriptor)
 
-    def _after(self, sequence: int, checksum: int, bytes_max: int) -> list[Record]:
-        """Does what `after` describes, under the lock of the log."""
+    def _after(self, sequence: int, checksum: int, bytes_max: int, log_end: LogEnd) -> list[Record]:
+        """Does what `after` describes, under the lock of this object."""
         records: list[Record] = []
         size = 0
         is_known = not sequence
         with self._path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
-            magic = os.pread(descriptor, len(MAGIC), 0)
-            _check_magic(self._path, magic)
-            begin = self._begin(sequence, os.fstat(descriptor).st_ino)
-            if magic == MAGIC:
-                for frame, end in _frames(self._path, descriptor, begin):
-                    record = frame.record
-                    self._mark(record.sequence, end)
-                    # The same sequence with another checksum is a record of another log.
-                    if record.sequence == sequence:
-                        is_known = not sequence or frame.checksum == checksum
-                    if record.sequence <= sequence:
-                        continue
-                    if not is_known or (records and size + len(record.payload) > bytes_max):
-                        break
-                    records.append(record)
-                    size += len(record.payload)
+            inode = os.fstat(descriptor).st_ino
+            # A recovery has replaced the file, and this process has not read the new one yet.
+            if inode != log_end.inode:
+                return []
+            begin = self._begin(sequence, inode)
+            for frame, end in _frames(self._path, descriptor, begin, log_end):
+                record = frame.record
+                self._mark(record.sequence, end)
+                # The same sequence with another checksum is a record of another log.
+                if record.sequence == sequence:
+                    is_known = not sequence or frame.checksum == checksum
+                if record.sequence <= sequence:
+                    continue
+                if not is_known or (records and size + len(record.payload) > bytes_max):
+                    break
+                records.append(record)
+                size += len(record.payload)
         if not is_known:
             raise _unknown_record(self._path, sequence)
         return records
@@ -440,7 +559,7 @@ def _unknown_record(path: Path, sequence: int) -> LogsDiffer:
     )
 
 
-def recover(path: Path, model: str) -> Recovery:
+def recover(path: Path, model: str, deadline: float = math.inf) -> Recovery:
     """Rewrites a log without what is damaged in it. The damaged file is kept beside it.
 
     Processes that read the log go on behind what they have read.
@@ -448,62 +567,73 @@ def recover(path: Path, model: str) -> Recovery:
     Args:
       path: The log.
       model: The model that it is of.
+      deadline: The monotonic time until which the lock of the log is waited for.
 
     Raises:
+      LogLocked: Another process has held the lock until the deadline; nothing was changed.
       FormatError: It is no log, or that of another model; nothing was changed.
       OSError: It cannot be read, or the new file cannot be written; nothing was changed.
     """
-    with _locked(path, fcntl.LOCK_EX):
-        content = path.read_bytes()
+    log = ChangeLog(path, model)
+    with log.lock.to_write(deadline), ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
+        content: bytes | mmap.mmap = b""
+        # A map, since a log may be larger than the memory; there is none of an empty file.
+        if os.fstat(file.fileno()).st_size:
+            content = stack.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         _check_magic(path, content[: len(MAGIC)])
-        records, dropped_bytes = _sound_records(content)
+        frames, dropped_bytes = _sound_frames(content)
         last = 0
-        if records and records[0].sequence == 0:
-            last = _checked_header(path, model, records.pop(0))
+        if frames and frames[0].sequence == 0:
+            header_frame = _frame_at(content, frames.pop(0).begin)
+            assert header_frame is not None  # noqa: S101 - it was found sound
+            last = _checked_header(path, model, header_frame.record)
         if not dropped_bytes:
-            return Recovery(len(records), 0, (), None)
+            return Recovery(len(frames), 0, (), None)
 
         lost = []
         sequence = 0
-        for record in records:
-            if record.sequence > sequence + 1:
-                lost.append((sequence + 1, record.sequence - 1))
-            sequence = record.sequence
+        for frame in frames:
+            if frame.sequence > sequence + 1:
+                lost.append((sequence + 1, frame.sequence - 1))
+            sequence = frame.sequence
         header = _header_of(model, max(sequence, last) + _RECOVERED_GAP)
         recovered = path.with_name(f"{path.name}.recovered")
-        with recovered.open("wb") as file:
-            file.write(MAGIC + _framed(Record(0, header)))
-            file.writelines(map(_framed, records))
+        recovered.unlink(missing_ok=True)
+        with os.fdopen(files.open_private(recovered, os.O_WRONLY), "wb") as output:
+            output.write(MAGIC + _framed(Record(0, header)))
+            for frame in frames:
+                output.write(content[frame.begin : frame.end])
         files.sync(recovered)
         # Linked rather than renamed, so that the log has a file at every moment.
         damaged = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
         os.link(path, damaged)
         recovered.replace(path)
         files.sync(path.parent)
-        return Recovery(len(records), dropped_bytes, tuple(lost), damaged)
+        return Recovery(len(frames), dropped_bytes, tuple(lost), damaged)
 
 
-def _sound_records(content: bytes) -> tuple[list[Record], int]:
+def _sound_frames(content: bytes | mmap.mmap) -> tuple[list[_Span], int]:
     """Returns the sound records of a log with rising sequences, and how many bytes are in none."""
-    records: list[Record] = []
+    frames: list[_Span] = []
     position = len(MAGIC)
     dropped_bytes = 0
     while position < len(content):
         frame = _frame_at(content, position)
         expected = 0
-        if records:
-            expected = records[-1].sequence + 1
+        if frames:
+            expected = frames[-1].sequence + 1
         if frame is not None and frame.is_sound and frame.record.sequence >= expected:
-            records.append(frame.record)
+            frames.append(_Span(frame.record.sequence, position, frame.end))
             position = frame.end
             continue
         following = _next_sound(content, position + 1, expected)
         dropped_bytes += following - position
         position = following
-    return records, dropped_bytes
+    return frames, dropped_bytes
 
 
-def _next_sound(content: bytes, position: int, sequence: int) -> int:
+def _next_sound(content: bytes | mmap.mmap, position: int, sequence: int) -> int:
     """Returns where the next sound record begins, by its sequence; the end if there is none.
 
     Args:
@@ -527,7 +657,9 @@ def _next_sound(content: bytes, position: int, sequence: int) -> int:
     return nearest
 
 
-def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame, int]]:
+def _frames(
+    path: Path, descriptor: int, position: int, log_end: LogEnd | None = None
+) -> Iterator[tuple[_Frame, int]]:
     """Yields the whole records of a log, each with its end in the file.
 
     Ends before a record that was begun and never finished. Whoever writes holds the lock, so that
@@ -537,12 +669,17 @@ def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame
       path: The log, for errors.
       descriptor: The descriptor of the open file.
       position: The position of the first record.
+      log_end: The end of the records to yield, where the lock is not held, and others may write
+        behind it; None: the end of the file. So it is of another file, too, after a recovery.
 
     Raises:
       LogDamaged: A record is damaged, or has no larger sequence than the one before.
     """
     last = -1
-    size = os.fstat(descriptor).st_size
+    status = os.fstat(descriptor)
+    size = status.st_size
+    if log_end is not None and log_end.inode == status.st_ino:
+        size = min(size, log_end.position)
     content = b""
     offset = 0
     while True:
@@ -550,15 +687,16 @@ def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame
         end_of_content = position - offset + len(content)
         # A record may be longer than what is read at a time: then twice as much is read.
         if frame is None and end_of_content < size:
-            more = os.pread(descriptor, max(_READ_BYTES, len(content)), end_of_content)
+            more_bytes = min(max(_READ_BYTES, len(content)), size - end_of_content)
+            more = os.pread(descriptor, more_bytes, end_of_content)
             content = content[offset:] + more
             offset = 0
             continue
         if frame is None:
             return
         if not frame.is_sound:
-            tail = os.pread(descriptor, size - position, position)
-            if not tail.strip(b"\0"):  # what a file system that lost power may leave
+            # What a file system that lost power may leave.
+            if _is_zero(descriptor, position, size):
                 return
             raise LogDamaged(path, position, "a checksum does not match")
         if frame.record.sequence <= last:
@@ -571,14 +709,30 @@ def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame
         yield frame, position
 
 
-def _frame_at(content: bytes, offset: int) -> _Frame | None:
+def _is_zero(descriptor: int, position: int, end: int) -> bool:
+    """Returns whether a part of a file holds nothing but zeros."""
+    # Up to the first other byte: behind a damaged record, there may be gigabytes.
+    while position < end:
+        block = os.pread(descriptor, min(_BLOCK_BYTES, end - position), position)
+        if block.strip(b"\0"):
+            return False
+        if not block:
+            break
+        position += len(block)
+    return True
+
+
+def _frame_at(content: bytes | mmap.mmap, offset: int) -> _Frame | None:
     """Returns the record that begins at an offset; None: the content ends within it."""
     begin = offset + _CHECKED_FRAME.size
     if begin > len(content):
         return None
     # The frame has a checksum of its own, since a damaged length would lead anywhere.
     length, sequence, checksum, frame_checksum = _CHECKED_FRAME.unpack_from(content, offset)
-    if crc32c(content[offset : offset + _FRAME.size]) != frame_checksum:
+    if (
+        length > RECORD_BYTES_MAX
+        or crc32c(content[offset : offset + _FRAME.size]) != frame_checksum
+    ):
         return _Frame(Record(sequence, b""), checksum, False, begin)
     end = begin + length
     if end > len(content):
@@ -633,17 +787,17 @@ def _checked_header(path: Path, model: str, record: Record) -> int:
     return last
 
 
-def _write_at(path: Path, content: bytes, position: int) -> int:
+def _write_at(path: Path, content: bytes, position: int) -> _State:
     """Writes to the disk what a file ends with, from a position on; on failure, cuts it there.
 
     Returns:
-      The inode of the file.
+      The state of the file.
 
     Raises:
       OSError: The disk is full or broken.
     """
     existed = path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = files.open_private(path, os.O_RDWR)
     try:
         if os.fstat(descriptor).st_size > position:  # what a writer that died has left
             os.ftruncate(descriptor, position)
@@ -655,7 +809,7 @@ def _write_at(path: Path, content: bytes, position: int) -> int:
         os.fdatasync(descriptor)
         if not existed:
             files.sync(path.parent)
-        return os.fstat(descriptor).st_ino
+        return _State.of(os.fstat(descriptor))
     except OSError:
         # Half a record must not become part of the next one.
         os.ftruncate(descriptor, position)
@@ -670,39 +824,16 @@ def _unwritable(path: Path, problem: OSError) -> LogUnwritable:
     )
 
 
-def _lock(path: Path, kind: int) -> int:
-    """Waits for the lock of a log; returns a descriptor that holds it until it is closed."""
-    descriptor = os.open(
-        path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+def _older_copy(path: Path) -> LogUnwritable:
+    return LogUnwritable(
+        f"change log {path} lacks records that were read from it before: an older copy lies in its "
+        "place; put the log back, or restart the service to go on from the copy"
     )
+
+
+def _state_of(path: Path) -> _State | None:
+    """Returns the state of a file; None: there is none."""
     try:
-        fcntl.flock(descriptor, kind)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _lock_to_read(path: Path) -> int | None:
-    """Waits until nobody writes a log; returns a descriptor that holds the lock until it is closed.
-    None: there is no lock, and none can be made, as on a file system that is only read.
-    """
-    lock = path.with_name(f"{path.name}.lock")
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # it was copied without its lock
-        try:
-            return _lock(path, fcntl.LOCK_SH)
-        except OSError:
-            return None
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
-
-
-@contextmanager
-def _locked(path: Path, kind: int) -> Iterator[None]:
-    descriptor = _lock(path, kind)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+        return _State.of(path.stat())
+    except FileNotFoundError:
+        return None

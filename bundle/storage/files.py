@@ -16,6 +16,8 @@ _SYNC_FILE_RANGE = None
 if sys.platform == "linux":
     _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE = 2
+_OTHERS = 0o077
+"""The permissions of all users but the owner."""
 
 
 def locate(root: Path, path: str) -> Path:
@@ -61,6 +63,60 @@ def size(root: Path, path: str) -> int:
             f"file {path!r} of the bundle is no regular file; copy the bundle again"
         )
     return status.st_size
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Opens a file that no other user may read, and creates it if there is none.
+
+    Args:
+      path: The file. Permissions that other users have are taken away, if it is this user's.
+      flags: The flags of `os.open`.
+
+    Returns:
+      The descriptor.
+
+    Raises:
+      OSError: It cannot be opened or created.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    make_private(descriptor)
+    return descriptor
+
+
+def make_private_directory(path: Path) -> None:
+    """Creates a directory that no other user may enter, and those above it that are missing. One
+    that exists stays as it is.
+
+    Raises:
+      OSError: It cannot be created.
+    """
+    # `Path.mkdir` would create those above it with the usual permissions.
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if not missing and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def make_private(path: Path | int) -> bool:
+    """Takes away the permissions that other users have for a file or directory.
+
+    Args:
+      path: The path or the descriptor.
+
+    Returns:
+      Whether others have none now; False: it belongs to another user, or cannot be changed.
+    """
+    status = os.stat(path)
+    if not stat.S_IMODE(status.st_mode) & _OTHERS:
+        return True
+    if status.st_uid != os.geteuid():
+        return False
+    try:
+        os.chmod(path, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+    except OSError:
+        return False
+    return True
 
 
 def sync(path: Path) -> None:

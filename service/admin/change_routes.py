@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 from bundle.changes.log import recover
+from bundle.errors import LogLocked
 from service.change_routes import change_routes
 from service.changes.follower import Changes
 from service.config import ServiceSettings
-from service.errors import FieldViolation, NotFound, NotReady
+from service.errors import DeadlineExceeded, FieldViolation, NotFound, NotReady
 from service.security.principal import authorize
+
+_RECOVER_S = 5.0
+"""Time for which a recovery waits for the lock of the log: the admin API responds within 10 s."""
 
 
 def admin_change_routes(changes: Changes, settings: ServiceSettings) -> APIRouter:
@@ -53,7 +58,9 @@ def _recover(changes: Changes, model: str) -> dict[str, Any]:
     """
     path = changes.path_of(model)
     try:
-        recovery = recover(path, model)
+        recovery = recover(path, model, time.monotonic() + _RECOVER_S)
+    except LogLocked as problem:
+        raise DeadlineExceeded(f"{problem}; nothing was recovered") from problem
     except FileNotFoundError:
         name = repr(model[:128])
         violation = FieldViolation("model", name, "a model with a change log")

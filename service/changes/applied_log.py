@@ -7,12 +7,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bundle.changes.log import ChangeLog, LogTail, LogWriter, Record
+from bundle.changes.log_lock import LogLock, attempts, held
 from bundle.changes.records import Change, decode_runs
-from bundle.errors import BundleError
+from bundle.errors import BundleError, LogLocked, LogUnwritable
 from service.changes.changed_version import ChangedVersion
 from service.changes.embedding import ShardsFailed
 from service.changes.log_summary import LogSummary
@@ -29,18 +30,21 @@ _RETRY_S = 0.5
 """Time until a version that is behind tries again. With less, it calls shards that are gone in
 vain; with more, it serves an old state for longer.
 """
+WAIT_S = 10.0
+"""Time for which work in the background waits for a lock, before it is given up and tried again."""
 
 
 class AppliedLog:
     """A log, and the loaded versions that it is applied to. Safe for any number of threads.
+
+    This state has a lock of the process, and the file one of all processes. Whoever waits for the
+    lock of the file does not hold the state meanwhile, so that it can be read and served.
 
     On a router, to apply a change may need shards. A version that misses changes because shards
     did not respond is behind: it serves its last state, takes no further change, and tries again.
 
     Attributes:
       model: The name of the model.
-      lock: Held while the log is read or written and while versions change. A caller that combines
-        several calls holds it, too.
       summary: What the log says of ids, streams and segments.
       versions: The versions that follow the log.
       problem: Why the log cannot be followed; "": it can.
@@ -58,7 +62,6 @@ class AppliedLog:
           manager: Serves the versions.
         """
         self.model = model
-        self.lock = threading.RLock()
         self.summary = LogSummary()
         self.versions: list[ChangedVersion] = []
         self.problem = ""
@@ -69,11 +72,24 @@ class AppliedLog:
         self._behind: dict[ChangedVersion, str] = {}
         """The versions that miss changes of the log, and the reason."""
         self._retry_at = 0.0
+        self._unsound = ""
+        """Why versions may have changes that the log does not have; "": they do not."""
+        self._lock = threading.RLock()
 
     @property
     def path(self) -> Path:
         """The file."""
         return self._log.path
+
+    @property
+    def file_lock(self) -> LogLock:
+        """The lock of the file."""
+        return self._log.lock
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the log, as far as it was read."""
+        return self._log.end.position
 
     @property
     def sequence(self) -> int:
@@ -87,11 +103,29 @@ class AppliedLog:
 
     @property
     def behind(self) -> str:
-        """Why a version misses changes of the log; "": none does."""
-        with self.lock:
-            for version, problem in self._behind.items():
-                return f"version {version.loaded.version} waits for shards: {problem}"
+        """Why a version has not the changes of the log; "": all have. The caller holds the
+        state.
+        """
+        if self._unsound:
+            return self._unsound
+        for version, problem in self._behind.items():
+            return f"version {version.loaded.version} waits for shards: {problem}"
         return ""
+
+    def held(self, deadline: float | None = None) -> AbstractContextManager[None]:
+        """Holds the state: while the log is read or written, while versions change, and while a
+        caller combines several calls.
+
+        Args:
+          deadline: The monotonic time until which other threads are waited for; None: in
+            `WAIT_S`.
+
+        Raises:
+          LogLocked: Another thread has held the state until the deadline.
+        """
+        if deadline is None:
+            deadline = time.monotonic() + WAIT_S
+        return held(self._lock, deadline, f"change log {self.path} is being written; try again")
 
     def attach(self, loaded: ModelVersion, serve: Callable[[ModelVersion], object]) -> None:
         """Applies the log to a version and serves it, so that the version misses no change.
@@ -101,6 +135,7 @@ class AppliedLog:
           serve: Called with the version as it is with its changes.
 
         Raises:
+          LogLocked: A thread or a process has held a lock for `WAIT_S`.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
@@ -108,8 +143,7 @@ class AppliedLog:
         """
         # Under one lock: a change that is appended meanwhile is applied before the version is
         # served, or afterwards, but never missed.
-        with self.lock:
-            self._read()
+        with self.caught_up(time.monotonic() + WAIT_S):
             version = ChangedVersion(loaded, self._segments)
             try:
                 self._replay(version)
@@ -120,7 +154,7 @@ class AppliedLog:
 
     def detach(self, loaded: ModelVersion) -> None:
         """Forgets a version that is no longer served."""
-        with self.lock:
+        with self.held():
             self.versions = [version for version in self.versions if version.loaded is not loaded]
             self._behind = {
                 version: problem
@@ -130,7 +164,8 @@ class AppliedLog:
             self._forget_segments()
 
     def follow(self) -> None:
-        """Applies what other processes have appended, and serves it.
+        """Applies what other processes have appended, and serves it. Waits for no lock: if a thread
+        or a process has it, the next call tries again.
 
         Raises:
           LogDamaged: The log is damaged.
@@ -139,13 +174,30 @@ class AppliedLog:
         """
         # Called a hundred times per second. Mostly the file has not grown, and requests that change
         # the model have the lock for themselves.
-        is_due = bool(self._behind) and time.monotonic() >= self._retry_at
+        now = time.monotonic()
+        is_due = bool(self._behind or self._unsound) and now >= self._retry_at
         if not is_due and not self._log.has_news:
             return
-        with self.lock:
-            if is_due:
+        with suppress(LogLocked), self.held(now):
+            if is_due and self._unsound:
+                self.restore()
+            elif is_due:
                 self._catch_up()
-            self._read()
+            self._read(now)
+
+    @contextmanager
+    def caught_up(self, deadline: float) -> Iterator[None]:
+        """Applies what other processes have appended, and serves it; holds the state to the end.
+
+        Args:
+          deadline: The monotonic time until which locks are waited for.
+
+        Raises:
+          LogLocked: A thread or a process has held a lock until the deadline.
+          BundleError, OSError: See `follow`.
+        """
+        with self._locked(lambda _: self._read(time.monotonic()), deadline):
+            yield
 
     def version(self, number: int) -> ChangedVersion:
         """Returns a version that follows the log.
@@ -159,32 +211,54 @@ class AppliedLog:
         raise NotReady(f"version {number} of model {self.model!r} is not served any more")
 
     def problem_of(self, number: int) -> str:
-        """Returns why a version misses changes of the log; "": it does not."""
+        """Returns why a version has not the changes of the log; "": it has."""
+        if self._unsound:
+            return self._unsound
         for version, problem in self._behind.items():
             if version.loaded.version == number:
                 return problem
         return ""
 
     @contextmanager
-    def writing(self) -> Iterator[LogWriter]:
+    def writing(self, deadline: float) -> Iterator[LogWriter]:
         """Waits until no other process writes, applies the records that others have appended, and
-        yields a writer. The caller holds the lock.
+        yields a writer. The state is held to the end, also when the writer has released the file.
+
+        Args:
+          deadline: The monotonic time until which locks are waited for.
 
         Raises:
+          LogLocked: A thread or a process has held a lock until the deadline.
           LogUnwritable: The directory or the lock cannot be written.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
         """
-        with self._log.writing() as writer:
+        writers: list[LogWriter] = []
+
+        def lock_file(locks: ExitStack) -> None:
+            writers.append(locks.enter_context(self._log.writing(time.monotonic())))
+
+        with self._locked(lock_file, deadline):
+            (writer,) = writers
             # A change is checked against a state that has all changes before it: no other process
             # appends until this one has written.
             self._apply_records(writer.read())
+            if self._unsound:
+                self.restore()
+            if self._unsound:
+                raise LogUnwritable(f"{self._unsound}; no change was made")
             yield writer
+
+    def distrust(self, problem: str) -> None:
+        """Has the log applied anew by the next `publish`, since versions may have changes that it
+        does not have. The caller holds the state.
+        """
+        self._unsound = problem
 
     def add(self, sequence: int, change: Change) -> None:
         """Applies and serves a change that was appended to the log and that no version has. The
-        caller holds the lock.
+        caller holds the state.
         """
         self.summary.add(change)
         self.apply(sequence, change)
@@ -193,7 +267,7 @@ class AppliedLog:
 
     def apply(self, sequence: int, change: Change) -> None:
         """Applies a change, which was appended to the log, to the versions that lack it. The caller
-        holds the lock, and calls `publish` afterwards.
+        holds the state, and calls `publish` afterwards.
         """
         for version in self.versions:
             self._apply_to(version, sequence, change)
@@ -202,7 +276,7 @@ class AppliedLog:
         """Serves all versions as they are now."""
         # The state that a segment holds is not known here any more. A fresh version that applies
         # the log begins with the segment.
-        if any(version.is_lost for version in self.versions):
+        if self._unsound or any(version.is_lost for version in self.versions):
             self.restore()
             return
         for version in self.versions:
@@ -217,16 +291,17 @@ class AppliedLog:
 
     def restore(self) -> None:
         """Applies the log anew from its beginning, such as after a change was applied and not
-        written. The caller holds the lock.
+        written. If the log cannot be read now, it is tried again later. The caller holds the state.
         """
         # Into a summary of its own: if the log cannot be read, the last state stays.
         summary = LogSummary()
+        self._retry_at = time.monotonic() + _RETRY_S
         try:
-            for records in self._reread():
+            for records in self._log.reread():
                 for run in decode_runs(records):
                     summary.add_run(run)
         except (BundleError, OSError) as problem:
-            self.problem = str(problem)
+            self._unsound = str(problem)
             return
         self.summary = summary
         self.versions = [
@@ -238,17 +313,18 @@ class AppliedLog:
                 self._replay(version)
             except ShardsFailed as problem:
                 self._fall_behind(version, problem)
+        self._unsound = ""
         self.publish()
 
-    def end(self) -> tuple[int, int]:
-        """Returns the sequence and the checksum of the last record of the log."""
-        with self.lock:
+    def end(self, deadline: float | None = None) -> tuple[int, int]:
+        """Returns the sequence and the checksum of the last record of the log; see `held`."""
+        with self.held(deadline):
             self.follow()
             return self._log.sequence, self._log.checksum
 
-    def after(self, sequence: int, checksum: int) -> list[Record]:
+    def after(self, sequence: int, checksum: int, deadline: float) -> list[Record]:
         """Returns records behind the last one of a copy; see `LogTail.after`."""
-        return self._tail.after(sequence, checksum, _COPIED_BYTES)
+        return self._tail.after(sequence, checksum, _COPIED_BYTES, self._log.end, deadline)
 
     def copy(self, records: Sequence[Record]) -> int:
         """Appends records of another log and serves them; returns the sequence of the last one.
@@ -256,22 +332,42 @@ class AppliedLog:
         Records that another worker has copied meanwhile are left out.
 
         Raises:
-          BundleError: The log is damaged.
+          BundleError: The log is damaged, or another process has held its lock for `WAIT_S`.
           OSError: The log cannot be read or written.
         """
-        with self.lock:
-            if records:
-                with self.writing() as writer:
-                    new = [record for record in records if record.sequence > self._log.sequence]
-                    if new:
-                        writer.copy(new)
-                self._apply_records(new)
-                self.publish()
+        if not records:
+            return self._log.sequence
+        with self.writing(time.monotonic() + WAIT_S) as writer:
+            new = [record for record in records if record.sequence > self._log.sequence]
+            if new:
+                writer.copy(new)
+            writer.release()
+            self._apply_records(new)
+            self.publish()
             return self._log.sequence
 
-    def _read(self) -> None:
+    def _locked(self, lock_file: Callable[[ExitStack], None], deadline: float) -> ExitStack:
+        """Returns the lock of the state, held, once what needs that of the file has succeeded.
+
+        Args:
+          lock_file: Takes the lock of the file without waiting for it, and may keep it in the
+            stack. Between its attempts, the state is not held.
+          deadline: The monotonic time until which locks are waited for.
+
+        Raises:
+          LogLocked: A thread or a process has held a lock until the deadline.
+        """
+        for _ in attempts(deadline):
+            with ExitStack() as locks:
+                locks.enter_context(self.held(deadline))
+                with suppress(LogLocked):
+                    lock_file(locks)
+                    return locks.pop_all()
+        raise LogLocked(f"another process holds the lock {self.file_lock.path}; try again")
+
+    def _read(self, deadline: float) -> None:
         """Applies what other processes have appended since the log was read, and serves it."""
-        for records in self._log.batches():
+        for records in self._log.batches(deadline):
             self._apply_records(records)
         self.publish()
 
@@ -321,17 +417,7 @@ class AppliedLog:
         Raises:
           ShardsFailed: A shard does not respond; the version still lacks the records behind.
         """
-        replay(version, self._reread(), self.summary)
-
-    def _reread(self) -> Iterator[list[Record]]:
-        """Reads the records of the log up to the last one that was read; yields them in parts."""
-        last = self._log.sequence
-        # By a reader of its own, in parts: a log is not compacted, and may be large. Records after
-        # `last` were appended by others since, and are applied when this process reads them.
-        for records in ChangeLog(self.path, self.model).batches():
-            part = [record for record in records if record.sequence <= last]
-            if part:
-                yield part
+        replay(version, self._log.reread(), self.summary)
 
     def _forget_segments(self) -> None:
         """Forgets the loaded segments that no version uses."""

@@ -54,7 +54,7 @@ class ChangeDropped(Exception):
     """A change in the log does not apply to this version; the message says why."""
 
 
-_REJECTIONS = (ChangeDropped, BundleError, ServiceError, NotFinite)
+REJECTIONS = (ChangeDropped, BundleError, ServiceError, NotFinite)
 """The errors that reject a change which does not apply to a version."""
 
 
@@ -168,7 +168,7 @@ class ChangedVersion:
         """
         try:
             self.change(change, sequence)
-        except _REJECTIONS as problem:
+        except REJECTIONS as problem:
             # A change does not fit for good, and is dropped alike by all processes. A shard may
             # respond again: the change must not be lost by then.
             if is_of_shards(self.loaded, problem):
@@ -193,7 +193,7 @@ class ChangedVersion:
             first, *_, last = run.sequences
             try:
                 self.change(run.last_states, last, first)
-            except _REJECTIONS:
+            except REJECTIONS:
                 # One of them does not fit. One by one, it is dropped, and the others are applied.
                 pass
             else:

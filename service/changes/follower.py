@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.changes.log import Record
-from bundle.errors import BundleError, LogsDiffer
+from bundle.errors import BundleError, LogLocked, LogsDiffer
 from bundle.format.paths import is_name
 from service.changes.absorption import Absorber, AbsorptionFailed
 from service.changes.changed_tables import RowCounts
@@ -21,6 +21,7 @@ from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import (
     DataLoss,
+    DeadlineExceeded,
     FieldViolation,
     InvalidArgument,
     NotFound,
@@ -126,25 +127,42 @@ class Changes:
                 return f"the changes of model {name!r} are not copied yet: {reason}"
         return ""
 
-    def after(self, name: str, sequence: int, checksum: int) -> tuple[list[Record], int]:
+    @property
+    def lock_problem(self) -> str:
+        """Which lock of a log this process has waited for for long, and who holds it; "": none."""
+        for name, model in list(self._models.items()):
+            problem = model.log.file_lock.problem
+            if problem:
+                return f"model {name!r} waits for its change log: {problem}"
+        return ""
+
+    def after(
+        self, name: str, sequence: int, checksum: int, deadline: float | None = None
+    ) -> tuple[list[Record], int]:
         """Returns records behind the last one of a copy, and the sequence of the last change.
 
         Args:
           name: The name of the model.
           sequence: The sequence of the last record of the copy; 0: it has none.
           checksum: The crc32c of the payload of that record.
+          deadline: The monotonic time until which the log is waited for; None: in
+            `request_timeout_s`.
 
         Raises:
+          DeadlineExceeded: A change that is being written has taken until the deadline.
           InvalidArgument: The copy is of another log.
           ServiceError: There is no such model, or its log cannot be read.
         """
         model = self._changes_of(name)
-        last, last_checksum = model.log.end()
-        # Almost always, since copies send a request ten times per second: no record is read.
-        if (sequence, checksum) == (last, last_checksum):
-            return [], last
+        deadline = self._deadline(deadline)
         try:
-            records = model.log.after(sequence, checksum)
+            last, last_checksum = model.log.end(deadline)
+            # Almost always, since copies send a request ten times per second: no record is read.
+            if (sequence, checksum) == (last, last_checksum):
+                return [], last
+            records = model.log.after(sequence, checksum, deadline)
+        except LogLocked as problem:
+            raise DeadlineExceeded(str(problem)) from problem
         except LogsDiffer as problem:
             violation = FieldViolation("checksum", str(checksum), "that of the record")
             raise InvalidArgument(f"checksum: {problem}", violation) from problem
@@ -207,7 +225,9 @@ class Changes:
             self._attached[loaded] = model
         self._report(loaded.model, model)
 
-    def change(self, target: Target, request: ChangeRequest) -> ChangeResult:
+    def change(
+        self, target: Target, request: ChangeRequest, deadline: float | None = None
+    ) -> ChangeResult:
         """Makes a change: when this returns, it is on the disk, and served by this process.
 
         Blocks, and must not be called on the event loop.
@@ -215,8 +235,12 @@ class Changes:
         Args:
           target: The model, and the version that the change is checked against.
           request: What to change.
+          deadline: The monotonic time until which the change is waited for; None: in
+            `request_timeout_s`.
 
         Raises:
+          DeadlineExceeded: The change was withdrawn, and is never made; or it was being written,
+            and the response to a repeated request says whether it was made.
           ServiceError: The request does not fit the version, or cannot be written; nothing was
             changed.
         """
@@ -229,7 +253,7 @@ class Changes:
         # Leased, so that the version that the change is checked against is not closed meanwhile.
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._existing_changes_of(version.model)
-            result = model.submissions.submit(request, version.version)
+            result = model.submissions.submit(request, version.version, self._deadline(deadline))
         if result.sequence:
             self._metrics.count(
                 "changes", result.changed, version.model, request.kind, request.action
@@ -237,18 +261,23 @@ class Changes:
         self._report(version.model, model)
         return result
 
-    def status(self, model: str) -> dict[str, Any]:
+    def status(self, model: str, deadline: float | None = None) -> dict[str, Any]:
         """Returns the status of the changes of a model that operators see.
 
+        Args:
+          model: The name of the model.
+          deadline: See `after`.
+
         Raises:
+          DeadlineExceeded: See `after`.
           NotFound: There is no such model.
           NotReady: The service has no version of the model yet, and had none.
         """
         changes = self._changes_of(model)
-        # The thread that follows the log reports its problems, which are part of the status.
-        with suppress(BundleError, OSError):
-            changes.log.follow()
-        status = {"model": model, **changes.status()}
+        try:
+            status = {"model": model, **changes.status(self._deadline(deadline))}
+        except LogLocked as problem:
+            raise DeadlineExceeded(str(problem)) from problem
         copier = self._copiers.get(model)
         if self._source is not None and copier is not None:
             status["follows"] = self._source.url
@@ -256,13 +285,15 @@ class Changes:
             status["problem"] = status["problem"] or copier.problem
         return status
 
-    def applied(self, model: str) -> AppliedChanges:
+    def applied(self, model: str, deadline: float | None = None) -> AppliedChanges:
         """Returns what was changed of a model so far, by any process of the service.
 
         Args:
           model: The name of the model; empty: the only one.
+          deadline: See `after`.
 
         Raises:
+          DeadlineExceeded: See `after`.
           NotFound: There is no such model.
           NotReady: The service has no version of the model yet, or the log cannot be read now.
           DataLoss: The log is damaged.
@@ -271,7 +302,9 @@ class Changes:
         self._check_takes_changes()
         changes = self._changes_of(model)
         try:
-            return changes.applied()
+            return changes.applied(self._deadline(deadline))
+        except LogLocked as problem:
+            raise DeadlineExceeded(str(problem)) from problem
         except BundleError as problem:
             raise DataLoss(str(problem)) from problem
         except OSError as problem:
@@ -295,6 +328,7 @@ class Changes:
                 model.log.follow()
                 if is_due and self._source is None:
                     model.submissions.expire(time.time())
+                problem = model.submissions.expiry_problem
             except (BundleError, ServiceError, OSError) as error:
                 problem = str(error)
             copier = self._copiers.get(name)
@@ -348,6 +382,11 @@ class Changes:
             self._unabsorbed[name] = problem
         return count
 
+    def _deadline(self, deadline: float | None) -> float:
+        if deadline is None:
+            return time.monotonic() + self._settings.request_timeout_s
+        return deadline
+
     def _check_takes_changes(self) -> None:
         if self._settings.shard is not None:
             raise Unimplemented(
@@ -376,7 +415,7 @@ class Changes:
                 self._absorb_rows_at[name] = time.monotonic() + _ABSORB_AGAIN_S
                 text = str(problem)
                 log.warning("changed_rows_not_absorbed", extra=fields(model=name, problem=text))
-            self._report_rows(name, model)
+            self._report(name, model)
 
     def _existing_changes_of(self, name: str) -> ModelChanges:
         """Returns the changes of a model that exists, which begin with the first call."""
@@ -422,6 +461,11 @@ class Changes:
         return copier.unusable
 
     def _report(self, name: str, model: ModelChanges) -> None:
+        """Sets the metrics of a model, unless a thread has its state: then `follow` tries again."""
+        with suppress(LogLocked), model.log.held(time.monotonic()):
+            self._report_state(name, model)
+
+    def _report_state(self, name: str, model: ModelChanges) -> None:
         self._reported[name] = self._metrics_state(name, model)
         self._metrics.set("change_sequence", model.log.sequence, name)
         is_followed = not (model.log.problem or model.log.behind)

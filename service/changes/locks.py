@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bundle.storage import files
+
 
 @contextmanager
 def alone(path: Path) -> Iterator[int | None]:
@@ -17,7 +19,7 @@ def alone(path: Path) -> Iterator[int | None]:
       OSError: The file of the lock cannot be written.
     """
     # The kernel releases the lock when its holder dies: nothing has to be cleaned up.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = files.open_private(path, os.O_RDWR)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,25 +5,27 @@
     ModelSegments -------------/                  |- ChangedCorpus, one for each store
     RowAbsorption ------------/                   '- ChangedRows, one for each table
 
-`AppliedLog` owns the log, what it says, the versions, and their lock. All others hold that lock
-where they read or change these:
+`AppliedLog` owns the log, what it says, the versions, and the lock of this state. All others hold
+the state where they read or change these, and none waits for it without a deadline:
 
-- **threads of requests** submit. The one that gets the lock writes all that was submitted by then;
+- **threads of requests** submit, and wait for the result until their deadlines;
+- **the thread `rowcast-write-changes`** writes all that was submitted by then, and the deletion of
+  what has expired. It runs while there is something to write;
 - **the thread `rowcast-changes`** applies what other processes have appended, a hundred times per
-  second, and submits the deletion of what has expired;
+  second. It waits for no lock: one model must not hold up the others;
 - **the thread `rowcast-absorb`** plans segments and puts them into effect, and moves changed rows
-  into files. It holds the lock for neither the making nor the loading of a file;
+  into files. It holds the state for neither the making nor the loading of a file;
 - **the thread `rowcast-copy-changes`**, where another service is followed, appends copied records;
 - **threads that load versions** attach them: the log is applied to a version before it is served.
-
-`Submissions` has a lock of its own, of the requests that wait.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bundle.errors import BundleError
 from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import ChangedVersion
 from service.changes.model_segments import ModelSegments
@@ -61,27 +63,41 @@ class ModelChanges:
         """
         directory = SegmentDirectory(path.with_name(SEGMENTS_NAME))
         self.log = AppliedLog(model, path, directory, manager)
-        self.submissions = Submissions(self.log, settings)
+        self.submissions = Submissions(self.log, settings, manager)
         self.segments = ModelSegments(self.log, directory, settings.root / model)
         self.rows = RowAbsorption(self.log)
 
-    def applied(self) -> AppliedChanges:
+    def applied(self, deadline: float) -> AppliedChanges:
         """Returns what was changed so far, by any process.
 
+        Args:
+          deadline: The monotonic time until which a change that is being written is waited for.
+
         Raises:
+          LogLocked: The disk has not finished the change by then.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
         """
         applied = self.log
-        with applied.lock:
+        with applied.held(deadline):
             applied.follow()
             return AppliedChanges(applied.model, applied.sequence, dict(applied.summary.streams))
 
-    def status(self) -> dict[str, Any]:
-        """Returns the status that operators see."""
+    def status(self, deadline: float) -> dict[str, Any]:
+        """Returns the status that operators see.
+
+        Args:
+          deadline: See `applied`.
+
+        Raises:
+          LogLocked: See `applied`.
+        """
         applied = self.log
-        with applied.lock:
+        with applied.held(deadline):
+            # The thread that follows the log reports its problems, which are part of the status.
+            with suppress(BundleError, OSError):
+                applied.follow()
             return {
                 "log": str(applied.path),
                 "sequence": applied.sequence,

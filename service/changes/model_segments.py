@@ -21,7 +21,7 @@ from bundle.changes.records import (
 )
 from bundle.changes.segments import TEMPORARY, read_part
 from service.changes.absorbed_parts import AbsorbedParts
-from service.changes.applied_log import AppliedLog
+from service.changes.applied_log import WAIT_S, AppliedLog
 from service.changes.segments import UNUSABLE, SegmentDirectory
 from service.changes.store_changes import ChangedCorpus
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
@@ -50,8 +50,8 @@ class PlannedAbsorption(NamedTuple):
 
 
 class ModelSegments:
-    """The segments of one model. Safe for any number of threads: it holds the lock of the log where
-    versions change, and not while a segment is loaded.
+    """The segments of one model. Safe for any number of threads: it holds the state of the log
+    where versions change, and not while a segment is loaded.
     """
 
     def __init__(self, log: AppliedLog, directory: SegmentDirectory, versions_path: Path) -> None:
@@ -74,17 +74,16 @@ class ModelSegments:
     @property
     def unusable(self) -> dict[tuple[int, str], str]:
         """Why segments are not used, by version and corpus."""
-        with self._log.lock:
-            return {
-                (version.loaded.version, corpus): problem
-                for version in self._log.versions
-                for corpus, problem in version.unusable.items()
-            }
+        return {
+            (version.loaded.version, corpus): problem
+            for version in self._log.versions
+            for corpus, problem in list(version.unusable.items())
+        }
 
     @property
     def unusable_segments(self) -> list[SegmentName]:
         """The last segments of the corpora whose segments are not used."""
-        with self._log.lock:
+        with self._log.held():
             segments: list[SegmentName] = []
             for key in self.unusable:
                 segments += self._log.summary.absorptions[key].segments
@@ -93,20 +92,19 @@ class ModelSegments:
     @property
     def changed_candidates(self) -> tuple[int, int]:
         """The number of positions of changed candidates that lie in segments, and of those that are
-        searched exactly, over all versions.
+        searched exactly, over all versions. The caller holds the state.
         """
         in_segments = 0
         in_slots = 0
-        with self._log.lock:
-            for version in self._log.versions:
-                for store in version.corpora.values():
-                    in_segments += sum(segment.store.size for segment in store.segments)
-                    in_slots += store.slot_count
+        for version in self._log.versions:
+            for store in version.corpora.values():
+                in_segments += sum(segment.store.size for segment in store.segments)
+                in_slots += store.slot_count
         return in_segments, in_slots
 
     def is_due(self, slots_max: int) -> bool:
         """Returns whether there is something to absorb. See `planned`."""
-        with self._log.lock:
+        with self._log.held():
             for version in self._log.whole_versions:
                 for store in version.corpora.values():
                     if _kept_count(store, slots_max) is not None:
@@ -121,13 +119,13 @@ class ModelSegments:
             included, that are searched exactly.
 
         Raises:
+          LogLocked: Another process has held the lock of the log for `WAIT_S`.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
         """
-        with self._log.lock:
-            # Another process may have absorbed candidates since.
-            self._log.follow()
+        # Another process may have absorbed candidates since.
+        with self._log.caught_up(time.monotonic() + WAIT_S):
             for version in self._log.whole_versions:
                 # Embeds what has changed: a segment holds vectors, and none that are to come.
                 version.publish()
@@ -169,11 +167,11 @@ class ModelSegments:
             segments=(*planned.kept_segments, segment),
         )
         change = absorption_change(planned.corpus, loaded.version, time.time(), absorption)
-        with self._log.lock:
+        with self._log.writing(time.monotonic() + WAIT_S) as writer:
             if all(version.loaded is not loaded for version in self._log.versions):
                 return False
-            with self._log.writing() as writer:
-                (sequence,) = writer.append([encode(change)])
+            (sequence,) = writer.append([encode(change)])
+            writer.release()
             self._log.add(sequence, change)
         return True
 
@@ -182,7 +180,7 @@ class ModelSegments:
         for name in self._directory.names():
             if name.startswith(TEMPORARY) or self._directory.is_loaded(name):
                 continue
-            with self._log.lock:
+            with self._log.held():
                 store = self._corpus_of_new_segment(name)
             # Without the lock: to open a segment takes longer than requests may wait for it. One
             # that cannot be used is reported when the log names it.
@@ -197,14 +195,14 @@ class ModelSegments:
         one process may sweep at a time.
 
         Raises:
+          LogLocked: Another process has held the lock of the log for `WAIT_S`; nothing was removed.
           LogDamaged: The log is damaged; nothing was removed.
           FormatError: The log has records of another release; nothing was removed.
           OSError: The log cannot be read; nothing was removed.
         """
         used: set[str] = set()
-        with self._log.lock:
-            # Another process may have named some since.
-            self._log.follow()
+        # Another process may have named some since.
+        with self._log.caught_up(time.monotonic() + WAIT_S):
             for (version, _), absorption in self._log.summary.absorptions.items():
                 if self._has_version(version):
                     used.update(segment.name for segment in absorption.segments)
@@ -233,7 +231,7 @@ class ModelSegments:
 
     def begin_anew(self) -> None:
         """Lets versions whose segments were not used begin with these, if they are whole now."""
-        with self._log.lock:
+        with self._log.held():
             unusable = [
                 (version, corpus) for version in self._log.versions for corpus in version.unusable
             ]
@@ -245,7 +243,7 @@ class ModelSegments:
                 version.load(corpus, absorption)
                 is_usable = True
         if is_usable:
-            with self._log.lock:
+            with self._log.held():
                 self._log.restore()
 
     def part(self, name: str, file: str, offset: int, bytes_max: int) -> bytes:
@@ -270,7 +268,7 @@ class ModelSegments:
 
     def _is_used_here(self, number: int, corpus: str, absorption: Absorption) -> bool:
         """Returns whether a version that is here uses segments, or will when it is loaded."""
-        with self._log.lock:
+        with self._log.held():
             for version in self._log.versions:
                 if version.loaded.version == number:
                     return version.uses(corpus, number, absorption)

@@ -27,13 +27,14 @@ class RowAbsorption:
 
     @property
     def counts(self) -> dict[str, RowCounts]:
-        """The numbers of changed rows of each table, over all versions."""
+        """The numbers of changed rows of each table, over all versions. The caller holds the
+        state of the log.
+        """
         counts: dict[str, RowCounts] = {}
-        with self._log.lock:
-            for version in self._log.versions:
-                for table, further in version.tables.row_counts.items():
-                    memory, file = counts.get(table, RowCounts(0, 0))
-                    counts[table] = RowCounts(memory + further.memory, file + further.file)
+        for version in self._log.versions:
+            for table, further in version.tables.row_counts.items():
+                memory, file = counts.get(table, RowCounts(0, 0))
+                counts[table] = RowCounts(memory + further.memory, file + further.file)
         return counts
 
     def absorb(self) -> None:
@@ -44,9 +45,7 @@ class RowAbsorption:
           BundleError: A file is damaged. The rows stay in memory.
           OSError: A file cannot be read or written. The rows stay in memory.
         """
-        with self._log.lock:
-            versions = list(self._log.versions)
-        for version in versions:
+        for version in list(self._log.versions):
             for table in list(version.tables.rows):
                 self._absorb_table(version, table)
 
@@ -85,7 +84,7 @@ class RowAbsorption:
             return False
         # The comparison takes long, and needs no lock; the exchange under the lock is short.
         exchange = changed.exchange(file)
-        with self._log.lock:
+        with self._log.held():
             if version not in self._log.versions or not version.exchange_file(table, exchange):
                 return False
             self._log.publish()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,15 +16,25 @@ from numpy.typing import NDArray
 
 from bundle.changes.log import RECORD_BYTES_MAX, LogWriter
 from bundle.changes.records import Change, encode
-from bundle.errors import BundleError, FeatureError, LogUnwritable, UnknownCandidate
-from service.changes.applied_log import AppliedLog
-from service.changes.changed_version import ChangedVersion
+from bundle.errors import BundleError, FeatureError, LogLocked, LogUnwritable, UnknownCandidate
+from service.changes.applied_log import WAIT_S, AppliedLog
+from service.changes.changed_version import REJECTIONS, ChangeDropped, ChangedVersion
 from service.changes.checks import checked_change
 from service.changes.embedding import ShardsFailed
 from service.changes.requests import ChangeRequest, ChangeResult
 from service.config import ServiceSettings
 from service.engine.validation import NotFinite
-from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, TooLarge
+from service.errors import (
+    DataLoss,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotReady,
+    TooLarge,
+)
+from service.observability.logging import fields, logger
+from service.versions.lifecycle import VersionManager
+
+log = logger(__name__)
 
 _LISTED_MAX = 100
 """Maximum number of ids of each kind that a result lists."""
@@ -34,11 +46,14 @@ class _Submission(NamedTuple):
     Attributes:
       request: The request.
       version: The number of the version that it is checked against.
-      result: The result, for which its sender waits.
+      deadline: The monotonic time until which its sender waits.
+      result: The result, for which its sender waits. The sender cancels it to withdraw the request,
+        which is possible until it is being written.
     """
 
     request: ChangeRequest
     version: int
+    deadline: float
     result: Future[ChangeResult]
 
 
@@ -47,11 +62,13 @@ class _Applied(NamedTuple):
 
     Attributes:
       change: The change.
+      payload: The change as the log stores it.
       result: The result of its submission, but for the sequence.
       submission: The submission that it comes from.
     """
 
     change: Change
+    payload: bytes
     result: ChangeResult
     submission: _Submission
 
@@ -59,141 +76,280 @@ class _Applied(NamedTuple):
 class Submissions:
     """Takes requests that change a model. Safe for any number of threads.
 
-    A thread that submits waits for the lock of the log. Whichever gets it writes all requests that
-    have come by then, with one write to the disk.
+    While requests wait, a thread writes them: all that have come by the time it has the lock of the
+    log, with one write to the disk. Their senders wait until their deadlines, whatever the lock and
+    the disk do.
+
+    Attributes:
+      expiry_problem: Why candidates that have expired could not be deleted; "": they could.
     """
 
-    def __init__(self, log: AppliedLog, settings: ServiceSettings) -> None:
+    def __init__(self, log: AppliedLog, settings: ServiceSettings, manager: VersionManager) -> None:
         """Begins without requests.
 
         Args:
           log: Holds the changes.
           settings: The limits.
+          manager: Serves the versions.
         """
+        self.expiry_problem = ""
         self._log = log
         self._settings = settings
+        self._manager = manager
         self._waiting: list[_Submission] = []
+        self._expiry_s: float | None = None
+        """The time, in Unix seconds, by which candidates have expired that are to be deleted; None:
+        there are none.
+        """
+        self._is_writing = False
+        """Whether the thread that writes runs."""
         self._waiting_lock = threading.Lock()
+        """The lock of the three attributes above, which is never held for long."""
 
-    def submit(self, request: ChangeRequest, version: int) -> ChangeResult:
+    def submit(self, request: ChangeRequest, version: int, deadline: float) -> ChangeResult:
         """Makes a change: when this returns, it is on the disk, and served by this process.
 
         Args:
           request: What to change.
           version: The version that it is checked against, which must be loaded.
+          deadline: The monotonic time until which the change is waited for.
 
         Raises:
+          DeadlineExceeded: The change was withdrawn, and is never made; or it was being written,
+            and the response to a repeated request says whether it was made.
           ServiceError: The request does not fit the version, or the log cannot be written; nothing
             was changed.
         """
-        submission = _Submission(request, version, Future())
+        submission = _Submission(request, version, deadline, Future())
         with self._waiting_lock:
             self._waiting.append(submission)
-        # A thread that waits here often finds that another one has written its request: one write
-        # to the disk is enough for all that have come by then.
-        with self._log.lock:
-            if not submission.result.done():
-                with self._waiting_lock:
-                    submissions = self._waiting
-                    self._waiting = []
-                self._write(submissions)
+            self._begin_to_write()
+        timeout_s = None
+        if deadline < math.inf:
+            timeout_s = max(0.0, deadline - time.monotonic())
+        wait([submission.result], timeout_s)
+        if submission.result.cancel():
+            problem = "earlier changes were being written"
+            if self._log.file_lock.is_held_elsewhere:
+                problem = f"another process held the lock {self._log.file_lock.path}"
+            raise DeadlineExceeded(
+                f"the deadline of the request has passed: {problem}; the change was not made, and "
+                "will not be"
+            )
+        if not submission.result.done():
+            raise DeadlineExceeded(
+                "the deadline of the request has passed while the change was being written to the "
+                "disk; it may have been made, and it is safe to send it again"
+            )
         return submission.result.result()
 
     def expire(self, now_s: float) -> None:
-        """Deletes the candidates that have expired.
+        """Has the candidates deleted that have expired; does not wait for it.
 
         Args:
           now_s: The time, in Unix seconds.
-
-        Raises:
-          ServiceError: The log cannot be written.
         """
-        with self._log.lock:
-            # Listed first: a deletion changes the versions.
-            expired: list[tuple[int, str, list[int | str]]] = []
-            for version in self._log.versions:
-                for corpus, ids in version.expired(now_s).items():
-                    expired.append((version.loaded.version, corpus, ids))
-            for number, corpus, ids in expired:
+        # If a thread has the state, the next call looks again.
+        with suppress(LogLocked), self._log.held(time.monotonic()):
+            if not any(version.expired(now_s) for version in self._log.versions):
+                return
+            with self._waiting_lock:
+                self._expiry_s = now_s
+                self._begin_to_write()
+
+    def _begin_to_write(self) -> None:
+        """Starts the thread that writes, unless it runs."""
+        if self._is_writing:
+            return
+        thread = threading.Thread(
+            target=self._write_waiting, name="rowcast-write-changes", daemon=True
+        )
+        thread.start()
+        self._is_writing = True
+
+    def _write_waiting(self) -> None:
+        """Writes until nothing waits."""
+        while True:
+            now = time.monotonic()
+            deadline = now + WAIT_S
+            with self._waiting_lock:
+                for submission in self._waiting:
+                    # Its sender withdraws it at this moment, too.
+                    if submission.deadline <= now:
+                        submission.result.cancel()
+                self._waiting = [
+                    submission for submission in self._waiting if not submission.result.cancelled()
+                ]
+                if not self._waiting and self._expiry_s is None:
+                    self._is_writing = False
+                    return
+                if self._waiting:
+                    deadline = max(submission.deadline for submission in self._waiting)
+            self._write(deadline)
+
+    def _write(self, deadline: float) -> None:
+        """Applies requests and appends them to the log, all at once; sets their results.
+
+        Args:
+          deadline: The monotonic time until which locks are waited for.
+        """
+        submissions: list[_Submission] = []
+        try:
+            with self._log.writing(deadline) as writer, ExitStack() as leases:
+                # Only now: while the locks were waited for, each could be withdrawn.
+                submissions = self._take()
+                # Applied before they are written: each is checked against a state that has those
+                # before it, and one that fails is not in the log at all.
+                applied: list[_Applied] = []
+                for submission in submissions:
+                    change = self._apply(submission, applied, leases)
+                    if change is not None:
+                        applied.append(change)
+                sequences = self._append(writer, [change.payload for change in applied])
+                self._serve(applied, sequences)
+        except Exception as problem:  # noqa: BLE001 - each sender gets it
+            # The deadline of all that waited has passed.
+            if isinstance(problem, LogLocked) and not submissions:
+                return
+            error = _error_of(problem)
+            for submission in submissions or self._take():
+                if not submission.result.done():
+                    submission.result.set_exception(error)
+
+    def _take(self) -> list[_Submission]:
+        """Returns the requests that are to be written now, which cannot be withdrawn any more, and
+        deletions of what has expired.
+        """
+        with self._waiting_lock:
+            waiting = self._waiting
+            self._waiting = []
+            expiry_s = self._expiry_s
+            self._expiry_s = None
+        submissions = [
+            submission for submission in waiting if submission.result.set_running_or_notify_cancel()
+        ]
+        if expiry_s is not None:
+            submissions += self._deletions(expiry_s)
+        return submissions
+
+    def _deletions(self, now_s: float) -> list[_Submission]:
+        """Returns requests to delete the candidates that have expired. The caller has the lock of
+        the log, so that nobody renews a candidate meanwhile.
+        """
+        submissions: list[_Submission] = []
+        listed: set[tuple[str, int | str]] = set()
+        for version in self._log.versions:
+            for corpus, expired_ids in version.expired(now_s).items():
+                # Another version may have the same candidates.
+                ids = [key for key in expired_ids if (corpus, key) not in listed]
+                if not ids:
+                    continue
+                listed.update((corpus, key) for key in ids)
                 keys: NDArray[Any] = np.array(ids, object)
                 if not isinstance(ids[0], str):
                     keys = np.array(ids, np.int64)
-                self.submit(ChangeRequest("candidates", "delete", keys, corpus), number)
+                request = ChangeRequest("candidates", "delete", keys, corpus)
+                result: Future[ChangeResult] = Future()
+                result.add_done_callback(self._note_expiry)
+                number = version.loaded.version
+                submissions.append(_Submission(request, number, math.inf, result))
+        return submissions
 
-    def _write(self, submissions: Sequence[_Submission]) -> None:
-        """Applies requests and appends them to the log, all at once; sets their results."""
-        applied: list[_Applied] = []
-        try:
-            with self._log.writing() as writer:
-                # Applied before they are written: each is checked against a state that has those
-                # before it, and one that fails is not in the log at all.
-                for submission in submissions:
-                    sequence = self._log.sequence + len(applied) + 1
-                    applied += self._apply(submission, sequence)
-                self._append(writer, applied)
-        except Exception as problem:  # noqa: BLE001 - each sender gets it
-            # Some were applied and not written: the state must be that of the log again.
-            if applied:
-                self._log.restore()
-            error = _error_of(problem)
-            for submission in submissions:
-                if not submission.result.done():
-                    submission.result.set_exception(error)
-            return
+    def _note_expiry(self, result: Future[ChangeResult]) -> None:
+        problem = result.exception()
+        self.expiry_problem = ""
+        if problem is not None:
+            self.expiry_problem = f"candidates that have expired cannot be deleted: {problem}"
 
-        # Acknowledged only now: on the disk, and served by this process.
-        self._log.publish()
-        for _, result, submission in applied:
-            problem_of_version = self._log.problem_of(submission.version)
-            if problem_of_version:
-                submission.result.set_exception(
-                    NotReady(
-                        f"the change is in the log, as sequence {result.sequence}, and is not "
-                        f"served before shards respond: {problem_of_version}"
-                    )
-                )
-                continue
-            submission.result.set_result(result)
+    def _apply(
+        self, submission: _Submission, before: Sequence[_Applied], leases: ExitStack
+    ) -> _Applied | None:
+        """Checks and applies a request; sets its result if it fails, or changes nothing. Whatever
+        is wrong with one request, the others are written.
 
-    def _apply(self, submission: _Submission, sequence: int) -> list[_Applied]:
-        """Checks and applies a request, which will have a sequence in the log; sets its result if
-        it fails, or changes nothing.
+        Args:
+          submission: The request.
+          before: The changes that are written before it.
+          leases: Keeps the version from being closed while the changes are written.
         """
+        is_checked = False
         try:
-            change, result = self._check(submission)
+            leases.enter_context(self._manager.acquire(self._log.model, submission.version))
+            change, payload, result = self._check(submission)
             if change is None:
                 submission.result.set_result(result)
-                return []
+                return None
+            sequence = self._log.sequence + len(before) + 1
+            is_checked = True
             self._log.version(submission.version).change(change, sequence)
-        except (ServiceError, BundleError, NotFinite, ShardsFailed) as problem:
+        except (*REJECTIONS, ShardsFailed) as problem:
             submission.result.set_exception(_rejection(problem))
-            return []
+            return None
+        except Exception as problem:  # noqa: BLE001 - its sender gets it
+            submission.result.set_exception(problem)
+            if is_checked:
+                self._log.distrust("a change failed while it was applied")
+            return None
         self._log.summary.add(change)
-        return [_Applied(change, result, submission)]
+        return _Applied(change, payload, result, submission)
 
-    def _append(self, writer: LogWriter, applied: list[_Applied]) -> None:
-        """Appends changes to the log, and applies them to the versions that they are not for."""
-        payloads = [encode(change) for change, _, _ in applied]
+    def _append(self, writer: LogWriter, payloads: Sequence[bytes]) -> list[int]:
+        """Appends changes that were applied to the log, and lets other processes write.
+
+        Raises:
+          LogUnwritable: The disk is full or broken; none of the changes is in effect.
+        """
         if not payloads:
-            return
-        sequences = writer.append(payloads)
-        for position, (sequence, (change, result, submission)) in enumerate(
-            zip(sequences, applied, strict=True)
-        ):
-            applied[position] = _Applied(change, replace(result, sequence=sequence), submission)
-            self._log.version(submission.version).set_sequence(sequence)
-            self._log.apply(sequence, change)
+            writer.release()
+            return []
+        try:
+            sequences = writer.append(payloads)
+        except Exception as problem:
+            # Applied and not written: the state must be that of the log again.
+            writer.release()
+            self._log.distrust(str(problem))
+            self._log.publish()
+            raise
+        writer.release()
+        return sequences
 
-    def _check(self, submission: _Submission) -> tuple[Change | None, ChangeResult]:
-        """Returns the change of a request, None if it changes nothing, and its result."""
+    def _serve(self, applied: Sequence[_Applied], sequences: Sequence[int]) -> None:
+        """Serves changes that are in the log; sets their results."""
+        try:
+            for (change, _, _, submission), sequence in zip(applied, sequences, strict=True):
+                self._log.version(submission.version).set_sequence(sequence)
+                # To the versions that it is not for.
+                self._log.apply(sequence, change)
+            self._log.publish()
+        except Exception:
+            log.exception("changes_failed", extra=fields(model=self._log.model))
+            self._log.distrust("changes of the log could not be applied")
+
+        # Acknowledged only now: on the disk, and served by this process.
+        for (_, _, result, submission), sequence in zip(applied, sequences, strict=True):
+            problem = self._log.problem_of(submission.version)
+            if problem:
+                error = NotReady(
+                    f"the change is in the log, as sequence {sequence}, and is not served yet: "
+                    f"{problem}"
+                )
+                submission.result.set_exception(error)
+                continue
+            submission.result.set_result(replace(result, sequence=sequence))
+
+    def _check(self, submission: _Submission) -> tuple[Change | None, bytes, ChangeResult]:
+        """Returns the change of a request, None if it changes nothing; the change as the log stores
+        it; and its result.
+        """
         request = submission.request
         number = submission.version
         summary = self._log.summary
         if summary.is_repeated(request):
             applied_offset = summary.streams[request.stream]
-            return None, ChangeResult(
+            repeated = ChangeResult(
                 self._log.model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
             )
+            return None, b"", repeated
         version = self._log.version(number)
         problem = self._log.problem_of(number)
         if problem:
@@ -222,11 +378,12 @@ class Submissions:
             change = change.only(is_applicable)
         # An empty change of a stream is written, too, since it has the offset.
         if not change.size and not request.stream:
-            return None, result
-        if len(encode(change)) > RECORD_BYTES_MAX:
+            return None, b"", result
+        payload = encode(change)
+        if len(payload) > RECORD_BYTES_MAX:
             size = f"more than {RECORD_BYTES_MAX} bytes for the log"
             raise TooLarge.of_limit("request", size, RECORD_BYTES_MAX, "send fewer ids at a time")
-        return change, result
+        return change, payload, result
 
 
 def _is_unknown(
@@ -252,14 +409,14 @@ def _rejection(problem: Exception) -> Exception:
         return InvalidArgument.of_misfit(f"features.{problem.feature}", problem)
     if isinstance(problem, UnknownCandidate):
         return InvalidArgument.of_misfit(problem.field, problem)
-    if isinstance(problem, BundleError):
+    if isinstance(problem, BundleError | ChangeDropped):
         return InvalidArgument(str(problem))
     return problem
 
 
 def _error_of(problem: Exception) -> Exception:
     """Returns the error for senders if the log cannot be read or written."""
-    if isinstance(problem, LogUnwritable):
+    if isinstance(problem, LogUnwritable | OSError):
         return NotReady(str(problem))
     if isinstance(problem, BundleError):
         return DataLoss(str(problem))

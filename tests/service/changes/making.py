@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.changes.requests import ChangeResult
+from service.changes.requests import ChangeRequest, ChangeResult
 from service.codec.changes import read_change
 from service.engine.calls import RetrievalRequest, RetrievalResult, Target
 from tests.service.running import RunningService
@@ -25,12 +25,16 @@ TREE = {
 }
 
 
-def change(service: RunningService, path: str, *items: Any, **options: Any) -> ChangeResult:
-    """Makes a change; `path`: such as `candidates/upsert`."""
+def request_of(path: str, *items: Any, **options: Any) -> ChangeRequest:
+    """Returns a request; `path`: such as `candidates/upsert`."""
     kind, action = path.split("/")
     body = {"items": list(items), **options}
-    request = read_change(kind, action, body)  # type: ignore[arg-type]
-    return service.worker.changes.change(TARGET, request)
+    return read_change(kind, action, body)  # type: ignore[arg-type]
+
+
+def change(service: RunningService, path: str, *items: Any, **options: Any) -> ChangeResult:
+    """Makes a change; see `request_of`."""
+    return service.worker.changes.change(TARGET, request_of(path, *items, **options))
 
 
 def candidate(key: Any, movie: Any = 1007, **parts: Any) -> dict[str, Any]:
