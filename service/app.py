@@ -147,7 +147,7 @@ class Worker:
         if settings.record_rate:
             self._request_log = RequestLog(settings, self.metrics)
         self._replay = Replay(settings, self.versions, functools.partial(read_recordings, settings))
-        self.changes = Changes(settings, self.versions, self.metrics, self._announce_copies)
+        self.changes = Changes(settings, self.versions, self.metrics, self._announce_changes)
         throttle = LoadThrottle(lambda: self.engine.inflight)
         self.poller = Poller(
             settings,
@@ -198,6 +198,8 @@ class Worker:
         self.engine.warm_up(version, throttle)
         compute_requests(version, self._settings, throttle)
         self._replay.check(version, throttle)
+        # Here, and not while the version is attached: until then, nothing else waits for the lock.
+        self.changes.catch_up(version.model)
 
     def _report_expiry(self, certificate: str, unix_seconds: float) -> None:
         self.metrics.set("certificate_expiry_timestamp_seconds", unix_seconds, certificate)
@@ -347,8 +349,10 @@ class Worker:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
-    def _announce_copies(self) -> None:
-        """Reports that the copy of a change log has caught up, in the thread that made it."""
+    def _announce_changes(self) -> None:
+        """Reports that the copy of a change log has caught up, or that the lock of a log is waited
+        for, in the thread that noticed it.
+        """
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
@@ -380,6 +384,9 @@ class Worker:
     def _current_problem(self) -> str:
         """Returns the reason why requests should not be sent here; "": they should."""
         problem = self.engine.problem or self.changes.problem
+        # A version that waits for its change log seems to be loaded still, or has failed.
+        if problem and not self.engine.shutting_down:
+            problem = self.changes.lock_problem or problem
         if not problem and self.shards is not None and self._settings.ready_requires_shards:
             problem = self.shards.problem
         if self._listens:

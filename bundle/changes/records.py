@@ -48,6 +48,8 @@ Kind = Literal["rows", "candidates", "contexts"]
 Action = Literal["upsert", "delete", "attributes"]
 """The actions that clients request."""
 
+STREAM_CHARACTERS_MAX = 256
+"""Maximum number of characters of the name of a stream."""
 ID = "id"
 VECTOR = "vector"
 SEQUENCE = "sequence"
@@ -109,7 +111,7 @@ class Head(StrictModel):
     version: Positive
     feature: str = ""
     embedded: tuple[Name, ...] = ()
-    stream: str = Field(default="", max_length=256)
+    stream: str = Field(default="", max_length=STREAM_CHARACTERS_MAX)
     absorption: Absorption | None = None
 
 

@@ -150,7 +150,7 @@ def write_candidates(
     """
     import pyarrow as pa
 
-    directory.mkdir(parents=True)
+    files.make_private_directory(directory)
     ended.astype(_ENDED_DTYPE).tofile(directory / ENDED)
     # In the batches that come, since memory may not hold all; `finish` joins them.
     writer = None
@@ -200,6 +200,7 @@ def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ..
     entries = []
     for path in sorted(directory.rglob("*")):
         if path.is_file():
+            files.make_private(path)
             with path.open("rb", buffering=0) as stream:
                 content = digest(stream)
             files.sync(path)
@@ -208,6 +209,7 @@ def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ..
     complete = manifest.model_copy(update={"filters": filters, "files": tuple(entries)})
     path = directory / MANIFEST
     path.write_text(complete.model_dump_json())
+    files.make_private(path)
     files.sync(path)
     _sync_folders(directory)
 
@@ -290,12 +292,12 @@ def copy_segment(temporary: Path, name: str, checksum: int, read: ReadPart) -> N
     """
     content = b"".join(_parts(MANIFEST, _MANIFEST_BYTES_MAX, read))
     manifest = _checked_manifest(name, content, checksum)
-    temporary.mkdir(parents=True)
+    files.make_private_directory(temporary)
     for entry in manifest.files:
         path = temporary / entry.path
         path.parent.mkdir(parents=True, exist_ok=True)
         copied = Digest()
-        with path.open("wb") as stream:
+        with os.fdopen(files.open_private(path, os.O_WRONLY), "wb") as stream:
             for part in _parts(entry.path, entry.bytes, read):
                 copied.update(part)
                 stream.write(part)
@@ -306,6 +308,7 @@ def copy_segment(temporary: Path, name: str, checksum: int, read: ReadPart) -> N
         files.sync(path)
     path = temporary / MANIFEST
     path.write_bytes(content)
+    files.make_private(path)
     files.sync(path)
     _sync_folders(temporary)
 

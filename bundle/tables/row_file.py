@@ -145,7 +145,7 @@ def write_row_file(
     """
     attempt = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
-        with attempt.open("xb") as file:
+        with os.fdopen(files.open_private(attempt, os.O_WRONLY | os.O_EXCL), "wb") as file:
             # Room for the header, which has the checksum of what follows it.
             file.write(bytes(HEADER_BYTES))
             digest = 0

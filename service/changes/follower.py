@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bundle.changes.log import Record
+from bundle.changes.log_lock import holders
 from bundle.errors import BundleError, LogLocked, LogsDiffer
 from bundle.format.paths import is_name
+from bundle.storage import files
 from service.changes.absorption import Absorber, AbsorptionFailed
+from service.changes.applied_log import WAIT_S
 from service.changes.changed_tables import RowCounts
 from service.changes.copying import LogCopier, Source
 from service.changes.model_changes import ModelChanges
@@ -38,6 +41,8 @@ log = logger(__name__)
 
 LOG_NAME = "changes.log"
 """The log in the directory of a model; no version can have this name."""
+_FILES = "changes.*"
+"""The log, its lock and copies, segments, and files of changed rows."""
 _FOLLOW_S = 0.01
 """Time between two looks at the logs, each a call of the kernel for each model: a worker serves a
 change of another one some hundredths of a second later.
@@ -72,7 +77,7 @@ class Changes:
           settings: The directory of the logs, and the limits.
           manager: Serves the versions.
           metrics: Counts the changes.
-          report: Called when the copy of a log has caught up.
+          report: Called when the copy of a log has caught up, and when a lock is waited for.
 
         Raises:
           SettingsError: The service that is to be followed cannot be.
@@ -81,7 +86,7 @@ class Changes:
         self._manager = manager
         self._metrics = metrics
         self._models: dict[str, ModelChanges] = {}
-        self._copied_report = report
+        self._announce = report
         self._source: Source | None = None
         if settings.follow_changes:
             self._source = Source(settings)
@@ -101,6 +106,8 @@ class Changes:
         """Why segments are not used, by model, version and corpus, as the last line of the
         service's log says it.
         """
+        self._locked_models: set[str] = set()
+        """The models whose logs' locks are reported as waited for."""
         self._absorb_rows_at: dict[str, float] = {}
         """The monotonic time of the next attempt to absorb rows after a failure, by model."""
 
@@ -203,6 +210,22 @@ class Changes:
         except (BundleError, OSError) as problem:
             raise DataLoss(f"segment {segment[:128]!r} cannot be read: {problem}") from problem
 
+    def catch_up(self, name: str) -> None:
+        """Applies the log of a model before a version is attached, so that this finds the lock of
+        the log free.
+
+        Args:
+          name: The name of the model, which exists.
+
+        Raises:
+          LogLocked: Another process has held the lock of the log for `WAIT_S`.
+          BundleError, OSError: See `attach`.
+        """
+        if self._settings.shard is None:
+            log_of_model = self._existing_changes_of(name).log
+            with log_of_model.caught_up(time.monotonic() + WAIT_S):
+                pass
+
     def attach(self, loaded: ModelVersion, serve: Callable[..., object]) -> None:
         """Serves a version with the changes in the log of its model.
 
@@ -211,6 +234,7 @@ class Changes:
           serve: Called with the version as it was loaded, and as it is with its changes.
 
         Raises:
+          LogLocked: Another process has held the lock of the log for `WAIT_S`.
           LogDamaged: The log is damaged.
           FormatError: The log has records of another release.
           OSError: The log cannot be read.
@@ -323,6 +347,7 @@ class Changes:
         if is_due:
             self._expire_at = time.monotonic() + _EXPIRE_S
         for name, model in list(self._models.items()):
+            self._report_lock(name, model)
             problem = ""
             try:
                 model.log.follow()
@@ -421,15 +446,29 @@ class Changes:
         """Returns the changes of a model that exists, which begin with the first call."""
         with self._lock:
             if name not in self._models:
+                self._keep_private(name)
                 model = ModelChanges(name, self.path_of(name), self._settings, self._manager)
                 self._models[name] = model
                 if self._source is not None:
                     copier = LogCopier(
-                        name, self._source, model.log, model.segments, self._copied_report
+                        name, self._source, model.log, model.segments, self._announce
                     )
                     self._copiers[name] = copier
                     copier.start()
             return self._models[name]
+
+    def _keep_private(self, name: str) -> None:
+        """Takes away the permissions that other users have for what a model's changes consist of:
+        they hold contexts of users. The directory of the versions is left as it is.
+        """
+        directory = self.path_of(name).parent
+        paths = list(directory.glob(_FILES))
+        root = self._settings.root.resolve()
+        if directory.exists() and directory.parent.resolve() != root:
+            paths.append(directory)
+        exposed = [str(path) for path in paths if not files.make_private(path)]
+        if exposed:
+            log.warning("changes_not_private", extra=fields(model=name, paths=exposed))
 
     def _forget_retired(self) -> None:
         """Stops applying the log to versions that are not served any more."""
@@ -460,6 +499,23 @@ class Changes:
             return model.segments.unusable
         return copier.unusable
 
+    def _report_lock(self, name: str, model: ModelChanges) -> None:
+        """Logs that a model waits for the lock of its log, when that begins and when it ends."""
+        problem = model.log.file_lock.problem
+        if bool(problem) == (name in self._locked_models):
+            return
+        if problem:
+            self._locked_models.add(name)
+            lock = model.log.file_lock
+            lock_holders = [holder._asdict() for holder in holders(lock.path)]
+            waited_s = round(lock.waited_s, 1)
+            about = fields(model=name, lock=str(lock.path), waited_s=waited_s, holders=lock_holders)
+            log.warning("change_log_locked", extra=about)
+        else:
+            self._locked_models.discard(name)
+            log.info("change_log_unlocked", extra=fields(model=name))
+        self._announce()
+
     def _report(self, name: str, model: ModelChanges) -> None:
         """Sets the metrics of a model, unless a thread has its state: then `follow` tries again."""
         with suppress(LogLocked), model.log.held(time.monotonic()):
@@ -468,6 +524,8 @@ class Changes:
     def _report_state(self, name: str, model: ModelChanges) -> None:
         self._reported[name] = self._metrics_state(name, model)
         self._metrics.set("change_sequence", model.log.sequence, name)
+        self._metrics.set("change_log_bytes", model.log.size_bytes, name)
+        self._metrics.set("change_log_limit_bytes", self._settings.max_log_bytes, name)
         is_followed = not (model.log.problem or model.log.behind)
         self._metrics.set("changes_followed", is_followed, name)
         in_segments, in_slots = model.segments.changed_candidates

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import Action, Kind
+from bundle.changes.records import STREAM_CHARACTERS_MAX, Action, Kind
 from bundle.features.columns import Column
+from service.errors import InvalidArgument
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
@@ -50,6 +51,17 @@ class ChangeRequest:
     stream: str = ""
     offset: int = 0
     from_offset: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the name of the stream, which the log keeps for ever.
+
+        Raises:
+          InvalidArgument: It is too long.
+        """
+        if len(self.stream) > STREAM_CHARACTERS_MAX:
+            size = f"{len(self.stream)} characters"
+            expected = f"a name of at most {STREAM_CHARACTERS_MAX} characters"
+            raise InvalidArgument.of_field("stream", size, expected, "has")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from bundle.changes.log import Record
 from bundle.changes.records import SegmentName
 from bundle.changes.segments import TEMPORARY, copy_segment, open_segment, publish
 from bundle.errors import BundleError
+from bundle.storage import files
 from service.changes.locks import alone
 from service.observability.logging import fields, logger
 
@@ -233,6 +234,6 @@ class SegmentCopier:
     @contextmanager
     def _alone(self) -> Iterator[int | None]:
         path = self._segments.path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_private_directory(path.parent)
         with alone(path.with_name(path.name + LOCK_SUFFIX)) as lock:
             yield lock

@@ -41,6 +41,8 @@ _COMPACTED_MIN = 65_536
 """Minimum number of positions of ended candidates that are compacted: segments are made long
 before, unless the log cannot be written or the directory of segments is read-only.
 """
+_OUTDATED_EXPIRIES_MAX = 1_000
+"""Number of outdated expiries that are kept beside as many as there are current ones."""
 
 
 class ChangedCorpus:
@@ -444,7 +446,12 @@ class ChangedCorpus:
         self._expiry_s.pop(key, None)
         if not np.isnan(time_s):
             self._expiry_s[key] = time_s
-            heapq.heappush(self._expiries, (time_s, key))
+            # Renewed candidates leave an entry each time.
+            if len(self._expiries) > 2 * len(self._expiry_s) + _OUTDATED_EXPIRIES_MAX:
+                self._expiries = [(expiry_s, id_) for id_, expiry_s in self._expiry_s.items()]
+                heapq.heapify(self._expiries)
+            else:
+                heapq.heappush(self._expiries, (time_s, key))
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
         """Returns the vectors of an index at some positions, [m, dim].

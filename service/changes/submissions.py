@@ -47,6 +47,7 @@ class _Submission(NamedTuple):
       request: The request.
       version: The number of the version that it is checked against.
       deadline: The monotonic time until which its sender waits.
+      is_expiry: Whether it deletes what has expired.
       result: The result, for which its sender waits. The sender cancels it to withdraw the request,
         which is possible until it is being written.
     """
@@ -55,6 +56,7 @@ class _Submission(NamedTuple):
     version: int
     deadline: float
     result: Future[ChangeResult]
+    is_expiry: bool = False
 
 
 class _Applied(NamedTuple):
@@ -252,7 +254,7 @@ class Submissions:
                 result: Future[ChangeResult] = Future()
                 result.add_done_callback(self._note_expiry)
                 number = version.loaded.version
-                submissions.append(_Submission(request, number, math.inf, result))
+                submissions.append(_Submission(request, number, math.inf, result, is_expiry=True))
         return submissions
 
     def _note_expiry(self, result: Future[ChangeResult]) -> None:
@@ -279,6 +281,9 @@ class Submissions:
             if change is None:
                 submission.result.set_result(result)
                 return None
+            # What has expired is deleted from a full log, too: once for each time it was added.
+            if not submission.is_expiry:
+                self._check_size(len(payload) + sum(len(change.payload) for change in before))
             sequence = self._log.sequence + len(before) + 1
             is_checked = True
             self._log.version(submission.version).change(change, sequence)
@@ -292,6 +297,22 @@ class Submissions:
             return None
         self._log.summary.add(change)
         return _Applied(change, payload, result, submission)
+
+    def _check_size(self, further_bytes: int) -> None:
+        """Checks that the log has room.
+
+        Raises:
+          TooLarge: It has not.
+        """
+        limit = self._settings.max_log_bytes
+        size = self._log.size_bytes + further_bytes
+        if size > limit:
+            message = (
+                f"the change log of model {self._log.model!r} would have {size} bytes; at most "
+                f"{limit} are accepted (max_log_bytes): export the model with its changes and "
+                "begin a new log, or raise the limit"
+            )
+            raise TooLarge(message)
 
     def _append(self, writer: LogWriter, payloads: Sequence[bytes]) -> list[int]:
         """Appends changes that were applied to the log, and lets other processes write.
@@ -350,6 +371,16 @@ class Submissions:
                 self._log.model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
             )
             return None, b"", repeated
+        streams = summary.streams
+        streams_max = self._settings.max_streams
+        if request.stream and request.stream not in streams and len(streams) >= streams_max:
+            raise TooLarge.of_limit(
+                "stream",
+                f"a new name beside {len(streams)} of model {self._log.model!r}",
+                streams_max,
+                "max_streams",
+                "is",
+            )
         version = self._log.version(number)
         problem = self._log.problem_of(number)
         if problem:

@@ -288,6 +288,12 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model",),
         "livemin",
     ),
+    "change_log_bytes": ("Size of the change log", ("model",), "livemax"),
+    "change_log_limit_bytes": (
+        "Size of the change log at which changes are rejected",
+        ("model",),
+        "livemin",
+    ),
     "change_lag": (
         "Sequences by which the copy of a change log is behind that of the followed service",
         ("model",),

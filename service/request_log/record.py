@@ -23,6 +23,7 @@ from tempfile import TemporaryFile
 
 import orjson
 
+from bundle.storage.files import make_private, make_private_directory
 from service.config import ServiceSettings, SettingsError
 from service.observability import logging
 from service.observability.metrics import Metrics
@@ -107,7 +108,8 @@ class RequestWriter:
             os.close(descriptor)
 
     def _open(self) -> int:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(self._directory)
+        make_private(self._directory)
         # Names begin with the time, so that their order is that of the files' age.
         files = sorted(self._directory.glob(f"*{_SUFFIX}"))
         excess = max(0, len(files) - self._files_max + 1)
@@ -207,7 +209,7 @@ def check_writable(settings: ServiceSettings) -> None:
         return
     directory = record_directory(settings)
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
         TemporaryFile(dir=directory).close()
     except OSError as error:
         setting = f"--record-dir (or ROWCAST_RECORD_DIR): {directory}"

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.errors import BundleError, LogDamaged
+from bundle.errors import BundleError, LogDamaged, LogLocked
 from service.versions.loader import InsufficientMemory, LoadRejected, ShardsMissing
 
 RETRY_S = 60.0
@@ -20,7 +20,9 @@ RETRY_S = 60.0
 disk. Shorter waits repeat an expensive load in vain; longer ones leave a mended machine unused.
 """
 SHARDS_RETRY_S = 1.0
-"""Time until the next attempt where shards were missing: they load the version at the same time."""
+"""Time until the next attempt where shards were missing, which load the version at the same time,
+or another process had the lock of the change log.
+"""
 FILES_MAX = 100_000
 """Maximum number of files of one version that are inspected for changes."""
 
@@ -64,7 +66,7 @@ class LoadFailure:
 
         # Damaged files stay damaged: only another copy of them is worth an attempt.
         retry_s = math.inf
-        if isinstance(problem, ShardsMissing):
+        if isinstance(problem, ShardsMissing | LogLocked):
             retry_s = SHARDS_RETRY_S
         elif machine_at_fault:
             retry_s = RETRY_S

@@ -6,6 +6,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,58 @@ def test_zeros_behind_the_last_record_are_cut_off(tmp_path: Path) -> None:
     assert payloads_of(path) == PAYLOADS
     append(ChangeLog(path, "movies"), b"next")
     assert payloads_of(path) == [*PAYLOADS, b"next"]
+
+
+def test_whatever_follows_the_last_sound_record_is_examined_once(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    content = written(path)
+    damaged = bytearray(content)
+    damaged[-1] ^= 1
+    for whole, following in ((content, b"\0"), (bytes(damaged), b"z")):
+        path.write_bytes(whole)
+        with path.open("ab") as file:
+            for _ in range(64):
+                file.write(following * (1 << 20))
+        log = ChangeLog(path, "movies")
+        with suppress(LogDamaged):
+            log.read()
+        tracemalloc.start()
+        began = time.process_time()
+        for _ in range(200):
+            with suppress(LogDamaged):
+                assert log.read() == []
+        # Read 200 times, the 64 MiB would take seconds.
+        assert time.process_time() - began < 1
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.stop()
+    with pytest.raises(LogDamaged):
+        log.read()
+    path.write_bytes(content)
+    assert [record.payload for record in log.read()] == PAYLOADS
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_an_older_copy_in_the_place_of_a_log_is_not_written_behind(
+    tmp_path: Path, *, is_replaced: bool
+) -> None:
+    path = tmp_path / "changes.log"
+    log = ChangeLog(path, "movies")
+    append(log, b"first")
+    older = path.read_bytes()
+    append(log, b"second")
+    whole = path.read_bytes()
+    if is_replaced:
+        path.rename(tmp_path / "moved")
+    path.write_bytes(older)
+    for _ in range(2):
+        with pytest.raises(LogUnwritable, match="older copy lies in its place; put the log back"):
+            append(log, b"third")
+        with pytest.raises(LogUnwritable, match="older copy lies in its place; put the log back"):
+            log.read()
+    assert path.read_bytes() == older
+    path.write_bytes(whole)
+    assert append(log, b"third") == [3]
+    assert payloads_of(path) == [b"first", b"second", b"third"]
 
 
 def test_any_flipped_bit_is_rejected_and_recovery_keeps_the_other_records(tmp_path: Path) -> None:

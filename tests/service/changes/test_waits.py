@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.changes.requests import ChangeResult
-from service.errors import DeadlineExceeded
+from service.errors import DeadlineExceeded, InvalidArgument, TooLarge
 from tests.bundles.small import SmallBundle
-from tests.service.changes.making import TARGET, candidate, change, deletion, request_of
+from tests.e2e.process import until
+from tests.service.changes.making import TARGET, absorb, candidate, change, deletion, request_of
 from tests.service.running import RunningService
 
 Serve = Callable[..., RunningService]
@@ -29,7 +31,7 @@ Write = Callable[..., SmallBundle]
 def locked(service: RunningService) -> Iterator[None]:
     """Holds the lock of the log, as another process of the host would."""
     path = service.worker.changes.path_of("movies")
-    with path.with_name("changes.log.lock").open() as lock:
+    with path.with_name("changes.log.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -116,3 +118,60 @@ def test_a_change_that_a_disk_holds_up_is_made_once_however_often_it_is_sent(
     assert {name: getattr(repeated, name) for name in expected} == expected
     deleted = change(service, "candidates/delete", *deletion([5000, 5001]))
     assert (deleted.changed, deleted.unknown) == (1, (5001,))
+
+
+def test_one_hostile_change_leaves_those_beside_it_alone(write: Write, serve: Serve) -> None:
+    write()
+    service = serve(max_streams=2)
+    with ThreadPoolExecutor(16) as pool, locked(service):
+        results = [
+            pool.submit(change, service, "candidates/upsert", candidate(5000 + n), **options)
+            for n in range(8)
+            for options in ({}, {"stream": "s" * 200 + str(n), "offset": 5})
+        ]
+        time.sleep(0.3)
+    problems = [result.exception() for result in results]
+    assert [type(problem) for problem in problems if problem is not None] == [TooLarge] * 6
+    assert all(result.result().changed == 1 for result in results[::2])
+    with pytest.raises(InvalidArgument, match="stream has 300 characters; a name of at most 256"):
+        change(service, "candidates/upsert", candidate(5000), stream="s" * 300, offset=5)
+
+
+def test_a_full_log_rejects_changes_and_still_loses_what_has_expired(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    service = serve(max_log_bytes=1 << 20)
+    soon_s = time.time() + 1
+    change(service, "candidates/upsert", candidate(5000, expires_s=soon_s))
+    large = candidate(6000, attributes={"title": "x" * 300_000})
+    for _ in range(3):
+        change(service, "candidates/upsert", large)
+    with pytest.raises(TooLarge, match=r"at most 1048576 are accepted \(max_log_bytes\): export"):
+        change(service, "candidates/upsert", large)
+    assert service.worker.changes.path_of("movies").stat().st_size <= 1 << 20
+    until(lambda: not change_counts(service, 5000))
+
+
+def change_counts(service: RunningService, key: int) -> int:
+    """Returns the number of candidates of an id."""
+    store = service.current().corpora["movies"].store
+    return int(np.count_nonzero(store.positions(np.array([key])) >= 0))
+
+
+def test_files_of_changes_are_private_and_become_so(write: Write, serve: Serve) -> None:
+    write()
+    path = serve().worker.changes.path_of("movies")
+    change(serve(), "candidates/upsert", candidate(5000))
+    for file in (path, path.with_name("changes.log.lock")):
+        assert file.stat().st_mode & 0o777 == 0o600
+        file.chmod(0o644)
+    root_mode = path.parent.stat().st_mode
+    service = serve(absorb_changed_at=1)
+    absorb(service)
+    files = [file for file in path.parent.rglob("changes.*") if file.is_file()]
+    segments = path.with_name("changes.segments")
+    files += [file for file in segments.rglob("*") if file.is_file()]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    assert segments.stat().st_mode & 0o777 == 0o700
+    assert path.parent.stat().st_mode == root_mode
