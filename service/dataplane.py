@@ -129,7 +129,7 @@ class Dataplane:
         if settings.access_log or tracing is not None:
             self._reports = RequestReports(settings.access_log, tracing)
         self._request_log = request_log
-        self.tokens = TokenStore.of(settings.tokens)
+        self.tokens = TokenStore.of(settings.tokens, root=settings.root)
         self.certificates = certificates
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
         self._turns = DecodeTurns(self._decoders)

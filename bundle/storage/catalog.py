@@ -13,6 +13,10 @@ from bundle.format import paths
 from bundle.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse
 from bundle.storage import files
 
+_LOST_AND_FOUND = "lost+found"
+_MODEL_EXPECTED = "a name of letters, digits, _, - and ., which begins with a letter or digit"
+_VERSION_EXPECTED = "a version's number without leading zeros, such as 1"
+_VERSIONS_EXPECTED = "directories of versions, such as 1"
 VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
@@ -31,6 +35,38 @@ def committed_versions(root: Path, model: str) -> list[int]:
       OSError: The model's directory cannot be listed.
     """
     return sorted(version for version, path in _numbered(root / model) if _is_committed(path))
+
+
+def ignored_directories(root: Path) -> dict[str, str]:
+    """Returns the directories under a root in which nobody looks for a version, with what was
+    expected of each. Names that begin with a dot, as of files that are being written, and
+    `lost+found` of file systems are left out.
+
+    Raises:
+      OSError: The root cannot be listed.
+    """
+    ignored: dict[str, str] = {}
+    for name in os.listdir(root):
+        model = root / name
+        if name.startswith(".") or name == _LOST_AND_FOUND or not model.is_dir():
+            continue
+        if not paths.is_name(name):
+            ignored[name] = _MODEL_EXPECTED
+            continue
+        try:
+            names = os.listdir(model)
+        except OSError:
+            # `committed_versions` reports it.
+            continue
+        for other_name in names:
+            is_hidden = other_name.startswith(".")
+            if is_hidden or VERSION.fullmatch(other_name) or not (model / other_name).is_dir():
+                continue
+            ignored[f"{name}/{other_name}"] = _VERSION_EXPECTED
+        # A version that is being written has a directory.
+        if not any((model / version).is_dir() for version in names):
+            ignored[name] = _VERSIONS_EXPECTED
+    return ignored
 
 
 def read_manifest(bundle: Path) -> Manifest:

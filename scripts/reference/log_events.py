@@ -67,6 +67,16 @@ EVENTS = {
         "Other machines can reach the service, and TLS or authentication is off.",
         "See [TLS and tokens](../how-to/secure.md#tls-and-tokens).",
     ),
+    "tokens_for_no_model": (
+        "A file of tokens names models that are not under the root, so that their tokens permit "
+        "nothing. Logged at the start and whenever the file has changed.",
+        "Correct the names, or put the models under the root.",
+    ),
+    "directory_ignored": (
+        "A directory under the root is neither a model nor a version, so that nothing in it is "
+        "served. Logged once. `expected` says which name or content it should have.",
+        "Rename the directory, or move it out of the root.",
+    ),
     "secrets_exposed": (
         "Every user of the machine can read these files of keys or tokens.",
         "Run `chmod o= FILE`.",

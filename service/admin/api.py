@@ -31,6 +31,7 @@ from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.loopback import on_loopback
 from service.observability.logging import PRINCIPAL, logger
+from service.query_strings import query_check
 from service.security.hosts import host_name
 from service.security.principal import Principal, authorize, authorize_all
 from service.security.tokens import TokenStore
@@ -62,7 +63,12 @@ def create_admin_app(
     """
     version = metadata.version("rowcast")
     app = FastAPI(
-        title="rowcast admin", version=version, docs_url=None, redoc_url=None, responses=_ERRORS
+        title="rowcast admin",
+        version=version,
+        docs_url=None,
+        redoc_url=None,
+        responses=_ERRORS,
+        dependencies=[query_check()],
     )
     app.include_router(_routes(Service(settings, coordinator)))
     if changes is not None:

@@ -39,7 +39,7 @@ class AdminServer:
         """
         self._listener = listener
         self._server: uvicorn.Server | None = None
-        tokens = TokenStore.of(settings.admin_tokens, "admin_tokens")
+        tokens = TokenStore.of(settings.admin_tokens, "admin_tokens", settings.root)
         # On the loopback address no other machine can read along, and `ctl` needs no certificate.
         create_ssl_context = None
         if settings.tls_cert is not None and not on_loopback(settings.admin_host):

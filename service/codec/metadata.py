@@ -52,6 +52,7 @@ _NAMES = {
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+_WEIGHT = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
@@ -147,7 +148,7 @@ def check_content_type(headers: Headers, accepted: Collection[str], expected: st
     is_untyped = not media_type and "origin" in headers
     if is_untyped or media_type not in accepted:
         raise InvalidArgument.of_field("content-type", repr(content_type[:80]), expected)
-    charset = _charset(content_type)
+    charset = _parameter(content_type, "charset")
     if media_type == JSON and charset not in _CHARSETS:
         raise InvalidArgument.of_field(
             "content-type", repr(charset[:40]), "JSON in utf-8", "names the charset"
@@ -155,8 +156,8 @@ def check_content_type(headers: Headers, accepted: Collection[str], expected: st
 
 
 def accepts_protobuf(headers: Headers) -> bool:
-    """Returns whether the response is a protobuf message: the first form that `accept` names, else
-    that of the body.
+    """Returns whether the response is a protobuf message: the form that `accept` prefers, of equal
+    ones the first, else that of the body.
     """
     accept = headers.get("accept", "")
     content_type = headers.get("content-type", "")
@@ -167,21 +168,36 @@ def accepts_protobuf(headers: Headers) -> bool:
 
 def _names_protobuf(accept: str, content_type: str) -> bool:
     # Other types, such as */*, leave the choice to the service.
+    prefers_protobuf = media_type_of(content_type) in _PROTOBUF_TYPES
+    preference = 0.0
     for accepted in accept.split(","):
         media_type = media_type_of(accepted)
-        if media_type == JSON or media_type in _PROTOBUF_TYPES:
-            return media_type in _PROTOBUF_TYPES
-    return media_type_of(content_type) in _PROTOBUF_TYPES
+        weight = _weight(accepted)
+        # The weight 0 means: not this form.
+        if media_type in {JSON, *_PROTOBUF_TYPES} and weight > preference:
+            prefers_protobuf = media_type in _PROTOBUF_TYPES
+            preference = weight
+    return prefers_protobuf
 
 
 _names_protobuf_cached = lru_cache(_CACHED)(_names_protobuf)
 
 
-def _charset(content_type: str) -> str:
-    """Returns the charset of a content type in lower case; "": it names none."""
-    for parameter in content_type.split(";")[1:]:
+def _weight(accepted: str) -> float:
+    """Returns the weight of an element of `accept`; 0 if it is no weight (RFC 9110, section
+    12.4.2).
+    """
+    weight = _parameter(accepted, "q") or "1"
+    if not _WEIGHT.fullmatch(weight):
+        return 0.0
+    return float(weight)
+
+
+def _parameter(element: str, parameter_name: str) -> str:
+    """Returns a parameter of an element of a header in lower case; "": it has none."""
+    for parameter in element.split(";")[1:]:
         name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset":
+        if name.strip().lower() == parameter_name:
             return value.strip().strip('"').lower()
     return ""
 

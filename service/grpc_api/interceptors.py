@@ -22,9 +22,11 @@ from service.codec.json import PIECE_BYTES
 from service.codec.metadata import (
     REQUEST_ID,
     SERVER_TIMING,
+    TIMEOUT_MS,
     TRACE_PARENT,
     request_id_of,
     server_timing,
+    timeout_s_of,
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
@@ -116,6 +118,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             failure: Failure | None = None
             try:
                 request.principal = self.authenticate(context, metadata)
+                if TIMEOUT_MS in metadata:
+                    timeout_s = timeout_s_of(metadata[TIMEOUT_MS])
+                    request.deadline = min(request.deadline, time.monotonic() + timeout_s)
                 rejection = self._rejection(request)
                 if rejection is None:
                     response = await self._execute(method, context, request)

@@ -23,9 +23,10 @@ from service.http.calls import CallEndpoint
 from service.http.change_routes import add_change_routes
 from service.http.docs import document_calls, serve_document
 from service.http.errors import MethodNotAllowed
-from service.http.middleware import RequestContextMiddleware
+from service.http.middleware import PROBES, RequestContextMiddleware
 from service.http.other_protocols import OtherProtocol
 from service.http.routes import add_routes
+from service.query_strings import query_check
 
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
 
@@ -60,9 +61,11 @@ def create_http_app(
     """
     # For the document; the middleware authenticates.
     token = HTTPBearer(scheme_name="token", auto_error=False)
-    dependencies = []
+    # Probes may add a parameter against caches, and scrapes of Prometheus may have some.
+    unchecked = PROBES.union({"/metrics"}, *[protocol.probes for protocol in protocols])
+    dependencies = [query_check(unchecked)]
     if dataplane.tokens is not None:
-        dependencies = [Security(token)]
+        dependencies.append(Security(token))
     # FastAPI's /docs would load its assets from the internet, which a service may not reach.
     app = FastAPIOffline(
         title="rowcast",

@@ -38,6 +38,7 @@ from service.errors import (
 from service.http.admission import is_unusual
 from service.http.errors import MethodNotAllowed
 from service.http.other_protocols import OtherProtocol
+from service.query_strings import check_query
 from service.security.principal import authorize
 
 _JSON = JSON.encode()
@@ -77,6 +78,8 @@ class CallEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Responds to one request."""
+        if scope["query_string"]:
+            check_query(scope["query_string"])
         path = scope["path_params"]
         headers = scope["state"]["headers"]
         context: RequestContext = scope["state"]["context"]
@@ -179,6 +182,9 @@ class BodyReader:
         encoding = "identity"
         if "content-encoding" in headers:
             encoding = headers["content-encoding"].strip().lower()
+        # Another name of the same encoding (RFC 9110, section 8.4.1.3).
+        if encoding == "x-gzip":
+            encoding = "gzip"
         if encoding not in {"identity", "gzip"}:
             raise InvalidArgument.of_field("content-encoding", repr(encoding[:40]), "gzip or none")
         # A length beyond the limit is rejected before anything is received.

@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from bundle.format import paths
 from service.config import SettingsError
 from service.errors import Unauthenticated
+from service.observability.logging import fields, logger
 from service.security.principal import Principal
 from service.security.watched_files import WatchedFiles
 
@@ -22,6 +24,7 @@ TOKEN_CHARS_MIN = 16
 TOKEN_CHARS_MAX = 512
 """Longer tokens are rejected before they are hashed."""
 
+_LOG = logger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})", re.ASCII)
@@ -31,18 +34,37 @@ _SCHEME = "bearer "
 class TokenStore:
     """The tokens of a file, reloaded when it changes. Thread safe."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, root: Path | None = None) -> None:
         """Reads the file.
+
+        Args:
+          file: The file.
+          root: The directory of the models; a name of a model that is not there is logged. None:
+            none is.
 
         Raises:
           OSError: The file cannot be read.
           ValueError: A line is no name and token; the message names the line, never the token.
         """
-        self._principals = WatchedFiles((file,), lambda: _read_tokens(file), "tokens")
+
+        def read() -> Mapping[bytes, Principal]:
+            principals = _read_tokens(file)
+            if root is not None:
+                _warn_of_unknown_models(file, principals, root)
+            return principals
+
+        self._principals = WatchedFiles((file,), read, "tokens")
 
     @classmethod
-    def of(cls, file: Path | None, option: str = "tokens") -> TokenStore | None:
+    def of(
+        cls, file: Path | None, option: str = "tokens", root: Path | None = None
+    ) -> TokenStore | None:
         """Returns the tokens of the file that a setting names; None: it names none.
+
+        Args:
+          file: The value of the setting.
+          option: The name of the setting.
+          root: See `TokenStore`.
 
         Raises:
           SettingsError: The file cannot be used.
@@ -50,7 +72,7 @@ class TokenStore:
         if file is None:
             return None
         try:
-            return cls(file)
+            return cls(file, root)
         except (OSError, ValueError) as problem:
             name = option.replace("_", "-")
             raise SettingsError(f"--{name} (or ROWCAST_{option.upper()}): {problem}") from problem
@@ -108,14 +130,32 @@ def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
 
         # Without a third word, the client may use every model.
         models = None
-        if len(words) == 3 and words[2] == "-":
-            models = frozenset[str]()
-        elif len(words) == 3:
-            models = frozenset(filter(None, words[2].split(",")))
+        if len(words) == 3:
+            models = _models(words[2], line_name)
         principals[digest] = Principal(words[0], models)
     if not principals:
         raise ValueError(f"{file} holds no token, so that every request would be rejected")
     return principals
+
+
+def _models(text: str, line_name: str) -> frozenset[str]:
+    """Returns the names of models in a line."""
+    if text == "-":
+        return frozenset()
+    models = frozenset(text.split(","))
+    for model in sorted(models):
+        # A pattern, or a model with a call, would permit nothing.
+        if not paths.is_name(model):
+            expected = "names of models, separated by commas, or - for none"
+            raise ValueError(f"{line_name}: {model[:80]!r} is no name; expected {expected}")
+    return models
+
+
+def _warn_of_unknown_models(file: Path, principals: Mapping[bytes, Principal], root: Path) -> None:
+    models = frozenset[str]().union(*[principal.models or () for principal in principals.values()])
+    unknown = sorted(model for model in models if not (root / model).is_dir())
+    if unknown:
+        _LOG.warning("tokens_for_no_model", extra=fields(file=str(file), models=unknown))
 
 
 def _digest(token: str, line_name: str) -> bytes:

@@ -102,6 +102,7 @@ class Poller:
         self.root_versions: Mapping[str, list[int]] = {}
         self._failures: dict[tuple[str, int], LoadFailure] = {}
         self._problems: dict[str, str] = {}
+        self._ignored: Mapping[str, str] = {}
 
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -261,6 +262,7 @@ class Poller:
                 if paths.is_name(name) and os.path.isdir(root / name):
                     models.add(name)
             is_readable = True
+            self._report_ignored(catalog.ignored_directories(root))
         self._metrics.root_scanned(is_readable)
 
         # One at a time: a directory that cannot be read does not keep the others from being served.
@@ -271,6 +273,14 @@ class Poller:
                 self._scan_model(model)
         if not self._manager.settled:
             self._manager.settle()
+
+    def _report_ignored(self, ignored: Mapping[str, str]) -> None:
+        """Logs the directories in which no version is looked for, each once."""
+        for directory, expected in sorted(ignored.items()):
+            if self._ignored.get(directory) != expected:
+                about = fields(directory=directory, expected=expected)
+                log.warning("directory_ignored", extra=about)
+        self._ignored = ignored
 
     @contextmanager
     def _reporting(self, model: str) -> Iterator[None]:

@@ -219,6 +219,7 @@ def test_service_with_tls_under_attack_stays_small_and_serves_other_clients(
     endure(port, attack, secured_service)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 def test_clients_that_leave_at_any_moment_are_cancelled_and_no_problem_of_the_service(
     root: Path, secure: bool, tmp_path: Path

@@ -120,6 +120,8 @@ def test_command_returns_the_status_after_it(send: Send) -> None:
         ("GET", "/v1/models/films/deny", {}, 404, "no model 'films'"),
         ("POST", "/v1/models/movies/drain", {"json": {}}, 404, "does not exist"),
         ("GET", "/v1/drain", {}, 404, "does not exist"),
+        ("POST", "/v1/drain?force=1", {"json": {}}, 400, "parameter 'force'"),
+        ("GET", "/v1/status?model=movies", {}, 400, "parameter 'model'"),
     ],
 )
 def test_invalid_request_is_rejected_and_changes_nothing(

@@ -183,6 +183,16 @@ def test_message_that_does_not_arrive_ends_at_the_body_timeout(
     assert service.dataplane.budget.held == 0
 
 
+@pytest.mark.parametrize(
+    ("timeout_ms", "code"), [("20000", "OK"), ("0", "DEADLINE"), ("soon", "INVALID_ARGUMENT")]
+)
+def test_timeout_in_the_metadata_is_that_of_http(
+    timeout_ms: str, code: str, channel: grpc.Channel
+) -> None:
+    metadata = [("x-request-timeout-ms", timeout_ms)]
+    assert call(channel, "Retrieve", retrieve(), TOKEN, metadata=metadata).code == code
+
+
 def test_unread_responses_count_as_bytes_in_flight(service: RunningService) -> None:
     budget = service.dataplane.budget
     with connect(service.grpc) as client:

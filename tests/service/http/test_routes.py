@@ -17,7 +17,9 @@ from tests.service.http.clients import (
     BODY,
     PROTOBUF,
     RETRIEVE,
+    connected,
     error_of,
+    received,
 )
 from tests.service.running import RunningService, log_lines
 
@@ -53,8 +55,8 @@ def test_call_by_protobuf_returns_protobuf(http: httpx.Client) -> None:
     assert pb.LookupResponse.FromString(response.content).table == "users"
 
 
-def test_call_with_accept_returns_the_first_known_type(http: httpx.Client) -> None:
-    accept = {"accept": "application/x-protobuf;q=0.9, application/json"}
+def test_call_with_accept_returns_the_type_that_it_prefers(http: httpx.Client) -> None:
+    accept = {"accept": "application/json;q=0.8, application/x-protobuf;q=0.9, */*"}
     assert (
         pb.RetrieveResponse.FromString(
             http.post(RETRIEVE, json=BODY, headers=accept).content
@@ -62,7 +64,7 @@ def test_call_with_accept_returns_the_first_known_type(http: httpx.Client) -> No
         == 40
     )
     body = pb.RetrieveRequest(k=2, context={"user": USER}).SerializeToString()
-    accept = {"accept": "*/*, application/json, application/x-protobuf"}
+    accept = {"accept": "*/*, application/x-protobuf;q=0, application/json, application/protobuf"}
     assert (
         len(
             http.post(RETRIEVE, content=body, headers=PROTOBUF | accept).json()["results"][0]["ids"]
@@ -197,6 +199,40 @@ def test_models_and_model_with_accept_return_protobuf(http: httpx.Client) -> Non
     assert models.models[0].versions[0].state == pb.LOAD_STATE_AVAILABLE
     details = pb.GetModelResponse.FromString(http.get("/v1/models/movies", headers=ACCEPT).content)
     assert details.calls[0].features[0].table == "users"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", f"{RETRIEVE}?k=1", 400),
+        ("POST", f"{RETRIEVE}?", 200),
+        ("GET", "/v1/models?k", 400),
+        ("GET", "/v1/models/movies?version=1", 400),
+        ("POST", "/v1/models/movies/candidates/delete?k=1", 400),
+        ("GET", "/v1/models/movies/changes/records?k=1&sequence=0&checksum=0", 400),
+        ("GET", "/metrics?name[]=rowcast_ready", 200),
+        ("GET", "/readyz?1700000000", 200),
+    ],
+)
+def test_unknown_parameter_is_rejected_by_its_name_except_by_probes_and_metrics(
+    method: str, path: str, status: int, http: httpx.Client
+) -> None:
+    response = http.request(method, path, json=BODY)
+    assert response.status_code == status
+    if status == 400:
+        violation = error_of(response)["violations"][0]
+        parameter = path.partition("?")[2].partition("=")[0]
+        assert (violation["field"], violation["value"]) == ("query", repr(parameter))
+
+
+def test_white_space_around_a_header_is_no_part_of_it(service: RunningService) -> None:
+    lines = ("x-request-id: order-17 ", "x-request-timeout-ms:20000\t ", "connection: close")
+    head = "\r\n".join(("GET /v1/models HTTP/1.1\r\nhost: localhost", *lines, "", ""))
+    with connected(service) as connection:
+        connection.sendall(head.encode())
+        response = received(connection)
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert b"x-request-id: order-17\r\n" in response
 
 
 @pytest.mark.parametrize(

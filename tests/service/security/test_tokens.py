@@ -65,6 +65,21 @@ def test_authenticate_without_a_known_token_is_unauthenticated_and_repeats_nothi
     assert RANKER[:8].lower() not in str(rejected.value).lower()
 
 
+def test_tokens_for_models_that_are_not_under_the_root_are_logged(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ads").mkdir()
+    tokens = TokenStore(file, tmp_path)
+    file.write_text(f"ads {ADS} ads,asd\n")
+    tokens.authenticate(sent(ADS))
+    unknown = [
+        record.__dict__["rowcast_fields"]["models"]
+        for record in caplog.records
+        if record.message == "tokens_for_no_model"
+    ]
+    assert unknown == [["ads_next"], ["asd"]]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -77,6 +92,9 @@ def test_authenticate_without_a_known_token_is_unauthenticated_and_repeats_nothi
         ("a sha256:12\n", "64 hexadecimal"),
         (f"a {RANKER}\nb {RANKER}\n", "repeats the token of 'a'"),
         (f"a {16 * chr(0x130)}\n", "ASCII"),
+        (f"a {RANKER} movies*\n", r"'movies\*' is no name; expected names of models"),
+        (f"a {RANKER} movies:retrieve\n", "is no name"),
+        (f"a {RANKER} movies,\n", "is no name"),
     ],
 )
 def test_tokens_of_a_malformed_file_are_rejected_by_line(

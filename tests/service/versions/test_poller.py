@@ -123,7 +123,9 @@ def test_scan_version_written_again_replaces_itself_and_one_that_is_removed_stay
         assert version.corpora["movies"].entry.size == 30
 
 
-def test_scan_ignores_staging_and_foreign_files(write: Write, drive: Drive, root: Path) -> None:
+def test_scan_ignores_staging_and_foreign_files_and_names_foreign_directories_once(
+    write: Write, drive: Drive, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     small = write()
     shutil.copytree(small.directory, root / "movies" / ".staging-2")
     shutil.copytree(small.directory, root / "movies" / "latest")
@@ -132,10 +134,18 @@ def test_scan_ignores_staging_and_foreign_files(write: Write, drive: Drive, root
     (root / "notes.txt").touch()
     (root / ".hidden").mkdir()
     (root / "no bundles here").mkdir()
+    (root / "songs").mkdir()
     driven = drive()
+    driven.poller.scan()
     assert {name: driven.states(name) for name in driven.manager.models()} == {
         "movies": {1: "available"}
     }
+    named = [
+        record.__dict__["rowcast_fields"]["directory"]
+        for record in caplog.records
+        if record.message == "directory_ignored"
+    ]
+    assert named == ["movies/latest", "no bundles here", "songs"]
 
 
 @pytest.mark.parametrize(
