@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import FrameType
 from typing import Any
@@ -27,11 +28,14 @@ from uvicorn.config import STARTUP_FAILURE
 from bundle import native
 from service.admin.server import AdminServer
 from service.admin.status import WorkerStatus
+from service.bounded_pool import BoundedPool
+from service.change_plane import ChangePlane
 from service.changes.follower import Changes
 from service.config import ServiceSettings
-from service.coordinator import Coordinator
+from service.coordinator import LATE_S, Coordinator
 from service.dataplane import Dataplane
 from service.engine.engine import COMPUTE, Engine
+from service.errors import DeadlineExceeded, Overloaded
 from service.exit_codes import EXIT_BUG, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
 from service.grpc_api.servicer import embedding_service
@@ -79,7 +83,7 @@ def create_app(start: WorkerStart, coordinator: Coordinator, *, is_replacement: 
     try:
         worker = Worker(settings, coordinator, start.grpc_port, is_replacement)
         if start.admin is not None:
-            worker.admin = AdminServer(settings, coordinator, start.admin, worker.changes)
+            worker.admin = AdminServer(settings, coordinator, start.admin, worker.change_plane)
         return worker.asgi_app()
     except Exception:
         log.exception("cannot_start")
@@ -103,6 +107,7 @@ class Worker:
       poller: Keeps the loaded versions up to date.
       certificates: The certificates of the endpoints; None: plain text.
       dataplane: The path of a request behind both transports.
+      change_plane: The path of a change behind both transports and the admin API.
       grpc: The gRPC server.
       bound_grpc_port: The port of the gRPC server; 0: it does not listen.
       admin: The admin API; None: there is none.
@@ -170,14 +175,17 @@ class Worker:
             self.certificates,
             self._tracing,
         )
+        self.change_plane = ChangePlane(self.changes, self.dataplane)
         if settings.shard is not None:
             service = servicer.SHARD_SERVICE
         else:
-            service = embedding_service(self.changes)
+            service = embedding_service(self.change_plane)
         self.grpc = GrpcServer(self.dataplane, [service, *grpc_services(settings)])
         self.bound_grpc_port = 0
         self.admin: AdminServer | None = None
 
+        # Nothing else waits for this thread: without reports, the supervisor ends the worker.
+        self._reports = BoundedPool("reports", 1)
         self._checked_required = False
         self._is_replacement = is_replacement
         self._listens = False
@@ -206,7 +214,7 @@ class Worker:
 
     def http_app(self) -> FastAPI:
         """Returns the application of pages, whose lifespan is that of the worker."""
-        app = create_http_app(self.dataplane, self.changes, http_protocols(self._settings))
+        app = create_http_app(self.dataplane, self.change_plane, http_protocols(self._settings))
         app.router.lifespan_context = self.lifespan
         return app
 
@@ -224,6 +232,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._changed_event = asyncio.Event()
         self._may_listen = asyncio.Event()
+        self.change_plane.start()
         if not self._is_replacement:
             await self._listen()
         if native.MISSING:
@@ -236,7 +245,7 @@ class Worker:
         # under load (ADR 20).
         gc.freeze()
         # Before the state file is read: commands from now on wait for this worker.
-        self._report()
+        await self._send_report()
         self.poller.start()
         self.changes.start()
         heartbeat = asyncio.create_task(self._heartbeat())
@@ -320,6 +329,8 @@ class Worker:
         if not drained:
             log.warning("drain_incomplete", extra=logging.fields(inflight=self.engine.inflight))
         self.dataplane.close()
+        self.change_plane.close()
+        self._reports.close()
         self.engine.close()
         if self._request_log is not None:
             self._request_log.close()
@@ -332,8 +343,9 @@ class Worker:
         log.info("stopped", extra=logging.fields(drained=drained))
         # Later lines are written at once: uvicorn and the event loop may still report something.
         logging.finish()
-        if not drained and threading.current_thread() is threading.main_thread():
-            # A compute thread cannot be stopped, and would keep the process.
+        is_waiting = bool(self.change_plane.calls or self._reports.calls)
+        if (is_waiting or not drained) and threading.current_thread() is threading.main_thread():
+            # A thread that computes or waits cannot be stopped, and would keep the process.
             os._exit(0)
 
     def _announce_versions(self) -> None:
@@ -408,11 +420,14 @@ class Worker:
             self.engine.report_load()
             self.dataplane.report_load()
             self.metrics.flush()
-            # In a thread: the supervisor may be busy. It may be gone, too.
-            with contextlib.suppress(EOFError, OSError):
-                await asyncio.to_thread(self._report)
+            await self._send_report()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed_event.wait(), _HEARTBEAT_S)
+
+    async def _send_report(self) -> None:
+        # In a thread: the supervisor may be busy. It may be gone, too.
+        with contextlib.suppress(EOFError, OSError, DeadlineExceeded, Overloaded):
+            await self._reports.run(self._report, time.monotonic() + LATE_S)
 
     def _report(self) -> None:
         shards: Iterable[dict[str, Any]] = ()

@@ -160,6 +160,7 @@ class Dataplane:
             if size <= _INLINE_BYTES:
                 return read()
             await self._turns.take(context)
+            content: Returned
             content, content_bytes = await self._turns.run(context, _read_with_size, read)
             # Texts, and numbers that JSON wrote with one digit, take more than their bytes.
             self.budget.reserve(context, max(0, content_bytes - size))

@@ -5,12 +5,13 @@ an address of its own.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
@@ -23,12 +24,21 @@ from service import errors
 from service.admin.change_routes import admin_change_routes
 from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS
 from service.admin.service import Service, Status, is_followed
-from service.change_routes import raise_query_problem
-from service.changes.follower import Changes
+from service.bounded_pool import AFTER_DEADLINE_S, BoundedPool
+from service.change_plane import ChangePlane
 from service.codec.failures import details_value, failure_of, log_failure
-from service.codec.metadata import REQUEST_ID, TRACE_PARENT, media_type_of, request_id_of
+from service.codec.metadata import (
+    REQUEST_ID,
+    TRACE_PARENT,
+    deadline_of,
+    media_type_of,
+    read_headers,
+    request_id_of,
+)
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
+from service.engine.context import RequestContext
+from service.http.change_routes import raise_query_problem
 from service.loopback import on_loopback
 from service.observability.logging import PRINCIPAL, logger
 from service.query_strings import query_check
@@ -39,6 +49,8 @@ from service.security.tokens import TokenStore
 _LOG = logger(__name__)
 MAX_BODY_BYTES = 8 << 20
 """Size of a deny list of 100,000 ids of 80 letters, the largest body of a command."""
+COMMANDS_MAX = 32
+"""Maximum number of commands in progress, with requests for the status."""
 _JSON = "application/json"
 _MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -50,7 +62,7 @@ def create_admin_app(
     settings: ServiceSettings,
     coordinator: Coordinator,
     tokens: TokenStore | None,
-    changes: Changes | None = None,
+    changes: ChangePlane | None = None,
 ) -> FastAPI:
     """Creates the application of the admin listener.
 
@@ -72,7 +84,7 @@ def create_admin_app(
     )
     app.include_router(_routes(Service(settings, coordinator)))
     if changes is not None:
-        app.include_router(admin_change_routes(changes, settings))
+        app.include_router(admin_change_routes(changes))
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_exception_handler(ClientDisconnect, _ignore)
@@ -83,23 +95,23 @@ def create_admin_app(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Authenticates, and turns every failure into the error envelope."""
-        request_id = request_id_of(
-            request.headers.get(REQUEST_ID), request.headers.get(TRACE_PARENT)
-        )
+        headers = read_headers(request.scope["headers"])
+        request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         try:
-            request.state.principal = _authenticate(request, tokens)
-            async with asyncio.timeout(settings.request_timeout_s):
-                response = await call_next(request)
-        except Exception as raised:  # noqa: BLE001 - nothing but a response leaves the process
-            problem = raised
-            if isinstance(raised, TimeoutError):
-                problem = errors.DeadlineExceeded(
-                    f"the request took longer than {settings.request_timeout_s:g} s"
-                )
+            principal = _authenticate(request, tokens)
+            deadline = deadline_of(headers, settings.request_timeout_s)
+            context = RequestContext("other", request_id, deadline, principal)
+            context.received_at = time.monotonic()
+            request.state.context = context
+            request.state.headers = headers
+            response = await call_next(request)
+        except Exception as problem:  # noqa: BLE001 - nothing but a response leaves the process
             failure = failure_of(problem, request_id)
             log_failure(_LOG, "admin", failure, problem)
             status = errors.TRANSPORT_STATUS[failure.code].http
             response = JSONResponse(details_value(failure), status)
+            if failure.retry_after_s is not None:
+                response.headers["retry-after"] = str(failure.retry_after_s)
 
         # All workers accept from one socket, and one that hangs accepts nothing. A client that kept
         # its connection would stay with one worker, also once it hangs.
@@ -111,38 +123,43 @@ def create_admin_app(
 
 def _routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1")
+    pool = BoundedPool("commands", COMMANDS_MAX)
+
+    async def run(request: Request, function: Callable[[], Status]) -> Status:
+        return await pool.run(function, _context(request).deadline)
 
     @router.get("/status", summary="Get the desired state and the versions that are served")
-    def get_status(request: Request) -> Status:
-        return _visible(request, service.status())
+    async def get_status(request: Request) -> Status:
+        return _visible(request, await run(request, service.status))
 
     @router.get(
         "/topology", summary="Get the addresses that hold each part of large tables and indexes"
     )
-    def get_topology(request: Request) -> Status:
-        authorize_all(request.state.principal)
-        return service.topology()
+    async def get_topology(request: Request) -> Status:
+        authorize_all(_context(request).principal)
+        return await run(request, service.topology)
 
     @router.get("/report", summary="Get the facts that a bug report needs, without secrets")
-    def get_report(request: Request) -> Status:
-        authorize_all(request.state.principal)
-        return service.report()
+    async def get_report(request: Request) -> Status:
+        authorize_all(_context(request).principal)
+        return await run(request, service.report)
 
     @router.get("/models/{model}/deny", summary="Get the deny list of a model")
-    def get_denied(request: Request, model: str) -> Status:
-        authorize(request.state.principal, model)
-        return service.denied(model)
+    async def get_denied(request: Request, model: str) -> Status:
+        authorize(_context(request).principal, model)
+        return await run(request, partial(service.denied, model))
 
     for name, model_command in MODEL_COMMANDS.items():
-        _add_command(router, service, "/models/{model}/", name, model_command, [_MODEL])
+        _add_command(router, service, pool, "/models/{model}/", name, model_command, [_MODEL])
     for name, service_command in SERVICE_COMMANDS.items():
-        _add_command(router, service, "/", name, service_command, [])
+        _add_command(router, service, pool, "/", name, service_command, [])
     return router
 
 
 def _add_command(
     router: APIRouter,
     service: Service,
+    pool: BoundedPool,
     prefix: str,
     name: str,
     command: type[BaseModel],
@@ -153,6 +170,7 @@ def _add_command(
     Args:
       router: Gets the route.
       service: Applies the command.
+      pool: The threads of commands.
       prefix: The path of the route without the name of the command.
       name: The name of the command.
       command: The arguments of the command.
@@ -160,13 +178,20 @@ def _add_command(
     """
 
     async def apply(request: Request, response: Response) -> Status:
+        context = _context(request)
         model = request.path_params.get("model", "")
         if model:
-            authorize(request.state.principal, model)
+            authorize(context.principal, model)
         else:
-            authorize_all(request.state.principal)
-        # In a thread: the command waits until the workers follow the new state.
-        status = await run_in_threadpool(service.apply, name, await request.body(), model)
+            authorize_all(context.principal)
+        try:
+            async with asyncio.timeout(context.deadline - time.monotonic()):
+                body = await request.body()
+        except TimeoutError:
+            raise errors.DeadlineExceeded("the body did not arrive in time") from None
+        # The command waits until the workers follow the new state.
+        command_applied = partial(service.apply, name, body, model, context.deadline)
+        status = await pool.run(command_applied, context.deadline + AFTER_DEADLINE_S)
         if not is_followed(status):
             response.status_code = 202
         return _visible(request, status)
@@ -209,9 +234,14 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
     return principal
 
 
+def _context(request: Request) -> RequestContext:
+    context: RequestContext = request.state.context
+    return context
+
+
 def _visible(request: Request, status: Status) -> Status:
     """Returns a status without the models that the operator may not use."""
-    principal: Principal | None = request.state.principal
+    principal = _context(request).principal
     if principal is None or principal.models is None:
         return status
     visible_models = [model for model in status["models"] if model["name"] in principal.models]

@@ -2,63 +2,54 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 from bundle.changes.log import recover
 from bundle.errors import LogLocked
-from service.change_routes import change_routes
+from service.change_plane import ChangePlane
 from service.changes.follower import Changes
-from service.config import ServiceSettings
 from service.errors import DeadlineExceeded, FieldViolation, NotFound, NotReady
+from service.http.change_routes import begin, change_routes
 from service.security.principal import authorize
 
-_RECOVER_S = 5.0
-"""Time for which a recovery waits for the lock of the log: the admin API responds within 10 s."""
 
-
-def admin_change_routes(changes: Changes, settings: ServiceSettings) -> APIRouter:
-    """Returns the routes.
-
-    Args:
-      changes: Makes the changes.
-      settings: The limits of bodies.
-    """
+def admin_change_routes(plane: ChangePlane) -> APIRouter:
+    """Returns the routes; `plane` makes the changes."""
     router = APIRouter()
+    changes = plane.changes
 
     @router.get("/v1/models/{model}/changes", summary="Get what was changed since the export")
-    def get_changes(request: Request, model: str) -> dict[str, Any]:
-        _authorize(request, model)
-        return changes.status(model)
+    async def get_changes(request: Request, model: str) -> dict[str, Any]:
+        context = begin(request, "changes", model, authorize)
+        return await plane.run(partial(changes.status, model, context.deadline), context)
 
     @router.post(
         "/v1/models/{model}/changes/recover",
         summary="Leave out of a change log what is damaged in it",
     )
-    def recover_changes(request: Request, model: str) -> dict[str, Any]:
-        _authorize(request, model)
-        return _recover(changes, model)
+    async def recover_changes(request: Request, model: str) -> dict[str, Any]:
+        context = begin(request, "changes", model, authorize)
+        recovering = partial(_recover, changes, model, context.deadline)
+        return await plane.run(recovering, context)
 
-    router.include_router(change_routes(changes, settings, _authorize, Request.body))
+    router.include_router(change_routes(plane, authorize))
     return router
 
 
-def _authorize(request: Request, model: str) -> None:
-    authorize(request.state.principal, model)
-
-
-def _recover(changes: Changes, model: str) -> dict[str, Any]:
+def _recover(changes: Changes, model: str, deadline: float) -> dict[str, Any]:
     """Recovers the change log of a model, and returns what was lost.
 
     Raises:
+      DeadlineExceeded: Another process has held the lock of the log until the deadline.
       NotFound: The model has no change log.
       NotReady: The log cannot be read or written.
     """
     path = changes.path_of(model)
     try:
-        recovery = recover(path, model, time.monotonic() + _RECOVER_S)
+        recovery = recover(path, model, deadline)
     except LogLocked as problem:
         raise DeadlineExceeded(f"{problem}; nothing was recovered") from problem
     except FileNotFoundError:

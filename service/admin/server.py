@@ -11,7 +11,7 @@ import threading
 import uvicorn
 
 from service.admin.api import create_admin_app
-from service.changes.follower import Changes
+from service.change_plane import ChangePlane
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.loopback import on_loopback
@@ -27,7 +27,7 @@ class AdminServer:
         settings: ServiceSettings,
         coordinator: Coordinator,
         listener: socket.socket,
-        changes: Changes,
+        changes: ChangePlane,
     ) -> None:
         """Prepares; `accept` begins.
 

@@ -5,6 +5,7 @@ worker follows.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -110,7 +111,7 @@ class Service:
         """Returns what an issue about this service needs, without secrets."""
         return report(self._settings, self.status(), self._workers())
 
-    def apply(self, name: str, body: bytes, model: str = "") -> Status:
+    def apply(self, name: str, body: bytes, model: str = "", deadline: float = math.inf) -> Status:
         """Applies a command. A change that needs no load is in effect when this returns, unless
         `is_followed` is false for the returned status.
 
@@ -118,6 +119,8 @@ class Service:
           name: The name of the command.
           body: The arguments of the command as JSON; empty: none.
           model: The model that the command is for; empty: it is for the service.
+          deadline: The time until which the state file and the workers are waited for, on the clock
+            of `time.monotonic()`.
 
         Returns:
           The status after the command, with the changes that are not in effect yet as `unmet`, and
@@ -125,7 +128,7 @@ class Service:
 
         Raises:
           ServiceError: The arguments are invalid, there is no such version, or the state file
-            cannot be written.
+            cannot be written by the deadline; nothing was changed.
         """
         try:
             command = COMMANDS[name].model_validate_json(body or b"{}")
@@ -147,10 +150,10 @@ class Service:
             requested_versions = {arguments.get("version"), *arguments.get("versions", ())}
             facts = self._facts_of(model, requested_versions - {None})
             arguments["model"] = model
-        after = self._state.update(edit)
+        after = self._state.update(edit, deadline)
 
         # A worker that is busy with something else may follow later; the status then says so.
-        end = time.monotonic() + _FOLLOW_TIMEOUT_S
+        end = min(time.monotonic() + _FOLLOW_TIMEOUT_S, deadline)
         while self._is_behind(after.revision) and time.monotonic() < end:
             time.sleep(_FOLLOW_INTERVAL_S)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,11 @@ class Changes:
         self._report(loaded.model, model)
 
     def change(
-        self, target: Target, request: ChangeRequest, deadline: float | None = None
+        self,
+        target: Target,
+        request: ChangeRequest,
+        deadline: float | None = None,
+        withdrawal: Future[None] | None = None,
     ) -> ChangeResult:
         """Makes a change: when this returns, it is on the disk, and served by this process.
 
@@ -261,8 +266,11 @@ class Changes:
           request: What to change.
           deadline: The monotonic time until which the change is waited for; None: in
             `request_timeout_s`.
+          withdrawal: Withdraws the change when it is set, if it is not being written by then; None:
+            nothing does.
 
         Raises:
+          Cancelled: The change was withdrawn, and is never made.
           DeadlineExceeded: The change was withdrawn, and is never made; or it was being written,
             and the response to a repeated request says whether it was made.
           ServiceError: The request does not fit the version, or cannot be written; nothing was
@@ -277,7 +285,8 @@ class Changes:
         # Leased, so that the version that the change is checked against is not closed meanwhile.
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._existing_changes_of(version.model)
-            result = model.submissions.submit(request, version.version, self._deadline(deadline))
+            end = self._deadline(deadline)
+            result = model.submissions.submit(request, version.version, end, withdrawal)
         if result.sequence:
             self._metrics.count(
                 "changes", result.changed, version.model, request.kind, request.action

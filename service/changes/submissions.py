@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from service.changes.requests import ChangeRequest, ChangeResult
 from service.config import ServiceSettings
 from service.engine.validation import NotFinite
 from service.errors import (
+    Cancelled,
     DataLoss,
     DeadlineExceeded,
     InvalidArgument,
@@ -108,15 +109,23 @@ class Submissions:
         self._waiting_lock = threading.Lock()
         """The lock of the three attributes above, which is never held for long."""
 
-    def submit(self, request: ChangeRequest, version: int, deadline: float) -> ChangeResult:
+    def submit(
+        self,
+        request: ChangeRequest,
+        version: int,
+        deadline: float,
+        withdrawal: Future[None] | None = None,
+    ) -> ChangeResult:
         """Makes a change: when this returns, it is on the disk, and served by this process.
 
         Args:
           request: What to change.
           version: The version that it is checked against, which must be loaded.
           deadline: The monotonic time until which the change is waited for.
+          withdrawal: Ends the wait when it is set; None: nothing does.
 
         Raises:
+          Cancelled: The client has withdrawn the change, which is never made.
           DeadlineExceeded: The change was withdrawn, and is never made; or it was being written,
             and the response to a repeated request says whether it was made.
           ServiceError: The request does not fit the version, or the log cannot be written; nothing
@@ -129,8 +138,13 @@ class Submissions:
         timeout_s = None
         if deadline < math.inf:
             timeout_s = max(0.0, deadline - time.monotonic())
-        wait([submission.result], timeout_s)
+        ends: list[Future[Any]] = [submission.result]
+        if withdrawal is not None:
+            ends.append(withdrawal)
+        wait(ends, timeout_s, FIRST_COMPLETED)
         if submission.result.cancel():
+            if withdrawal is not None and withdrawal.done():
+                raise Cancelled("the client has disconnected; the change was not made")
             problem = "earlier changes were being written"
             if self._log.file_lock.is_held_elsewhere:
                 problem = f"another process held the lock {self._log.file_lock.path}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
@@ -87,6 +88,22 @@ def timeout_s_of(timeout_ms: str) -> float:
         expected = f"a number of milliseconds from 0 to {TIMEOUT_MS_MAX}"
         raise InvalidArgument.of_field(TIMEOUT_MS, repr(timeout_ms[:20]), expected)
     return int(timeout_ms) / 1000
+
+
+def deadline_of(headers: Headers, timeout_s_max: float) -> float:
+    """Returns the deadline of a request that begins now, on the clock of `time.monotonic()`.
+
+    Args:
+      headers: The headers of the request, of which `x-request-timeout-ms` counts.
+      timeout_s_max: The maximum time for a request.
+
+    Raises:
+      InvalidArgument: See `timeout_s_of`.
+    """
+    timeout_s = timeout_s_max
+    if TIMEOUT_MS in headers:
+        timeout_s = min(timeout_s, timeout_s_of(headers[TIMEOUT_MS]))
+    return time.monotonic() + timeout_s
 
 
 def server_timing(phases: Mapping[str, float]) -> str:

@@ -40,8 +40,8 @@ from service.security.principal import NAME_CHARS_MAX, Principal
 _log = logging.logger(__name__)
 
 _NOT_COMPUTED = frozenset({"models", "model", "describe", "change", "changes", "other"})
-"""Calls that are never rejected for overload: they cost about as much as a rejection, or wait for a
-disk.
+"""Calls that are never rejected for an overload of the engine: they cost about as much as a
+rejection, or wait for a disk in threads with a limit of their own.
 """
 
 _GZIP = b"\x1f\x8b"

@@ -4,13 +4,12 @@ nothing of gRPC.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
-from service.changes.follower import Changes
-from service.changes.requests import ChangeResult
+from service.change_plane import ChangePlane
 from service.codec import protobuf, signatures
 from service.codec.change_messages import applied_message, change_message, read_change_message
 from service.codec.message_fields import model_of
@@ -23,7 +22,7 @@ from service.codec.stubs.embedding_service_pb2_grpc import (
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.grpc_api.descriptions import Methods
-from service.security.principal import authorize, authorize_all, authorize_change
+from service.security.principal import authorize, authorize_all
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
 
@@ -71,7 +70,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
     operations = OPERATIONS
     Retrieve = Rank = Recommend = Embed = Lookup = OperationServicer.execute
 
-    def __init__(self, dataplane: Dataplane, changes: Changes) -> None:
+    def __init__(self, dataplane: Dataplane, changes: ChangePlane) -> None:
         """Creates the servicer; `changes` makes the changes that clients send."""
         super().__init__(dataplane)
         self._changes = changes
@@ -79,18 +78,10 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
     # The generated servicer prescribes the names of methods.
     async def Change(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Changes rows, candidates or contexts."""
-        changes_from = self._dataplane.settings.changes_from
         context.model = model_of(pb.ChangeRequest.DESCRIPTOR, request)
-        # Checked before the message is decoded, which may be large, and once more by what was read.
-        authorize_change(context.principal, context.model, changes_from)
-
-        def change() -> ChangeResult:
-            target, change_request = read_change_message(request, self._dataplane.settings)
-            authorize_change(context.principal, target.model, changes_from)
-            return self._changes.change(target, change_request)
-
-        # A thread waits for the disk, not for a core, so it takes no turn of the engine.
-        result = await asyncio.to_thread(change)
+        read = partial(read_change_message, request, self._dataplane.settings)
+        authorize = self._changes.authorize_client
+        result = await self._changes.change(read, len(request), authorize, context)
         context.model = result.model
         return bytes(change_message(result).SerializeToString())
 
@@ -98,10 +89,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         """Returns up to which offset each stream of changes of a model was applied."""
         message = protobuf.parse_small(pb.GetChangesRequest, request)
         context.model = message.model.name
-        changes_from = self._dataplane.settings.changes_from
-        authorize_change(context.principal, context.model, changes_from)
-        # The call may wait for a change that is being written.
-        applied = await asyncio.to_thread(self._changes.applied, context.model)
+        applied = await self._changes.applied(context)
         context.model = applied.model
         return bytes(applied_message(applied).SerializeToString())
 
@@ -130,7 +118,7 @@ CALLS: Mapping[str, str] = {
 """Names of the calls, as in metrics, by method."""
 
 
-def embedding_service(changes: Changes) -> GrpcService:
+def embedding_service(changes: ChangePlane) -> GrpcService:
     """Returns the public service.
 
     Args:

@@ -14,13 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from service.change_routes import raise_query_problem
-from service.changes.follower import Changes
+from service.change_plane import ChangePlane
 from service.dataplane import Dataplane
 from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint
-from service.http.change_routes import add_change_routes
+from service.http.change_routes import add_change_routes, raise_query_problem
 from service.http.docs import document_calls, serve_document
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import PROBES, RequestContextMiddleware
@@ -50,7 +49,7 @@ def create_http_front(
 
 
 def create_http_app(
-    dataplane: Dataplane, changes: Changes, protocols: Sequence[OtherProtocol]
+    dataplane: Dataplane, changes: ChangePlane, protocols: Sequence[OtherProtocol]
 ) -> FastAPI:
     """Returns the application of pages and documents. Starts nothing: the caller sets the lifespan.
 
@@ -84,7 +83,7 @@ def create_http_app(
     for protocol in protocols:
         protocol.add_pages(app, dataplane)
     add_routes(app, dataplane)
-    add_change_routes(app, dataplane, changes)
+    add_change_routes(app, changes)
     serve_document(app, dataplane)
     # Handlers raise errors of the service, and the middleware around them writes every response.
     app.add_exception_handler(HTTPException, _raise_as_service_error)

@@ -17,11 +17,9 @@ from service.codec import json
 from service.codec.metadata import (
     JSON,
     PROTOBUF,
-    TIMEOUT_MS,
     Headers,
     accepts_protobuf,
     is_protobuf,
-    timeout_s_of,
 )
 from service.codec.operations import OPERATIONS, Exchange
 from service.dataplane import Dataplane
@@ -103,9 +101,6 @@ class CallEndpoint:
         else:
             operation, response_headers = protocol.start(self._dataplane, scope)
             protobuf = True
-        if TIMEOUT_MS in headers:
-            timeout_s = timeout_s_of(headers[TIMEOUT_MS])
-            context.deadline = min(context.deadline, time.monotonic() + timeout_s)
 
         authorize(context.principal, target.model)
         # `Admission` has checked all calls but the unusual ones.

@@ -1,62 +1,68 @@
-"""The routes by which clients that a setting names change rows, candidates and contexts."""
+"""The routes that change rows, candidates and contexts: of the HTTP endpoint, for clients that a
+setting names, and of the admin API.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
+from starlette.types import Receive
 
-from service.change_routes import change_routes
-from service.change_schemas import ChangesResponse
-from service.changes.follower import Changes
-from service.codec.change_messages import applied_message
-from service.codec.metadata import PROTOBUF, accepts_protobuf
-from service.dataplane import Dataplane
+from bundle.changes.log import framed
+from bundle.changes.records import Action, Kind
+from bundle.changes.segments import PART_BYTES
+from service.change_plane import Authorize, ChangePlane
+from service.change_schemas import CHANGE_SCHEMAS, ChangeResponse, ChangesResponse
+from service.changes.copying import SEQUENCE_HEADER
+from service.changes.requests import ChangeRequest, ChangeResult
+from service.codec import json
+from service.codec.change_messages import applied_message, change_message, read_change_message
+from service.codec.changes import ACTIONS, change_value, read_change
+from service.codec.metadata import Headers, is_protobuf
+from service.engine.calls import Target
 from service.engine.context import RequestContext
+from service.errors import Cancelled, FieldViolation, InvalidArgument
 from service.http.calls import BodyReader
 from service.http.error_schemas import ERRORS
-from service.security.principal import authorize_change
+from service.http.middleware import response_of
+from service.openapi import Int64, typed_endpoint
+
+Result = TypeVar("Result")
+_BYTES = "application/octet-stream"
+_BYTES_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The bytes.",
+        "content": {_BYTES: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+_SHOWN_CHARACTERS = 80
+"""Number of characters of a rejected value that its message repeats."""
+_SUMMARIES = {
+    "upsert": "Add {kind}, or replace those with the same ids",
+    "delete": "Delete {kind}",
+    "attributes": "Change attributes of {kind}",
+}
 
 
-def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> None:
-    """Adds the routes.
-
-    Args:
-      app: The application of pages.
-      dataplane: Has the limits of bodies.
-      changes: Makes the changes.
-    """
-    settings = dataplane.settings
-    bodies = BodyReader(dataplane)
-
-    def check(request: Request, model: str, call: str = "change") -> None:
-        # The metrics and the log of the request name the call and the model, also if it fails.
-        context: RequestContext = request.state.context
-        context.call = call
-        context.model = model
-        authorize_change(context.principal, model, settings.changes_from)
-
-    async def read_body(request: Request) -> bytes:
-        context: RequestContext = request.state.context
-        try:
-            return await bodies.read(context, request.state.headers, request.receive)
-        finally:
-            dataplane.budget.release(context)
+def add_change_routes(app: FastAPI, plane: ChangePlane) -> None:
+    """Adds the routes to the application of pages; `plane` makes the changes."""
 
     async def get_changes(request: Request, model: str) -> Any:
         """Returns up to which offset each stream was applied, to the clients that may change the
         model.
         """
-        check(request, model, "changes")
-        # The call may wait for a change that is being written.
-        applied = await run_in_threadpool(changes.applied, model)
-        if accepts_protobuf(request.headers):
-            content = applied_message(applied).SerializeToString()
-            return Response(content, media_type=PROTOBUF)
-        return asdict(applied)
+        context = begin(request, "changes", model, plane.authorize_client)
+        applied = await plane.applied(context)
+        headers = request.state.headers
+        return response_of(headers, lambda: applied_message(applied), lambda: asdict(applied))
 
     app.get(
         "/v1/models/{model}/changes",
@@ -67,4 +73,180 @@ def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> N
         response_model=None,
         responses=ERRORS | {200: {"model": ChangesResponse}},
     )(get_changes)
-    app.include_router(change_routes(changes, settings, check, read_body, ERRORS))
+    app.include_router(change_routes(plane, plane.authorize_client, ERRORS))
+
+
+def begin(request: Request, call: str, model: str, authorize: Authorize) -> RequestContext:
+    """Returns the context of a request about the changes of a model.
+
+    Raises:
+      PermissionDenied: The client may not change the model.
+    """
+    context: RequestContext = request.state.context
+    # The metrics and the log of the request name the call and the model, also if it fails.
+    context.call = call
+    context.model = model
+    authorize(context.principal, model)
+    return context
+
+
+def change_routes(
+    plane: ChangePlane,
+    authorize: Authorize,
+    responses: dict[int | str, dict[str, Any]] | None = None,
+) -> APIRouter:
+    """Returns a route for each action on rows, candidates and contexts.
+
+    The state of a request holds its `context`, and the `headers` that the service reads.
+
+    Args:
+      plane: Makes the changes.
+      authorize: Checks the permission of clients.
+      responses: What the document says of failures; None: what it says of every route.
+    """
+    router = APIRouter(prefix="/v1/models/{model}", tags=["changes"])
+    settings = plane.dataplane.settings
+    bodies = BodyReader(plane.dataplane)
+
+    def add(kind: Kind, action: Action) -> None:
+        def read(body: bytes, headers: Headers, model: str) -> tuple[Target, ChangeRequest]:
+            target = Target(model)
+            if not is_protobuf(headers):
+                return target, read_change(kind, action, json.parse(body, settings))
+            target, change_request = read_change_message(body, settings)
+            return _target_of(target, change_request, (model, kind, action)), change_request
+
+        async def change(request: Request, model: str) -> Any:
+            # Before the body is read, which may have megabytes.
+            context = begin(request, "change", model, authorize)
+            plane.check_room(model)
+            headers: Headers = request.state.headers
+
+            async def respond(receive: Receive) -> ChangeResult:
+                try:
+                    body = await bodies.read(context, headers, receive)
+                    reading = partial(read, body, headers, model)
+                    changing = plane.change(reading, len(body), authorize, context)
+                    return await _while_connected(receive, changing)
+                finally:
+                    plane.dataplane.budget.release(context)
+
+            result = await plane.on_serving_loop(request.receive, respond)
+            return response_of(
+                headers, lambda: change_message(result), lambda: change_value(result)
+            )
+
+        # The first route serves. The second one, which is never reached, describes the body to the
+        # OpenAPI document: the framework would parse it before the request is authorized.
+        path = f"/{kind}/{action}"
+        router.post(path, name=path[1:], include_in_schema=False)(change)
+        router.post(
+            path,
+            operation_id=_operation_id(kind, action),
+            summary=_SUMMARIES[action].format(kind=kind),
+            response_model=ChangeResponse,
+            responses=responses,
+            openapi_extra={"parameters": [_MODEL]},
+        )(typed_endpoint(CHANGE_SCHEMAS[kind, action]))
+
+    for kind, actions in ACTIONS.items():
+        for action in actions:
+            add(kind, action)
+
+    copies = (responses or {}) | _BYTES_RESPONSE
+
+    @router.get(
+        "/changes/records",
+        operation_id="get_change_records",
+        summary="Get records of a change log",
+        response_class=Response,
+        responses=copies,
+    )
+    async def get_records(
+        request: Request, model: str, sequence: Int64, checksum: Int64
+    ) -> Response:
+        context = begin(request, "changes", model, authorize)
+        after = partial(plane.changes.after, model, sequence, checksum, context.deadline)
+        records, last = await plane.run(after, context)
+        headers = {SEQUENCE_HEADER: str(last)}
+        return Response(framed(records), media_type=_BYTES, headers=headers)
+
+    @router.get(
+        "/changes/segments/{segment}",
+        operation_id="get_change_segment",
+        summary="Get a part of a file of a segment of changed candidates",
+        response_class=Response,
+        responses=copies,
+    )
+    async def get_segment(
+        request: Request,
+        model: str,
+        segment: str,
+        file: str,
+        offset: Annotated[Int64, Query(ge=0)],
+        bytes_max: Annotated[int, Query(alias="bytes", ge=1, le=PART_BYTES)],
+    ) -> Response:
+        context = begin(request, "changes", model, authorize)
+        part = partial(plane.changes.segment_part, model, segment, file, offset, bytes_max)
+        return Response(await plane.run(part, context), media_type=_BYTES)
+
+    return router
+
+
+async def _while_connected(receive: Receive, call: Coroutine[Any, Any, Result]) -> Result:
+    """Returns the result of a call, which is cancelled if the client leaves.
+
+    Raises:
+      Cancelled: The client has left.
+      Exception: Whatever the call raises.
+    """
+
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    calling = asyncio.ensure_future(call)
+    leaving = asyncio.ensure_future(disconnected())
+    try:
+        await asyncio.wait({calling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not calling.done():
+            raise Cancelled("the client has disconnected")
+        return calling.result()
+    finally:
+        calling.cancel()
+        leaving.cancel()
+
+
+async def raise_query_problem(_: Request, problem: Exception) -> Response:
+    """Handles parameters that the framework rejects: raises what the service returns for them.
+
+    Raises:
+      InvalidArgument: Always.
+    """
+    assert isinstance(problem, RequestValidationError)  # noqa: S101 - registered for it
+    error = problem.errors()[0]
+    name = error["loc"][-1]
+    value = str(error.get("input"))[:_SHOWN_CHARACTERS]
+    message = f"parameter {name!r} is {value!r}: {error['msg']}"
+    raise InvalidArgument(message, FieldViolation(name, repr(value), error["msg"])) from problem
+
+
+def _target_of(target: Target, request: ChangeRequest, path: tuple[str, Kind, Action]) -> Target:
+    """Returns the model and version that a message names, as far as the path does not.
+
+    Raises:
+      InvalidArgument: The message and the path contradict each other.
+    """
+    model, kind, action = path
+    if target.model not in {"", model} or (request.kind, request.action) != (kind, action):
+        value = f"{target.model[:128]!r}, {request.kind} and {request.action}"
+        expected = "the model, kind and action of the path"
+        raise InvalidArgument.of_field("body", value, expected, "names")
+    return Target(model, target.version, target.label)
+
+
+def _operation_id(kind: Kind, action: Action) -> str:
+    """Returns the name that the Python client has for a change, too."""
+    if action == "attributes":
+        return f"set_{kind.removesuffix('s')}_attributes"
+    return f"{action}_{kind}"

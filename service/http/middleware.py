@@ -26,6 +26,7 @@ from service.codec.metadata import (
     TRACE_PARENT,
     Headers,
     accepts_protobuf,
+    deadline_of,
     read_headers,
     request_id_of,
     server_timing,
@@ -165,6 +166,7 @@ class RequestContextMiddleware:
         self._hosts.check(headers.get("host", ""))
         if self._authenticates:
             context.principal = self._authenticate(headers)
+        context.deadline = deadline_of(headers, self._timeout_s)
         # Changes are sent by POST, too, and wait for no page.
         if scope["method"] == "POST":
             return self._app

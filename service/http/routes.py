@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
+from service.bounded_pool import BoundedPool
 from service.codec import signatures
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
@@ -21,6 +22,7 @@ from service.http.model_schemas import (
     ModelsResponse,
     ReadyResponse,
 )
+from service.http.pages import PAGES_MAX
 from service.observability.metrics import CONTENT_TYPE
 from service.openapi import ResponseSchema
 from service.security.principal import authorize, authorize_all
@@ -39,6 +41,7 @@ _TEXT: dict[str, Any] = {
 def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one function a path
     """Adds the routes of models, health and metrics; calls never reach the application."""
     engine = dataplane.engine
+    scrapes = BoundedPool("scrapes", PAGES_MAX)
 
     async def list_models(request: Request) -> Response:
         """Lists the models with their versions and states."""
@@ -86,9 +89,12 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
             raise NotReady(problem)
         return {"ready": True}
 
-    def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         """Returns the metrics in the text format of Prometheus."""
-        return Response(dataplane.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        # In a thread: the files of all workers are read.
+        deadline = request.state.context.deadline
+        content = await scrapes.run(dataplane.metrics.render, deadline)
+        return Response(content, headers={"content-type": CONTENT_TYPE})
 
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}

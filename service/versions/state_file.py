@@ -7,20 +7,22 @@ loads nothing and reports why: it cannot know which versions it must not serve.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import math
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import orjson
 from pydantic import ValidationError
 
+from bundle.changes.log_lock import attempts
 from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from service.config import ServiceSettings
-from service.errors import FieldViolation, NotReady, TooLarge
+from service.errors import DeadlineExceeded, FieldViolation, NotReady, TooLarge
 from service.versions.desired_state import Desired, first_error
 
 NAME = ".rowcast-state.json"
@@ -115,16 +117,19 @@ class StateFile:
                 f"{first_error(problem)}; repair it, or remove it to serve the newest versions"
             ) from problem
 
-    def update(self, edit: Callable[[Desired], Desired]) -> Desired:
+    def update(self, edit: Callable[[Desired], Desired], deadline: float = math.inf) -> Desired:
         """Changes the desired state; when this returns, all of the change is on disk.
 
         Args:
           edit: Takes the desired state until now, and returns the new one.
+          deadline: The time until which another process is waited for, on the clock of
+            `time.monotonic()`.
 
         Returns:
           The new desired state.
 
         Raises:
+          DeadlineExceeded: Another process has held the lock of the file until the deadline.
           NotReady: The file cannot be read or written.
           TooLarge: It would be larger than can be read.
           Exception: Whatever `edit` raises; nothing is changed.
@@ -133,9 +138,7 @@ class StateFile:
             # Follows a symbolic link: the file that it names is replaced, not the link.
             output = OutputFile(self.path)
             with open(f"{output.path}.lock", "ab", opener=_open_private) as lock:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-
+                _lock(lock, deadline)
                 # Read under the lock: another process may have written since the last refresh.
                 before = self.read()
                 desired = edit(before)
@@ -161,6 +164,23 @@ class StateFile:
         except OSError as problem:
             reason = f"{problem.strerror or problem}; --state-file names another path"
             raise NotReady(f"state file {self.path} cannot be written: {reason}") from problem
+
+
+def _lock(file: IO[bytes], deadline: float) -> None:
+    """Locks a file, which is unlocked when it is closed.
+
+    Raises:
+      DeadlineExceeded: Another process has held the lock until the deadline.
+    """
+    for _ in attempts(deadline):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        except OSError:  # a file system without locks
+            return
+        return
+    raise DeadlineExceeded(f"another process holds the lock {file.name}; nothing was changed")
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -7,15 +7,17 @@ thousands of busy ones, and a worker that computes holds its GIL.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
+import time
 from typing import Any
 
 import uvicorn
 
+from service.bounded_pool import BoundedPool
 from service.coordinator import LATE_S, Coordinator
+from service.errors import TRANSPORT_STATUS, ServiceError
 from service.observability import merged_metrics
 from service.observability.merged_metrics import MetricsMissing
 from service.workers.sockets import UVICORN
@@ -27,6 +29,10 @@ _NEVER = 0
 """The number in place of the last report of a worker that has not reported yet."""
 _CALLS_MAX = 128
 """Maximum number of gRPC calls in progress."""
+_SCRAPES_MAX = 4
+"""Maximum number of scrapes in progress."""
+_SCRAPE_S = 10.0
+"""Maximum time for a scrape: Prometheus waits as long unless it is configured otherwise."""
 _KEEP_ALIVE_S = 60
 """Time for which an idle connection of a probe or of Prometheus stays open."""
 _FOLLOW_S = 0.25
@@ -149,6 +155,7 @@ class HealthApp:
     def __init__(self, health: Health) -> None:
         """Creates the application of a service's state."""
         self._health = health
+        self._scrapes = BoundedPool("scrapes", _SCRAPES_MAX)
 
     async def __call__(self, scope: Any, _: Any, send: Any) -> None:
         """Handles one request."""
@@ -176,15 +183,20 @@ class HealthApp:
                 return _error(503, "NOT_READY", problem)
             return _json(200, {"ready": True})
         if path == "/metrics":
-            # A thread reads the files, so that probes do not wait for a scrape.
-            return await asyncio.to_thread(self._scrape)
+            return await self._scrape()
         return _error(404, "NOT_FOUND", "the paths are /livez, /readyz and /metrics")
 
-    def _scrape(self) -> tuple[int, str, bytes]:
+    async def _scrape(self) -> tuple[int, str, bytes]:
+        # A thread reads the files, so that probes do not wait for a scrape.
+        deadline = time.monotonic() + _SCRAPE_S
         try:
-            return 200, merged_metrics.CONTENT_TYPE, self._health.render_metrics()
+            content = await self._scrapes.run(self._health.render_metrics, deadline)
         except MetricsMissing as problem:
             return _error(500, "INTERNAL", str(problem))
+        except ServiceError as problem:
+            status = TRANSPORT_STATUS[problem.code].http
+            return _error(status, problem.code.value, str(problem))
+        return 200, merged_metrics.CONTENT_TYPE, content
 
 
 def serve_health(health: Health, listener: socket.socket) -> None:

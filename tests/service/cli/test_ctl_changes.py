@@ -42,7 +42,7 @@ class ChangingService:
         self.log = root / "movies" / "changes.log"
         self._service = RunningService(root)
         worker = self._service.worker
-        app = create_admin_app(self._service.settings, Coordinator(), None, worker.changes)
+        app = create_admin_app(self._service.settings, Coordinator(), None, worker.change_plane)
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         listener = socket.create_server(("127.0.0.1", 0))
         self._url = f"http://127.0.0.1:{listener.getsockname()[1]}"

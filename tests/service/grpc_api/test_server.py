@@ -40,7 +40,7 @@ PING = 6
 
 def test_port_in_use_is_an_error_that_names_it(service: RunningService) -> None:
     async def start() -> None:
-        server = GrpcServer(service.dataplane, [embedding_service(service.worker.changes)])
+        server = GrpcServer(service.dataplane, [embedding_service(service.worker.change_plane)])
         await server.start("127.0.0.1", int(service.grpc.partition(":")[2]))
 
     with pytest.raises(OSError, match=rf"gRPC cannot listen on {service.grpc}"):

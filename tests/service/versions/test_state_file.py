@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from service.errors import NotReady, TooLarge
+from service.errors import DeadlineExceeded, NotReady, TooLarge
 from service.versions.desired_state import Desired, DesiredModel
 from service.versions.state_file import BYTES_MAX, StateFile, StateUnreadable
 
@@ -137,3 +139,12 @@ def test_update_beyond_the_largest_file_that_is_read_changes_nothing(file: State
     with pytest.raises(TooLarge, match=f"at most {BYTES_MAX} are accepted"):
         file.update(lambda content: content.with_model("m", DesiredModel(denied=ids)))
     assert file.read() == pin(Desired()).model_copy(update={"revision": 1})
+
+
+def test_update_whose_lock_another_process_holds_changes_nothing(file: StateFile) -> None:
+    file.update(pin)
+    with open(f"{file.path}.lock", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DeadlineExceeded, match="nothing was changed"):
+            file.update(lambda _: Desired(draining=True), time.monotonic() + 0.05)
+    assert file.read().revision == 1
