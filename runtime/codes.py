@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable
-from runtime.exact import normalized
+from runtime.exact import prepared
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -62,15 +62,17 @@ class CodeBook:
         """Finds centroids, the same for the same sample.
 
         Args:
-          sample: [n, dim] float32, finite; n at least 1.
+          sample: [n, dim] float32; n at least 1.
           distance: The distance of the index.
+
+        Raises:
+          InvalidIndex: A vector cannot be searched.
         """
         # Otherwise OpenMP starts a thread per core, and the sums depend on their number.
         faiss.omp_set_num_threads(1)
         dim = sample.shape[1]
         pairs = _pairs(dim)
-        if distance == "cosine":
-            sample = normalized(sample)
+        sample = prepared(sample, distance)
         # faiss finds no more centroids than vectors, so that a small sample is repeated.
         sample = np.resize(sample, (max(_CENTROIDS, len(sample)), dim))
         quantizer = faiss.ProductQuantizer(pairs * _DIMS_PER_CODE, pairs, _CODE_BITS)
@@ -103,10 +105,12 @@ class CodeBook:
         """Returns [n, code_bytes] uint8: the codes of [n, dim] float32 vectors.
 
         A vector's codes depend on no other vector.
+
+        Raises:
+          InvalidIndex: A vector cannot be searched.
         """
         faiss.omp_set_num_threads(1)
-        if self.distance == "cosine":
-            vectors = normalized(vectors)
+        vectors = prepared(vectors, self.distance)
         codes: Codes = self._quantizer.compute_codes(_padded(vectors, self._padding))
         return codes
 

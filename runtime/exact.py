@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Distance
-from runtime.errors import InvalidInput
+from runtime.errors import InvalidIndex, InvalidInput
 from runtime.vectors import SEARCHABLE, VectorFile, find_unsearchable
 
 Vectors = NDArray[np.float32]
@@ -433,6 +433,28 @@ def normalized(vectors: Vectors) -> Vectors:
     lengths[lengths == 0] = 1
     scaled: Vectors = (vectors / lengths[:, np.newaxis]).astype(np.float32)
     return scaled
+
+
+def prepared(vectors: Vectors, distance: Distance, first: int = 0) -> Vectors:
+    """Returns vectors of an index as ScaNN and faiss get them, of length 1 for cosine.
+
+    Args:
+      vectors: [n, dim] float32.
+      distance: The distance of the index.
+      first: The position of the first vector in the index.
+
+    Raises:
+      InvalidIndex: A vector cannot be searched; names its position.
+    """
+    unsearchable = find_unsearchable(vectors)
+    if unsearchable is not None:
+        position = first + unsearchable.position
+        raise InvalidIndex(
+            f"vector {position} holds {unsearchable.value}; {SEARCHABLE} was expected"
+        )
+    if distance == "cosine":
+        return normalized(vectors)
+    return vectors
 
 
 def check_queries(queries: Vectors, dim: int, k: int) -> None:

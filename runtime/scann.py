@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
-from runtime.exact import check_queries, normalized, rank_exactly
+from runtime.exact import check_queries, normalized, prepared, rank_exactly
 from runtime.vectors import SEARCHABLE, find_unsearchable
 
 Vectors = NDArray[np.float32]
@@ -364,28 +364,6 @@ def encode(trained: Path, directory: Path) -> None:
         searcher.serialize(str(directory), True)
     except (RuntimeError, ValueError) as problem:
         raise InvalidIndex(f"ScaNN finds no codes of {directory.name}: {problem}") from problem
-
-
-def prepared(vectors: Vectors, distance: Distance, first: int = 0) -> Vectors:
-    """Returns vectors of an index as ScaNN gets them, of length 1 for cosine.
-
-    Args:
-      vectors: [n, dim] float32.
-      distance: The distance of the index.
-      first: The position of the first vector in the index.
-
-    Raises:
-      InvalidIndex: A vector cannot be searched; names its position.
-    """
-    unsearchable = find_unsearchable(vectors)
-    if unsearchable is not None:
-        position = first + unsearchable.position
-        raise InvalidIndex(
-            f"vector {position} holds {unsearchable.value}; {SEARCHABLE} was expected"
-        )
-    if distance == "cosine":
-        return normalized(vectors)
-    return vectors
 
 
 def write_index(

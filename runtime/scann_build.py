@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable
-from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode, prepared
+from runtime.exact import prepared
+from runtime.scann import CODES, DATASET, TOKENS, Kind, ScannIndex, encode
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]

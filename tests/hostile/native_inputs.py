@@ -1,0 +1,154 @@
+"""Gives ScaNN, faiss, LiteRT and Arrow what ends a process that does not check; prints the outcome
+of each input as a line of JSON. A program of its own, so that its end is an outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bundle.errors import BundleError
+from bundle.format.manifest import Distance
+from bundle.storage import arrow
+from runtime.codes import CodeBook
+from runtime.litert import CompiledTower
+from runtime.scann import CODE_BOOK, PARTITIONER, TOKENS, ScannIndex
+from runtime.vectors import LENGTH_MAX
+
+Vectors = NDArray[np.float32]
+
+DISTANCES: tuple[Distance, ...] = ("dot_product", "squared_l2", "cosine")
+DIM = 8
+TREE = {"num_leaves": 20, "leaves_to_search": 5, "dimensions_per_block": 2, "reorder": 50}
+NUMBERS = (np.nan, np.inf, 3e38, -3e38, 1e38, 1e30, 1e19, LENGTH_MAX, 1e-45, 0.0)
+SEARCHABLE = (1e-45, 0.0)
+"""Of these numbers, those of which a vector can be searched."""
+
+
+def main(directory: Path) -> None:
+    """Tries all inputs."""
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((2000, DIM)).astype(np.float32)
+    try_searches(directory, vectors)
+    try_vectors(vectors)
+    try_damaged_index(directory, vectors)
+    try_codes(vectors)
+    try_damaged_tower(directory)
+    try_damaged_arrow(directory, random)
+
+
+def report(name: str, compute: Callable[..., object], *arguments: Any) -> None:
+    """Prints what becomes of an input."""
+    print(json.dumps([name, "began"]), flush=True)  # noqa: T201
+    outcome = "served"
+    try:
+        compute(*arguments)
+    except BundleError as problem:
+        outcome = type(problem).__name__
+    print(json.dumps([name, outcome]), flush=True)  # noqa: T201
+
+
+def try_searches(directory: Path, vectors: Vectors) -> None:
+    """Searches trees for hostile queries and numbers of neighbors."""
+    for distance in DISTANCES:
+        ScannIndex.build(vectors, distance, "tree_ah", TREE).write(directory / distance)
+        index = ScannIndex.load(directory / distance, distance, vectors)
+        for number in NUMBERS:
+            signs = np.tile(np.float32([1, -1]), DIM // 2)
+            for query in (np.full(DIM, number, np.float32), signs * np.float32(number)):
+                name = f"query {number} {distance}"
+                report(name, index.search, query[np.newaxis], 5)
+                report(name, index.candidates, query, 100)
+        for k in (0, -1, len(vectors), 10**6):
+            report(f"k {k}", index.search, vectors[:1], k)
+        report("no query", index.search, vectors[:0], 5)
+        report("dim", index.search, vectors[:1, :4], 5)
+
+
+def try_vectors(vectors: Vectors) -> None:
+    """Builds indexes and code books of hostile vectors."""
+    for number in NUMBERS:
+        hostile = vectors.copy()
+        hostile[7] = number
+        for distance in DISTANCES:
+            name = f"vector {number} {distance}"
+            report(name, ScannIndex.build, hostile, distance, "tree_ah", TREE)
+            report(name, CodeBook.train, hostile, distance)
+    equal = np.full((2000, DIM), LENGTH_MAX / DIM, np.float32)
+    equal[::2] *= -1
+    report("longest vectors", ScannIndex.build, equal, "squared_l2", "tree_ah", TREE)
+
+
+def try_damaged_index(directory: Path, vectors: Vectors) -> None:
+    """Loads and searches a tree whose files are damaged."""
+    for file in (CODE_BOOK, PARTITIONER, TOKENS):
+        path = directory / "dot_product" / file
+        content = path.read_bytes()
+        header = len(content) - 4 * len(vectors)
+        damaged = [b"", content[: len(content) // 2], b"\xff" * len(content)]
+        if file == TOKENS:
+            damaged = [*damaged[:2], content[:header] + b"\x7f" * (4 * len(vectors))]
+        for number, written in enumerate(damaged):
+            path.write_bytes(written)
+            report(f"damaged {file} {number}", _load_and_search, path.parent, vectors)
+        path.write_bytes(content)
+
+
+def _load_and_search(directory: Path, vectors: Vectors) -> None:
+    ScannIndex.load(directory, "dot_product", vectors).search(vectors[:3], 5)
+
+
+def try_codes(vectors: Vectors) -> None:
+    """Compares codes with hostile queries, and loads code books of hostile numbers."""
+    book = CodeBook.train(vectors, "dot_product")
+    codes = book.pack(book.encode(vectors))
+    for number in NUMBERS:
+        query = np.full(DIM, number, np.float32)
+        report(f"codes {number}", codes.nearest, query, 10**6)
+        centroids = np.full(book.centroids.shape, number, np.float32)
+        hostile_book = CodeBook(centroids, DIM, "dot_product")
+        packed = hostile_book.pack(book.encode(vectors))
+        report(f"code book {number}", packed.nearest, vectors[0], 5)
+
+
+def try_damaged_tower(directory: Path) -> None:
+    """Opens flatbuffers that are none."""
+    for number, content in enumerate(
+        (b"", b"\0\0\0\0TFL3", b"\xff\xff\xff\xffTFL3" + b"\xff" * 99)
+    ):
+        path = directory / "tower.tflite"
+        path.write_bytes(content)
+        report(f"damaged tower {number}", CompiledTower, path)
+
+
+def try_damaged_arrow(directory: Path, random: np.random.Generator) -> None:
+    """Reads Arrow files whose offsets and sizes are damaged."""
+    path = directory / "store.arrow"
+    texts = pa.array([f"m{row}" for row in range(50)], pa.large_string())
+    lists = pa.array([[1, 2, 3]] * 50, pa.large_list(pa.int64()))
+    arrow.write(path, pa.table({"id": texts, "lists": lists}))
+    content = path.read_bytes()
+    for number in range(500):
+        damaged = bytearray(content)
+        position = int(random.integers(len(content) - 8))
+        damaged[position : position + 8] = (b"\xff" * 8, b"\x7f" * 8, bytes(8))[number % 3]
+        path.write_bytes(bytes(damaged))
+        report("damaged Arrow file", _read_all, path)
+
+
+def _read_all(path: Path) -> None:
+    table = arrow.open_mapped(path)
+    for column in table.columns:
+        column.to_pylist()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        main(Path(temporary))
