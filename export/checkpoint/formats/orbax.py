@@ -487,7 +487,7 @@ def _list_item(
             read_result = pending_read.result()
             if read_result.state == "missing":
                 if is_array:
-                    raise ValueError(f"it has no array {shown(path)}")
+                    raise ValueError(f"it has no array {path!r}")
                 continue
 
             metadata = orjson.loads(read_result.value)

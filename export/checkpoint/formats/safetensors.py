@@ -20,7 +20,7 @@ from typing import Any
 import google_crc32c
 import orjson
 
-from bundle.shown_values import shown
+from bundle.shown_values import SHOWN_MAX, shown
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
 from export.errors import CheckpointError
 from object_store.locations import Location, read_range, stamp_of
@@ -181,7 +181,7 @@ def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
     metadata = tensors.pop("__metadata__", {})
     _check_known(file, metadata, _METADATA_KEYS, "'__metadata__' of its header")
     for name, tensor in tensors.items():
-        _check_known(file, tensor, _TENSOR_KEYS, f"tensor {shown(name)} in its header")
+        _check_known(file, tensor, _TENSOR_KEYS, f"tensor {name[:SHOWN_MAX]!r} in its header")
     return tensors
 
 

@@ -116,7 +116,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
     ),
     "shard that is not there": (
         lambda directory: write_shards(directory, files=1),
-        "{path} names a_00001.weights.h5, which is not beside it; copy all files of the save",
+        "{path} names 'a_00001.weights.h5', which is not beside it; copy all files of the save",
     ),
     "index of shards": (
         lambda directory: write_shards(directory, index="[]"),
