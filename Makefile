@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -114,6 +114,9 @@ soak-scale: venv ## routers and shards at 200 random moments: killed, stopped, s
 
 soak-changes: venv ## 10,000 random histories of changes of a store, each compared with a store written anew; ten minutes
 	$(BIN)/python -m benchmarks.soak.changes
+
+soak-neighbors: venv ## honest clients beside one hostile client of each kind: the responses and the latency of each are those alone; ten minutes
+	$(BIN)/python -m benchmarks.soak.neighbors
 
 soak-export: venv ## 10,000 random computations of ids; 2,000 random models; damaged checkpoints for a minute; exports killed at 240 random moments and resumed; half an hour
 	$(BIN)/python -m benchmarks.soak.id_programs
