@@ -513,7 +513,8 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
         )
         assert search_rejected(2, [float("nan"), *zeros[1:]]) == (
             invalid,
-            "vectors has NaN or an infinity; a finite number was expected",
+            "vectors holds NaN or an infinity in vector 0; a vector of finite numbers whose length "
+            "is at most 2^60 (1.15e18) was expected",
         )
         bundle.fingerprint ^= 1
         code, message = rejected(tables=["users"], counts=[1], positions=[1])

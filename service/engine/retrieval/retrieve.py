@@ -201,7 +201,7 @@ async def _find(
     """
     # Vectors of towers, of candidates, and those that were moved away from negative examples.
     if not is_searchable(queries.vectors).all():
-        raise NotFinite("the product of a query's vector and a candidate's")
+        raise NotFinite("a candidate's score")
     exact = isinstance(request, RetrievalRequest) and request.exact
     options = SearchOptions(count, exact, request.recall, request.explain, request.filter)
     if index.here is None:

@@ -68,15 +68,6 @@ def test_search_for_more_candidates_than_are_held_returns_all(stub: Stub) -> Non
     assert sorted(np.frombuffer(response.positions, "<u4").tolist()) == list(range(40))
 
 
-def test_score_beyond_float32_is_left_to_the_router(stub: Stub) -> None:
-    shard, bundle = stub
-    vector = np.full(8, 3e38, "<f4").tobytes()
-    response = shard.Search(
-        shard_pb.SearchRequest(bundle=bundle, index="movies", vectors=vector, dim=8, k=3)
-    )
-    assert response == shard_pb.SearchResponse(overflow=True)
-
-
 def test_rows_of_nothing_are_rejected(stub: Stub) -> None:
     shard, bundle = stub
     with pytest.raises(grpc.RpcError) as failed:
