@@ -36,6 +36,10 @@ DECODERS = 2
 """Threads that decompress and decode bodies, and encode responses."""
 _INLINE_BYTES = 64 << 10
 """Larger bodies are decoded in a thread: a body of this size takes about a millisecond."""
+GZIP = 31
+"""zlib's number for gzip's header and checksum, with the largest window."""
+GZIP_OR_ZLIB = 47
+"""zlib's number for either header, with the largest window."""
 _INLINE_GZIP_BYTES = 16 << 10
 """Maximum size of a gzip body that is decompressed on the event loop, up to `_INLINE_BYTES`."""
 _STEP_BYTES = 1 << 20
@@ -85,7 +89,8 @@ class ByteBudget:
         """Counts bytes of a request out; None: all that it holds, and its turn to be decoded."""
         if size is None:
             size = context.held_bytes
-            self._turns.leave(context)
+            if context.has_turn:
+                self._turns.leave(context)
         self.held -= size
         context.held_bytes -= size
 
@@ -156,34 +161,35 @@ class Dataplane:
         Raises:
           ServiceError: The body cannot be read, or its request ended before its turn.
         """
+        if size <= _INLINE_BYTES and not context.has_turn:
+            return read()
+        await self._turns.take(context)
         try:
-            if size <= _INLINE_BYTES:
-                return read()
-            await self._turns.take(context)
-            content: Returned
-            content, content_bytes = await self._turns.run(context, _read_with_size, read)
-            # Texts, and numbers that JSON wrote with one digit, take more than their bytes.
-            self.budget.reserve(context, max(0, content_bytes - size))
-            return content
+            sized: tuple[Returned, int] = await self._turns.run(context, _read_with_size, read)
         finally:
             self._turns.leave(context)
+        content, content_bytes = sized
+        # Texts, and numbers that JSON wrote with one digit, take more than their bytes.
+        self.budget.reserve(context, max(0, content_bytes - size))
+        return content
 
-    async def decompress(self, body: bytes, context: RequestContext) -> bytes:
-        """Decompresses one gzip member in steps: the output of each is reserved first. A large body
-        is decompressed in the turn in which it is decoded, so that those that wait are compressed.
+    async def decompress(self, body: bytes, context: RequestContext, wbits: int = GZIP) -> bytes:
+        """Decompresses one gzip member, or zlib stream, in steps: the output of each is reserved
+        first. A large body is decompressed in the turn in which it is decoded, so that those that
+        wait are compressed.
 
         Args:
           body: The compressed bytes, which the budget counts.
           context: The context of the request.
+          wbits: GZIP or GZIP_OR_ZLIB.
 
         Raises:
           TooLarge: The output exceeds the limit.
           Overloaded: The bodies of other requests take all the memory.
-          InvalidArgument: The body is not one whole gzip member.
+          InvalidArgument: The body is not one whole member or stream.
           ServiceError: The request ended before its turn.
         """
-        # 31: gzip's header and checksum, the largest window.
-        gzip = zlib.decompressobj(wbits=31)
+        gzip = zlib.decompressobj(wbits)
         limit = self.settings.max_request_bytes
         steps = list[bytes]()
         size = 0

@@ -36,7 +36,6 @@ class DecodeTurns:
         """Creates turns of which none is taken; the work of each runs in `threads`."""
         self._threads = threads
         self._lock = asyncio.Lock()
-        self._holder: RequestContext | None = None
         self._began: float | None = None
         self._work: asyncio.Future[Any] | None = None
         self._is_logged = False
@@ -49,10 +48,10 @@ class DecodeTurns:
           DeadlineExceeded: The deadline passed before.
           Cancelled: The client hung up before.
         """
-        if self._holder is context:
+        if context.has_turn:
             return
         await self._wait(context)
-        self._holder = context
+        context.has_turn = True
         self._began = time.perf_counter()
         self._is_logged = False
 
@@ -85,10 +84,8 @@ class DecodeTurns:
             del work
 
     def leave(self, context: RequestContext) -> None:
-        """Ends the turn of a request if it has one, as soon as no thread works for it."""
-        if self._holder is not context:
-            return
-        self._holder = None
+        """Ends the turn of a request, as soon as no thread works for it."""
+        context.has_turn = False
         if self._work is None or self._work.done():
             self._end()
         else:

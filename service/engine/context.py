@@ -32,6 +32,7 @@ class RequestContext:
       held_bytes: The bytes of the request and of its response that count in the byte budget.
       received_at: The time when the last byte of the request had arrived, on the clock of
         `time.monotonic()`; 0: unknown.
+      has_turn: Whether the request has the turn to be decompressed and decoded.
     """
 
     call: str
@@ -46,6 +47,7 @@ class RequestContext:
     trace_parent: str = ""
     held_bytes: int = 0
     received_at: float = 0.0
+    has_turn: bool = False
 
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if the request is not worth computing any more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from service.codec.metadata import (
     server_timing,
     timeout_s_of,
 )
-from service.dataplane import Dataplane
+from service.dataplane import GZIP_OR_ZLIB, Dataplane
 from service.engine.context import RequestContext
 from service.errors import NotReady, Overloaded, Unimplemented
 from service.grpc_api.reading import Reading
@@ -46,6 +47,12 @@ rejection, or wait for a disk in threads with a limit of their own.
 
 _GZIP = b"\x1f\x8b"
 """The first bytes of gzip, with which no message begins: they are no valid tag of a field."""
+_ZLIB = b"\x78"
+"""The first byte of the encoding that gRPC calls deflate. A message that begins with a number in
+field 15 has it, too.
+"""
+_PROBED_BYTES = 1_024
+"""Number of bytes that are decompressed to see whether they are compressed."""
 
 Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
 Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
@@ -191,8 +198,8 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         budget = self._dataplane.budget
         budget.reserve(request, len(message))
         try:
-            if message.startswith(_GZIP):
-                message = await self._dataplane.decompress(message, request)
+            if _is_compressed(message):
+                message = await self._dataplane.decompress(message, request, GZIP_OR_ZLIB)
             response = await method(message, request)
         except BaseException:
             # Also of a call that is cancelled, which is no Exception.
@@ -204,6 +211,17 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         else:
             budget.release(request)
         return response
+
+
+def _is_compressed(message: bytes) -> bool:
+    """Returns whether a message is compressed, which gRPC shows to its core alone."""
+    if message.startswith(_ZLIB):
+        try:
+            zlib.decompressobj().decompress(message[:_PROBED_BYTES], _PROBED_BYTES)
+        except zlib.error:
+            return False
+        return True
+    return message.startswith(_GZIP)
 
 
 def read_metadata(metadata: Any) -> dict[str, str]:

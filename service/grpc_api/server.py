@@ -30,8 +30,6 @@ _PENDING_CALLS = 10_000
 """Maximum number of calls that wait in gRPC's core. It ends further calls as CANCELLED, which does
 not show clients an overload; its own limit is 1,000.
 """
-_IDENTITY_AND_GZIP = 1 << grpc.Compression.NoCompression | 1 << grpc.Compression.Gzip
-"""The encodings of messages that are accepted. Of others, gRPC says that they are disabled."""
 _RPCS_PER_REQUEST = 4
 """Number of calls that `grpc.aio` accepts for each that is admitted. Admission rejects the others,
 with details and retry-after, which `grpc.aio` would not send.
@@ -165,9 +163,7 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
     options = {
         "grpc.max_receive_message_length": settings.max_request_bytes,
         # Messages are decompressed by the data plane, one at a time, as the bodies over HTTP are.
-        # Without a header, nothing distinguishes `deflate` from a message.
         "grpc.per_message_decompression": 0,
-        "grpc.compression_enabled_algorithms_bitset": _IDENTITY_AND_GZIP,
         # Unlimited here, since `max_response_bytes` is checked before a response is computed.
         "grpc.max_send_message_length": -1,
         "grpc.max_metadata_size": _METADATA_BYTES,

@@ -11,6 +11,8 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
 from service.grpc_api.servicer import CALLS
 from tests.bundles.small import SmallBundle
+from tests.e2e.process import until
+from tests.service.grpc_api.conftest import MAX_REQUEST_BYTES
 from tests.service.grpc_api.requests import call, lookup, retrieve, users
 from tests.service.running import RunningService
 
@@ -76,6 +78,17 @@ def test_large_message_that_names_a_model_at_most_is_too_large(
     rejected = call(channel, method, b"\xff" * 200_000)
     assert (rejected.code, rejected.status.name) == ("TOO_LARGE", "RESOURCE_EXHAUSTED")
     assert "at most 65536 are accepted" in rejected.response
+
+
+def test_compressed_message_counts_as_what_it_becomes(service: RunningService) -> None:
+    large = pb.RetrieveRequest(index="x" * MAX_REQUEST_BYTES)
+    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+        with grpc.insecure_channel(service.grpc, compression=compression) as channel:
+            assert call(channel, "Retrieve", large).code == "TOO_LARGE"
+            # A message that begins with field 15 looks like the beginning of `deflate`.
+            small = pb.RecommendRequest(context={"user": users(5)}).SerializeToString()
+            assert call(channel, "Recommend", b"\x78\x01" + small).code == "OK"
+    until(lambda: service.dataplane.budget.held == 0)
 
 
 def test_tokens_admit_clients_to_their_models(
