@@ -163,9 +163,12 @@ class AppliedLog:
             }
             self._forget_segments()
 
-    def follow(self) -> None:
+    def follow(self) -> bool:
         """Applies what other processes have appended, and serves it. Waits for no lock: if a thread
         or a process has it, the next call tries again.
+
+        Returns:
+          Whether no other thread or process had the log.
 
         Raises:
           LogDamaged: The log is damaged.
@@ -177,13 +180,15 @@ class AppliedLog:
         now = time.monotonic()
         is_due = bool(self._behind or self._unsound) and now >= self._retry_at
         if not is_due and not self._log.has_news:
-            return
+            return True
         with suppress(LogLocked), self.held(now):
             if is_due and self._unsound:
                 self.restore()
             elif is_due:
                 self._catch_up()
             self._read(now)
+            return True
+        return False
 
     @contextmanager
     def caught_up(self, deadline: float) -> Iterator[None]:

@@ -203,6 +203,7 @@ class LogCopier:
         self._source = source
         self._copy = copy
         self._report = report
+        self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._segments = SegmentCopier(model, source, segments, self._stopping)
 
@@ -212,8 +213,12 @@ class LogCopier:
         return self._segments.unusable
 
     def start(self) -> None:
-        """Begins to copy."""
-        threading.Thread(target=self._run, name="rowcast-copy-changes", daemon=True).start()
+        """Begins to copy, unless it has begun."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="rowcast-copy-changes", daemon=True
+            )
+            self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread after its request."""

@@ -248,6 +248,10 @@ class Changes:
         model.log.attach(loaded, lambda served: serve(loaded, served))
         with self._lock:
             self._attached[loaded] = model
+            # Only now: which segments are missing depends on the versions.
+            copier = self._copiers.get(loaded.model)
+            if copier is not None:
+                copier.start()
         self._report(loaded.model, model)
 
     def change(
@@ -359,10 +363,13 @@ class Changes:
             self._report_lock(name, model)
             problem = ""
             try:
-                model.log.follow()
+                was_free = model.log.follow()
                 if is_due and self._source is None:
                     model.submissions.expire(time.time())
                 problem = model.submissions.expiry_problem
+                # Nothing new is known of a log that another thread or process has.
+                if not was_free:
+                    problem = problem or model.log.problem
             except (BundleError, ServiceError, OSError) as error:
                 problem = str(error)
             copier = self._copiers.get(name)
@@ -463,7 +470,6 @@ class Changes:
                         name, self._source, model.log, model.segments, self._announce
                     )
                     self._copiers[name] = copier
-                    copier.start()
             return self._models[name]
 
     def _keep_private(self, name: str) -> None:
