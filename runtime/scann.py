@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bundle.format.manifest import Distance
 from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
 from runtime.exact import check_queries, normalized, prepared, rank_exactly
-from runtime.vectors import SEARCHABLE, find_unsearchable
+from runtime.vectors import LENGTH_MAX, SEARCHABLE
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -315,9 +315,8 @@ class ScannIndex:
           InvalidInput: The query cannot be searched.
         """
         # Whoever calls has checked the query, and says whose it is: this is for whoever has not.
-        unsearchable = find_unsearchable(query[np.newaxis])
-        if unsearchable is not None:
-            raise InvalidInput(f"a query holds {unsearchable.value}; {SEARCHABLE} was expected")
+        if not query.dot(query) <= LENGTH_MAX**2:
+            raise InvalidInput(f"a query is too long; {SEARCHABLE} was expected")
         positions, scores = self._searcher.search(query, count, reorder, leaves_to_search or -1)
         # ScaNN returns dot products, which are larger for nearer vectors, or squared distances.
         if self.distance == "squared_l2":

@@ -24,6 +24,7 @@ signs meet. Centroids are means of vectors, hence no longer than these. Residual
 from a query are at most twice as long, so that no square or product of any two exceeds 2^122. The
 rest up to 2^128, where float32 ends, is for codes, which lie near residuals, and for rounding.
 """
+_SQUARE_MAX = np.float32(LENGTH_MAX**2)
 SEARCHABLE = "a vector of finite numbers whose length is at most 2^60 (1.15e18)"
 """What is expected of a vector, in messages: `SEARCHABLE` was expected."""
 
@@ -42,10 +43,8 @@ class Unsearchable(NamedTuple):
 
 def is_searchable(vectors: Vectors) -> NDArray[np.bool_]:
     """Returns which of [n, dim] float32 vectors are finite and not longer than LENGTH_MAX, [n]."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.vecdot(vectors, vectors)
-    # Written so that NaN is not searchable.
-    searchable: NDArray[np.bool_] = squares <= np.float32(LENGTH_MAX**2)
+    # Unlike a ufunc, einsum does not warn of what overflows; NaN is not searchable either.
+    searchable: NDArray[np.bool_] = np.einsum("ij,ij->i", vectors, vectors) <= _SQUARE_MAX
     return searchable
 
 

@@ -16,7 +16,7 @@ from bundle.features.columns import Column
 from bundle.format.formula import Formula
 from bundle.tables.id_values import distinct
 from runtime.exact import normalized
-from runtime.vectors import SEARCHABLE, find_unsearchable, is_searchable
+from runtime.vectors import SEARCHABLE, find_unsearchable
 from service.config import ServiceSettings
 from service.engine import lookup, towers
 from service.engine.calls import (
@@ -199,8 +199,9 @@ async def _find(
     """Finds the `count` nearest allowed candidates of each query, without those whose vectors
     cannot be searched.
     """
-    # Vectors of towers, of candidates, and those that were moved away from negative examples.
-    if not is_searchable(queries.vectors).all():
+    # What was sent is checked already, unless it was moved away from negative examples.
+    is_checked = request.holds_vectors and request.negative_ids is None
+    if not is_checked and find_unsearchable(queries.vectors) is not None:
         raise NotFinite("a candidate's score")
     exact = isinstance(request, RetrievalRequest) and request.exact
     options = SearchOptions(count, exact, request.recall, request.explain, request.filter)

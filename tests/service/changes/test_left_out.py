@@ -95,7 +95,7 @@ def test_vector_of_an_earlier_export_that_cannot_be_searched_is_left_out(
     genres[1] *= np.float32(1e38)
     # Exports once accepted any finite vector.
     with monkeypatch.context() as earlier:
-        earlier.setattr(vectors, "LENGTH_MAX", np.inf)
+        earlier.setattr(vectors, "_SQUARE_MAX", np.inf)
         bundle = write(tables={"genres": genres})
     is_searchable = vectors.is_searchable(bundle.vectors)
     assert 0 < np.count_nonzero(is_searchable) < is_searchable.size
