@@ -61,7 +61,7 @@ def try_searches(directory: Path, vectors: Vectors) -> None:
         ScannIndex.build(vectors, distance, "tree_ah", TREE).write(directory / distance)
         index = ScannIndex.load(directory / distance, distance, vectors)
         for number in NUMBERS:
-            signs = np.tile(np.float32([1, -1]), DIM // 2)
+            signs = np.tile(np.array([1, -1], np.float32), DIM // 2)
             for query in (np.full(DIM, number, np.float32), signs * np.float32(number)):
                 name = f"query {number} {distance}"
                 report(name, index.search, query[np.newaxis], 5)

@@ -45,7 +45,7 @@ def test_candidate_that_cannot_be_scored_is_left_out(
 ) -> None:
     write(keep=keep)
     service = serve()
-    sources = [{"ids": [POISON, 1000, 1007]}, {"index": "movies"}]
+    sources: list[Any] = [{"ids": [POISON, 1000, 1007]}, {"index": "movies"}]
     with Client(service.http) as client:
         before = client.recommend(CONTEXTS, k=40, pool_size=60, formula=formula)
         change(service, "candidates/upsert", poisoned(**features))
