@@ -123,12 +123,10 @@ class SearchResult(Result):
     """The result of a SearchRequest.
 
     Attributes:
-      neighbors: The candidates, by position in the whole index; none if a score is beyond float32.
-      overflow: Whether a score is beyond float32.
+      neighbors: The candidates, by position in the whole index.
     """
 
     neighbors: Neighbors
-    overflow: bool = False
 
     @property
     def encoding_cost(self) -> int:

@@ -18,7 +18,6 @@ from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.engine.retrieval.search import Neighbors
 from service.engine.retrieval.sharded_search import IndexSearch
-from service.engine.validation import NotFinite
 from service.errors import Internal, InvalidArgument
 from service.shards.calls import (
     RowPositions,
@@ -110,8 +109,6 @@ def rows_message(result: RowsResult) -> shard_pb.RowsResponse:
 
 def found_message(result: SearchResult) -> shard_pb.SearchResponse:
     """Returns the candidates that a search found as a message."""
-    if result.overflow:
-        return shard_pb.SearchResponse(overflow=True)
     neighbors = result.neighbors
     return shard_pb.SearchResponse(
         positions=neighbors.positions.astype(_UINT32).tobytes(),
@@ -156,12 +153,9 @@ def read_found(
       shard: The shard, which errors name.
 
     Raises:
-      NotFinite: A score is beyond float32.
       Internal: The response does not fit the request, such as by more than k candidates of a query,
         by fewer although the shard holds more, or by candidates that it does not hold.
     """
-    if message.overflow:
-        raise NotFinite("a candidate's score")
     # A response that does not fit, such as of another release, counts as a failed call, so that the
     # router calls another replica instead of merging it.
     query_count = len(search.vectors)

@@ -41,8 +41,7 @@ class ShardCall:
       shard: The shard to call.
       method: The name of the method in the contract.
       request: The message that is sent.
-      read: Reads the response; raises Internal if it does not fit the request, and NotFinite if a
-        score is beyond float32.
+      read: Reads the response; raises Internal if it does not fit the request.
       slices: The rows that are read, of which all replicas have the same bits; (): it is a search,
         whose scores may depend on the machine.
     """

@@ -28,7 +28,6 @@ from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.engine.computation import RemoteCall
-from service.engine.validation import NotFinite
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
 from service.observability.metrics import DIGEST_OUTCOMES, RETRY_OUTCOMES, Metrics
@@ -63,7 +62,7 @@ class _Response(NamedTuple):
     Attributes:
       replica: The replica.
       message: The message.
-      result: What was read of it; or the NotFinite that it is evidence of.
+      result: What was read of it.
       is_finite: Whether all numbers of it are finite that should be.
     """
 
@@ -183,11 +182,8 @@ class Shards:
                 *[self.call(key, shard_call, left_s) for shard_call in calls],
                 return_exceptions=True,
             )
-            # The caller decides whether a lost shard fails the request. Numbers that overflow, and
-            # bugs, always do.
+            # The caller decides whether a lost shard fails the request. Bugs always do.
             for response in responses:
-                if isinstance(response, NotFinite):
-                    raise response
                 if isinstance(response, BaseException) and not isinstance(response, ServiceError):
                     raise Internal(str(response)) from response
             return responses
@@ -199,7 +195,6 @@ class Shards:
 
         Raises:
           NotReady: No replica of the shard can be reached.
-          NotFinite: A score is beyond float32, and no replica returned another one.
           ServiceError: The call failed; see `service_error_of`.
         """
         shard = call.shard
@@ -241,10 +236,7 @@ class Shards:
         if not responses:
             raise error
         # If no replica returned anything else, the rules for what is not finite hold.
-        result = responses[-1].result
-        if isinstance(result, NotFinite):
-            raise result
-        return result
+        return responses[-1].result
 
     def _is_decided(self, call: ShardCall, responses: Sequence[_Response]) -> bool:
         """Returns whether the last of the responses to a call counts, or another replica decides.
@@ -252,7 +244,7 @@ class Shards:
         """
         *earlier, last = responses
         if not last.is_finite:
-            # If replicas agree, the data or the numbers of the request are at fault.
+            # If replicas agree, the data are at fault.
             return any(response.message == last.message for response in earlier)
         for response in earlier:
             self._record_not_finite(call, response)
@@ -501,8 +493,6 @@ def _read(call: ShardCall, replica: Replica, message: Any) -> _Response:
     try:
         result = call.read(message)
         return _Response(replica, message, result, call.is_finite(result))
-    except NotFinite as problem:
-        return _Response(replica, message, problem, is_finite=False)
     except Internal:
         raise
     except Exception as problem:

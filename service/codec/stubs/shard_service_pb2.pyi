@@ -110,15 +110,13 @@ class Excluded(_message.Message):
     def __init__(self, positions: _Optional[bytes] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
-    __slots__ = ("positions", "scores", "counts", "explanations", "overflow")
+    __slots__ = ("positions", "scores", "counts", "explanations")
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
-    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
     positions: bytes
     scores: bytes
     counts: bytes
     explanations: _containers.RepeatedCompositeFieldContainer[_embedding_service_pb2.Explanation]
-    overflow: bool
-    def __init__(self, positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[_embedding_service_pb2.Explanation, _Mapping]]] = ..., overflow: _Optional[bool] = ...) -> None: ...
+    def __init__(self, positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[_embedding_service_pb2.Explanation, _Mapping]]] = ...) -> None: ...
