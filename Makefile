@@ -45,11 +45,11 @@ demo-scale: venv ## the small bundle on two routers and four shards on Ray, one 
 test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)
 	$(PYTEST) -m "not slow"
 
-test-change: venv ## what a change must pass: all tests but the nightly ones, within their budget (BASE=COMMIT: those that a change since then can reach)
-	$(PYTEST) -m "not nightly" --costs=check $(if $(BASE),--changed-since $(BASE))
+test-change: venv ## what a change must pass: all tests but the nightly ones (BASE=COMMIT: those that a change since then can reach)
+	$(PYTEST) -m "not nightly" $(if $(BASE),--changed-since $(BASE))
 
 test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks (BASE=COMMIT: those that a change since then can reach. THOROUGH=1: laws on ten times as many cases, drawn anew)
-	$(PYTEST) --costs=check $(if $(BASE),--changed-since $(BASE)) $(if $(THOROUGH),--thorough)
+	$(PYTEST) $(if $(BASE),--changed-since $(BASE)) $(if $(THOROUGH),--thorough)
 
 test-clients: venv ## clients in Java, Go, TypeScript and C++, built and run against the small bundle; skips those whose tools are not installed (ONLY="java go")
 	$(BIN)/python -m examples.clients $(foreach name,$(ONLY),--only $(name))
@@ -62,8 +62,8 @@ test-triton: venv ## Triton's own clients against the service, in an environment
 	  build/triton/venv/bin/python -m pip install --quiet 'tritonclient[http,grpc]~=2.73' && touch build/triton/venv/.installed; }
 	$(BIN)/python -m pytest -q tests/service/open_inference/test_triton_clients.py
 
-costs: venv ## all tests; writes what each file costs in CPU seconds to tests/costs/costs.json, their budget
-	$(PYTEST) --costs=write
+costs: venv ## all tests; prints the costliest files, and writes the CPU seconds of each, which order the runs
+	$(PYTEST) --costs
 
 check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code (BASE=COMMIT: of packages that changed since then)
 	BASE=$(BASE) scripts/check
