@@ -315,7 +315,7 @@ class ScannIndex:
           InvalidInput: The query cannot be searched.
         """
         # Whoever calls has checked the query, and says whose it is: this is for whoever has not.
-        if not query.dot(query) <= LENGTH_MAX**2:
+        if not np.vdot(query, query) <= LENGTH_MAX**2:
             raise InvalidInput(f"a query is too long; {SEARCHABLE} was expected")
         positions, scores = self._searcher.search(query, count, reorder, leaves_to_search or -1)
         # ScaNN returns dot products, which are larger for nearer vectors, or squared distances.

@@ -50,8 +50,12 @@ def is_searchable(vectors: Vectors) -> NDArray[np.bool_]:
 
 def find_unsearchable(vectors: Vectors) -> Unsearchable | None:
     """Returns the first of [n, dim] float32 vectors that cannot be searched; None: all can."""
+    # No vector is longer than all of them together: one product decides almost always. Like einsum,
+    # vdot does not warn.
+    if np.vdot(vectors, vectors) <= _SQUARE_MAX:
+        return None
     searchable = is_searchable(vectors)
-    if np.count_nonzero(searchable) == searchable.size:  # counting is much cheaper than all()
+    if searchable.all():
         return None
     position = int(searchable.argmin())
     vector = vectors[position].astype(np.float64)

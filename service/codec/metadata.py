@@ -22,6 +22,7 @@ JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 _JSON_TYPES = (JSON, "")
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
+_BODY_TYPES = (*_JSON_TYPES, *_PROTOBUF_TYPES)
 _CHARSETS = frozenset({"", "utf-8", "utf8", "us-ascii"})
 _CACHED = 32
 """Number of different headers whose meaning is remembered: clients send few different ones."""
@@ -141,13 +142,12 @@ def is_protobuf(headers: Headers) -> bool:
       InvalidArgument: The body is neither, or a web page sent it without a content type, or it is
         JSON in another charset than UTF-8.
     """
-    content_type = headers.get("content-type", "")
-    check_content_type(headers, (*_JSON_TYPES, *_PROTOBUF_TYPES), f"{JSON} or {PROTOBUF}")
-    return media_type_of(content_type) in _PROTOBUF_TYPES
+    media_type = check_content_type(headers, _BODY_TYPES, f"{JSON} or {PROTOBUF}")
+    return media_type in _PROTOBUF_TYPES
 
 
-def check_content_type(headers: Headers, accepted: Collection[str], expected: str) -> None:
-    """Rejects a body of another declared type.
+def check_content_type(headers: Headers, accepted: Collection[str], expected: str) -> str:
+    """Rejects a body of another declared type; returns the type without its parameters.
 
     Args:
       headers: The headers of the request.
@@ -165,11 +165,13 @@ def check_content_type(headers: Headers, accepted: Collection[str], expected: st
     is_untyped = not media_type and "origin" in headers
     if is_untyped or media_type not in accepted:
         raise InvalidArgument.of_field("content-type", repr(content_type[:80]), expected)
-    charset = _parameter(content_type, "charset")
-    if media_type == JSON and charset not in _CHARSETS:
-        raise InvalidArgument.of_field(
-            "content-type", repr(charset[:40]), "JSON in utf-8", "names the charset"
-        )
+    if media_type == JSON and media_type != content_type:
+        charset = _parameter(content_type, "charset")
+        if charset not in _CHARSETS:
+            raise InvalidArgument.of_field(
+                "content-type", repr(charset[:40]), "JSON in utf-8", "names the charset"
+            )
+    return media_type
 
 
 def accepts_protobuf(headers: Headers) -> bool:

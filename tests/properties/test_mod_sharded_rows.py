@@ -171,7 +171,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]
     ),
     "a rotation that is no number": (
         lambda config: config | {"shard_rotations": {"a": "1", "b": 0}},
-        r"\['shard_rotations'\]\['a'\] is str; an integer from 0 was expected",
+        r"\['shard_rotations'\]\['a'\] is '1'; an integer from 0 was expected",
     ),
 }
 

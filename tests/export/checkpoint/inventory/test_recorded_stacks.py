@@ -172,7 +172,7 @@ def test_recorded_layout_is_read_up_to_a_limit(
     file = tmp_path / "7/embedding_spec/proto.pbtxt"
     with pytest.raises(CheckpointError) as error:
         recognize(checkpoint)
-    assert str(error.value) == f"{file} has more than {len(SPEC_TEXT) - 1} bytes"
+    assert str(error.value) == f"{file} cannot be read: it has more than {len(SPEC_TEXT) - 1} bytes"
     file.unlink()
     file.mkdir()
     monkeypatch.undo()
