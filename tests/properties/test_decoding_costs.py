@@ -299,6 +299,7 @@ def test_json_costs_in_proportion_to_its_size(
     check_cost(send, len(body))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", MESSAGES)
 @given(shape=SHAPES)
 @example(shape=Shape(4_000, 20_000, 1, 0, text=False))
