@@ -241,11 +241,13 @@ class Submissions:
             self._waiting = []
             expiry_s = self._expiry_s
             self._expiry_s = None
-        submissions = [
-            submission for submission in waiting if submission.result.set_running_or_notify_cancel()
-        ]
+        submissions = []
+        # First: a request of the same group may renew a candidate that has expired.
         if expiry_s is not None:
-            submissions += self._deletions(expiry_s)
+            submissions = self._deletions(expiry_s)
+        for submission in waiting:
+            if submission.result.set_running_or_notify_cancel():
+                submissions.append(submission)
         return submissions
 
     def _deletions(self, now_s: float) -> list[_Submission]:

@@ -153,6 +153,22 @@ def test_a_full_log_rejects_changes_and_still_loses_what_has_expired(
     until(lambda: not change_counts(service, 5000))
 
 
+def test_a_candidate_that_is_renewed_while_its_deletion_waits_stays(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    service = serve()
+    soon_s = time.time() + 0.5
+    change(service, "candidates/upsert", candidate(5000, expires_s=soon_s))
+    with ThreadPoolExecutor(1) as pool, locked(service):
+        # The deletion waits for the lock by now, and the renewal is written with it.
+        time.sleep(2.0)
+        renewed = pool.submit(change, service, "candidates/upsert", candidate(5000))
+        time.sleep(0.3)
+    assert renewed.result().changed == 1
+    assert change_counts(service, 5000) == 1
+
+
 def change_counts(service: RunningService, key: int) -> int:
     """Returns the number of candidates of an id."""
     store = service.current().corpora["movies"].store
