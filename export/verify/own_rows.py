@@ -25,6 +25,7 @@ from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel
 from export.front_end.specs import FeatureSpec, Keys, ModelSpec
 from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.vocabularies import as_array
+from export.verify.hostile_numbers import hostile_numbers
 from export.verify.synthetic_examples import vocabulary_of
 
 Values = NDArray[Any]
@@ -179,26 +180,16 @@ def hostile_values(dtype: str) -> Values:
     if dtype == "string":
         numbers = random.integers(-(1 << 40), 1 << 40, HOSTILE_VALUES - len(_WORDS))
         return _texts([*_WORDS, *map(str, numbers.tolist())])
-    bits = 32 if dtype == "int32" else 64
-    low = -(1 << (bits - 1))
-    high = (1 << (bits - 1)) - 1
-    # Powers of two are where narrower types, masks and hashes change their results.
-    edges = {low, high, 0}
-    for bit in range(bits - 1):
-        for edge in ((1 << bit) - 1, 1 << bit, (1 << bit) + 1):
-            edges |= {edge, -edge}
-    integers = sorted(edge for edge in edges if low <= edge <= high)
+    listed = hostile_numbers(dtype)
+    count = HOSTILE_VALUES - listed.size
     if dtype == "float32":
-        special = [-0.0, np.nan, np.inf, -np.inf, 1e-30, 3e38]
-        listed = [integer / 2 for integer in integers] + special
-        normal = random.standard_normal(HOSTILE_VALUES - len(listed))
-        scaled = normal * 10.0 ** random.integers(-2, 12, normal.size)
-        return np.concatenate([listed, scaled]).astype(np.float32)
-    count = HOSTILE_VALUES - len(integers)
+        scaled = random.standard_normal(count) * 10.0 ** random.integers(-2, 12, count)
+        return np.concatenate([listed, scaled.astype(np.float32)])
+    high = np.iinfo(dtype).max
     # Each magnitude is as likely as any other: of uniform numbers, nearly all would be large.
-    magnitudes = np.minimum(1 << random.integers(1, bits - 1, count), high)
+    magnitudes = np.minimum(1 << random.integers(1, high.bit_length(), count), high)
     random_integers = random.integers(-magnitudes, magnitudes)
-    return np.concatenate([np.array(integers, np.int64), random_integers])
+    return np.concatenate([listed.astype(np.int64), random_integers])
 
 
 def _texts(words: Sequence[str]) -> Values:
@@ -336,8 +327,10 @@ def _at_step(
 
 def _shifted(values: Values, end: float) -> Values:
     """Returns the floats that are some numbers of their type nearer to an end."""
-    for _ in range(_NEIGHBORS):
-        values = np.nextafter(values, np.float32(end))
+    # The neighbor of the largest float is infinite.
+    with np.errstate(over="ignore"):
+        for _ in range(_NEIGHBORS):
+            values = np.nextafter(values, np.float32(end))
     return values
 
 
