@@ -56,9 +56,10 @@ def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
         from export.jax_models.front_end import JaxFrontEnd
 
         return JaxFrontEnd()
+    from export.jax_models.keras_trainer import KerasTrainer
     from export.tensorflow_models.front_end import TensorFlowFrontEnd
 
-    return TensorFlowFrontEnd()
+    return TensorFlowFrontEnd(KerasTrainer)
 
 
 def _holds_keras_model(location: Location, job: ExportJob, base: Path) -> bool:

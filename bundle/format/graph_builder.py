@@ -55,6 +55,10 @@ class GraphBuilder:
         """Adds one value."""
         return self._add(ConstantNode(dtype=dtype, values=(value,)))
 
+    def constants(self, values: Sequence[int]) -> int:
+        """Adds a list of int64, from which other operations gather."""
+        return self._add(ConstantNode(dtype="int64", values=tuple(values), is_list=True))
+
     def compute(self, op: str, *operands: int, **attributes: Any) -> int:
         """Adds an operation."""
         return self._add(OperationNode(op=op, inputs=operands, attributes=attributes))

@@ -20,7 +20,7 @@ which stored value belongs to each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -59,10 +59,40 @@ class OwnRows:
       inputs: The inputs whose values the operations read; None if they depend on more than values,
         such as the number of ids of an example.
       compute: A function that runs the operations.
+      line: The user's line of the lookup.
     """
 
     inputs: tuple[str, ...] | None
     compute: ComputeRows
+    line: str = ""
+
+
+class Trainer(Protocol):
+    """The framework that trained a model whose towers are TensorFlow's, or may have trained it.
+
+    Attributes:
+      framework: The framework's name.
+      has_int64: Whether it computes integers of 64 bits as such.
+    """
+
+    framework: str
+    has_int64: bool
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether it is known to have trained the model. Otherwise the recipe must say so
+        where its rows are not TensorFlow's.
+        """
+
+    def lookups(self) -> Mapping[str, Sequence[OwnRows]] | None:
+        """Returns what computes the rows of each lookup, by the `config_name` of its table.
+
+        Lookups whose ids depend on more than inputs are left out. None: the framework does not run
+        the model, so that it has not trained it.
+
+        Raises:
+          NotConvertible: The framework cannot be run; the message says why.
+        """
 
 
 @dataclass(frozen=True)
@@ -217,6 +247,8 @@ class PartitionedModel:
       original: The whole model, together with its checkpoint.
       own_rows: The model's own operations between inputs and rows, by feature; a feature that is
         left out reads an input's values as they are, or by a rule that the model declares.
+      trainer: The framework that trained the model, where that is another one than computes the
+        towers.
       stays: Descriptions of what stays inside towers, such as tables, with the reasons.
       notes: Notes on anything else that the user should know.
     """
@@ -225,6 +257,7 @@ class PartitionedModel:
     towers: tuple[TracedTower, ...]
     original: OriginalModel
     own_rows: Mapping[str, OwnRows] = field(default_factory=dict)
+    trainer: Trainer | None = None
     stays: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

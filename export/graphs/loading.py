@@ -31,6 +31,16 @@ KERAS_BACKEND = "KERAS_BACKEND"
 """The environment variable that names what Keras 3 runs on."""
 
 
+_backends = ["tensorflow"]
+"""What Keras 3 is to run on in this process: the last entry."""
+
+
+def run_keras_on(backend: str) -> None:
+    """Makes Keras 3 run on a backend in this process, in which it is not imported yet."""
+    os.environ[KERAS_BACKEND] = backend
+    _backends.append(backend)
+
+
 def prefer_keras(generation: int | None) -> None:
     """Makes `tf.keras` the Keras of this generation, unless the environment says otherwise; 2 if it
     is not known. A model that imports Keras 3 as `keras` is not affected.
@@ -54,7 +64,7 @@ def load_tensorflow() -> Any:
     # The parity rule is stated for CPUs.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     # Models of other backends have no TensorFlow graph.
-    os.environ[KERAS_BACKEND] = "tensorflow"
+    os.environ[KERAS_BACKEND] = _backends[-1]
     try:
         import tensorflow as tf
     except ImportError as problem:
@@ -108,10 +118,12 @@ def moved(name: str, package: str) -> NotConvertible:
 
 
 def other_backend() -> str:
-    """Returns the backend that Keras 3 runs on, or is set to run on; "" if that is TensorFlow."""
+    """Returns the backend that Keras 3 runs on, or is set to run on; "" if that is the one that it
+    is to run on.
+    """
     backend = os.environ.get(KERAS_BACKEND, "tensorflow")
     keras = sys.modules.get("keras")
     # Keras reads the variable only while it is imported; its own configuration counts after that.
     if keras is not None and hasattr(keras, "config"):
         backend = str(keras.config.backend())
-    return "" if backend == "tensorflow" else backend
+    return "" if backend == _backends[-1] else backend

@@ -21,6 +21,7 @@ from export.front_end.interface import PartitionedModel
 from export.front_end.recipe_layouts import is_derived, recipe_layouts, with_config_names
 from export.graphs.functions import fill
 from export.jax_models.functions import Calls, JaxFunctions, build_functions
+from export.jax_models.own_rows import JaxTrainer
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
 from export.jax_models.specified_tables import SpecifiedTables
@@ -64,8 +65,9 @@ class JaxFrontEnd:
         functions = built_functions[-1]
         original = JaxModel(job, base, checkpoint, traced, functions)
         notes = (*traced.remarks, *_notes_on_batches(functions))
+        trainer = JaxTrainer(job, functions, traced.spec)
         return PartitionedModel(
-            traced.spec, traced.towers, original, traced.own_rows, traced.notes, notes
+            traced.spec, traced.towers, original, traced.own_rows, trainer, traced.notes, notes
         )
 
 

@@ -5,6 +5,7 @@ Nothing here is shared with the evaluator, whose towers are compared with the re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +29,27 @@ _INNER_PARAMETERS = ("jaxpr", "call_jaxpr")
 """Parameters of primitives that only call another computation."""
 
 
+MOVING_MODES = ("CLIP", "PROMISE_IN_BOUNDS")
+"""Modes in which a gather moves ids outside of a table to its first or last row."""
+
+
+class Table(ABC):
+    """A table as the argument of a computation that gathers rows of it."""
+
+    @abstractmethod
+    def gather(self, ids: Any, mode: str, filling: Any) -> Any:
+        """Returns [*shape of ids, dim] as JAX's gather does.
+
+        Args:
+          ids: The ids; negative ones were counted from the table's end before.
+          mode: The name of the gather's mode.
+          filling: What it reads outside of the table; None: NaN.
+        """
+
+
 @dataclass(frozen=True)
-class _Table:
-    """A table that is not in memory, as the argument of a computation that reads it.
+class _StoredTable(Table):
+    """A table that is not in memory. Implements `Table`.
 
     Attributes:
       read: A function that returns rows of the table by ids that all have a row.
@@ -43,25 +62,26 @@ class _Table:
     count: int | None
     filling: float | None = None
 
-    def gather(self, ids: NDArray[Any], mode: str, filling: Any) -> NDArray[Any]:
-        """Returns [*shape of ids, dim] as JAX's gather does in one of its modes.
+    def gather(self, ids: Any, mode: str, filling: Any) -> Any:
+        """See Table.gather.
 
         Source: JAX 0.10, jax.lax.GatherScatterMode.
         """
+        ids = np.asarray(ids)
         if self.count is None:
-            return self.read(ids)
+            return jax.numpy.asarray(self.read(ids))
         nearest = np.clip(ids, 0, self.count - 1)
         vectors = self.read(nearest)
         # Where a program promises that all ids are rows, JAX moves any other id inside, on CPUs
         # and TPUs alike.
-        if mode in ("CLIP", "PROMISE_IN_BOUNDS"):
-            return vectors
+        if mode in MOVING_MODES:
+            return jax.numpy.asarray(vectors)
         if filling is None:
             filling = np.nan
         if self.filling is not None and np.isnan(filling):
             filling = self.filling
         vectors[ids != nearest] = filling
-        return vectors
+        return jax.numpy.asarray(vectors)
 
 
 @dataclass(frozen=True)
@@ -157,13 +177,13 @@ class JaxReference:
                 parameters.append(None)
         return parameters
 
-    def _table(self, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
+    def _table(self, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _StoredTable:
         def read(ids: NDArray[Any]) -> NDArray[Any]:
             return read_rows(table, ids, inputs).astype(leaf.dtype)
 
         count = None if table.name in inputs.keyed else table.rows
         filling = 0.0 if self._states_zeros(table) else None
-        return _Table(read, count, filling)
+        return _StoredTable(read, count, filling)
 
     def _states_zeros(self, table: TableFacts) -> bool:
         """Returns whether the recipe states zeros for unknown ids of features of a table."""
@@ -219,12 +239,12 @@ def _run_call(
     """Returns the result of a call for the examples of all batches, which have one size."""
     function = jax.jit(functions.function(call))
     traced = function.trace(functions.parameters, dict(batches[0].arrays))
-    jaxpr = _needed_part(traced.jaxpr.jaxpr)
+    jaxpr = needed_part(traced.jaxpr.jaxpr)
     results_by_batch: list[list[Any]] = []
     for examples in batches:
         # JAX orders the values of a dictionary by their keys.
         arrays = [examples.arrays[name] for name in sorted(examples.arrays)]
-        results = _run(jaxpr, traced.jaxpr.consts, [*parameters, *arrays])
+        results = run_computation(jaxpr, traced.jaxpr.consts, [*parameters, *arrays])
         # A result without axes is no output of a tower.
         results_by_batch.append([np.atleast_1d(array)[: examples.count] for array in results])
     leaves = [np.concatenate(arrays) for arrays in zip(*results_by_batch, strict=True)]
@@ -239,7 +259,7 @@ def _outputs(tower: TowerSpec, result: Any) -> dict[str, NDArray[Any]]:
     return outputs
 
 
-def _needed_part(jaxpr: Any) -> Any:
+def needed_part(jaxpr: Any) -> Any:
     """Returns a computation without the equations that its results do not need: these may read
     parameters that are left out.
     """
@@ -248,7 +268,7 @@ def _needed_part(jaxpr: Any) -> Any:
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
-def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+def run_computation(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
     """Runs a computation by JAX's own primitives; gathers from tables read only their rows."""
     from jax.extend.core import Literal
 
@@ -257,7 +277,7 @@ def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[An
     values.update(zip(jaxpr.invars, arguments, strict=True))
     for eqn in jaxpr.eqns:
         inputs = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
-        if any(isinstance(value, _Table) for value in inputs):
+        if any(isinstance(value, Table) for value in inputs):
             results = _run_with_tables(eqn, inputs)
         else:
             results = _bind(eqn, inputs)
@@ -272,12 +292,10 @@ def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
         # A closed computation holds its constants; an open one has none.
         jaxpr = getattr(inner, "jaxpr", inner)
         if len(jaxpr.invars) == len(inputs):
-            return _run(jaxpr, getattr(inner, "consts", ()), inputs)
+            return run_computation(jaxpr, getattr(inner, "consts", ()), inputs)
     # Only gathers of rows read a table: a parameter that is also read in another way is no table.
     table, indices = inputs
-    ids = np.asarray(indices)[..., 0]
-    vectors = table.gather(ids, params["mode"].name, params["fill_value"])
-    return [jax.numpy.asarray(vectors)]
+    return [table.gather(indices[..., 0], params["mode"].name, params["fill_value"])]
 
 
 def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -171,6 +171,7 @@ def trace_job(
     front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
     traced = replace(traced, notes=(*code_notes(job, base), *traced.notes))
+    traced = check_own_rows(job, traced, describe_features(traced.spec, job))
     entries = describe_features(traced.spec, job)
     unread_tables = set(job.tables) - set(traced.spec.tables)
     if unread_tables:
@@ -192,7 +193,6 @@ def trace_job(
     _check_weights(checkpoint, inventory, traced.spec, weights, job)
     dense = {entry.key for entry in inventory.dense}
     also_stored = original.note_unmatched_weights(dense)
-    traced = replace(traced, notes=(*traced.notes, *check_own_rows(job, traced, entries)))
     number = version or destination.next_version(job.model)
     return TracedJob(
         job, base, checkpoint, inventory, traced, entries, also_stored, destination, number

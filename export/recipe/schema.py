@@ -95,6 +95,11 @@ class CodeSection(Section):
     """Values of global names that the definitions need and the file computes, such as
     `names.user_count = 944`. Values as those of `arguments`.
     """
+    trained_with: Literal["tensorflow", "jax", "torch"] | None = None
+    """What Keras 3 ran on in training, which neither an archive nor a checkpoint records. Where
+    TensorFlow and JAX compute other ids, those of training count. Only needed where an export
+    requests it.
+    """
     table_threshold: int = Field(default=10_000, ge=0)
     """Maximum number of rows of a table that can stay inside its towers, if it is read only by
     plain gathers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import NotConvertible, UsageError
-from export.front_end.interface import PartitionedModel
+from export.front_end.interface import PartitionedModel, Trainer
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import note_untested_releases, tf
 from export.graphs.tensors import with_values
@@ -44,8 +44,21 @@ def builds_keras_model(job: ExportJob, base: Path) -> bool:
         return False
 
 
+MakeTrainer = Callable[[ExportJob, Path, Mapping[int, str]], Trainer]
+"""(recipe, its folder, the `config_name` of each table by its position among the variables of a
+model of Keras 3) -> the framework that may have trained the model.
+"""
+
+
+@dataclass(frozen=True)
 class TensorFlowFrontEnd:
-    """Reads models in TensorFlow and Keras. Implements `FrontEnd`."""
+    """Reads models in TensorFlow and Keras. Implements `FrontEnd`.
+
+    Attributes:
+      make_trainer: Returns what computes rows in another framework than TensorFlow.
+    """
+
+    make_trainer: MakeTrainer
 
     def find_variables(
         self, job: ExportJob, checkpoint: Checkpoint
@@ -75,8 +88,27 @@ class TensorFlowFrontEnd:
         original = TensorFlowModel(job, base, checkpoint, traced)
         notes = (*notes, *note_untested_releases(), *traced.remarks)
         return PartitionedModel(
-            traced.spec, traced.towers, original, traced.own_rows, traced.notes, notes
+            traced.spec,
+            traced.towers,
+            original,
+            traced.own_rows,
+            self._trainer(traced, job, base),
+            stays=traced.notes,
+            notes=notes,
         )
+
+    def _trainer(self, traced: TracedModel, job: ExportJob, base: Path) -> Trainer | None:
+        """Returns what may have trained a model of Keras 3, whose code runs on other frameworks,
+        too; None for other models, and for those that TensorFlow trained.
+        """
+        if not is_keras_3_layer(traced.root) or job.code.trained_with == "tensorflow":
+            return None
+        tables = {}
+        for position, variable in enumerate(traced.root.variables):
+            for name, table in traced.tables.items():
+                if variable.value is table:
+                    tables[position] = traced.spec.tables[name].config_name
+        return self.make_trainer(job, base, tables)
 
 
 @dataclass(frozen=True)

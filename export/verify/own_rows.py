@@ -8,7 +8,8 @@ the ends of the types, negative numbers, floats that are no integers, and odd te
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,15 @@ from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import RemoteRows, RemoteTable
 from bundle.format import manifest
+from bundle.format.id_graphs import OperationNode
 from bundle.format.manifest import Feature
-from export.errors import VerificationFailed
-from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel
+from export.errors import NotConvertible, UsageError, VerificationFailed
+from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel, Trainer
 from export.front_end.specs import FeatureSpec, Keys, ModelSpec
+from export.id_graphs.step_functions import StepFunction, ends_of, find_steps
 from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.vocabularies import as_array
+from export.user_lines import at_line
 from export.verify.hostile_numbers import hostile_numbers
 from export.verify.synthetic_examples import vocabulary_of
 
@@ -44,6 +48,8 @@ _NEIGHBORS = 64
 """
 _KEYS_MAX = 1000
 """The number of keys of each vocabulary that are compared, too."""
+_INTEGERS = 1 << 12
+"""Integers up to here, of either sign, are tried for steps."""
 _REJECTED = np.int64(-2)
 """The row of a value that is rejected."""
 _WORDS = (
@@ -70,10 +76,11 @@ _WORDS = (
 )
 
 
-def check_own_rows(
+def check_own_rows(  # noqa: C901 - one story of each feature
     job: ExportJob, traced: PartitionedModel, entries: Mapping[str, Feature]
-) -> tuple[str, ...]:
-    """Compares the rows that a bundle would find with those of the model's own operations.
+) -> PartitionedModel:
+    """Compares the rows that a bundle would find with those of the model's own operations, in the
+    framework that trained the model.
 
     Features whose rule the recipe states are left out: their model was trained on rows.
 
@@ -83,29 +90,93 @@ def check_own_rows(
       entries: The features of the manifest.
 
     Returns:
-      A note about the features that could not be compared; no note if all could.
+      The model. Features that the framework that trained computes otherwise than TensorFlow have
+      its rows; notes name them, and the features that could not be compared.
 
     Raises:
       VerificationFailed: A value has another row; names feature, value, row and id.
     """
     model = traced.spec
-    compared = {}
-    for name in traced.own_rows:
-        spec = model.features[name]
-        if isinstance(spec, FeatureSpec) and not _is_stated(job, spec):
-            compared[name] = spec
-    features = _reader({name: entries[name] for name in compared}, model)
-    not_compared = [
-        name
-        for name, spec in compared.items()
-        if not _is_compared(job, spec, traced.own_rows[name], features)
-    ]
-    if not not_compared:
-        return ()
-    return (
-        f"the rows of {', '.join(not_compared)} were compared with the model's on the examples "
-        "alone: its operations between inputs and ids do not run without the rest of the model",
-    )
+    compared = {
+        name: spec
+        for name, spec in model.features.items()
+        if name in traced.own_rows and isinstance(spec, FeatureSpec) and not _is_stated(job, spec)
+    }
+    notes = list(traced.notes)
+    trainer = traced.trainer
+    lookups: Mapping[str, Sequence[OwnRows]] | None = None
+    # Frameworks differ in floats: their arithmetic of integers is the same.
+    if trainer is not None and any(_computes_floats(spec) for spec in compared.values()):
+        try:
+            lookups = trainer.lookups()
+        except NotConvertible as problem:
+            notes.append(
+                f"computed ids were not compared with {trainer.framework}'s, only with "
+                f"TensorFlow's: {problem}"
+            )
+
+    changed: dict[str, FeatureSpec] = {}
+    not_compared = []
+    not_trained = []
+    for name, spec in compared.items():
+        check = _Check(job, model, spec, entries[name], traced.own_rows[name])
+        trained = None
+        if lookups is not None:
+            trained = check.find_trained(lookups.get(_table_of(spec, model), ()))
+        if trainer is not None and trained is not None:
+            followed = check.compare_with_trainer(trained, trainer)
+            if followed is not None:
+                changed[name] = followed
+        elif not check.compare():
+            not_compared.append(name)
+        elif lookups is not None:
+            not_trained.append(name)
+    if not_compared:
+        notes.append(
+            f"the rows of {', '.join(not_compared)} were compared with the model's on the examples "
+            "alone: its operations between inputs and ids do not run without the rest of the model"
+        )
+    if trainer is not None:
+        notes += _notes_on_trainer(trainer.framework, not_trained, changed)
+    spec = replace(model, features={**model.features, **changed})
+    return replace(traced, spec=spec, notes=tuple(notes))
+
+
+def _notes_on_trainer(
+    framework: str, not_compared: Collection[str], changed: Collection[str]
+) -> Iterator[str]:
+    """Yields notes about the features that were not compared with the framework that trained, and
+    about those that have its rows instead of TensorFlow's.
+    """
+    if not_compared:
+        yield (
+            f"the rows of {', '.join(not_compared)} were compared with {framework}'s on the "
+            f"examples alone, and with TensorFlow's on others: {framework} does not compute them "
+            "without the rest of the model"
+        )
+    if changed:
+        yield (
+            f"the rows of {', '.join(changed)} are those that {framework} computes; TensorFlow "
+            "computes others of some numbers"
+        )
+
+
+def _computes_floats(spec: FeatureSpec) -> bool:
+    """Returns whether floats are on the way from the inputs of a feature to its rows."""
+    for node in getattr(spec.entry.ids, "nodes", ()):
+        dtype = getattr(node, "dtype", "")
+        if isinstance(node, OperationNode):
+            dtype = node.attributes.get("DstT", "")
+        if dtype.startswith("float") or node.op == "Bucketize":
+            return True
+    return isinstance(spec.entry.ids, manifest.MultiInputIds)
+
+
+def _table_of(spec: FeatureSpec, model: ModelSpec) -> str:
+    """Returns the model's own name of the table that a feature reads; "" for an indicator."""
+    if not spec.entry.table:
+        return ""
+    return model.tables[spec.entry.table].config_name
 
 
 def _is_stated(job: ExportJob, spec: FeatureSpec) -> bool:
@@ -199,53 +270,297 @@ def _texts(words: Sequence[str]) -> Values:
     return texts
 
 
-def _is_compared(
-    job: ExportJob, spec: FeatureSpec, own_rows: OwnRows, features: FeatureReader
-) -> bool:
-    """Compares the rows of one feature; returns whether it could.
+class _Check:
+    """Compares the rows of one feature on hostile values.
 
-    Raises:
-      VerificationFailed: A value has another row.
+    Args:
+      job: The recipe.
+      model: The model.
+      spec: The feature.
+      entry: Its entry in the manifest.
+      own_rows: The model's own operations, in TensorFlow.
     """
-    if own_rows.inputs is None:
-        return False
-    # The model's operations may need more inputs than the feature reads.
-    inputs = tuple(dict.fromkeys((*spec.reads, *own_rows.inputs)))
-    columns, n = _columns(job, spec, inputs)
-    feature_columns = {name: columns[name] for name in spec.reads}
-    if isinstance(spec.entry.ids, manifest.TextIds):
-        return _are_words_compared(spec, own_rows, features, feature_columns, n)
 
-    rows = _computed(partial(_rows, features, spec.name), feature_columns, n)
-    expected = _computed(own_rows.compute, columns, n)
-    if expected is None or rows is None or expected.size != rows.size:
-        return False
-    # A value that one side rejects has no row to compare with.
-    is_rejected = (rows == _REJECTED) | (expected == _REJECTED)
-    unknown = spec.unknown or manifest.Unknown()
-    if unknown.rule == "refuse":
-        is_rejected |= rows == -1
-    elif unknown.rule == "row":
-        rows = np.where(rows == -1, np.int64(unknown.row or 0), rows)
-    differs = (rows != expected) & ~is_rejected
-    if 0 < np.count_nonzero(differs) <= _AT_STEPS_MAX:
-        differs &= ~_at_step(own_rows.compute, columns, n, rows)
-    wrong = np.flatnonzero(differs)
-    if wrong.size:
-        first = int(wrong[0])
-        example = first * n // rows.size
-        values = {
-            name: column.reshape(n, -1)[example].tolist()
-            for name, column in feature_columns.items()
+    def __init__(
+        self, job: ExportJob, model: ModelSpec, spec: FeatureSpec, entry: Any, own_rows: OwnRows
+    ) -> None:
+        self._job = job
+        self._model = model
+        self._spec = spec
+        self._entry = entry
+        self._own_rows = own_rows
+        # The model's operations may need more inputs than the feature reads.
+        inputs = tuple(dict.fromkeys((*spec.reads, *(own_rows.inputs or ()))))
+        self._columns, self._n = _columns(job, spec, inputs)
+
+    def compare(self) -> bool:
+        """Compares with TensorFlow; returns whether it could.
+
+        Raises:
+          VerificationFailed: A value has another row.
+        """
+        if self._own_rows.inputs is None:
+            return False
+        if isinstance(self._spec.entry.ids, manifest.TextIds):
+            columns = {name: self._columns[name] for name in self._spec.reads}
+            features = _reader({self._spec.name: self._entry}, self._model)
+            return _are_words_compared(self._spec, self._own_rows, features, columns, self._n)
+
+        compute = self._own_rows.compute
+        rows = self._rows(self._entry, self._columns, self._n)
+        expected = _computed(compute, self._columns, self._n)
+        if expected is None or rows is None or expected.size != rows.size:
+            return False
+        differs = self._differs(rows, expected)
+        if 0 < np.count_nonzero(differs) <= _AT_STEPS_MAX:
+            differs &= ~_at_step(compute, self._columns, self._n, rows)
+        self._check(differs, self._columns, rows, expected)
+        return True
+
+    def find_trained(self, candidates: Sequence[OwnRows]) -> ComputeRows | None:
+        """Returns which of the lookups of its table in another framework is that of the feature:
+        of those that read the same inputs, the one whose rows agree most often with TensorFlow's;
+        None if there is none.
+        """
+        inputs = self._own_rows.inputs
+        if inputs is None or isinstance(self._spec.entry.ids, manifest.TextIds):
+            return None
+        expected = _computed(self._own_rows.compute, self._columns, self._n)
+        if expected is None:
+            return None
+        best: ComputeRows | None = None
+        best_count = -1
+        for candidate in candidates:
+            if set(candidate.inputs or ()) != set(inputs):
+                continue
+            size = candidate.compute(self._columns, self._n).size // self._n
+            positions: list[int | None] = [None]
+            # A feature may be one of the ids of an example that the lookup reads.
+            if expected.size == self._n and size > 1:
+                positions = list(range(size))
+            for position in positions:
+                compute = partial(_rows_at, candidate.compute, position)
+                rows = compute(self._columns, self._n)
+                if rows.size != expected.size:
+                    continue
+                count = int(np.count_nonzero(rows == expected))
+                if count > best_count:
+                    best = compute
+                    best_count = count
+        return best
+
+    def compare_with_trainer(self, compute: ComputeRows, trainer: Trainer) -> FeatureSpec | None:
+        """Compares with the framework that trained the model, also on both sides of each step.
+
+        Returns:
+          The feature with the rows of that framework, if TensorFlow computes others of some values;
+          None if there is no difference.
+
+        Raises:
+          UsageError: There is a difference, and the framework is not known to have trained the
+            model.
+          VerificationFailed: A value has another row, and no rule of a bundle has the rows of that
+            framework.
+        """
+        columns, n = self._fitting(trainer)
+        steps = {name: self._steps(compute, trainer, name) for name in columns}
+        batches = [(columns, n)]
+        for name, function in steps.items():
+            if function is not None and function.steps.size:
+                batches.append(self._with_values(name, function.beside_steps()))
+        for batch_columns, batch_n in batches:
+            rows = self._rows(self._entry, batch_columns, batch_n)
+            expected = compute(batch_columns, batch_n)
+            if rows is None:
+                continue
+            differs = self._differs(rows, expected)
+            if not differs.any():
+                continue
+            followed = self._followed(steps)
+            is_right = followed is not None and not self._any_differs(
+                followed.entry, compute, batches
+            )
+            if is_right and trainer.is_stated:
+                return followed
+            self._check(differs, batch_columns, rows, expected, trainer)
+        return None
+
+    def _fitting(self, trainer: Trainer) -> tuple[Mapping[str, Values], int]:
+        """Returns the examples whose integers a framework does not cut, and their number."""
+        if trainer.has_int64:
+            return self._columns, self._n
+        fits = np.ones(self._n, bool)
+        ends = np.iinfo(np.int32)
+        for column in self._columns.values():
+            if column.dtype == np.int64:
+                is_inside = (column >= ends.min) & (column <= ends.max)
+                fits &= is_inside.reshape(self._n, -1).all(axis=1)
+        columns = {
+            name: column.reshape(self._n, -1)[fits].reshape(-1)
+            for name, column in self._columns.items()
         }
-        raise _difference(
-            spec,
-            values,
-            _row_text(rows, first),
-            _row_text(expected, first),
-            f"{wrong.size} of {rows.size} values differ",
+        return columns, int(fits.sum())
+
+    def _steps(self, compute: ComputeRows, trainer: Trainer, name: str) -> StepFunction | None:
+        """Returns the rows as a step function of one input, while all others are 1; None if they
+        are none, or depend on the position of a value.
+        """
+        sent_dtype = self._job.inputs[name].sent_dtype
+        if sent_dtype == "string":
+            return None
+        dtype = sent_dtype
+        if not trainer.has_int64 and dtype == "int64":
+            dtype = "int32"
+
+        def rows_of(values: Values) -> Rows:
+            columns, n = self._with_values(name, values)
+            rows = compute(columns, n).reshape(n, -1)
+            if (rows != rows[:, :1]).any():
+                raise _DependOnPosition
+            return rows[:, 0]
+
+        # Integers up to here are what most models take, as hours, ages and counts.
+        integers = np.arange(-_INTEGERS, _INTEGERS)
+        numbers = np.concatenate([hostile_numbers(dtype), self._constants(), integers])
+        limits = np.array(ends_of(dtype), np.float64)
+        fitting = numbers[(numbers >= limits[0]) & (numbers <= limits[1])]
+        try:
+            function = find_steps(rows_of, dtype, fitting.astype(dtype))
+        except _DependOnPosition:
+            return None
+        if function is None:
+            return None
+        return replace(function, dtype=sent_dtype, steps=function.steps.astype(sent_dtype))
+
+    def _constants(self) -> NDArray[np.float64]:
+        """Returns the numbers that the feature's own rule computes with, and their neighbors."""
+        constants: list[float] = []
+        for node in getattr(self._spec.entry.ids, "nodes", ()):
+            listed = getattr(node, "values", ())
+            if isinstance(node, OperationNode):
+                listed = node.attributes.get("boundaries", ())
+            constants += [value for value in listed if isinstance(value, int | float)]
+        numbers = np.array(constants, np.float64)
+        return np.concatenate([numbers - 1, numbers, numbers + 1])
+
+    def _with_values(self, name: str, values: Values) -> tuple[dict[str, Values], int]:
+        """Returns columns of examples that hold a value in all positions of an input, and 1 in all
+        others, and the number of examples.
+        """
+        columns: dict[str, Values] = {}
+        for input_name, column in self._columns.items():
+            size = math.prod(self._job.inputs[input_name].shape)
+            if input_name == name:
+                columns[input_name] = values.repeat(size)
+            elif column.dtype == object:
+                columns[input_name] = _texts(["1"] * (values.size * size))
+            else:
+                columns[input_name] = np.ones(values.size * size, column.dtype)
+        return columns, values.size
+
+    def _followed(self, steps: Mapping[str, StepFunction | None]) -> FeatureSpec | None:
+        """Returns the feature with a rule of one input's steps; None if no graph has them."""
+        functions = list(steps.values())
+        if len(functions) != 1 or functions[0] is None:
+            return None
+        graph = functions[0].graph()
+        if graph is None:
+            return None
+        # Rows below 0 were counted from the table's end already.
+        entry = self._spec.entry.model_copy(update={"ids": graph, "from_end": False})
+        return replace(self._spec, entry=entry, has_rule=True, keys=())
+
+    def _any_differs(
+        self,
+        entry: manifest.EmbeddedFeature,
+        compute: ComputeRows,
+        batches: Sequence[tuple[Mapping[str, Values], int]],
+    ) -> bool:
+        changes = {"ids": entry.ids, "from_end": entry.from_end}
+        changed = self._entry.model_copy(update=changes)
+        for columns, n in batches:
+            rows = self._rows(changed, columns, n)
+            if rows is None or self._differs(rows, compute(columns, n)).any():
+                return True
+        return False
+
+    def _rows(
+        self, entry: manifest.EmbeddedFeature, columns: Mapping[str, Values], n: int
+    ) -> Rows | None:
+        """Returns the rows that a bundle finds, `_REJECTED` where it rejects a value."""
+        name = self._spec.name
+        features = _reader({name: entry}, self._model)
+        sent = {key: columns[key] for key in self._spec.reads}
+        return _computed(partial(_rows, features, name), sent, n)
+
+    def _differs(self, rows: Rows, expected: Rows) -> NDArray[np.bool_]:
+        # A value that one side rejects has no row to compare with.
+        is_rejected = (rows == _REJECTED) | (expected == _REJECTED)
+        unknown = self._spec.unknown or manifest.Unknown()
+        if unknown.rule == "refuse":
+            is_rejected |= rows == -1
+        elif unknown.rule == "row":
+            rows = np.where(rows == -1, np.int64(unknown.row or 0), rows)
+        differs: NDArray[np.bool_] = (rows != expected) & ~is_rejected
+        return differs
+
+    def _check(
+        self,
+        differs: NDArray[np.bool_],
+        columns: Mapping[str, Values],
+        rows: Rows,
+        expected: Rows,
+        trainer: Trainer | None = None,
+    ) -> None:
+        """Checks that no rows differ; `trainer` computed the expected ones, or TensorFlow.
+
+        Raises:
+          UsageError: Rows differ, and `trainer` is not known to have trained the model.
+          VerificationFailed: Rows differ.
+        """
+        wrong = np.flatnonzero(differs)
+        if not wrong.size:
+            return
+        first = int(wrong[0])
+        name = next(iter(columns))
+        n = columns[name].size // math.prod(self._job.inputs[name].shape)
+        example = first * n // rows.size
+        values = {name: columns[name].reshape(n, -1)[example].tolist() for name in self._spec.reads}
+        row = _row_text(rows, first)
+        expected_row = _row_text(expected, first)
+        extent = f"{wrong.size} of {rows.size} values differ"
+        if trainer is None:
+            raise _difference(self._spec, values, row, expected_row, extent)
+        values_text = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+        difference = (
+            f"feature {self._spec.name!r}: with {values_text:.200}, TensorFlow reads {row} of "
+            f"{self._spec.entry.table!r}, and {trainer.framework} reads {expected_row}"
+            f"{at_line(self._own_rows.line)}"
         )
-    return True
+        if not trainer.is_stated:
+            raise UsageError(
+                f"{difference}; state what Keras ran on in training: code.trained_with = "
+                '"tensorflow", "jax" or "torch"'
+            )
+        raise VerificationFailed(
+            f"{difference}; {extent}; {trainer.framework} trained the model, and its rows are no "
+            "buckets of one number: clip the number to the range of training before it becomes an "
+            "integer, or let callers send the id"
+        )
+
+
+class _DependOnPosition(Exception):
+    """Rows of one value differ between the positions of an example."""
+
+
+def _rows_at(
+    compute: ComputeRows, position: int | None, columns: Mapping[str, Values], n: int
+) -> Rows:
+    """Returns rows, or those at one position of each example."""
+    rows = compute(columns, n)
+    if position is None:
+        return rows
+    return rows.reshape(n, -1)[:, position]
 
 
 def _are_words_compared(

@@ -41,6 +41,10 @@ _LEAVES = frozenset({"Const", "LookupTableSizeV2", "Placeholder"})
 """Operations whose results are known, if at all, without those of their operands."""
 
 
+ValuesKey = tuple[str, int, int]
+"""What distinguishes values from all others of a call."""
+
+
 @dataclass(frozen=True, eq=False)
 class Values:
     """Values of a tensor.
@@ -59,6 +63,11 @@ class Values:
     def type(self) -> str:
         """Type of the operation that computes them."""
         return str(self.tensor.op.type)
+
+    @property
+    def key(self) -> ValuesKey:
+        """The key of these values, which other objects may stand for, too."""
+        return self.tensor.name, self.position, self.count
 
     def of_tensor(self, tensor: Any) -> Values:
         """Returns the values at the same position of another tensor."""
@@ -193,6 +202,12 @@ class CallGraph:
         if source.part != "dense" or per_example(values.tensor) != values.count:
             return values
         return Source(source.name, source.part, values.position)
+
+    def followed(self, values: Values) -> Values:
+        """Follows values back through operations that only pass them on; casts compute."""
+        while values.type != "Cast" and (before := self.before(values)) is not None:
+            values = before
+        return values
 
     def before(self, values: Values) -> Values | None:
         """Returns what an operation passes on as these values; None if they are an input's or

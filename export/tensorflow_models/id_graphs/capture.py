@@ -231,7 +231,7 @@ class _Capture:
           NotComputed: An operation has no function in a bundle; the error holds its values.
         """
         # Without recursion: a graph may be deeper than Python's stack.
-        path = [self._skip_identities(ids)]
+        path = [self.call.followed(ids)]
         while path:
             values = path[-1]
             # Paths meet again: another path may have added the node of these values.
@@ -247,7 +247,7 @@ class _Capture:
                     self._append(values, self._node(values, operands))
                     path.pop()
                     continue
-                self.readers.update((_key(operand), values) for operand in pending)
+                self.readers.update((operand.key, values) for operand in pending)
                 path.extend(reversed(pending))  # inputs in the order of the operands
             except NotComputed:
                 self._add_buckets(path)
@@ -289,14 +289,8 @@ class _Capture:
             nodes.append(node)
         return tuple(nodes)
 
-    def _skip_identities(self, values: Values) -> Values:
-        """Follows values back through operations that only pass them on; casts compute."""
-        while values.type != "Cast" and (before := self.call.before(values)) is not None:
-            values = before
-        return values
-
     def _has_node(self, values: Values) -> bool:
-        return _key(values) in self.positions
+        return values.key in self.positions
 
     def _append(self, values: Values, node: Any) -> None:
         """Adds the node that computes values.
@@ -306,7 +300,7 @@ class _Capture:
         """
         if len(self.nodes) == OPERATIONS_MAX:
             raise NotComputed(values)
-        self.positions[_key(values)] = len(self.nodes)
+        self.positions[values.key] = len(self.nodes)
         self.nodes.append(node)
 
     def _operands(self, values: Values) -> list[Values]:
@@ -328,7 +322,7 @@ class _Capture:
             raise NotComputed(values)
         if values.count == 1:
             self._check_shapes(values, operands)
-        return [self._skip_identities(operand) for operand in operands]
+        return [self.call.followed(operand) for operand in operands]
 
     def _stack_parts(self, join: Any) -> list[Any]:
         """Returns the texts that are joined side by side, [batch] each; [] for any other join."""
@@ -375,11 +369,11 @@ class _Capture:
         if values.type == _FIND:
             return self._find(values, operands)
         if values.type == _STACK_JOIN:
-            texts = tuple(self.positions[_key(operand)] for operand in operands)
+            texts = tuple(self.positions[operand.key] for operand in operands)
             separator = {"separator": _attribute(values, "separator")}
             return OperationNode(op="StringJoin", inputs=texts, attributes=separator)
         operation = OPERATIONS[values.type]
-        inputs = [self.positions[_key(operand)] for operand in operands]
+        inputs = [self.positions[operand.key] for operand in operands]
         for position in operation.lists:
             constants = Values(values.tensor.op.inputs[position])
             inputs.insert(position, self._list(constants))
@@ -397,7 +391,7 @@ class _Capture:
         is_column = source.part == "dense" and per_example(values.tensor) == values.count
         is_value = source.part in ("dense", "values") and (values.count == 1 or is_column)
         if dtype not in _INPUT_DTYPES or not is_value:
-            raise NotComputed(self.readers.get(_key(values), values))
+            raise NotComputed(self.readers.get(values.key, values))
         if values.count != 1:
             source = Source(source.name, source.part, values.position)
         self.sources.append(source)
@@ -441,7 +435,7 @@ class _Capture:
             is_complete=asserts_without(values.tensor, -1),
         )
         self.tables.append(lookup_table)
-        inputs = tuple(self.positions[_key(operand)] for operand in operands)
+        inputs = tuple(self.positions[operand.key] for operand in operands)
         attributes = {"table": len(self.tables) - 1}
         return OperationNode(op=values.type, inputs=inputs, attributes=attributes)
 
@@ -473,27 +467,20 @@ class _Capture:
           NotComputed: The input is of no known type.
         """
         self.add(steps.values)
-        number = self.positions[_key(self._skip_identities(steps.values))]
+        number = self.positions[self.call.followed(steps.values).key]
+        graph = steps.function.graph()
+        assert graph is not None  # noqa: S101 - of find
+        positions = [number]
+        for node in graph.nodes[1:]:
+            positions.append(len(self.nodes))
+            if isinstance(node, OperationNode):
+                inputs = tuple(positions[operand] for operand in node.inputs)
+                self.nodes.append(node.model_copy(update={"inputs": inputs}))
+            else:
+                self.nodes.append(node)
         dtype = values.tensor.dtype.name
-        first = len(self.nodes)
-        # Rows rise from the first, or fall from the largest one.
-        start = steps.first_row
-        op = "AddV2"
-        if steps.falling:
-            start += len(steps.boundaries)
-            op = "Sub"
-        boundaries = {"boundaries": list(steps.boundaries)}
-        self.nodes += [
-            OperationNode(op="Bucketize", inputs=(number,), attributes=boundaries),
-            ConstantNode(dtype="int32", values=(start,)),
-            OperationNode(op=op, inputs=(first + 1, first)),
-        ]
-        cast = OperationNode(op="Cast", inputs=(first + 2,), attributes={"DstT": dtype})
+        cast = OperationNode(op="Cast", inputs=(positions[-1],), attributes={"DstT": dtype})
         self._append(values, cast)
-
-
-def _key(values: Values) -> tuple[str, int, int]:
-    return values.tensor.name, values.position, values.count
 
 
 def _is_known(operation: Any) -> bool:

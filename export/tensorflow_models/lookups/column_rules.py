@@ -150,23 +150,16 @@ def bucket_rules(column: Any) -> list[GraphIds]:
             "known to rise with the number; apply the inverse to its boundaries, and leave "
             "normalizer_fn out"
         )
-    return [
-        _buckets(step.boundaries, step.first_row + position * bucket_count, step.falling)
-        for position, step in enumerate(steps)
-    ]
+    graphs = [step.function.graph(position * bucket_count) for position, step in enumerate(steps)]
+    return [graph for graph in graphs if graph is not None]
 
 
-def _buckets(boundaries: Sequence[float], first_row: int, falling: bool = False) -> GraphIds:
+def _buckets(boundaries: Sequence[float], first_row: int) -> GraphIds:
     """Returns the rule from a number to a row: `first_row` and the count of the boundaries that the
-    number has reached; of those that it has not reached, if rows fall.
+    number has reached.
     """
     builder = GraphBuilder("float32")
-    if falling:
-        counts = builder.buckets(builder.last, boundaries)
-        last_row = builder.constant(first_row + len(boundaries))
-        builder.compute("Sub", last_row, counts)
-    else:
-        builder.buckets(builder.last, boundaries, first_row)
+    builder.buckets(builder.last, boundaries, first_row)
     return builder.graph()
 
 
@@ -193,7 +186,10 @@ def _normalized_steps(
     for position in range(size):
         step = buckets.find(Values(counts, position, size), call)
         # A normalizer may mix the numbers of an example.
-        if step is None or (step.source.position or 0) != position:
+        if step is None:
+            return None
+        source = call.origin(step.values)
+        if not isinstance(source, Source) or (source.position or 0) != position:
             return None
         steps.append(step)
     return steps

@@ -45,7 +45,7 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
       UsageError: The model has no such attribute or layer, it cannot be called, or it takes other
         arguments.
     """
-    target = _target_of(root, call)
+    target = target_of(root, call)
     if hasattr(type(target), "with_call"):
         # An object that replaces the model passes the user's function its arguments.
         return cast(Callable[[Mapping[str, Any]], Any], target.with_call(call))
@@ -54,7 +54,7 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
     # A tf.function would hide the lookups in a graph of its own, so its Python function is traced
     # instead.
     target = getattr(target, "python_function", target)
-    constants = _inference_arguments(target, call)
+    constants = inference_arguments(target, call)
     # AutoGraph converts what `run` calls; the exporter's own code is not meant.
     arguments_of = tf.autograph.experimental.do_not_convert(call.bind)
 
@@ -65,7 +65,7 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
     return run
 
 
-def _target_of(root: Any, call: Call) -> Any:
+def target_of(root: Any, call: Call) -> Any:
     """Returns the target of a call: the model, or an attribute or layer below it."""
     if not call.path:
         return root
@@ -91,7 +91,7 @@ def _step_into(call: Call) -> Callable[[Any, str], Any]:
     return step_into
 
 
-def _inference_arguments(target: Any, call: Call) -> dict[str, Any]:
+def inference_arguments(target: Any, call: Call) -> dict[str, Any]:
     """Returns the keyword arguments that put a call in inference mode.
 
     Raises:
@@ -215,7 +215,7 @@ def trace_call(
 
 def _output_names(root: Any, call: Call) -> tuple[str, ...]:
     """Returns the names that a functional model of Keras has for the list of its results."""
-    names = getattr(_target_of(root, call), "output_names", None)
+    names = getattr(target_of(root, call), "output_names", None)
     return tuple(names or ())
 
 

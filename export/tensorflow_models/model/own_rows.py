@@ -124,7 +124,7 @@ def own_rows(call: TracedCall, lookup: TracedLookup) -> OwnRows | None:
     if any(ids is _values(tensor) for tensor in call.inputs.values()):
         return None
     rows = _LookedUpRows(call, original, lookup.position)
-    return OwnRows(rows.inputs, rows)
+    return OwnRows(rows.inputs, rows, lookup.line)
 
 
 def _values(tensor: Any) -> Any:

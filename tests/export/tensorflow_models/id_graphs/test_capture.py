@@ -194,7 +194,6 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
         ("python", {}, r"(EagerPyFunc) LINE.*TensorFlow's own operations"),
         ("encoded", {}, r"(EncodeBase64) LINE"),
         ("variable", {}, r"(ReadVariableOp) LINE.*make a constant of the variable"),
-        ("unguarded", {}, r"(Log) LINE.*let the number only rise, or only fall, .*tf.maximum"),
         ("text", {}, r" LINE.*let callers send the words"),
         ("unmasked", TEXTS, r"LINE.*let TextVectorization have an output_sequence_length"),
         ("unicode", TEXTS, r"LINE.*change texts by tf.strings.lower"),

@@ -16,12 +16,13 @@ from bundle.features.columns import Column
 from bundle.features.ids.crosses import Crossed, Joined
 from bundle.features.ids.rules import rule_of
 from bundle.features.ids.texts import Text
+from bundle.format.id_graphs import CONSTANT_MAX
 from bundle.format.manifest import CrossedIds, CrossKey, IdentityIds, IdRule, JoinedIds, TextIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_graphs import buckets, crosses, texts
+from export.tensorflow_models.id_graphs import crosses, texts
 from export.tensorflow_models.id_graphs.capture import find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from tests.export.tensorflow_models.graph.traced_calls import Traced, ids, numbers, trace
@@ -568,6 +569,9 @@ def test_arithmetic_of_few_bits_is_that_of_tensorflow(dtype: Any) -> None:
 LOGARITHMS: list[Change] = [
     lambda f: tf.cast(tf.math.log(tf.maximum(f["number"], 1.0)) * 3.0, tf.int32),
     lambda f: tf.cast(tf.math.log(f["number"]), tf.int32),
+    lambda f: tf.cast(tf.math.log(f["number"]), tf.int32) + 3,
+    lambda f: tf.cast(tf.where(f["number"] < 1.5, 4.0, tf.math.log1p(f["number"])), tf.int32),
+    lambda f: tf.cast(tf.math.log(tf.cast(tf.maximum(f["small"], 1), tf.float32)), tf.int32),
     lambda f: 9 - tf.cast(tf.math.log1p(tf.maximum(f["number"], 0.0)) * 0.5, tf.int64),
     lambda f: tf.cast(tf.math.log1p(tf.maximum(f["number"], 0.0)) * 0.5, tf.int32) % 7,
     lambda f: bucketized(tf.math.log1p(tf.maximum(f["number"], 0.0)), 0.6, 1.2) - 1,
@@ -584,12 +588,8 @@ def test_rows_of_a_logarithm_are_those_of_tensorflow(change: Change, from_end: b
     check(change, ROWS, from_end)
 
 
-@pytest.mark.parametrize(("steps", "rejected"), [(500, ""), (501, "Relu")])
-def test_buckets_have_at_most_as_many_steps_as_fit_a_manifest(
-    steps: int, rejected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(buckets, "STEPS_MAX", 500)
-
+@pytest.mark.parametrize(("steps", "rejected"), [(CONSTANT_MAX - 1, ""), (CONSTANT_MAX, "Relu")])
+def test_buckets_have_at_most_as_many_steps_as_fit_a_manifest(steps: int, rejected: str) -> None:
     def rows(features: Any) -> Any:
         return tf.cast(tf.minimum(tf.nn.relu(features["number"]), float(steps)), tf.int32)
 
@@ -624,8 +624,7 @@ UNSUPPORTED: list[tuple[str, Change]] = [
         lambda f: tf.strings.to_hash_bucket_fast(tf.io.encode_base64(f["city"]), 9),
     ),
     ("StringLower", lambda f: hashed(tf.strings.lower(f["city"], encoding="utf-8"))),
-    # Numbers that fall and rise, or of which the cast is none.
-    ("Log", lambda f: tf.cast(tf.math.log(f["number"]), tf.int32) + 3),
+    # Too many steps.
     ("Log1p", lambda f: tf.cast(tf.math.log1p(tf.maximum(f["number"], 0.0)) * 1e9, tf.int32)),
     # Patterns that RE2 and Python may understand differently.
     *(
