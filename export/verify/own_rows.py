@@ -139,7 +139,8 @@ def check_own_rows(  # noqa: C901 - one story of each feature
     if trainer is not None:
         notes += _notes_on_trainer(trainer.framework, not_trained, changed)
     spec = replace(model, features={**model.features, **changed})
-    return replace(traced, spec=spec, notes=tuple(notes))
+    # Nothing else needs the trainer, which may be a process of its own.
+    return replace(traced, spec=spec, trainer=None, notes=tuple(notes))
 
 
 def _notes_on_trainer(
@@ -311,7 +312,7 @@ class _Check:
         expected = _computed(compute, self._columns, self._n)
         if expected is None or rows is None or expected.size != rows.size:
             return False
-        differs = self._differs(rows, expected)
+        differs = _differ(rows, expected)
         if 0 < np.count_nonzero(differs) <= _AT_STEPS_MAX:
             differs &= ~_at_step(compute, self._columns, self._n, rows)
         self._check(differs, self._columns, rows, expected)
@@ -373,7 +374,7 @@ class _Check:
             expected = compute(batch_columns, batch_n)
             if rows is None:
                 continue
-            differs = self._differs(rows, expected)
+            differs = _differ(rows, expected)
             if not differs.any():
                 continue
             followed = self._followed(steps)
@@ -480,7 +481,7 @@ class _Check:
         changed = self._entry.model_copy(update=changes)
         for columns, n in batches:
             rows = self._rows(changed, columns, n)
-            if rows is None or self._differs(rows, compute(columns, n)).any():
+            if rows is None or _differ(rows, compute(columns, n)).any():
                 return True
         return False
 
@@ -490,19 +491,16 @@ class _Check:
         """Returns the rows that a bundle finds, `_REJECTED` where it rejects a value."""
         name = self._spec.name
         features = _reader({name: entry}, self._model)
-        sent = {key: columns[key] for key in self._spec.reads}
-        return _computed(partial(_rows, features, name), sent, n)
-
-    def _differs(self, rows: Rows, expected: Rows) -> NDArray[np.bool_]:
-        # A value that one side rejects has no row to compare with.
-        is_rejected = (rows == _REJECTED) | (expected == _REJECTED)
-        unknown = self._spec.unknown or manifest.Unknown()
+        columns_of_reads = {key: columns[key] for key in self._spec.reads}
+        rows = _computed(partial(_rows, features, name), columns_of_reads, n)
+        unknown = self._spec.unknown
+        if rows is None or unknown is None:
+            return rows
         if unknown.rule == "refuse":
-            is_rejected |= rows == -1
-        elif unknown.rule == "row":
-            rows = np.where(rows == -1, np.int64(unknown.row or 0), rows)
-        differs: NDArray[np.bool_] = (rows != expected) & ~is_rejected
-        return differs
+            return np.where(rows == -1, _REJECTED, rows)
+        if unknown.rule == "row":
+            return np.where(rows == -1, np.int64(unknown.row or 0), rows)
+        return rows
 
     def _check(
         self,
@@ -547,6 +545,13 @@ class _Check:
             "buckets of one number: clip the number to the range of training before it becomes an "
             "integer, or let callers send the id"
         )
+
+
+def _differ(rows: Rows, expected: Rows) -> NDArray[np.bool_]:
+    """Returns where rows differ. A value that one side rejects has no row to compare with."""
+    is_rejected = (rows == _REJECTED) | (expected == _REJECTED)
+    differs: NDArray[np.bool_] = (rows != expected) & ~is_rejected
+    return differs
 
 
 class _DependOnPosition(Exception):

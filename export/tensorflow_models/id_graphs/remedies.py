@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bundle.format.id_graphs import CONSTANT_MAX
 from export.graphs.walks import ID_DTYPES, PYTHON_CODE, needed
 from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.id_graphs.buckets import SEARCHES, SERIES
@@ -38,8 +39,8 @@ _CURES: dict[tuple[str, ...], str] = {
     PYTHON_CODE: "write the function in TensorFlow's own operations, or let callers send what it "
     "returns",
     ("Bucketize", "Cast", *SEARCHES, *SERIES): (
-        "let the number only rise, or only fall, with the input, over its whole range "
-        "(tf.maximum(x, 0.) before a logarithm)"
+        "compute the id from one number alone, clipped to a range in which the id takes at most "
+        f"{CONSTANT_MAX} values, or let callers send the id"
     ),
     ("SparseToDense",): "cross inputs of one value each",
     ("StringJoin", "Add", "AsString", "ReduceJoin"): (

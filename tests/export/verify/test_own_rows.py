@@ -92,7 +92,7 @@ def check(compute: Any, dtype: str, **described: Any) -> tuple[str, ...]:
     model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
     original: Any = None
     traced = PartitionedModel(model, (), original, {"x": OwnRows(("x",), compute)})
-    return check_own_rows(job, traced, {"x": spec.entry})
+    return check_own_rows(job, traced, {"x": spec.entry}).notes
 
 
 WORDS = {
@@ -191,7 +191,7 @@ def test_note_names_a_feature_that_cannot_be_compared() -> None:
     model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
     original: Any = None
     traced = PartitionedModel(model, (), original, {"x": OwnRows(None, remainder)})
-    (note,) = check_own_rows(job, traced, {"x": spec.entry})
+    (note,) = check_own_rows(job, traced, {"x": spec.entry}).notes
     assert note.startswith("the rows of x were compared with the model's on the examples alone")
 
 
