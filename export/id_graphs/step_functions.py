@@ -87,6 +87,36 @@ class StepFunction:
         return builder.graph()
 
 
+def monotonic_steps(compute: ComputeRows, dtype: InputDtype, turns: Numbers) -> StepFunction | None:
+    """Returns rows that only rise, or only fall, between some numbers as a step function.
+
+    Where rows switch back and forth within a few numbers, one of these is the step.
+
+    Args:
+      compute: Computes the rows.
+      dtype: The type of the numbers: int32, int64 or float32.
+      turns: The numbers, with the ends of the type among them.
+
+    Returns:
+      The function; None if it has more steps than a graph may have.
+    """
+
+    def rows_of_keys(keys: Keys) -> Rows:
+        if not keys.size:
+            return np.empty(0, np.int64)
+        return compute(numbers_of(keys, dtype))
+
+    keys = np.unique(keys_of(turns))
+    rows = rows_of_keys(keys)
+    step_keys = _bisect(rows_of_keys, keys, rows)
+    if step_keys is None:
+        return None
+    rows_behind = rows_of_keys(step_keys)
+    return StepFunction(
+        dtype, numbers_of(step_keys, dtype), np.concatenate([rows[:1], rows_behind])
+    )
+
+
 def find_steps(compute: ComputeRows, dtype: InputDtype, numbers: Numbers) -> StepFunction | None:
     """Returns rows as a step function of a number.
 

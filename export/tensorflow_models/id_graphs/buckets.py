@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bundle.format.id_graphs import InputDtype
 from export.graphs.walks import ID_DTYPES
-from export.id_graphs.step_functions import Numbers, StepFunction, ends_of, find_steps
+from export.id_graphs.step_functions import Numbers, StepFunction, ends_of, monotonic_steps
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, ValuesKey, run
 from export.tensorflow_models.graph.origins import Source
 
@@ -37,6 +37,8 @@ _SCALING = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
 """Operations that are monotonic with a constant other than zero."""
 _COMPARISONS = frozenset({"Less", "LessEqual", "Greater", "GreaterEqual", "IsNan"})
 """Operations whose results change at most once while their operand rises."""
+_FOLDS = frozenset({"Abs", "Square"})
+"""Operations that fall where their operand is negative, and rise where it is not."""
 _SELECTIONS = frozenset({"Select", "SelectV2", "LogicalAnd", "LogicalOr", "LogicalNot"})
 """Operations whose results change only where those of a comparison do, or as an operand does."""
 
@@ -90,7 +92,7 @@ def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | No
     turns = computation.turns(dtype)
     if turns is None:
         return None
-    function = find_steps(row, dtype, turns)
+    function = monotonic_steps(row, dtype, turns)
     if function is None or function.graph() is None:
         return None
     return Steps(computation.number, function)
@@ -123,9 +125,8 @@ class _Computation:
         """Returns numbers between which results rise or fall; None if there are too many."""
         turns = ends_of(dtype)
         for operation in self.operations:
-            if operation.type in _COMPARISONS:
-                outcomes = partial(self.results, operation)
-                changes = find_steps(outcomes, dtype, turns)
+            if operation.type in _COMPARISONS | _FOLDS:
+                changes = monotonic_steps(partial(self._outcomes, operation), dtype, turns)
                 if changes is None:
                     return None
                 turns = np.union1d(turns, changes.beside_steps())
@@ -143,6 +144,12 @@ class _Computation:
             if operation is values:
                 break
         return results[values.key][: numbers.size]
+
+    def _outcomes(self, operation: Values, numbers: Numbers) -> NDArray[Any]:
+        """Returns the results of a comparison, or whether what an operation folds is negative."""
+        if operation.type in _COMPARISONS:
+            return self.results(operation, numbers)
+        return self.results(self.call.followed(operation.inputs[0]), numbers) < 0
 
     def _result(self, values: Values, results: Mapping[ValuesKey, NDArray[Any]]) -> NDArray[Any]:
         operation = values.tensor.op
@@ -219,7 +226,7 @@ def _variable_operands(values: Values, call: CallGraph) -> list[Values] | None:
     if len(variable) != 1 or (kind == "Cast" and not _is_cast_to_numbers(values)):
         return None
     position = next(index for index, operand in enumerate(operands) if call.number(operand) is None)
-    is_monotonic = kind in _UNARY | _BINARY | _COMPARISONS | SEARCHES
+    is_monotonic = kind in _UNARY | _BINARY | _COMPARISONS | _FOLDS | SEARCHES
     is_monotonic |= kind == "ClipByValue" and position == 0
     is_scaling = kind == "Mul" or (kind in _SCALING and position == 0)
     # A product with zero, or a quotient by it, is the same for all numbers.
