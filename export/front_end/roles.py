@@ -82,7 +82,8 @@ def _uses(model: ModelSpec, job: ExportJob) -> Iterator[tuple[str, Role, str]]:
         yield from ((name, "context", f"contexts.{store}") for name in contexts.features)
     for store, corpus in job.corpora.items():
         yield from ((name, "candidate", f"corpora.{store}") for name in corpus.features)
-    for tower in model.towers.values():
+    # Query towers first, whatever their order in the recipe.
+    for tower in sorted(model.towers.values(), key=lambda tower: tower.role != "query"):
         if tower.role == "ranking":
             # Its inputs may be of either side.
             continue

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from bundle.format import manifest
 from export.front_end.calls import Call
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
+from export.recipe.schema import ExportJob
 
 SIGNATURE = "serving_default"
 """The one signature of a tower's SavedModel and of its compiled forms."""
@@ -238,6 +239,16 @@ class ModelSpec:
                 vocabularies[table.vocabulary] = keys
         return vocabularies
 
+    @cached_property
+    def averages_texts(self) -> bool:
+        """Whether a tower combines the words of a text."""
+        return any(
+            isinstance(spec, FeatureSpec)
+            and spec.entry.kind == "bag"
+            and isinstance(spec.rule, manifest.TextIds)
+            for spec in self.features.values()
+        )
+
     def padding_of(self, name: str) -> int | str | None:
         """Returns the value that pads an input; None if no feature has one."""
         for spec in self.inputs.get(name, ()):
@@ -251,6 +262,18 @@ class ModelSpec:
     def rows_of(self, spec: FeatureSpec) -> int:
         """Returns the number of rows that a feature's ids may have."""
         return spec.entry.indicator or self.tables[spec.entry.table].rows
+
+    def default_tower(self, job: ExportJob) -> str:
+        """Returns the tower of the signature `serving_default`: the only ranking tower that is no
+        stage before another, else the only query tower, else the first by name.
+        """
+        stage_towers = {stage.tower for stage in job.stages.values()}
+        towers = [tower for name, tower in self.towers.items() if name not in stage_towers]
+        for role in ("ranking", "query"):
+            names = [tower.name for tower in towers if tower.role == role]
+            if len(names) == 1:
+                return names[0]
+        return min(self.towers)
 
     def of(self, tower: str) -> ModelSpec:
         """Returns the part of the model that one tower needs."""

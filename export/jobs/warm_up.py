@@ -192,7 +192,7 @@ class WarmUpWriter:
         name = signature or SIGNATURE
         # A tower of the model may have the name of the default signature: it wins, as in a service.
         if name == SIGNATURE and name not in towers:
-            name = self._default_tower()
+            name = self._model.default_tower(self._job)
         if name in towers:
             return towers[name], False
         indexes = {f"{_RETRIEVE}:{index}": section for index, section in self._job.indexes.items()}
@@ -205,20 +205,6 @@ class WarmUpWriter:
             f"{where} is for signature {name!r}; the bundle has "
             f"{', '.join([SIGNATURE, *towers, *indexes])}: name the towers as clients do"
         )
-
-    def _default_tower(self) -> str:
-        """Returns the tower of `serving_default`, as the service chooses it: the only ranking tower
-        that is no stage before another, else the only query tower, else the first.
-        """
-        stage_towers = {stage.tower for stage in self._job.stages.values()}
-        towers = {
-            name: tower for name, tower in self._model.towers.items() if name not in stage_towers
-        }
-        for role in ("ranking", "query"):
-            names = [name for name, tower in towers.items() if tower.role == role]
-            if len(names) == 1:
-                return names[0]
-        return next(iter(self._model.towers))
 
     def _all_inputs(self) -> dict[str, SentInput]:
         # No tower has an empty name, so this key is free.

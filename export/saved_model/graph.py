@@ -92,7 +92,7 @@ def build_graph(
         signatures[name], inputs[name] = _signature(tower, lookups)
 
     # Servers and clients of TensorFlow call the signature `serving_default` if they name none.
-    default_signature = job.output.serving_default or next(iter(signatures))
+    default_signature = job.output.serving_default or traced.spec.default_tower(job)
     if default_signature not in signatures:
         raise UsageError(
             f"output.serving_default is {default_signature!r}; the recipe's towers: "

@@ -156,7 +156,7 @@ def find_signature(version: ModelVersion, name: str) -> Signature:
 
 def _default_tower(version: ModelVersion) -> str:
     """Returns the only ranking tower that is no stage before another, else the only query tower,
-    else the first.
+    else the first by name.
     """
     of_stages = version.manifest.towers_of_stages
     towers = {name: tower for name, tower in version.towers.items() if name not in of_stages}
@@ -164,7 +164,7 @@ def _default_tower(version: ModelVersion) -> str:
         names = [name for name, tower in towers.items() if tower.entry.role == role]
         if len(names) == 1:
             return names[0]
-    return next(iter(version.towers))
+    return min(version.towers)
 
 
 def _only_index(version: ModelVersion) -> str:
