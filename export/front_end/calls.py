@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from export.errors import UsageError
@@ -16,13 +16,17 @@ class Call:
 
     Attributes:
       path: Attribute path of the function; "" is the model itself.
-      inputs: Names of the inputs that the function gets.
+      inputs: Names of the inputs that the function gets, in the order in which its dictionaries
+        hold them.
       arguments: The recipe's `arguments` of the tower; None if the function gets one dictionary.
+      is_ordered: Whether the order of the inputs is stated; otherwise, it is that of a table of the
+        recipe, which has no meaning.
     """
 
     path: str = ""
     inputs: tuple[str, ...] = ()
     arguments: tuple[Any, ...] | Mapping[str, Any] | None = field(default=None, hash=False)
+    is_ordered: bool = True
 
     def __str__(self) -> str:
         return name_of_call(self.path)
@@ -33,11 +37,19 @@ class Call:
         Args:
           values: Values of the inputs, by their names.
         """
+        positions = {name: position for position, name in enumerate(self.inputs)}
+        names = sorted(values, key=lambda name: positions.get(name, len(positions)))
+        ordered_values = {name: values[name] for name in names}
         if self.arguments is None:
-            return (nested(values),), {}
+            return (nested(ordered_values),), {}
+        arguments = _with_values(self.arguments, ordered_values)
         if isinstance(self.arguments, Mapping):
-            return (), _with_values(self.arguments, values)
-        return tuple(_with_values(self.arguments, values)), {}
+            return (), arguments
+        return tuple(arguments), {}
+
+    def in_order(self, inputs: Iterable[str]) -> Call:
+        """Returns the call with its inputs in another order."""
+        return replace(self, inputs=tuple(inputs), is_ordered=True)
 
 
 def call_of(name: str, job: ExportJob) -> Call:
@@ -51,21 +63,22 @@ def call_of(name: str, job: ExportJob) -> Call:
       UsageError: The call reads an input that the recipe does not declare.
     """
     section = job.towers[name]
-    if section.arguments is None:
-        key = "inputs"
-        # A tower that names no inputs gets all of the recipe.
-        inputs = section.inputs or tuple(job.inputs)
-    else:
+    key = "inputs"
+    inputs = section.inputs
+    if not inputs and section.arguments is not None:
         key = "arguments"
         # Arguments may name an input more than once.
         inputs = tuple(dict.fromkeys(input_names(section.arguments)))
+    elif not inputs:
+        # A tower that names no inputs gets all of the recipe.
+        inputs = tuple(job.inputs)
     for input_name in inputs:
         if input_name not in job.inputs:
             raise UsageError(
                 f"towers.{name}.{key} names the input {input_name!r}, which the recipe does not "
                 f"declare; it declares {', '.join(job.inputs)}"
             )
-    return Call(section.call, inputs, section.arguments)
+    return Call(section.call, inputs, section.arguments, is_ordered=bool(section.inputs))
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,11 +95,20 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_values(argument: Any, values: Mapping[str, Any]) -> Any:
-    """Returns an argument with the values of inputs in the place of their names."""
+    """Returns an argument with the values of inputs in the place of their names, and with its
+    dictionaries in the order of the values.
+    """
     if isinstance(argument, str):
         return values[argument]
     if isinstance(argument, Mapping):
-        return {key: _with_values(part, values) for key, part in argument.items()}
+        names = list(values)
+
+        def position_of(key: str) -> int:
+            """Returns the first position of an input below a key; constants come last."""
+            return min(map(names.index, input_names(argument[key])), default=len(names))
+
+        keys = sorted(argument, key=position_of)
+        return {key: _with_values(argument[key], values) for key in keys}
     if isinstance(argument, list | tuple):
         return [_with_values(part, values) for part in argument]
     return argument

@@ -159,7 +159,11 @@ class ReferenceModel(Protocol):
     """The model as it was trained: not partitioned, in the framework that trained it, on a CPU."""
 
     def run(
-        self, model: ModelSpec, inputs: ReferenceInputs, expect_numbers: bool = False
+        self,
+        model: ModelSpec,
+        inputs: ReferenceInputs,
+        expect_numbers: bool = False,
+        as_written: bool = False,
     ) -> ReferenceRun:
         """Runs the calls of towers on examples.
 
@@ -169,11 +173,15 @@ class ReferenceModel(Protocol):
           model: The towers that are run, with their features and tables.
           inputs: The examples.
           expect_numbers: Whether to find the numbers that the model's normalization layers expect.
+          as_written: Whether results are NaN where the model's code gives NaN and a bundle numbers.
 
         Raises:
           NotConvertible: The model's code raises an error; the message names the user's line.
           CheckpointError: The model's weights cannot be read.
         """
+
+    def with_recipe(self, job: ExportJob) -> Self:
+        """Returns the model as the model code of another recipe builds it."""
 
 
 class OriginalModel(Protocol):

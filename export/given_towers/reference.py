@@ -6,8 +6,8 @@ PyTorch's own results are in the tower's file and in `verify.expected`, and both
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,12 +38,17 @@ class GivenReference:
         model: ModelSpec,
         inputs: ReferenceInputs,
         expect_numbers: bool = False,  # noqa: ARG002 towers in files have no normalization layers
+        as_written: bool = False,  # noqa: ARG002 nothing of them is replaced
     ) -> ReferenceRun:
         """See ReferenceModel.run."""
         results: Results = {}
         for name, tower in model.towers.items():
             results[name] = self._outputs(tower, inputs)
         return ReferenceRun(results)
+
+    def with_recipe(self, job: ExportJob) -> Self:
+        """See ReferenceModel.with_recipe."""
+        return replace(self, job=job)
 
     def _outputs(self, tower: TowerSpec, inputs: ReferenceInputs) -> dict[str, Any]:
         given_tower = self.model_file.towers[tower.call.path]

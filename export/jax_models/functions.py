@@ -78,9 +78,11 @@ class JaxFunctions:
         """
 
         def run(parameters: Any, inputs: Mapping[str, Any]) -> Any:
-            # JAX passes dictionaries on in the order of their keys, which may name a layer's
-            # parameters: mapping the tree restores that order.
-            positional, by_name = jax.tree.map(lambda leaf: leaf, call.bind(inputs))
+            positional, by_name = call.bind(inputs)
+            if not call.is_ordered:
+                # JAX passes dictionaries on in the order of their keys, which may name a layer's
+                # parameters: mapping the tree restores that order.
+                positional, by_name = jax.tree.map(lambda leaf: leaf, (positional, by_name))
             with lookups_returning(self.specs, inputs):
                 return self.functions[call.path](parameters, *positional, **by_name)
 

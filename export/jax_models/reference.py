@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,6 +106,7 @@ class JaxReference:
         model: ModelSpec,
         inputs: ReferenceInputs,
         expect_numbers: bool = False,  # noqa: ARG002 models of JAX have no normalization layers
+        as_written: bool = False,  # noqa: ARG002 nothing of them is replaced
     ) -> ReferenceRun:
         """See ReferenceModel.run."""
         returned: dict[Call, Any] = {}
@@ -118,6 +119,10 @@ class JaxReference:
         for name, tower in model.towers.items():
             results[name] = _outputs(tower, returned[tower.call])
         return ReferenceRun(results)
+
+    def with_recipe(self, job: ExportJob) -> Self:
+        """See ReferenceModel.with_recipe."""
+        return replace(self, job=job)
 
     def _call(self, call: Call, inputs: ReferenceInputs) -> Any:
         """Runs a call on examples, in the batch of training if its code runs in no other."""

@@ -42,6 +42,7 @@ from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.score_distributions import with_score_distributions
 from export.verify.stated_layouts import StatedLayout, judge_recipe
+from export.verify.table_orders import check_table_orders
 from export.verify.unverified import features_behind
 
 __all__ = ["Prepared", "prepare", "run"]
@@ -272,6 +273,7 @@ class _BundleSteps:
             )
             # The model may accept fewer of the synthetic examples than were made.
             reference, expected = finite_results(reference)
+            check_table_orders(reference, expected)
             if examples.with_known_ids is not None and reference.examples.with_known_ids is None:
                 self.notes.append(
                     "the model rejects invented ids that its tables lack, so what becomes of "

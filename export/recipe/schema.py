@@ -287,7 +287,9 @@ class TowerSection(Section):
     """
     inputs: tuple[str, ...] = ()
     """Names of the inputs that the call takes, as one dict. [] passes all inputs. A dot in the name
-    of an input is a level of the dict: `sparse.user` is passed as `{"sparse": {"user": ...}}`.
+    of an input is a level of the dict: `sparse.user` is passed as `{"sparse": {"user": ...}}`. The
+    dict has the order of this list, which is that of training where the call iterates over the
+    dict; tables of a recipe have no order. Beside `arguments`, the order of the tables in these.
     """
     arguments: tuple[Any, ...] | dict[str, Any] | None = None
     """What the call takes instead of one dict: a list of its arguments, such as `["user_id"]`, or a
@@ -337,10 +339,14 @@ class TowerSection(Section):
         return arguments
 
     @model_validator(mode="after")
-    def _one_kind_of_arguments(self) -> TowerSection:
-        if self.arguments is not None and self.inputs:
+    def _same_inputs(self) -> TowerSection:
+        if self.arguments is None or not self.inputs:
+            return self
+        names = dict.fromkeys(input_names(self.arguments))
+        if set(names) != set(self.inputs):
             raise ValueError(
-                "'inputs' belongs to a call that takes one dict; 'arguments' names all"
+                f"'inputs' beside 'arguments' states the order of the same inputs: "
+                f"{', '.join(names)} were expected in it"
             )
         return self
 
@@ -690,8 +696,9 @@ class OutputSection(Section):
     Serving instead of a bundle. inline-link: the same, with hard links to the checkpoint.
     """
     serving_default: Name | None = None
-    """Tower of the signature `serving_default` of a self-contained SavedModel. Default: the first
-    tower.
+    """Tower of the signature `serving_default` of a self-contained SavedModel. Default: the only
+    ranking tower that is no stage before another, else the only query tower, else the first by
+    name.
     """
 
 

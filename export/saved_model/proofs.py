@@ -43,6 +43,7 @@ from export.verify.reference_inputs import Reference, default_column
 from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.synthetic_examples import vocabulary_of
 from export.verify.table_effects import TrainedRows
+from export.verify.table_orders import check_table_orders
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
 RESERVE_BYTES = 2 << 30
@@ -143,6 +144,7 @@ def _expected_results(
         reference, expected = finite_results(
             Reference(job, base, model, original, read_rows, examples, features)
         )
+        check_table_orders(reference, expected)
     return features, reference.examples, expected
 
 

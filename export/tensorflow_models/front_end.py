@@ -20,6 +20,7 @@ from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
 from export.tensorflow_models.lookups.interception import early_lookups
+from export.tensorflow_models.model.archived_inputs import with_archived_orders
 from export.tensorflow_models.model.archived_model import check_archived_model
 from export.tensorflow_models.model.dense_copy import local_prefix
 from export.tensorflow_models.model.exchangeable import check_exchangeable
@@ -79,10 +80,11 @@ class TensorFlowFrontEnd:
                 TrainedModel(root, checkpoint, path).restore_normalizations()
             return root
 
+        job, notes = with_archived_orders(job, checkpoint)
         traced = trace_towers(job, base, inside, build)
         path = job.checkpoint.object_path
         # The checks reject a model that is not the saved one; what they cannot compare is a note.
-        notes = check_exchangeable(traced, checkpoint, job)
+        notes += check_exchangeable(traced, checkpoint, job)
         notes += check_archived_model(traced.root, checkpoint, path)
         notes += check_saved_layers(traced.root, checkpoint, path)
         original = TensorFlowModel(job, base, checkpoint, traced)

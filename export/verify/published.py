@@ -28,6 +28,7 @@ from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.stated_layouts import StatedLayout
 from export.verify.table_effects import converted
+from export.verify.table_orders import check_table_orders
 from export.verify.table_rows import SAMPLE_ROWS
 from export.verify.trained_ids import trained_rows
 
@@ -112,6 +113,7 @@ def verify_against_recipe(
             converted(manifest.tables),
         )
         reference, expected = finite_results(reference)
+        check_table_orders(reference, expected)
 
         changes = None
         if log is not None:

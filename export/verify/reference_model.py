@@ -77,7 +77,7 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
             f"{not_finite} of the original model itself; the {examples} do not fit the model: "
             f"{remedy}"
         )
-    _check_recorded(expected, reference.examples.recorded)
+    check_recorded(expected, reference.examples.recorded)
     return reference, expected
 
 
@@ -99,7 +99,7 @@ def _with_known_ids(reference: Reference) -> Reference:
     return replace(reference, examples=reference.examples.with_known_ids)
 
 
-def _check_recorded(results: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
+def check_recorded(results: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:
     """Compares the outputs of the model with what training recorded, in another precision and by
     other arithmetic.
 
@@ -108,10 +108,17 @@ def _check_recorded(results: Results, recorded: Mapping[str, NDArray[np.float64]
     """
     for tower, outputs in results.items():
         for output, values in outputs.items():
-            # An output of several towers is named with its tower.
-            expected = recorded.get(f"{tower}.{output}", recorded.get(output))
+            expected = recorded_values(tower, output, recorded)
             if expected is not None:
                 _check_recorded_output(tower, output, values, expected)
+
+
+def recorded_values(
+    tower: str, output: str, recorded: Mapping[str, NDArray[np.float64]]
+) -> NDArray[np.float64] | None:
+    """Returns the values that training recorded of an output; None: it recorded none."""
+    # An output of several towers is named with its tower.
+    return recorded.get(f"{tower}.{output}", recorded.get(output))
 
 
 def _check_recorded_output(

@@ -252,8 +252,8 @@ def test_call_that_the_recipe_states_wrongly_is_rejected(
         ('inputs = { a.dtype = "int32" }\ntowers.t = { role = "query", arguments = [] }', "name"),
         (
             'inputs = { a.dtype = "int32" }\ntowers.t = { role = "query", arguments = ["a"], '
-            'inputs = ["a"] }',
-            "'arguments' names all",
+            'inputs = ["b"] }',
+            "'inputs' beside 'arguments' states the order of the same inputs: a were expected",
         ),
         (
             'inputs = { a.dtype = "int32" }\ntowers.t = { role = "query", arguments = '

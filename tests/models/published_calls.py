@@ -81,6 +81,43 @@ class AgesBesideUsers(keras.Model):  # type: ignore[misc]
         return {"score": self.top(row)}
 
 
+def joined_inputs(api: Any = keras) -> Any:
+    """Returns a model that joins rows in the order of its dict of inputs, as RecLearn's rankers."""
+
+    class JoinedInputs(api.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.user = api.layers.Embedding(USERS, DIM)
+            self.movie = api.layers.Embedding(MOVIES, DIM)
+            self.top = api.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            rows = [getattr(self, name)(ids) for name, ids in inputs.items()]
+            return self.top(tf.concat(rows, axis=-1))
+
+    return JoinedInputs()
+
+
+def joined_inputs_of_keras_2() -> Any:
+    return joined_inputs(tf.keras)
+
+
+def joined_tables(sizes: dict[str, int]) -> keras.Model:
+    """Returns a model that joins rows in the order of the dict that its factory gets."""
+
+    class JoinedTables(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = {name: keras.layers.Embedding(rows, DIM) for name, rows in sizes.items()}
+            self.top = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            rows = [table(inputs[name]) for name, table in self.tables.items()]
+            return self.top(tf.concat(rows, axis=-1))
+
+    return JoinedTables()
+
+
 def ages_beside_users() -> keras.Model:
     return AgesBesideUsers()
 

@@ -30,8 +30,8 @@ def read_saved_layers(prefix: Location) -> dict[str, dict[str, Any]]:
       prefix: The prefix of a checkpoint, which may be the variables of a SavedModel.
 
     Returns:
-      `class_name` and `config` by the path of attributes, which is "" for the model itself; {} if
-      the checkpoint does not belong to a SavedModel of tf-keras.
+      `class_name`, `config` and `build_input_shape` by the path of attributes, which is "" for the
+      model itself; {} if the checkpoint does not belong to a SavedModel of tf-keras.
 
     Raises:
       CheckpointError: The file is damaged or too large.
@@ -58,6 +58,7 @@ def read_saved_layers(prefix: Location) -> dict[str, dict[str, Any]]:
                 layers[path] = {
                     "class_name": metadata["class_name"],
                     "config": metadata["config"],
+                    "build_input_shape": metadata.get("build_input_shape"),
                 }
         return layers
     except (Malformed, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from bundle.errors import BundleError
 from bundle.features.columns import Column
-from bundle.format.manifest import TextIds
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, ExportError
 from export.front_end.calls import Call
@@ -68,7 +67,11 @@ class TensorFlowReference:
     whole: ModelSpec
 
     def run(
-        self, model: ModelSpec, inputs: ReferenceInputs, expect_numbers: bool = False
+        self,
+        model: ModelSpec,
+        inputs: ReferenceInputs,
+        expect_numbers: bool = False,
+        as_written: bool = False,
     ) -> ReferenceRun:
         """See ReferenceModel.run."""
         # The call of one tower may compute the others too, and so read the tables of all.
@@ -93,11 +96,15 @@ class TensorFlowReference:
             tables.intercepting(),
             tf.device("/CPU:0"),
         ):
-            if _averages_texts(model):
+            if model.averages_texts and not as_written:
                 average_empty_as_zeros(hooks)
             runs = self._call(model, inputs, tables, facts)
         results = {name: _results(tower, runs) for name, tower in model.towers.items()}
         return ReferenceRun(results, expected)
+
+    def with_recipe(self, job: ExportJob) -> Self:
+        """See ReferenceModel.with_recipe."""
+        return replace(self, job=job)
 
     def _call(
         self,
@@ -205,16 +212,6 @@ def _results(tower: TowerSpec, runs: Mapping[Call, _Run]) -> dict[str, Any]:
         value = returned if key is None else returned[key]
         results[output] = tf.cast(value, tf.float32).numpy()
     return results
-
-
-def _averages_texts(model: ModelSpec) -> bool:
-    """Returns whether a tower combines the words of a text."""
-    return any(
-        isinstance(spec, FeatureSpec)
-        and spec.entry.kind == "bag"
-        and isinstance(spec.rule, TextIds)
-        for spec in model.features.values()
-    )
 
 
 def _plain_numbers(model: ModelSpec, inputs: ReferenceInputs) -> dict[str, Column]:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -100,8 +100,11 @@ class NumpyReference:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._kernel = checkpoint.read_all("params.kernel")
 
+    def with_recipe(self, _job: ExportJob) -> Self:
+        return self
+
     def run(
-        self, model: ModelSpec, inputs: ReferenceInputs, _expect_numbers: bool = False
+        self, model: ModelSpec, inputs: ReferenceInputs, *_options: bool, **_by_name: bool
     ) -> ReferenceRun:
         assert list(model.towers) == ["query"]
         ids = inputs.columns["user"].values

@@ -182,7 +182,7 @@ def test_dict_among_arguments_is_passed_on_in_the_order_of_its_keys(tmp_path: Pa
     """As in training: Flax numbers layers by the order in which a dict of features is read."""
     order = "lambda parameters, features: jnp.stack([*features.values()], 1)"
     model = functions_of(tmp_path, f"(SHAPES, {order})", call="")
-    call = Call("", ("x", "y"), ({"b": "x", "a": "y"},))
+    call = Call("", ("x", "y"), ({"b": "x", "a": "y"},), is_ordered=False)
     result = Calls(model).with_call(call)({"x": tf.constant([1.0]), "y": tf.constant([2.0])})
     assert result.numpy().tolist() == [[2, 1]]
 

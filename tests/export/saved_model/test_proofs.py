@@ -67,7 +67,7 @@ class Model:
         return self
 
     def run(
-        self, _model: ModelSpec, inputs: ReferenceInputs, _expect_numbers: bool = False
+        self, _model: ModelSpec, inputs: ReferenceInputs, *_options: bool, **_by_name: bool
     ) -> ReferenceRun:
         self.called.append(inputs)
         return ReferenceRun({"tower": {"score": np.array(self.scores, np.float32)}})

@@ -51,7 +51,11 @@ class FixedResults(ReferenceModel):
         self.called: list[tuple[ModelSpec, ReferenceInputs, bool]] = []
 
     def run(
-        self, model: ModelSpec, inputs: ReferenceInputs, expect_numbers: bool = False
+        self,
+        model: ModelSpec,
+        inputs: ReferenceInputs,
+        expect_numbers: bool = False,
+        as_written: bool = False,
     ) -> ReferenceRun:
         self.called.append((model, inputs, expect_numbers))
         expected = self.expected if expect_numbers else {}
