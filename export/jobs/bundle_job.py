@@ -33,6 +33,7 @@ from export.tables.key_indexes import write_key_indexes
 from export.tables.older_versions import ReusedSegments
 from export.towers.files import TowerFiles
 from export.verify import table_effects
+from export.verify.eager_results import notes_on_eager_results
 from export.verify.examples import Examples
 from export.verify.failing_forms import without_failing_forms
 from export.verify.forms import TOLERANCE
@@ -274,6 +275,7 @@ class _BundleSteps:
             # The model may accept fewer of the synthetic examples than were made.
             reference, expected = finite_results(reference)
             check_table_orders(reference, expected)
+            self.notes += notes_on_eager_results(reference, expected)
             if examples.with_known_ids is not None and reference.examples.with_known_ids is None:
                 self.notes.append(
                     "the model rejects invented ids that its tables lack, so what becomes of "

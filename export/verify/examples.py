@@ -139,8 +139,13 @@ def _recorded(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArra
         raise UsageError(
             f"verify.expected: column {column!r} of {path} holds no numbers: {problem}"
         ) from problem
-    if not np.isfinite(values).all():
-        raise UsageError(f"verify.expected: column {column!r} of {path} holds NaN or an infinity")
+    not_finite = np.argwhere(~np.isfinite(values))
+    if not_finite.size:
+        first = tuple(not_finite[0])
+        raise UsageError(
+            f"verify.expected: column {column!r} of {path} holds {values[first]} in row "
+            f"{first[0] + 1}; a service rejects such results: leave these examples out"
+        )
     return values
 
 

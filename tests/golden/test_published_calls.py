@@ -4,6 +4,7 @@ return.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from export.graphs.loading import load_tensorflow
 from tests.export.movies_job import export
 from tests.golden.served_rankers import RankerService
 
-load_tensorflow()
+tf = load_tensorflow()
 
 import keras  # noqa: E402 after TensorFlow
 
@@ -65,6 +66,11 @@ RESULTS = """
 inputs = { user.dtype = "int32", movie.dtype = "int32" }
 features.movie.role = "candidate"
 towers.rating = { role = "ranking", outputs = { liked = "like", clicked = 0 }, result = "liked" }
+"""
+
+TITLES = """
+inputs.title.dtype = "string"
+towers.query.role = "query"
 """
 
 
@@ -158,6 +164,29 @@ def test_list_of_results_by_name_and_position(tmp_path: Path, service: RankerSer
     for heads in scores(service, "list_of_results", names, {"user": 9}, features):
         np.testing.assert_allclose(heads["liked"], to_numpy(like).ravel(), atol=1e-6)
         np.testing.assert_allclose(heads["clicked"], to_numpy(click).ravel(), atol=1e-6)
+
+
+def test_examples_for_which_the_model_itself_gives_nan_are_noted(tmp_path: Path) -> None:
+    titles = ["toy story", "", "heat", "?!", "story of nothing"]
+    model = published("mean_of_words", TITLES, tmp_path, {"title": tf.constant(titles)})
+    recorded = to_numpy(model({"title": tf.constant(titles)}))
+    without_words = np.isnan(recorded).any(axis=1)
+    assert without_words.tolist() == [False, True, False, True, False]
+
+    examples = [
+        {"title": title, "vector": row.tolist()}
+        for title, row in zip(titles, recorded, strict=True)
+    ]
+    (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, examples)))
+    recipe = tmp_path / "recipe.toml"
+    text = recipe.read_text() + 'verify.examples = "examples.jsonl"\n'
+    recipe.write_text(text)
+    notes = " ".join(export(recipe).notes)
+    assert "the model itself gives nan in 2 of 5 examples, first in example 1" in notes
+
+    recipe.write_text(text + 'verify.expected.result = "vector"\n')
+    with pytest.raises(UsageError, match=r"'vector' of .* holds nan in row 2"):
+        export(recipe)
 
 
 @pytest.mark.parametrize(

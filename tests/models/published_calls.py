@@ -118,6 +118,14 @@ def joined_tables(sizes: dict[str, int]) -> keras.Model:
     return JoinedTables()
 
 
+def mean_of_words() -> keras.Model:
+    """Returns a model that averages the words of a title, which Keras cannot if it has none."""
+    title = keras.Input((), dtype="string", name="title")
+    rows = keras.layers.TextVectorization(vocabulary=["toy", "story", "heat"])(title)
+    words = keras.layers.Embedding(5, DIM, mask_zero=True)(rows)
+    return keras.Model({"title": title}, keras.layers.GlobalAveragePooling1D()(words))
+
+
 def ages_beside_users() -> keras.Model:
     return AgesBesideUsers()
 

@@ -135,7 +135,7 @@ def test_read_labels_and_recorded_outputs_are_columns_of_the_file(tmp_path: Path
         ("labels", "user", r"verify\.labels: column 'user' of .* holds 'ann'; 0 or 1"),
         ("expected", "bought", r"verify\.expected: .*e\.jsonl has no column 'bought'; it has user"),
         ("expected", "user", r"verify\.expected: column 'user' of .* holds no numbers: .*'ann'"),
-        ("expected", "far", r"verify\.expected: column 'far' of .* holds NaN or an infinity"),
+        ("expected", "far", r"verify\.expected: column 'far' of .* holds inf in row 1;"),
     ],
 )
 def test_read_labels_and_recorded_outputs_that_cannot_be_such_are_named(
