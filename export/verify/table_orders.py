@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.errors import BundleError
 from bundle.shown_values import shown_names
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.front_end.calls import Call
@@ -100,7 +101,7 @@ def _results_of(reference: Reference) -> Results:
     """Returns the results of a model whose dicts have another order; {} if it cannot run so."""
     try:
         return reference_results(reference)
-    except ExportError:
+    except (BundleError, ExportError):
         return {}
 
 

@@ -355,9 +355,10 @@ def _with_row_lengths(
     Whatever a model computes from row lengths, splits or indices then needs one dense input.
     Weights share the lengths of their ids.
     """
-    tensors = dict(inputs)
-    # Ids before their weights, which share the ids' lengths.
-    for name in sorted(inputs, key=lambda name: sections[name].weights_for is not None):
+    # Ids before their weights, which share the ids' lengths: what inputs share is the first one's.
+    names = sorted(inputs, key=lambda name: sections[name].weights_for is not None)
+    tensors = {name: inputs[name] for name in names}
+    for name in names:
         section = sections[name]
         values = inputs[name]
         if section.kind == "dense":

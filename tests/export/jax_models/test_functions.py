@@ -178,13 +178,16 @@ def test_calls_are_the_functions_by_their_names_and_nothing_else(tmp_path: Path)
     assert outputs["ids"].numpy().tolist() == [5, 6]
 
 
-def test_dict_among_arguments_is_passed_on_in_the_order_of_its_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("is_ordered", "expected"), [(False, [[2, 1]]), (True, [[1, 2]])])
+def test_dict_among_arguments_is_passed_on_in_the_order_of_its_keys_or_of_the_recipe(
+    is_ordered: bool, expected: list[list[int]], tmp_path: Path
+) -> None:
     """As in training: Flax numbers layers by the order in which a dict of features is read."""
     order = "lambda parameters, features: jnp.stack([*features.values()], 1)"
     model = functions_of(tmp_path, f"(SHAPES, {order})", call="")
-    call = Call("", ("x", "y"), ({"b": "x", "a": "y"},), is_ordered=False)
+    call = Call("", ("x", "y"), ({"b": "x", "a": "y"},), is_ordered=is_ordered)
     result = Calls(model).with_call(call)({"x": tf.constant([1.0]), "y": tf.constant([2.0])})
-    assert result.numpy().tolist() == [[2, 1]]
+    assert result.numpy().tolist() == expected
 
 
 def test_call_of_the_only_function_is_that_of_the_model(tmp_path: Path) -> None:
