@@ -11,14 +11,16 @@ from typing import Any
 from export.errors import NotConvertible
 
 TESTED = {
-    "tensorflow": "2.20",
-    "tf-keras": "2.20",
-    "keras": "3.15",
-    "keras-rs": "0.4",
-    "jax-tpu-embedding": "0.1",
+    "tensorflow": ("2.20", "2.21"),
+    "tf-keras": ("2.20", "2.21"),
+    "keras": ("3.15",),
+    "keras-rs": ("0.4",),
+    "jax": ("0.10", "0.11", "0.12"),
+    "jax-tpu-embedding": ("0.1", "0.2"),
 }
-"""Releases that the exporter's tests run with. It relies on internals of these libraries: a release
-that moved one of them is rejected where it is needed, and any other release is a note.
+"""Releases that the exporter's tests run with, in ascending order. It relies on internals of these
+libraries: a release that moved one of them is rejected where it is needed, and any other release is
+a note. Any other release of JAX is rejected.
 """
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
@@ -88,6 +90,19 @@ class _TensorFlow:
 tf: Any = _TensorFlow()
 
 
+def is_tested(package: str, release: str) -> bool:
+    """Returns whether the exporter's tests run with a release of a library, such as `2.20.1`."""
+    return release.startswith(tuple(f"{tested}." for tested in TESTED[package]))
+
+
+def describe_tested(package: str) -> str:
+    """Returns the releases of a library that the tests run with, such as `0.10, 0.11 or 0.12`."""
+    *earlier, newest = TESTED[package]
+    if not earlier:
+        return newest
+    return f"{', '.join(earlier)} or {newest}"
+
+
 def note_untested_releases() -> tuple[str, ...]:
     """Returns a note for each imported library in a release that the tests do not run with.
 
@@ -95,14 +110,14 @@ def note_untested_releases() -> tuple[str, ...]:
     keras-nightly, hold the same modules.
     """
     notes = []
-    for package, tested in TESTED.items():
+    for package in TESTED:
         module = sys.modules.get(package.replace("-", "_"))
         release = getattr(module, "__version__", None)
-        if release is not None and not release.startswith(f"{tested}."):
+        if release is not None and not is_tested(package, release):
             notes.append(
                 f"{package} {release}: rowcast-export {version('rowcast')} is tested with "
-                f"{tested}; every function that it replaces is there, and what it writes is "
-                "compared with the original model as always"
+                f"{describe_tested(package)}; every function that it replaces is there, and what "
+                "it writes is compared with the original model as always"
             )
     return tuple(notes)
 
@@ -110,10 +125,9 @@ def note_untested_releases() -> tuple[str, ...]:
 def moved(name: str, package: str) -> NotConvertible:
     """Returns the error about an internal of a library that this release has moved."""
     release = getattr(sys.modules.get(package.replace("-", "_")), "__version__", "this release")
-    tested = TESTED[package]
     return NotConvertible(
         f"{name} is not in {package} {release}; rowcast-export {version('rowcast')} needs it and "
-        f"is tested with {tested}: install '{package}~={tested}.0'"
+        f"is tested with {describe_tested(package)}: install '{package}~={TESTED[package][-1]}.0'"
     )
 
 

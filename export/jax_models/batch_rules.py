@@ -11,6 +11,7 @@ from typing import Any
 
 from export.jax_models.loading import jax
 from export.jax_models.operations import elementwise
+from export.jax_models.primitives import Parameters
 from export.jax_models.tracing import SIZES_FROM_INPUTS, FixedBatch
 from export.jax_models.values import Shape, Size, is_static
 from export.user_lines import at_line
@@ -76,10 +77,9 @@ class Step:
         return str(self.eqn.primitive.name)
 
     @property
-    def params(self) -> Mapping[str, Any]:
+    def params(self) -> Parameters:
         """The primitive's parameters in the fixed batch."""
-        params: Mapping[str, Any] = self.eqn.params
-        return params
+        return Parameters(self.name, self.eqn.params, self.line)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -165,8 +165,12 @@ class Step:
 
     def _bind_primitive(self, arrays: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
         primitive = self.eqn.primitive
+        params = self.params
+        for name, value in changes.items():
+            if params[name] is not value:
+                params[name] = value
         # Source: JAX 0.10, jax/_src/core.py, eval_jaxpr.
-        results = primitive.bind(*arrays, **primitive.get_bind_params({**self.params, **changes}))
+        results = primitive.bind(*arrays, **primitive.get_bind_params(params))
         if not primitive.multiple_results:
             return [results]
         return list(results)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from export.errors import NotConvertible
 from export.graphs.loading import tf
+from export.jax_models.primitives import Parameters
 from export.jax_models.values import Shape, Sizes, Value
 from export.user_lines import at_line, last_of_user
 
@@ -31,7 +32,7 @@ class Equation:
     """
 
     primitive: str
-    params: Mapping[str, Any]
+    params: Parameters
     shapes: tuple[Shape, ...]
     dtypes: tuple[Any, ...]
     sizes: Sizes

@@ -26,6 +26,7 @@ from export.jax_models.operations import (
     reductions,
     shapes,
 )
+from export.jax_models.primitives import Parameters, attributes_of_this_release
 from export.jax_models.values import Shape, Sizes, Value, constant, is_static
 
 OPERATIONS: dict[str, Handler] = {
@@ -152,7 +153,9 @@ class Evaluator:
         values.update(zip(jaxpr.invars, arguments, strict=True))
         for eqn in jaxpr.eqns:
             inputs = [read(atom) for atom in eqn.invars]
-            results = self._apply(eqn, inputs, line_of(eqn.source_info, outer))
+            line = line_of(eqn.source_info, outer)
+            with attributes_of_this_release(eqn.primitive.name, line):
+                results = self._apply(eqn, inputs, line)
             values.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
@@ -162,6 +165,7 @@ class Evaluator:
         name = equation.primitive
         inner = inner_call(name, equation.params)
         if inner is not None:
+            equation.params.check_known()
             return self._call(equation, inner, arguments)
         # Random draws are rejected even if their key is a constant: they mean that dropout was
         # left on.
@@ -177,6 +181,7 @@ class Evaluator:
         handler = OPERATIONS.get(name)
         if handler is None:
             raise equation.rejected("it has no counterpart; write it with other functions of JAX")
+        equation.params.check_known()
         return self._handle(handler, equation, arguments)
 
     def _handle(
@@ -219,7 +224,7 @@ class Evaluator:
         avals: list[Any] = [variable.aval for variable in eqn.outvars]
         return Equation(
             eqn.primitive.name,
-            eqn.params,
+            Parameters(eqn.primitive.name, eqn.params, line),
             tuple(tuple(getattr(aval, "shape", ())) for aval in avals),
             tuple(dtype_of(aval) for aval in avals),
             self._sizes,

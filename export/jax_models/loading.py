@@ -8,11 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from export.errors import NotConvertible
-
-SUPPORTED = "0.10"
-"""The release of JAX whose primitives have counterparts. Any other release renames some of them, so
-it is rejected.
-"""
+from export.graphs.loading import TESTED, describe_tested, is_tested
 
 
 def prefer_cpus() -> None:
@@ -40,16 +36,22 @@ def load_jax() -> Any:
 
 
 def check_release(jax_version: str) -> None:
-    """Checks that a version of JAX belongs to the supported release.
+    """Checks that a version of JAX belongs to a supported release. Any other release may rename
+    primitives, which would then be rejected one by one.
 
     Raises:
       NotConvertible: The version belongs to another release.
     """
-    if not jax_version.startswith(f"{SUPPORTED}."):
-        raise NotConvertible(
-            f"rowcast-export {version('rowcast')} supports jax {SUPPORTED}; found {jax_version}: "
-            f"install 'jax~={SUPPORTED}.0'"
-        )
+    if not is_tested("jax", jax_version):
+        raise NotConvertible(f"found jax {jax_version}; {supported_releases()}")
+
+
+def supported_releases() -> str:
+    """Returns the sentence that names the supported releases of JAX, and how to get the newest."""
+    return (
+        f"rowcast-export {version('rowcast')} supports jax {describe_tested('jax')}: install "
+        f"'jax~={TESTED['jax'][-1]}.0'"
+    )
 
 
 class _Jax:

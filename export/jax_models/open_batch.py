@@ -19,6 +19,7 @@ from export.jax_models.batch_rules import BatchedValue, OpenSizes, Step, repeate
 from export.jax_models.equations import line_of
 from export.jax_models.evaluation import REJECTED, inner_call, whole_call, without_unused
 from export.jax_models.loading import jax
+from export.jax_models.primitives import attributes_of_this_release
 from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction
 from export.user_lines import at_line
 
@@ -56,7 +57,7 @@ def with_open_batch(traced: TracedFunction, batch: int, positions: Sequence[int]
         results = _evaluate(sizes, jaxpr, traced.jaxpr.consts, values, _Origin())
         return [_result(value, sizes) for value in results]
 
-    return TracedFunction(jax.jit(run_open_batch).trace(*arrays).jaxpr, traced.structure)
+    return TracedFunction(jax.jit(run_open_batch).trace(*arrays).lojax.jaxpr, traced.structure)
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,16 @@ def _apply(
 ) -> list[BatchedValue]:
     from jax.extend import source_info_util
 
-    inner = inner_call(eqn.primitive.name, eqn.params)
+    step = Step(sizes, eqn, arguments, origin.line)
+    inner = inner_call(step.name, step.params)
     if inner is not None:
-        whole_handler = whole_call(eqn.params.get("name", ""), inner.jaxpr)
+        whole_handler = whole_call(step.params.get("name", ""), inner.jaxpr)
         # A call that stays whole has one axis of examples. With arguments of different ranks, the
         # axis of the examples would be another one in each of them.
         ranks = {len(value.shape) for value in arguments} - {0}
         if whole_handler is None or len(ranks) > 1:
             return _evaluate(sizes, inner.jaxpr, inner.consts, arguments, origin)
 
-    step = Step(sizes, eqn, arguments, origin.line)
     if step.name in REJECTED:
         raise NotConvertible(
             f"JAX operation {step.name}{at_line(step.line)}: {REJECTED[step.name]}"
@@ -128,7 +129,8 @@ def _apply(
     # Equations that are traced here keep the user's lines.
     with source_info_util.user_context(origin.traceback):
         try:
-            return rule_of(step)(step)
+            with attributes_of_this_release(step.name, step.line):
+                return rule_of(step)(step)
         except ExportError:
             raise
         except Exception as problem:

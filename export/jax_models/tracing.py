@@ -91,7 +91,7 @@ def trace(
         shape = (examples * positions.get(name, 1), *tensor.shape.as_list()[1:])
         specs[name] = jax.ShapeDtypeStruct(shape, tensor.dtype.as_numpy_dtype)
     try:
-        traced = jax.jit(function).trace(parameters, specs)
+        traced = jax.jit(function).trace(parameters, specs).lojax
     except ExportError:
         raise
     except Exception as problem:

@@ -17,8 +17,7 @@ STEPS_MAX = 512
 
 def _scan(equation: Equation, *arguments: Value) -> list[Value]:
     params = equation.params
-    consts_end = params["num_consts"]
-    carry_end = consts_end + params["num_carry"]
+    consts_end, carry_end = _ends_of_groups(equation)
     consts = arguments[:consts_end]
     carry = list(arguments[consts_end:carry_end])
     sequences = arguments[carry_end:]
@@ -43,6 +42,16 @@ def _scan(equation: Equation, *arguments: Value) -> list[Value]:
 
     outputs = [_stack(equation, list(values)) for values in zip(*outputs_by_step, strict=True)]
     return [*carry, *outputs]
+
+
+def _ends_of_groups(equation: Equation) -> tuple[int, int]:
+    """Returns where the constants of a loop end among its arguments, and where its carry ends."""
+    params = equation.params
+    # JAX 0.10 states two numbers, later releases the structure of the arguments.
+    if "num_consts" in params:
+        return params["num_consts"], params["num_consts"] + params["num_carry"]
+    consts, carry, _sequences = params["ft_in"].unpack()
+    return len(consts), len(consts) + len(carry)
 
 
 def _unstack(equation: Equation, sequence: Value, length: int) -> list[Value]:

@@ -43,7 +43,7 @@ def _cumulative(operation: Callable[..., Any]) -> Handler:
 
 
 def _top_k(equation: Equation, operand: Value) -> list[Any]:
-    axis = equation.params.get("axis", -1) % len(operand.shape)
+    axis = equation.params["axis"] % len(operand.shape)
     k = equation.params["k"]
     tensor = equation.sizes.full(operand)
     # TensorFlow finds the largest values along the last axis only.

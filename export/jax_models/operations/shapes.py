@@ -147,12 +147,12 @@ def replace_slice(equation: Equation, operand: Value, axis_slice: AxisSlice) -> 
 
 def _stack(equation: Equation, *operands: Value) -> Any:
     tensors = [equation.sizes.full(operand) for operand in operands]
-    return tf.stack(tensors, equation.params.get("axis", 0))
+    return tf.stack(tensors, equation.params["axis"])
 
 
 def _unstack(equation: Equation, operand: Value) -> list[Any]:
     tensor = equation.sizes.full(operand)
-    return list(tf.unstack(tensor, axis=equation.params.get("axis", 0)))
+    return list(tf.unstack(tensor, axis=equation.params["axis"]))
 
 
 def _split(equation: Equation, operand: Value) -> list[Any]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from export.jax_models.evaluation import OPERATIONS
+from export.graphs.loading import tf
+from export.jax_models.equations import Equation
+from export.jax_models.evaluation import OPERATIONS, Evaluator
+from export.jax_models.primitives import Parameters
+from export.jax_models.values import Value
 from tests.export.counted_calls import LINEAR, calls_of
 from tests.export.jax_models.evaluated import DTYPES, check_same, evaluated, graph_of
 
@@ -194,6 +200,38 @@ def compared_with_jax(dtype: str) -> list[tuple[list[Callable[..., Any]], list[A
     ]
 
 
+def check_renamed_parameters(
+    handler: Callable[..., Any], equation: Equation, arguments: Sequence[Any]
+) -> None:
+    """Checks that a release of JAX that renames a parameter is rejected, or makes no difference."""
+    for name in equation.params:
+        renamed = dict(equation.params)
+        renamed[f"{name}_2"] = renamed.pop(name)
+        params = Parameters(equation.primitive, renamed, equation.line)
+        try:
+            handler(dataclasses.replace(equation, params=params), *arguments)
+        except NotConvertible as problem:
+            message = (
+                rf"^JAX operation {equation.primitive} .*: it has no parameter '\w+' in JAX \d"
+            )
+            assert re.search(message, str(problem))  # noqa: PT017 not every handler reads it
+
+
+def test_parameter_that_only_a_newer_release_has_is_rejected_by_name() -> None:
+    closed = jax.make_jaxpr(lambda x: x.sum(axis=1))(VALUES)
+    (eqn,) = closed.eqns
+    newer = eqn.replace(params={**eqn.params, "out_of": "pairs", "scale": None})
+    evaluator = Evaluator({})
+    expected = (
+        r"^JAX operation reduce_sum \(test_evaluation\.py:\d+\): its parameter 'out_of', pairs, "
+    )
+    with pytest.raises(NotConvertible, match=rf"{expected}is not known in JAX .*supports jax"):
+        evaluator.results(
+            closed.replace(jaxpr=closed.jaxpr.replace(eqns=[newer])),
+            [Value(VALUES.shape, tf.constant(VALUES))],
+        )
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_primitive_is_compared_with_jax(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page of operations says so. Primitives that JAX folds do not count."""
@@ -207,6 +245,7 @@ def test_every_primitive_is_compared_with_jax(dtype: str, monkeypatch: pytest.Mo
             dtypes |= {result_type.name for result_type in equation.dtypes}
             if name in WITHOUT_FLOATS or dtype in dtypes:
                 compared.add(name)
+            check_renamed_parameters(handler, equation, arguments)
             return handler(equation, *arguments)
 
         return handle

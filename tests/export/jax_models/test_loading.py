@@ -9,13 +9,18 @@ import sys
 import pytest
 
 from export.errors import NotConvertible
-from export.jax_models.loading import SUPPORTED, check_release, load_jax
+from export.graphs.loading import TESTED
+from export.jax_models.loading import check_release, load_jax
 
 
 def test_other_release_of_jax_is_rejected() -> None:
-    check_release(f"{SUPPORTED}.7")
-    with pytest.raises(NotConvertible, match=rf"supports jax {SUPPORTED}; found 0\.9\.0: install"):
-        check_release("0.9.0")
+    for supported in TESTED["jax"]:
+        check_release(f"{supported}.0.1")
+    for unsupported in ("0.9.0", "0.13.0", "0.1.1"):
+        with pytest.raises(
+            NotConvertible, match=rf"found jax {unsupported}; .*supports jax 0\.10, .*: i"
+        ):
+            check_release(unsupported)
 
 
 def test_missing_jax_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

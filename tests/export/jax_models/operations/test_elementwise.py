@@ -38,7 +38,11 @@ SEEDS = st.integers(0, 2**16)
 def in_one_shard(x: Any) -> Any:
     mesh = jax.sharding.Mesh(jax.devices()[:1], ("devices",))
     part = jax.sharding.PartitionSpec("devices")
-    return jax.shard_map(lambda y: jnp.tanh(y) + 1, mesh=mesh, in_specs=part, out_specs=part)(x)
+
+    def add_one(y: Any) -> Any:
+        return jnp.tanh(y) + jnp.ones((), y.dtype)
+
+    return jax.shard_map(add_one, mesh=mesh, in_specs=part, out_specs=part)(x)
 
 
 OF_ANY_NUMBER: dict[str, Callable[..., Any]] = {
