@@ -103,6 +103,12 @@ def describe_tested(package: str) -> str:
     return f"{', '.join(earlier)} or {newest}"
 
 
+def tested_range(package: str) -> str:
+    """Returns the requirement that installs the newest tested release that this Python can run."""
+    major, minor = TESTED[package][-1].split(".")
+    return f"'{package}>={TESTED[package][0]},<{major}.{int(minor) + 1}'"
+
+
 def note_untested_releases() -> tuple[str, ...]:
     """Returns a note for each imported library in a release that the tests do not run with.
 
@@ -127,7 +133,7 @@ def moved(name: str, package: str) -> NotConvertible:
     release = getattr(sys.modules.get(package.replace("-", "_")), "__version__", "this release")
     return NotConvertible(
         f"{name} is not in {package} {release}; rowcast-export {version('rowcast')} needs it and "
-        f"is tested with {describe_tested(package)}: install '{package}~={TESTED[package][-1]}.0'"
+        f"is tested with {describe_tested(package)}: install {tested_range(package)}"
     )
 
 

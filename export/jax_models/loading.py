@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from export.errors import NotConvertible
-from export.graphs.loading import TESTED, describe_tested, is_tested
+from export.graphs.loading import describe_tested, is_tested, tested_range
 
 
 def prefer_cpus() -> None:
@@ -50,7 +50,7 @@ def supported_releases() -> str:
     """Returns the sentence that names the supported releases of JAX, and how to get the newest."""
     return (
         f"rowcast-export {version('rowcast')} supports jax {describe_tested('jax')}: install "
-        f"'jax~={TESTED['jax'][-1]}.0'"
+        f"{tested_range('jax')}"
     )
 
 
