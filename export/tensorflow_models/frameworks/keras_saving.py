@@ -224,9 +224,3 @@ def older_configuration_of(model: Any) -> dict[str, Any]:
     text = json.dumps(metadata["model_config"], default=encode_json)
     configuration: dict[str, Any] = json.loads(text)
     return configuration
-
-
-def name_in_list(class_name: str) -> str:
-    """Returns how Keras calls a layer of a class in a list of layers."""
-    name: str = _internal("utils.naming", "to_snake_case")(class_name)
-    return name

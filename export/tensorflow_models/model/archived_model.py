@@ -27,9 +27,9 @@ from export.tensorflow_models.frameworks.keras_saving import (
     all_layers,
     configuration_of,
     is_keras_model,
-    name_in_list,
     saved_values,
 )
+from export.tensorflow_models.frameworks.layer_names import name_in_list
 from export.tensorflow_models.model.configurations import (
     MISSING,
     Comparison,
@@ -283,12 +283,29 @@ class _ArchivedModel:
                 return {}
             if step == "layers" and isinstance(inner.get("layers"), list) and steps:
                 # A path names a layer of a list, which has only positions in the configuration.
-                config = _listed(inner["layers"]).get(steps.pop(0))
+                config = self._listed(inner["layers"]).get(steps.pop(0))
             else:
                 config = inner.get(step)
         if isinstance(config, dict) and "class_name" in config:
             return config
         return {}
+
+    def _listed(self, layers: list[Any]) -> dict[str, Any]:
+        """Returns the configurations of layers by the names that Keras gives them in a list."""
+        of_keras_3 = is_keras_3_layer(self.root)
+        listed: dict[str, Any] = {}
+        counts: Counter[str] = Counter()
+        for layer in layers:
+            if not isinstance(layer, dict):
+                continue
+            class_name = name_in_list(str(layer.get("class_name")), of_keras_3=of_keras_3)
+            name = class_name
+            # Keras numbers all layers of a class but the first: dense, dense_1, dense_2.
+            if counts[class_name]:
+                name = f"{class_name}_{counts[class_name]}"
+            counts[class_name] += 1
+            listed[name] = layer
+        return listed
 
     def _default_of(self, class_name: str, argument: str) -> Any:
         return default_of(map(type, all_layers(self.root)), class_name, argument)
@@ -301,23 +318,6 @@ class _ArchivedModel:
 
     def _rejection(self, difference: str) -> CheckpointError:
         return CheckpointError(f"checkpoint {self.checkpoint.prefix}: {difference}. {_REMEDY}")
-
-
-def _listed(layers: list[Any]) -> dict[str, Any]:
-    """Returns the configurations of layers by the names that Keras gives them in a list."""
-    listed: dict[str, Any] = {}
-    counts: Counter[str] = Counter()
-    for layer in layers:
-        if not isinstance(layer, dict):
-            continue
-        class_name = name_in_list(str(layer.get("class_name")))
-        name = class_name
-        # Keras numbers all layers of a class but the first: dense, dense_1, dense_2.
-        if counts[class_name]:
-            name = f"{class_name}_{counts[class_name]}"
-        counts[class_name] += 1
-        listed[name] = layer
-    return listed
 
 
 def _assets_of(layer: Any) -> dict[str, bytes]:

@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from export.tensorflow_models.frameworks.layer_names import is_automatic
+
 LOOKUPS = ("StringLookup", "IntegerLookup", "TextVectorization")
 """Layers with vocabularies."""
 MISSING = object()
@@ -237,7 +239,8 @@ class _Walk:
                 label = f"{path.layer}, {label}"
             name = _name_of(saved)
             # A layer that the user named may be renamed, but not to the name of another one.
-            if built_scope.get(name, index) != index and not _is_automatic(saved):
+            is_named = not is_automatic(name, str(saved.get("class_name")))
+            if is_named and built_scope.get(name, index) != index:
                 yield f"{label} is in the place of layer {name!r} of the file"
             yield from self.objects(saved, built, _ValuePath(label))
             pair = saved.get("inbound_nodes"), built.get("inbound_nodes")
@@ -331,12 +334,6 @@ def _name_of(layer: Mapping[str, Any]) -> str:
     if isinstance(config, dict):
         inner_name = config.get("name")
     return str(layer.get("name") or inner_name)
-
-
-def _is_automatic(layer: Mapping[str, Any]) -> bool:
-    """Returns whether a layer has the name that Keras gives its class, perhaps with a number."""
-    name = re.sub(r"_\d+$", "", _name_of(layer))
-    return name.replace("_", "") == str(layer.get("class_name")).lower()
 
 
 def _normalized(value: Any) -> Any:

@@ -12,7 +12,6 @@ process makes layers, so they are taken only if they lead to one variable each.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -28,6 +27,7 @@ from export.tensorflow_models.frameworks.keras_saving import (
     saved_values,
     tensorflow_variable,
 )
+from export.tensorflow_models.frameworks.layer_names import is_automatic, without_number
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.trackables import handle_of
 from export.tensorflow_models.model.listed_variables import find_listed_variables, holds_lists
@@ -37,7 +37,6 @@ from export.user_lines import at_line
 
 _SHOWN_MAX = 5
 """How many variables a message names."""
-_NUMBER = re.compile(r"_\d+$")
 _SEED = "seed_generator_state"
 _VALUES = KERAS_TREES[:2]
 """The trees that hold variables of layers."""
@@ -144,12 +143,12 @@ def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:
     Raises:
       CheckpointError: One is.
     """
-    lists = {_NUMBER.sub("", group) for group in groups}
+    lists = {without_number(group) for group in groups}
     unmatched = []
     for key in checkpoint.entries:
         group = _group(key)
-        is_numbered = _NUMBER.search(group) is not None
-        if group not in groups and is_numbered and _NUMBER.sub("", group) in lists:
+        is_numbered = without_number(group) != group
+        if group not in groups and is_numbered and without_number(group) in lists:
             unmatched.append(key)
     if unmatched:
         raise CheckpointError(
@@ -259,13 +258,13 @@ def _check_numbers(root: Any, checkpoint: Checkpoint, stored: Mapping[str, str])
     layers = list(all_layers(root))
     names = {layer.name for layer in layers}
     classes = {
-        _NUMBER.sub("", layer.name): type(layer).__name__
+        without_number(layer.name): type(layer).__name__
         for layer in layers
-        if _is_automatic(layer)
+        if is_automatic(layer.name, type(layer).__name__)
     }
     for path in stored:
         for name in path.split(".")[:-1]:
-            kind = classes.get(_NUMBER.sub("", name))
+            kind = classes.get(without_number(name))
             if kind is not None and name not in names:
                 raise CheckpointError(
                     f"checkpoint {checkpoint.prefix} has {path}, and no layer of the model is "
@@ -275,12 +274,6 @@ def _check_numbers(root: Any, checkpoint: Checkpoint, stored: Mapping[str, str])
                     f'{kind}(..., name="{name}"); or save the trained model with '
                     'model.save_weights("model.weights.h5"), which needs no names'
                 )
-
-
-def _is_automatic(layer: Any) -> bool:
-    """Returns whether a layer has the name that Keras gives its class, perhaps with a number."""
-    name = _NUMBER.sub("", layer.name)
-    return bool(name.replace("_", "") == type(layer).__name__.lower())
 
 
 def _line(variable: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from bundle.format.paths import is_name
 from export.front_end.specs import TableFacts
+from export.tensorflow_models.frameworks.layer_names import is_automatic
 from export.tensorflow_models.lookups.records import free_name, table_name
 from export.tensorflow_models.model.object_walk import walk
 
@@ -105,11 +106,10 @@ def _short_name(path: str, owner: Any) -> str:
 
     # Keras numbers the layers that it names itself: the number differs between programs.
     layer_name = getattr(owner, "name", "")
-    automatic_name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(owner).__name__).lower()
     has_own_name = (
         isinstance(layer_name, str)
         and layer_name != ""
-        and not re.fullmatch(rf"{automatic_name}(_\d+)?", layer_name)
+        and not is_automatic(layer_name, type(owner).__name__)
     )
     if has_own_name and _COUNTED.fullmatch(steps[-1]):
         return layer_name

@@ -15,7 +15,6 @@ Source: tf-keras 2.20, src/saving/legacy/hdf5_format.py (`load_weights_from_hdf5
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,12 +34,16 @@ from export.tensorflow_models.frameworks.keras_saving import (
     is_keras_model,
     layers_in_order,
 )
+from export.tensorflow_models.frameworks.layer_names import (
+    automatic_names,
+    is_automatic,
+    without_number,
+)
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.frameworks.trackables import children_of
 from export.tensorflow_models.model.object_paths import VariableLocation
 from export.user_lines import at_line
 
-_NUMBER = re.compile(r"_\d+$")
 _OTHER_CODE = "The model code is not the one that was saved"
 _CUDNN = (
     "Those of CuDNNLSTM and CuDNNGRU have other shapes: if training used these, load the file into "
@@ -308,7 +311,7 @@ class _OrderedModel:
         *saved_scopes, saved_last = self._inside(layer, _plain(saved_name))
         *built_scopes, built_last = self._inside(layer, _plain(built_name))
         # TensorFlow numbers the variables of a model that is built while it is traced.
-        same_end = saved_last in (built_last, _NUMBER.sub("", built_last))
+        same_end = saved_last in (built_last, without_number(built_last))
         shorter, longer = sorted((saved_scopes, built_scopes), key=len)
         return same_end and longer[len(longer) - len(shorter) :] == shorter
 
@@ -325,7 +328,7 @@ class _OrderedModel:
 
     def _comparable(self, name: str) -> str:
         """Returns the name of a layer, without its number if Keras chose it."""
-        plain = _NUMBER.sub("", name)
+        plain = without_number(name)
         if plain in self._automatic_names:
             return plain
         return name
@@ -333,11 +336,12 @@ class _OrderedModel:
     @cached_property
     def _automatic_names(self) -> set[str]:
         """The names that Keras gives the classes of the model's layers."""
-        names = {
-            (_NUMBER.sub("", layer.name), type(layer).__name__.lower())
-            for layer in all_layers(self.model)
-        }
-        return {name for name, kind in names if name.replace("_", "") == kind}
+        names: set[str] = set()
+        for layer in all_layers(self.model):
+            class_name = type(layer).__name__
+            if is_automatic(layer.name, class_name):
+                names |= automatic_names(class_name)
+        return names
 
     def _label(self, built: LayerWeights) -> str:
         if built is self._model_weights:
