@@ -17,6 +17,7 @@ from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import note_untested_releases, tf
 from export.graphs.tensors import with_values
 from export.recipe.schema import ExportJob
+from export.tensorflow_models.frameworks.keras_graphs import KerasGraph
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
 from export.tensorflow_models.lookups.interception import early_lookups
@@ -74,7 +75,7 @@ class TensorFlowFrontEnd:
 
         def build(job: ExportJob, base: Path) -> Any:
             root = build_root(job, base)
-            if not isinstance(root, NamedGraph):
+            if not isinstance(root, NamedGraph | KerasGraph):
                 # Before tracing: id rules take the mean and the variance as constants.
                 path = job.checkpoint.object_path
                 TrainedModel(root, checkpoint, path).restore_normalizations()

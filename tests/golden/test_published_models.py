@@ -5,6 +5,9 @@ model, and what cannot be exported is rejected with a remedy that helps.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +28,7 @@ tf = load_tensorflow()
 
 import keras  # noqa: E402 after TensorFlow is loaded as the exporter needs it
 
+from tests.models import graph_mode  # noqa: E402
 from tests.models import published_models as models  # noqa: E402
 
 pytest.importorskip("keras_rs")
@@ -67,6 +71,19 @@ towers.query.role = "query"
 USER = """
 inputs.user.dtype = "int32"
 towers.query.role = "query"
+"""
+PAIRS = """
+inputs.user.dtype = "int32"
+inputs.movie.dtype = "int32"
+features.movie.role = "candidate"
+towers.score.role = "ranking"
+"""
+GRAPH_MODE = """
+inputs.user.dtype = "int32"
+inputs.history = { dtype = "int64", shape = [4] }
+inputs.movie.dtype = "int32"
+towers.query = { role = "query", call = "query", arguments = [["user", "history"]] }
+towers.candidate = { role = "candidate", call = "candidate", inputs = ["movie"] }
 """
 HISTORIES = np.array([[1, 2, 3, 4, 5, 6], [9, 8, 7, 0, 0, 0], [5, 0, 0, 0, 0, 0]], np.int32)
 """Padded at their ends."""
@@ -146,6 +163,48 @@ def test_compiled_model_with_a_recurrent_layer_and_a_shared_table(
     for client in service.clients:
         given = vectors(client, {"history": HISTORIES}, "sequential_retrieval", "query")
         np.testing.assert_allclose(given, expected, atol=1e-6)
+
+
+def test_layers_made_in_a_call_and_classes_of_any_name(
+    tmp_path: Path, service: RankerService
+) -> None:
+    model = seeded("GRU4Rec")
+    inputs = {"user": np.arange(5, dtype=np.int32), "movie": np.arange(7, 12, dtype=np.int32)}
+    expected = model(inputs).numpy().ravel()
+    model.save_weights(tmp_path / "weights.h5")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE.format(factory="GRU4Rec", checkpoint="weights.h5", rest=PAIRS))
+    export(recipe)
+    service.publish(tmp_path / "bundles" / "GRU4Rec")
+    for client in service.clients:
+        scores = [
+            client.rank({"user": user}, candidate_features={"movie": [movie]}, model="GRU4Rec")[0]
+            for user, movie in zip(*map(np.ndarray.tolist, inputs.values()), strict=True)
+        ]
+        actual = [ranked[0].score for ranked in scores]
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_model_that_is_built_and_trained_with_eager_execution_off(
+    tmp_path: Path, service: RankerService
+) -> None:
+    program = Path(models.__file__).with_name("graph_mode.py")
+    command = [sys.executable, str(program), str(tmp_path)]
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    recipe = tmp_path / "recipe.toml"
+    page = RECIPE.format(factory="two_towers", checkpoint="weights.h5", rest=GRAPH_MODE)
+    recipe.write_text(page.replace("tests.models.published_models", str(program)))
+    tables = export(recipe).manifest.tables.values()
+    assert {table.rows for table in tables} == {graph_mode.USERS, graph_mode.MOVIES}
+    assert tf.executing_eagerly()
+    service.publish(tmp_path / "bundles" / "two_towers")
+    with np.load(tmp_path / "expected.npz") as expected:
+        for client in service.clients:
+            for tower, names in (("query", ("user", "history")), ("candidate", ("movie",))):
+                features = {name: expected[name] for name in names}
+                actual = vectors(client, features, "two_towers", tower)
+                np.testing.assert_allclose(actual, expected[tower], atol=1e-6)
 
 
 def test_private_towers_with_a_masked_recurrent_layer(

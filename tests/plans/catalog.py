@@ -24,6 +24,7 @@ MODULES = (
 WITHOUT_PLAN: Mapping[str, str] = {
     "tests/models/published_models.py": "tests/golden/test_published_models.py exports and serves "
     "them",
+    "tests/models/graph_mode.py": "tests/golden/test_published_models.py exports and serves it",
     "tests/models/linear.py": "writes compiled towers, and is never exported",
     "tests/models/tensorflow_process.py": "starts processes",
     "tests/models/train_keras_3.py": "trains the models of keras_3.py",

@@ -14,6 +14,7 @@ _COLUMNS_1 = "tensorflow.python.feature_column.feature_column"
 
 SQUEEZE = HookPoint(f"{_OPS}.array_ops", "squeeze", "input axis name squeeze_dims")
 DISABLE_EAGER = HookPoint("tensorflow.python.framework.ops", "disable_eager_execution")
+EAGER_OUTSIDE = HookPoint("tensorflow.python.framework.ops", "executing_eagerly_outside_functions")
 GET_VARIABLE = HookPoint(f"{_OPS}.variable_scope", "_VariableStore.get_variable", "partitioner")
 
 LOOKUP = HookPoint(f"{_OPS}.embedding_ops", "embedding_lookup", "params ids partition_strategy")

@@ -78,7 +78,7 @@ class NamedGraph:
         """Builds the graph inside the one that is being traced."""
         build = tf.autograph.experimental.do_not_convert(self._build)
         positional, by_name = self._call.bind(inputs)
-        with _shared_variables(self.variables), _tf1_behavior(self._reference), _quiet():
+        with shared_variables(self.variables, _create_named), tf1_code(self._reference):
             return build(*positional, **by_name)
 
     def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
@@ -120,9 +120,7 @@ def load_named(reference: str, load: Callable[[], Any], averages: bool = False) 
         # eager anyway.
         hooks.replace(DISABLE_EAGER, lambda _: None)
         build = load()
-    if not tf.__internal__.tf2.enabled():
-        _TF1_FACTORIES.add(reference)
-        tf.compat.v1.enable_v2_behavior()
+    restore_behavior(reference)
     if hasattr(build, "_trackable_children") or not (callable(build) or hasattr(build, "__dict__")):
         raise NotConvertible(
             f"factory {reference} returned a {type(build).__name__}, but the checkpoint has only "
@@ -142,37 +140,53 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tf1_behavior(reference: str) -> Iterator[None]:
-    """Restores TF1's shapes and equality for code that enabled TF1's behavior.
+def tf1_code(reference: str) -> Iterator[None]:
+    """Runs code of TF1 inside the `with` block: without warnings that it is, and with TF1's shapes
+    and equality if it enabled TF1's behavior.
 
-    Not its control flow: in a graph of a function, TensorFlow ignores that switch.
+    Not with its control flow: in a graph of a function, TensorFlow ignores that switch.
+
+    Args:
+      reference: The recipe's `code.factory`.
     """
-    if reference not in _TF1_FACTORIES:
-        yield
-        return
-    v1 = tf.compat.v1
-    v1.disable_v2_tensorshape()
-    v1.disable_tensor_equality()
-    try:
-        yield
-    finally:
-        v1.enable_v2_tensorshape()
-        v1.enable_tensor_equality()
+    with _quiet():
+        if reference not in _TF1_FACTORIES:
+            yield
+            return
+        v1 = tf.compat.v1
+        v1.disable_v2_tensorshape()
+        v1.disable_tensor_equality()
+        try:
+            yield
+        finally:
+            v1.enable_v2_tensorshape()
+            v1.enable_tensor_equality()
+
+
+def restore_behavior(reference: str) -> None:
+    """Restores the behavior of TensorFlow 2 if the code of a factory has switched to TF1's."""
+    if not tf.__internal__.tf2.enabled():
+        _TF1_FACTORIES.add(reference)
+        tf.compat.v1.enable_v2_behavior()
 
 
 @contextlib.contextmanager
-def _shared_variables(variables: dict[str, Any]) -> Iterator[None]:
-    """Takes every variable from `variables`, and adds new ones to it."""
+def shared_variables(variables: dict[str, Any], create_new: Callable[..., Any]) -> Iterator[None]:
+    """Takes every variable of a graph from `variables`, and adds new ones to it.
+
+    Args:
+      variables: Variables by their names in the graph.
+      create_new: Takes TensorFlow's own creator and its options, with the name in the graph;
+        returns a variable that belongs to no graph.
+    """
     from tensorflow.python.framework import ops
 
-    def create(_make: Callable[..., Any], **options: Any) -> Any:
+    def create(make: Callable[..., Any], **options: Any) -> Any:
         # As TensorFlow names it: in the scope that is open, and with a number if the name is used.
         with ops.name_scope(options.get("name"), "Variable", skip_on_eager=False) as scope:
             name = ops.name_from_scope_name(scope)
         if name not in variables:
-            shape, dtype = shape_and_dtype(options)
-            trainable = bool(options.get("trainable", True))
-            variables[name] = without_memory(name, shape, dtype, trainable)
+            variables[name] = create_new(make, **{**options, "name": name})
         variable = variables[name]
         for collection in options.get("collections") or [tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]:
             tf.compat.v1.add_to_collection(collection, variable)
@@ -193,6 +207,11 @@ def _shared_variables(variables: dict[str, Any]) -> Iterator[None]:
         hooks.replace(LOOKUP, look_up)
         hooks.replace(GET_VARIABLE, get_whole)
         yield
+
+
+def _create_named(_make: Callable[..., Any], **options: Any) -> Any:
+    shape, dtype = shape_and_dtype(options)
+    return without_memory(options["name"], shape, dtype, bool(options.get("trainable", True)))
 
 
 def without_memory(name: str, shape: Any, dtype: Any, trainable: bool) -> Any:

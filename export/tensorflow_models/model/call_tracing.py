@@ -22,6 +22,12 @@ from export.graphs.walks import PYTHON_CODE
 from export.model_code.definition_modules import explained
 from export.raised_errors import one_line
 from export.recipe.schema import InputSection
+from export.tensorflow_models.frameworks.keras_graphs import (
+    KerasGraph,
+    built_model,
+    connected,
+    is_of_graph,
+)
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
@@ -45,6 +51,13 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
       UsageError: The model has no such attribute or layer, it cannot be called, or it takes other
         arguments.
     """
+    if isinstance(root, KerasGraph):
+
+        def run_rebuilt(values: Mapping[str, Any]) -> Any:
+            with root.rebuilt() as model:
+                return resolve_call(model, call)(values)
+
+        return run_rebuilt
     target = target_of(root, call)
     if hasattr(type(target), "with_call"):
         # An object that replaces the model passes the user's function its arguments.
@@ -60,6 +73,8 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
 
     def run(values: Mapping[str, Any]) -> Any:
         positional, by_name = arguments_of(values)
+        if is_of_graph(target):
+            return connected(target, positional, by_name)
         return target(*positional, **by_name, **constants)
 
     return run
@@ -152,14 +167,15 @@ def trace_call(
     target = resolve_call(root, call)
     lengths: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
-    recorder = _Recorder(tensors, lengths)
+    recorder = _Recorder(tensors, lengths, has_own_inputs=isinstance(root, KerasGraph))
 
     def called(inputs: Mapping[str, Any]) -> Any:
         return target(inputs)
 
+    is_tf1 = isinstance(root, NamedGraph | KerasGraph)
     # AutoGraph does not convert code of TF1, whose programs build a graph themselves.
     converted = called
-    if not isinstance(root, NamedGraph):
+    if not is_tf1:
         converted = tf.autograph.to_graph(called)
 
     uses_of_name: Counter[str] = Counter()
@@ -176,6 +192,10 @@ def trace_call(
 
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
+        if not is_tf1:
+            # By the name that wrap_function gives its graph, tf-keras takes code for that of TF1: a
+            # layer that is created there would turn the model's layers of its class into TF1's.
+            recorder.graph.name = "traced_call"
         tensors.update(_with_row_lengths(inputs, sections, lengths))
         with tf.variable_creator_scope(create_variable):
             return _without_placeholders(converted(with_booleans(tensors, sections)))
@@ -215,7 +235,7 @@ def trace_call(
 
 def _output_names(root: Any, call: Call) -> tuple[str, ...]:
     """Returns the names that a functional model of Keras has for the list of its results."""
-    names = getattr(target_of(root, call), "output_names", None)
+    names = getattr(target_of(built_model(root), call), "output_names", None)
     return tuple(names or ())
 
 
@@ -282,14 +302,17 @@ class _Recorder:
       graph: The traced graph; None before it is traced.
     """
 
-    def __init__(self, inputs: Mapping[str, Any], lengths: dict[str, Any]) -> None:
+    def __init__(
+        self, inputs: Mapping[str, Any], lengths: dict[str, Any], *, has_own_inputs: bool
+    ) -> None:
         """Takes the tensors of the call's inputs, and a dict that receives placeholders of lengths;
-        tracing fills both.
+        tracing fills both. `has_own_inputs`: the model reads inputs that Keras made.
         """
         self.lookups: list[TracedLookup] = []
         self.graph: Any = None
         self._inputs = inputs
         self._lengths = lengths
+        self._has_own_inputs = has_own_inputs
 
     def record(self, lookup: TracedLookup) -> Any:
         """Returns the placeholder of a lookup that cannot run without its table."""
@@ -335,6 +358,10 @@ class _Recorder:
             shape = (None, lookup.table.dim)
         name = identifier(lookup.path)
         activation = tf.compat.v1.placeholder(tf.float32, shape, name=name)
+        if self._has_own_inputs:
+            # The model has inputs of its own, which others replace where they are read.
+            ids = tuple(_without_placeholders(lookup.ids))
+            lookup = replace(lookup, ids=ids, weights=_without_placeholders(lookup.weights))
         recorded = replace(lookup, activation=activation, gather=gather, line=current_line())
         self.lookups.append(recorded)
         if shape == lookup.shape:

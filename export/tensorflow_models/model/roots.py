@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from export.errors import CheckpointError
 from export.graphs.loading import prefer_keras
 from export.model_code.factories import factory_of
 from export.recipe.schema import ExportJob
+from export.tensorflow_models.frameworks.keras_graphs import load_model
 from export.tensorflow_models.frameworks.keras_saving import reset_automatic_names
 from export.tensorflow_models.frameworks.named_graphs import AVERAGE, load_named
 from export.tensorflow_models.model.keras_generation import generation_of_checkpoint
@@ -58,19 +60,27 @@ def _averaged(checkpoint: Checkpoint, job: ExportJob) -> Checkpoint:
 
 def build_root(job: ExportJob, base: Path) -> Any:
     """Returns what the recipe's factory returns; as a NamedGraph where the checkpoint is read by
-    names.
+    names, and as a KerasGraph where the code switches eager execution off.
 
     Raises:
       UsageError: There is no such factory.
       NotConvertible: The factory raises, or its result does not fit the kind of checkpoint.
     """
 
-    def load() -> Any:
+    def load() -> Callable[[], Any]:
         factory = factory_of(job, base)
-        # Training's model was the first one of its process.
-        reset_automatic_names()
-        return factory()
 
-    if job.checkpoint.by == "names":
-        return load_named(job.code.factory, load, job.checkpoint.averages)
-    return load()
+        def build() -> Any:
+            # Training's model was the first one of its process.
+            reset_automatic_names()
+            return factory()
+
+        return build
+
+    if job.checkpoint.by != "names":
+        return load_model(job.code.factory, load)
+
+    def load_and_build() -> Any:
+        return load()()
+
+    return load_named(job.code.factory, load_and_build, job.checkpoint.averages)

@@ -24,6 +24,7 @@ from export.graphs.walks import needed, resource
 from export.recipe.precisions import check_precisions
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps
+from export.tensorflow_models.frameworks.keras_graphs import built_model
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.placeholders import give_value, placeholder_class
 from export.tensorflow_models.graph.pruning import TracedCall, prune
@@ -98,6 +99,7 @@ def trace_towers(
         sections = {name: job.inputs[name] for name in call.inputs}
         calls[call] = trace_call(root, call, sections, make_table)
 
+    root = built_model(root)
     traces = {name: calls[call] for name, call in call_of_tower.items()}
     lookups = _ModelLookups(job, root, traces)
     lookups.resolve()

@@ -24,12 +24,14 @@ from export.errors import CheckpointError, ExportError
 from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
+from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.graphs.tensors import composed
 from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
 from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.keras_graphs import KerasGraph, built_model
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros
 from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
@@ -122,13 +124,13 @@ class TensorFlowReference:
             arguments = {name: tensors[name] for name in call.inputs}
             return self._run_call(root, call, arguments, facts)
 
-        # A NamedGraph is built by each call, and takes its values from a reader.
-        is_named = isinstance(root, NamedGraph)
-        if not is_named:
+        # Code of TF1 builds the graph of each call, and restores it then.
+        is_tf1 = isinstance(root, NamedGraph | KerasGraph)
+        if not is_tf1:
             for call in sorted(calls, key=lambda call: (call.path, call.inputs)):
                 run_call(call)  # builds what the factory has not
-        tables.use_model(root)
-        if not is_named:
+        tables.use_model(built_model(root))
+        if not is_tf1:
             self._restore(root)
         return {call: run_call(call) for call in calls}
 
@@ -152,6 +154,8 @@ class TensorFlowReference:
                 target = reduce(getattr, steps, root)
                 returned = target.with_call(call).run(inputs, self._reader(root, facts))
                 return _Run(returned, [])
+            if isinstance(root, KerasGraph):
+                return _Run(self._run_graph(root, call, inputs), [])
             with queries_recorded() as queries:
                 returned = resolve_call(root, call)(inputs)
             # Queries without a value are of graphs in which Keras infers shapes.
@@ -161,6 +165,15 @@ class TensorFlowReference:
         except Exception as problem:
             are_synthetic = self.job.verify.examples is None
             raise raised_on_examples(str(call), problem, are_synthetic=are_synthetic) from problem
+
+    def _run_graph(self, root: KerasGraph, call: Call, inputs: Mapping[str, Any]) -> Any:
+        """Builds the graph of a call, restores its model, and runs it."""
+        specs = {name: tf.type_spec_from_value(value) for name, value in inputs.items()}
+        whole = tf.compat.v1.wrap_function(resolve_call(root, call), [specs])
+        # Random operations run in any case, such as the sampler of a loss that nothing here reads.
+        function = whole.prune(whole.inputs, whole.structured_outputs)
+        self._restore(root.model)
+        return run_flat(function, tf.nest.flatten(dict(inputs), expand_composites=True))
 
     def _reader(self, root: NamedGraph, facts: Mapping[str, TableFacts]) -> Callable[[str], Any]:
         """Returns a reader of variables by their names, by TensorFlow itself; tables that left the
