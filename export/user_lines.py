@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
     if not user_frames:
         return ""
     filename, line = user_frames[-1]
-    name = Path(filename).name
+    name = _shown_path(filename)
     if _CELL in name:
         return f"{name}, line {line}"
     return f"{name}:{line}"
@@ -89,6 +90,16 @@ def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
 def name_of_cell(notebook: Path, cell: int) -> str:
     """Returns what the code of a notebook's cell names as its file."""
     return f"{notebook}{_CELL}{cell}"
+
+
+@cache
+def _shown_path(filename: str) -> str:
+    """Returns the path of a file from its package on: several packages have a `core.py`."""
+    path = Path(filename)
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return str(path.relative_to(root))
 
 
 def _is_user(name: str) -> bool:

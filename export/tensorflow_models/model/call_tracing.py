@@ -40,6 +40,8 @@ from export.user_lines import at_line, line_of_exception, line_of_operation
 
 _TAKES_ARRAY = re.compile(r"'dict' object|\bdict\b.*(dtype|shape|Tensor)|SymbolicTensor")
 """Errors of code that takes one array for its argument, and was given a dict."""
+_OF_TENSORS = re.compile(r"\b(shapes?|dimensions?|ranks?|d?types?)\b", re.IGNORECASE)
+"""Errors about the shapes and types of tensors, which those of the inputs may have caused."""
 _OTHER_DTYPE = re.compile(r"has type (\w+) that does not match expected type of (\w+)")
 """TensorFlow's error about an operand of another dtype: the dtypes that it has and should have."""
 
@@ -217,7 +219,7 @@ def trace_call(
         if explanation:
             raise UsageError(f"{call} raised {explanation}{line}") from problem
         raise NotConvertible(
-            f"{call} with inputs {', '.join(sections)} raised {one_line(problem)}{line}; "
+            f"{call} with inputs {', '.join(sections)} raised {one_line(problem)}{line}"
             f"{_remedy(problem, call, sections)}{_python_code_remedy(recorder.graph)}"
         ) from problem
     finally:
@@ -437,7 +439,8 @@ def _python_code_remedy(graph: Any) -> str:
 
 
 def _remedy(problem: Exception, call: Call, sections: Mapping[str, InputSection]) -> str:
-    """Returns the remedy for an error of a call, as far as its message shows the cause.
+    """Returns the remedy for an error of a call, as far as its message shows the cause; "" if it
+    shows none.
 
     Args:
       problem: The error that the call raised.
@@ -453,22 +456,22 @@ def _remedy(problem: Exception, call: Call, sections: Mapping[str, InputSection]
     if mismatch is not None and declared:
         keys = " or ".join(f"inputs.{name}.dtype" for name in declared)
         return (
-            f"the recipe declares {', '.join(declared)} as {mismatch[1]}, and the model takes "
+            f"; the recipe declares {', '.join(declared)} as {mismatch[1]}, and the model takes "
             f"{mismatch[2]}: write the dtype of training as {keys}"
         )
     if "numpy" in text:
         return (
-            "a call is traced without values: use TensorFlow operations instead of NumPy's and "
+            "; a call is traced without values: use TensorFlow operations instead of NumPy's and "
             "of .numpy()"
         )
     if text.startswith("OperatorNotAllowedInGraphError"):
         return (
-            "a call is traced without values: use tf.where, tf.cond or tf.unstack instead of "
+            "; a call is traced without values: use tf.where, tf.cond or tf.unstack instead of "
             "Python statements"
         )
     if text.startswith("KeyError"):
         return (
-            "it was given one dict of the inputs that the recipe declares: declare every input "
+            "; it was given one dict of the inputs that the recipe declares: declare every input "
             "that the model reads. A dot in the name of an input is a level of the dict; where "
             "the model's own name has the dot, write the dict as the tower's 'arguments', as in "
             'arguments = [{ "a.b" = "a.b" }]'
@@ -476,10 +479,20 @@ def _remedy(problem: Exception, call: Call, sections: Mapping[str, InputSection]
     if call.arguments is None and len(sections) == 1 and _TAKES_ARRAY.search(text):
         (name,) = sections
         return (
-            "it was given one dict, and seems to take the input itself: write arguments = "
+            "; it was given one dict, and seems to take the input itself: write arguments = "
             f'["{name}"] in its tower'
         )
-    return (
-        "each input has the kind, dtype and shape that the recipe declares: compare them with "
-        "those of training"
-    )
+    declared_inputs = ""
+    message = text.partition(": ")[2]
+    if _OF_TENSORS.search(message):
+        described = [f"{name} {_described(section)}" for name, section in sections.items()]
+        declared_inputs = f"; the recipe declares {', '.join(described)}"
+    return declared_inputs
+
+
+def _described(section: InputSection) -> str:
+    """Returns what the recipe declares about the tensor of an input."""
+    if section.kind != "dense":
+        return f"as {section.kind} {section.dtype}"
+    sizes = ", ".join(map(str, ("batch", *section.shape)))
+    return f"as {section.dtype} [{sizes}]"
