@@ -160,7 +160,7 @@ def _traced(tf: Any, name: str, function: Callable[..., Any]) -> TracedTower:
         name=name,
         role=_ROLES.get(name, "candidate"),
         call=Call("", tuple(keys)),
-        keys={result: result},
+        paths={result: (result,)},
         inputs=inputs,
         outputs=(
             manifest.TowerOutput(name=result, dtype="float32", shape=tuple(tensor.shape.as_list())),

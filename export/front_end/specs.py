@@ -15,7 +15,7 @@ the manifest:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -145,6 +145,22 @@ class DenseSpec:
         return manifest.inputs_of(self.name, self.entry)
 
 
+def at_path(returned: Any, path: Iterable[str | int]) -> Any:
+    """Returns an output of a tower.
+
+    Args:
+      returned: What the tower's call returned.
+      path: Keys of dicts, and positions in lists and tuples and on the last axis of an array, from
+        the outermost; none: the call returned one array.
+    """
+    for step in path:
+        if isinstance(returned, Mapping | list | tuple):
+            returned = returned[step]
+        else:
+            returned = returned[..., step]
+    return returned
+
+
 @dataclass(frozen=True)
 class TowerSpec:
     """One tower.
@@ -152,8 +168,7 @@ class TowerSpec:
     Attributes:
       name, role: The tower's name and role in the recipe.
       call: The original call.
-      keys: Keys or positions of the outputs in the original call's result, by output name; None if
-        the call returns one tensor.
+      paths: The path of each output in the original call's result, as `at_path` takes it.
       inputs: Activations (of embedded features) and dense inputs, in the order of the traced
         function.
       outputs: The named results.
@@ -170,7 +185,7 @@ class TowerSpec:
     name: str
     role: Literal["query", "candidate", "ranking"]
     call: Call
-    keys: Mapping[str, str | int | None]
+    paths: Mapping[str, tuple[str | int, ...]]
     inputs: tuple[manifest.TowerInput, ...]
     outputs: tuple[manifest.TowerOutput, ...]
     result: str

@@ -25,6 +25,7 @@ from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.front_end.calls import Call
+from export.front_end.named_functions import functions_called
 from export.given_towers.tower import GivenTower, open_tower
 from export.graphs.loading import tf
 from export.model_code.factories import factory_of
@@ -114,19 +115,13 @@ def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
             f"checkpoint; {_EXPECTED}"
         )
     tables, files = model
-    for name, section in job.towers.items():
-        if section.call not in files:
-            tower_names = ", ".join(map(repr, files))
-            raise UsageError(
-                f"towers.{name}.call is {section.call!r}; factory {reference} returned the towers "
-                f"{tower_names}"
-            )
+    files = functions_called(files, job, "towers")
     # Tables are checked before files are read, which may be large.
     table_of = dict(_features(tables))
     _check_weights(table_of, job)
+    calls = dict.fromkeys(section.call for section in job.towers.values())
     towers = {
-        name: open_tower(base / file, job.checkpoint.allow_non_finite)
-        for name, file in files.items()
+        call: open_tower(base / files[call], job.checkpoint.allow_non_finite) for call in calls
     }
     return GivenTowers(towers, plan_activations(table_of, job.inputs))
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
-from export.front_end.specs import ModelSpec, TowerSpec
+from export.front_end.specs import ModelSpec, TowerSpec, at_path
 from export.given_towers.model_file import GivenTowers
 from export.graphs.loading import tf
 from export.recipe.schema import ExportJob
@@ -62,7 +62,7 @@ class GivenReference:
                 tensors[name] = tf.constant(pooled(name, bag, inputs, self.whole))
         result = given_tower(tensors)
         outputs = {}
-        for output, key in tower.keys.items():
-            values = result if key is None else result[key]
+        for output, path in tower.paths.items():
+            values = at_path(result, path)
             outputs[output] = np.asarray(values).astype(np.float32)
         return outputs

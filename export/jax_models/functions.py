@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint.formats.orbax import KERAS_LISTS
-from export.errors import NotConvertible, UsageError
+from export.errors import NotConvertible
 from export.front_end.calls import Call
+from export.front_end.named_functions import functions_called
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
 from export.jax_models.evaluation import Evaluator
@@ -288,13 +289,7 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
             f"factory {reference} returned a {type(functions).__name__} as its functions; "
             f"{_EXPECTED}"
         )
-    for name, section in job.towers.items():
-        if section.call not in functions:
-            function_names = ", ".join(map(repr, functions))
-            raise UsageError(
-                f"towers.{name}.call is {section.call!r}; factory {reference} returned the "
-                f"functions {function_names}"
-            )
+    functions = functions_called(functions, job, "functions")
 
     if not feature_specs:
         return JaxFunctions(parameters, functions)

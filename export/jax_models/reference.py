@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from export.errors import ExportError
 from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
-from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
+from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec, at_path
 from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
@@ -258,8 +258,8 @@ def _run_call(
 
 def _outputs(tower: TowerSpec, result: Any) -> dict[str, NDArray[Any]]:
     outputs = {}
-    for output, key in tower.keys.items():
-        values = result if key is None else result[key]
+    for output, path in tower.paths.items():
+        values = at_path(result, path)
         outputs[output] = np.asarray(values).astype(np.float32)
     return outputs
 

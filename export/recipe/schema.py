@@ -276,6 +276,11 @@ class FeatureSection(Section):
     """
 
 
+# Strict: pydantic would otherwise take `true` and 1.0 for the integer 1.
+OutputStep = str | Annotated[int, Field(ge=0, strict=True)]
+"""A step to an output in what a call returns: a key of a dict, or a position."""
+
+
 class TowerSection(Section):
     """One tower: a call of the model, and the outputs to use."""
 
@@ -297,11 +302,12 @@ class TowerSection(Section):
     the name of an input. Lists and tables inside are lists and dicts that the call takes; booleans
     and numbers are passed as they are.
     """
-    # Strict: pydantic would otherwise take `true` and 1.0 for the integer 1.
-    outputs: dict[Name, str | Annotated[int, Field(ge=0, strict=True)]] = {}
+    outputs: dict[Name, OutputStep | Annotated[tuple[OutputStep, ...], Field(min_length=1)]] = {}
     """Name of each output, and where it is in what the call returns: its key in a dict, its
-    position in a list or tuple, from 0, or its name among the `output_names` of a functional model
-    of Keras. {} if the call returns one tensor, which is named `result`.
+    position in a list or tuple, from 0, its name among the `output_names` of a functional model of
+    Keras, or its position on the last axis of a tensor. A list leads into nested results: with
+    `["logits", 0]`, the output is `returned["logits"][..., 0]`. {} if the call returns one result,
+    which is then named `result`.
     """
     result: str | None = None
     """The output that is the vector or the score. Required if the tower has several outputs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Sequence
 
@@ -50,11 +51,13 @@ def check_rankings(model: ModelSpec, job: schema.ExportJob) -> None:
                 for input_name in model.read_by(tower)
                 if job.inputs[input_name].shape == (count,)
             ]
+            path = tower.paths[output.name]
+            first = [*path, 0] if path else 0
             raise NotConvertible(
                 f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, "
-                f"but a ranking takes one; {_remedy_of_lists(lists, count)}let the call return "
-                "the ones to use under separate names, as {'first': scores[:, 0], 'second': "
-                "scores[:, 1]}"
+                f"but a ranking takes one; {_remedy_of_lists(lists, count)}name the "
+                f"ones to use by their positions, as in towers.{name}.outputs = {{ {output.name} = "
+                f"{json.dumps(first)} }}"
             )
 
 

@@ -26,7 +26,7 @@ def features_behind(expected: Collection[str], towers: Mapping[str, TowerSpec]) 
     """
     features: set[str] = set()
     for name, tower in towers.items():
-        keys = {key for output in tower.keys for key in (output, f"{name}.{output}")}
+        keys = {key for output in tower.paths for key in (output, f"{name}.{output}")}
         if keys.intersection(expected):
             features.update(source for tensor in tower.inputs for source in tensor.sources)
     return features

@@ -62,6 +62,13 @@ arguments = { users = "user", movies = ["movie", "other"], known = "m", scale = 
 outputs = { like = 1, click = 2 }
 result = "click"
 """
+NEGATIVES = """
+inputs.user.dtype = "int32"
+inputs.positive.dtype = "int32"
+inputs.negative = { dtype = "int32", shape = [2] }
+features.positive.role = "candidate"
+towers.rating = { role = "ranking", outputs = { score = ["logits", 0, 0] } }
+"""
 RESULTS = """
 inputs = { user.dtype = "int32", movie.dtype = "int32" }
 features.movie.role = "candidate"
@@ -152,6 +159,19 @@ def test_several_arguments_and_results_by_position(tmp_path: Path, service: Rank
         for heads in scores(service, "many_arguments", ["like", "click"], context, features):
             np.testing.assert_allclose(heads["like"], to_numpy(like).ravel(), atol=1e-6)
             np.testing.assert_allclose(heads["click"], to_numpy(click).ravel(), atol=1e-6)
+
+
+def test_score_beside_that_of_a_negative_which_requests_do_not_send(
+    tmp_path: Path, service: RankerService
+) -> None:
+    movies = np.arange(N, dtype="int32")
+    inputs = {"user": np.full(N, 9, "int32"), "positive": movies, "negative": np.c_[movies, movies]}
+    model = published("positive_and_negative", NEGATIVES, tmp_path, inputs)
+    service.publish(tmp_path / "bundles" / "positive_and_negative")
+    expected = to_numpy(model(inputs)["logits"][0])[:, 0]
+    features = {"positive": movies.tolist()}
+    for heads in scores(service, "positive_and_negative", ["score"], {"user": 9}, features):
+        np.testing.assert_allclose(heads["score"], expected, atol=1e-6)
 
 
 def test_list_of_results_by_name_and_position(tmp_path: Path, service: RankerService) -> None:

@@ -68,6 +68,21 @@ class ManyArguments(keras.Model):  # type: ignore[misc]
         return vectors, tuple(head(vectors) for head in self.heads)[1], self.heads[0](vectors)
 
 
+class PositiveAndNegative(keras.Model):  # type: ignore[misc]
+    """Returns the score of an item beside that of another, which only its loss compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user = keras.layers.Embedding(USERS, DIM)
+        self.movie = keras.layers.Embedding(MOVIES, DIM)
+
+    def call(self, inputs: Any) -> Any:
+        user = self.user(inputs["user"])
+        pairs = [inputs["positive"][:, None], inputs["negative"]]
+        scores = [keras.ops.sum(user[:, None] * self.movie(ids), axis=-1) for ids in pairs]
+        return {"logits": (keras.ops.sigmoid(keras.ops.concatenate(scores, axis=-1)),)}
+
+
 class AgesBesideUsers(keras.Model):  # type: ignore[misc]
     """Joins numbers to rows by an operation of TensorFlow, which casts nothing."""
 
@@ -128,6 +143,10 @@ def mean_of_words() -> keras.Model:
 
 def ages_beside_users() -> keras.Model:
     return AgesBesideUsers()
+
+
+def positive_and_negative() -> keras.Model:
+    return PositiveAndNegative()
 
 
 def retrieval() -> keras.Model:

@@ -168,7 +168,7 @@ def _tower_lines(prepared: Prepared, tower: TracedTower) -> Iterator[str]:
         "half precision": spec.half,
     }
     yield from _fact_lines(subject, _filled(facts))
-    yield from _tensor_lines(subject, spec.inputs, spec.outputs, spec.keys)
+    yield from _tensor_lines(subject, spec.inputs, spec.outputs, spec.paths)
     for variable, key in prepared.traced.original.find_weights(tower.variables):
         yield f"{subject}: variable {key or 'of its own'} = {_tensor_text(variable)}"
 
@@ -192,15 +192,17 @@ def _tensor_lines(
     subject: str,
     inputs: Iterable[TowerInput],
     outputs: Iterable[TowerOutput],
-    keys: Mapping[str, str | int | None],
+    paths: Mapping[str, tuple[str | int, ...]],
 ) -> Iterator[str]:
     for tensor in inputs:
         sources = ", ".join(tensor.sources) or f"an earlier part's {tensor.tensor}"
         kind = _type_text(tensor.dtype, tensor.shape)
         yield f"{subject}: input {tensor.name} = {kind} of {sources}"
     for output in outputs:
-        key = f" at {keys[output.name]}" if keys.get(output.name) else ""
-        yield f"{subject}: output {output.name} = {_type_text(output.dtype, output.shape)}{key}"
+        path = paths.get(output.name, ())
+        path_text = f" at {', '.join(map(str, path))}" if path else ""
+        kind = _type_text(output.dtype, output.shape)
+        yield f"{subject}: output {output.name} = {kind}{path_text}"
 
 
 def _tensor_text(variable: Any) -> str:

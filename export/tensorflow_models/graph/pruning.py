@@ -121,7 +121,7 @@ def prune(
         name=name,
         role=section.role,
         call=trace.call,
-        keys=chosen.keys,
+        paths=chosen.paths,
         inputs=tuple(
             manifest.TowerInput(name=names[feature], feature=feature, **type_of(tensor))
             for feature, tensor in inputs.items()

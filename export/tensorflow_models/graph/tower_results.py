@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
+from export.graphs.elementwise import function_of
 from export.graphs.loading import tf
 from export.recipe.schema import TowerSection, name_of_call
 from export.tensorflow_models.graph.input_paths import per_example
+
+_ELEMENTWISE = {
+    "Exp": function_of("math.exp"),
+    "Neg": function_of("math.negative"),
+    "Relu": function_of("nn.relu"),
+    "Sigmoid": function_of("math.sigmoid"),
+    "Tanh": function_of("math.tanh"),
+}
+"""Operations, by type, of which a position of the result needs that of the argument alone."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class Returned:
         """Returns its results, in words."""
         if isinstance(self.value, Mapping):
             return f"returns {', '.join(map(str, self.value))}"
+        if isinstance(self.value, tf.Tensor):
+            return f"returns one tensor of shape {self.value.shape}"
         if not self.is_sequence:
             return f"returns a {type(self.value).__name__}"
         text = f"returns a list of {len(self.value)} results"
@@ -50,13 +62,12 @@ class TowerResults:
 
     Attributes:
       tensors: The outputs by their names.
-      keys: The key of each output in what the call returns: that of a dict, or the position in a
-        list or tuple; None: the call returns one tensor.
+      paths: The path of each output in what the call returns, as `at_path` takes it.
       is_query: Whether the only output is what a retrieval layer in the call compares.
     """
 
     tensors: dict[str, Any]
-    keys: Mapping[str, str | int | None]
+    paths: Mapping[str, tuple[str | int, ...]]
     is_query: bool = False
 
 
@@ -98,13 +109,28 @@ def _chosen(label: str, name: str, section: TowerSection, returned: Returned) ->
       UsageError: The recipe names no results, and there are several.
     """
     if section.outputs:
-        keys = {output: _key(label, name, key, returned) for output, key in section.outputs.items()}
-        return TowerResults({output: returned.value[key] for output, key in keys.items()}, keys)
+        tensors: dict[str, Any] = {}
+        paths: dict[str, tuple[str | int, ...]] = {}
+        for output, steps in section.outputs.items():
+            results = returned
+            for step in steps if isinstance(steps, tuple) else (steps,):
+                key = _key(label, name, step, results)
+                paths[output] = (*paths.get(output, ()), key)
+                results = Returned(_result(results.value, key))
+            tensors[output] = results.value
+        return TowerResults(tensors, paths)
     # Before the result of the call, which is what the layer found, not the query.
     if section.role == "query" and returned.queries:
         return _query(label, name, returned)
-    if isinstance(returned.value, tf.Tensor):
-        return TowerResults({"result": returned.value}, {"result": None})
+    value = returned.value
+    path: list[str | int] = []
+    # A dict or list of one result is that result.
+    while isinstance(value, Mapping | list | tuple) and len(value) == 1:
+        (key,) = value if isinstance(value, Mapping) else (0,)
+        path.append(key)
+        value = value[key]
+    if isinstance(value, tf.Tensor):
+        return TowerResults({"result": value}, {"result": tuple(path)})
     if isinstance(returned.value, Mapping):
         raise UsageError(
             f"{label} returns several results ({', '.join(map(str, returned.value))}); name those "
@@ -121,23 +147,62 @@ def _chosen(label: str, name: str, section: TowerSection, returned: Returned) ->
     )
 
 
-def _key(label: str, name: str, key: str | int, returned: Returned) -> str | int:
-    """Returns the key or the position of a result that the recipe names."""
-    if isinstance(returned.value, Mapping):
-        if key in returned.value:
-            return key
+def _key(label: str, name: str, step: str | int, returned: Returned) -> str | int:
+    """Returns the key or the position of the results that a step of the recipe leads to."""
+    value = returned.value
+    remedy = ""
+    if isinstance(value, Mapping):
+        if step in value:
+            return step
     elif returned.is_sequence:
         # In a functional model of Keras, positions have names, too.
-        if key in returned.names:
-            return list(returned.names).index(str(key))
-        if isinstance(key, int) and key < len(returned.value):
-            return key
-    elif isinstance(returned.value, tf.Tensor):
-        raise UsageError(
-            f"{label} returns one tensor, and neither a dict nor a list; leave "
-            f"towers.{name}.outputs out"
-        )
-    raise UsageError(f"{label} {returned}; towers.{name}.outputs names {key!r}")
+        if step in returned.names:
+            return list(returned.names).index(str(step))
+        if isinstance(step, int) and step < len(value):
+            return step
+    elif isinstance(value, tf.Tensor):
+        remedy = f"; leave towers.{name}.outputs out"
+        # The first axis is the batch, which no output selects from.
+        if (value.shape.rank or 0) > 1 and value.shape[-1] is not None:
+            width = value.shape[-1]
+            if isinstance(step, int) and step < width:
+                return step
+            remedy += f", or name a position on its last axis, from 0 to {width - 1}"
+    raise UsageError(f"{label} {returned}; towers.{name}.outputs names {step!r}{remedy}")
+
+
+def _result(value: Any, key: str | int) -> Any:
+    """Returns the result of a key or position."""
+    if not isinstance(value, tf.Tensor):
+        return value[key]
+    with value.graph.as_default():
+        return _column(value, int(key))
+
+
+def _column(tensor: Any, position: int) -> Any:
+    """Returns one position of a tensor's last axis.
+
+    Of tensors that are joined on this axis it is a position of one of them, so that the tower reads
+    no inputs of the others, such as the item that a training samples as a negative.
+    """
+    operation = tensor.op
+    while operation.type == "Identity":
+        operation = operation.inputs[0].op
+    last_axis = tensor.shape.rank - 1
+    if operation.type in _ELEMENTWISE:
+        (argument,) = operation.inputs
+        return _ELEMENTWISE[operation.type](_column(argument, position))
+    if operation.type == "Pack" and operation.get_attr("axis") in (-1, last_axis):
+        return operation.inputs[position]
+    if operation.type == "ConcatV2":
+        *parts, axis = operation.inputs
+        widths = [part.shape[-1] for part in parts]
+        if tf.get_static_value(axis) in (-1, last_axis) and None not in widths:
+            for part, width in zip(parts, widths, strict=True):
+                if position < width:
+                    return _column(part, position)
+                position -= width
+    return tensor[..., position]
 
 
 def _query(label: str, name: str, returned: Returned) -> TowerResults:
@@ -146,4 +211,4 @@ def _query(label: str, name: str, returned: Returned) -> TowerResults:
             f"{label} has {len(returned.queries)} retrieval layers; name the result that is the "
             f"vector of the query in towers.{name}.outputs"
         )
-    return TowerResults({"result": returned.queries[0]}, {"result": None}, is_query=True)
+    return TowerResults({"result": returned.queries[0]}, {"result": ()}, is_query=True)

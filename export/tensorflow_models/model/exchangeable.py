@@ -106,7 +106,7 @@ def _twins(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, tup
 def _not_recorded(tower: TracedTower, expected: Mapping[str, str]) -> str:
     """Returns the first output of a tower that is not compared with a recorded one; "": none."""
     # It may be the only one that reads an exchanged variable.
-    for output in tower.spec.keys:
+    for output in tower.spec.paths:
         names = {output, f"{tower.spec.name}.{output}"}
         if not names & expected.keys():
             return output

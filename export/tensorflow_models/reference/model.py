@@ -23,7 +23,7 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, ExportError
 from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun
-from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec, at_path
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
 from export.graphs.tensors import composed
@@ -221,8 +221,8 @@ def _results(tower: TowerSpec, runs: Mapping[Call, _Run]) -> dict[str, Any]:
     if tower.is_query:
         returned = run.queries[-1]
     results = {}
-    for output, key in tower.keys.items():
-        value = returned if key is None else returned[key]
+    for output, path in tower.paths.items():
+        value = at_path(returned, path)
         results[output] = tf.cast(value, tf.float32).numpy()
     return results
 

@@ -130,7 +130,7 @@ MODEL = [
         "towers.ranking.outputs",
         {"score": "query"},
         "output 'score' is 8 numbers for each candidate",
-        "'first': scores[:, 0]",
+        'towers.ranking.outputs = { score = ["query", 0] }',
     ),
     Mistake(
         2,

@@ -60,7 +60,7 @@ SPEC = ModelSpec(
             name="query",
             role="query",
             call=Call("query", ("user", "age")),
-            keys={"result": None},
+            paths={"result": ()},
             inputs=(
                 manifest.TowerInput(
                     name="user", feature="user", dtype="float32", shape=(None, DIM)

@@ -26,7 +26,7 @@ def tower(name: str, *features: str) -> TowerSpec:
         name=name,
         role="ranking",
         call=Call("", features),
-        keys={},
+        paths={},
         inputs=tuple(
             TowerInput(name=feature, feature=feature, dtype="float32", shape=(None, 4))
             for feature in features

@@ -139,6 +139,10 @@ SCORE = "{'score': score}"
             "(SHAPES, {'a': score, 'b': total})",
             "towers.rank.call is 'score'; factory model.py:build returned the functions 'a', 'b'",
         ),
+        (
+            "(SHAPES, {'total': total})",
+            "towers.rank.call is 'score'; factory model.py:build returned the functions 'total'",
+        ),
         (f"(SHAPES, {SCORE}, {{}})", "returned no feature specification"),
     ],
 )
@@ -148,9 +152,10 @@ def test_other_results_of_a_factory_are_rejected(
     assert reason in rejected(tmp_path, returned)
 
 
-def test_one_function_needs_no_name(tmp_path: Path) -> None:
-    model = functions_of(tmp_path, "(SHAPES, score)", call="")
-    assert list(model.functions) == [""]
+@pytest.mark.parametrize("returned", ["score", SCORE])
+def test_tower_without_a_call_runs_the_only_function(returned: str, tmp_path: Path) -> None:
+    model = functions_of(tmp_path, f"(SHAPES, {returned})", call="")
+    assert callable(model.functions[""])
     assert model.specs is None
     assert list(model.leaves) == ["b", "w"]
 

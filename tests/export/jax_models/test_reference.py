@@ -109,15 +109,15 @@ INPUTS = {
 ROWS = 1_000_000_000
 
 
-def tower(call: str, *inputs: str, **keys: str | int | None) -> TowerSpec:
+def tower(call: str, *inputs: str, **paths: tuple[str | int, ...]) -> TowerSpec:
     return TowerSpec(
         name=call,
         role="query",
         call=Call(call, inputs),
-        keys=keys,
+        paths=paths,
         inputs=(),
         outputs=(),
-        result=next(iter(keys)),
+        result=next(iter(paths)),
     )
 
 
@@ -168,7 +168,7 @@ def run(reference: JaxReference, *towers: TowerSpec) -> tuple[dict[str, Any], li
 
 
 def test_rows_are_read_as_the_model_asks_for_them(reference: JaxReference) -> None:
-    results, read = run(reference, tower("score", "user", "age", out="score", vector="rows"))
+    results, read = run(reference, tower("score", "user", "age", out=("score",), vector=("rows",)))
     last = 999_999_999
     rows = [[3, 2], [last % 7, -last % 5], [3, 2]]
     assert results == {
@@ -181,7 +181,7 @@ def test_rows_are_read_as_the_model_asks_for_them(reference: JaxReference) -> No
 
 
 def test_lookup_inside_of_another_computation_is_read(reference: JaxReference) -> None:
-    results, read = run(reference, tower("nested", "liked", result=None))
+    results, read = run(reference, tower("nested", "liked", result=()))
     first = [1 + 2, 3 + 4, 5 + 6]
     second = [4 + 3, 2 + 1, 0 + 4]
     assert results == {
@@ -192,12 +192,12 @@ def test_lookup_inside_of_another_computation_is_read(reference: JaxReference) -
 
 def test_towers_of_one_call_run_it_once(reference: JaxReference) -> None:
     names = ("user", "age")
-    score_tower = tower("score", *names, out="score")
+    score_tower = tower("score", *names, out=("score",))
     second_tower = TowerSpec(
         name="other",
         role="query",
         call=Call("score", names),
-        keys={"vector": "rows"},
+        paths={"vector": ("rows",)},
         inputs=(),
         outputs=(),
         result="vector",
@@ -209,7 +209,7 @@ def test_towers_of_one_call_run_it_once(reference: JaxReference) -> None:
 
 def test_error_of_the_model_is_told_with_its_line_and_cut(reference: JaxReference) -> None:
     with pytest.raises(NotConvertible) as caught:
-        run(reference, tower("failing", "age", result=None))
+        run(reference, tower("failing", "age", result=()))
     line = MODEL.splitlines().index('    raise ValueError("no such  thing " * 99)') + 1
     before, _, reason = str(caught.value).partition(": ")
     assert before.endswith(f"raised an error on the examples (model.py:{line})")
@@ -223,7 +223,7 @@ def test_error_of_the_model_is_told_with_its_line_and_cut(reference: JaxReferenc
 def test_fixed_batch_is_filled_up_with_the_first_example(
     examples: int, sums: list[float], reference: JaxReference
 ) -> None:
-    called = tower("in_batches_of_four", "liked", "age", own="own", sum="sum")
+    called = tower("in_batches_of_four", "liked", "age", own=("own",), sum=("sum",))
     own_batch = replace(reference, fixed_batches={called.call: 4})
     liked = np.arange(2 * examples)
     age = np.array([0.5, 0.25, 0.0, 0.0, 1.0][:examples], np.float32)
@@ -240,7 +240,7 @@ def test_parameter_that_the_checkpoint_lacks_matters_where_it_is_read(
     reference: JaxReference,
 ) -> None:
     with pytest.raises((NotConvertible, CheckpointError)):
-        run(reference, tower("reading_lost", "age", result=None))
+        run(reference, tower("reading_lost", "age", result=()))
 
 
 def test_activations_are_combined_rows(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_activations_are_combined_rows(tmp_path: Path) -> None:
     bags = Column(np.array([1, 2, 3]), np.array([0, 2, 2, 3]))
     columns = {"user": bags}
     specified = ReferenceInputs(3, columns, {}, inputs.read_rows)
-    model = ModelSpec({}, {}, {"score": tower("score", "user", result=None)})
+    model = ModelSpec({}, {}, {"score": tower("score", "user", result=())})
     actual = reference.run(model, specified).results["score"]["result"]
     # Rows [1, 4], [2, 3] and [3, 2].
     assert actual.tolist() == [1 + 2 + 10 * (4 + 3), 0, 3 + 10 * 2]

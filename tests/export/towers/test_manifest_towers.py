@@ -30,7 +30,7 @@ def tower(*outputs: TowerOutput, role: Any = "ranking", half: str = "") -> Tower
         name="rank",
         role=role,
         call=Call("", ("user",)),
-        keys={output.name: output.name for output in outputs},
+        paths={output.name: (output.name,) for output in outputs},
         inputs=(TowerInput(name="user", feature="user", dtype="float32", shape=(None, 4)),),
         outputs=outputs,
         result=outputs[0].name,

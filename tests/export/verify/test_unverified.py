@@ -107,7 +107,7 @@ def read_by(name: str, *features: str, outputs: tuple[str, ...]) -> TowerSpec:
         TowerInput(name=feature, feature=feature, dtype="float32", shape=(None, 2))
         for feature in features
     )
-    return TowerSpec(name, "ranking", Call(), dict.fromkeys(outputs), inputs, (), outputs[0])
+    return TowerSpec(name, "ranking", Call(), dict.fromkeys(outputs, ()), inputs, (), outputs[0])
 
 
 @pytest.mark.parametrize(

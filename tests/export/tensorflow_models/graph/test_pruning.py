@@ -214,7 +214,7 @@ def test_prune_takes_the_activations_and_inputs_that_its_results_need() -> None:
     (output,) = tower.spec.outputs
     assert (output.name, output.dtype, output.shape) == ("result", "float32", (None, 4))
     assert (tower.spec.name, tower.spec.role, tower.spec.call) == ("query", "ranking", CALL)
-    assert (tower.spec.keys, tower.spec.result) == ({"result": None}, "result")
+    assert (tower.spec.paths, tower.spec.result) == ({"result": ()}, "result")
     assert (tower.spec.half, tower.spec.largest_bytes, tower.spec.variables) == ("", 0, ())
     assert run(tower, pair=[[[1.0] * 4, [2.0] * 4]], short_values=[5], age_values=[10.0]) == [
         [35.0] * 4

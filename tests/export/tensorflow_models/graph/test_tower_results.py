@@ -32,6 +32,27 @@ def test_vector_of_a_query_is_what_a_retrieval_layer_compares() -> None:
         tower_results("query", part(), Returned({"ids": a}, queries=[a, b]))
 
 
+def test_only_result_needs_no_name() -> None:
+    traced = trace(lambda features: {"a": features["x"]}, x=numbers(3))
+    results = tower_results("query", part(), Returned({"a": [traced.results["a"]]}))
+    assert results.tensors == {"result": traced.results["a"]}
+    assert results.paths == {"result": ("a", 0)}
+
+
+def test_position_of_joined_tensors_is_that_of_one_of_them() -> None:
+    def call(features: Any) -> dict[str, Any]:
+        parts = [features["x"], features["y"]]
+        return {"a": tf.sigmoid(tf.concat(parts, axis=-1)), "b": tf.stack(parts, axis=2)}
+
+    traced = trace(call, x=numbers(3), y=numbers(3))
+    section = part(outputs={"c": ("a", 4), "d": ("b", 0, 1), "e": ("b", 1)}, result="c")
+    tensors = tower_results("query", section, Returned(traced.results)).tensors
+    x, y = traced.inputs.values()
+    assert tensors["c"].op.inputs[0].op.inputs[0] is y
+    assert tensors["d"].op.inputs[0] is x
+    assert tensors["e"] is y
+
+
 @pytest.mark.parametrize(
     ("outputs", "returned", "error", "message"),
     [
@@ -46,7 +67,7 @@ def test_vector_of_a_query_is_what_a_retrieval_layer_compares() -> None:
             {"v": "a"},
             "a",
             UsageError,
-            "returns one tensor, and neither.*; leave towers.query.outputs out",
+            r"one tensor of shape \(None, 3\); .* names 'a'; leave .* out, or .*, from 0 to 2",
         ),
         ({"v": "integers"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
         ({"v": "ragged"}, "dict", NotConvertible, "a dense tensor of floats was expected"),

@@ -72,7 +72,7 @@ def tower_of(traced: Traced) -> TracedTower:
         name="tower",
         role="ranking",
         call=Call("", tuple(names)),
-        keys={name: name for name in traced.results},
+        paths={name: (name,) for name in traced.results},
         inputs=tuple(
             TowerInput(name=name, feature=name, dtype=tensor.dtype.name, shape=tuple(tensor.shape))
             for name, tensor in traced.inputs.items()

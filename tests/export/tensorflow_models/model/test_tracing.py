@@ -53,8 +53,8 @@ def test_trace_towers_mid_level_finds_weights_sequences_and_sparse_bags(
     assert shapes["ad"] == (None, 4)
     context = ads.model.spec.towers["context"]
     ranking = ads.model.spec.towers["ranking"]
-    assert (context.result, context.keys) == ("result", {"result": None})
-    assert (ranking.result, set(ranking.keys)) == ("click", {"click", "hidden"})
+    assert (context.result, context.paths) == ("result", {"result": ()})
+    assert (ranking.result, set(ranking.paths)) == ("click", {"click", "hidden"})
 
 
 def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> None:
@@ -165,7 +165,8 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
         ({"call": "way"}, "call 'way' is a str, which cannot be called"),
         (
             {"outputs": {"vector": "query"}},
-            "returns one tensor, and neither a dict nor a list; leave towers.tower.outputs out",
+            r"returns one tensor of shape \(None, 2\); towers.tower.outputs names 'query'; leave "
+            "towers.tower.outputs out, or name a position on its last axis, from 0 to 1",
         ),
         (
             {"result": "score"},
