@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-READY_S = 120
+READY_S = 300
 """Time in which a service must become ready."""
 STOP_S = 30
 """Time in which a service must end after SIGTERM."""

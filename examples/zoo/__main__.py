@@ -21,7 +21,7 @@ from rich.console import Console
 from examples import replay, served, trained
 from examples.demo_models import newest
 from examples.zoo.checkouts import Checkouts, NotHere
-from examples.zoo.entries import ENTRIES, FACTORIES, Entry, entries_of
+from examples.zoo.entries import ENTRIES, FACTORIES, ZOO, Entry, entries_of
 from examples.zoo.outcomes import (
     UNCHANGED,
     Outcome,
@@ -96,8 +96,9 @@ class Zoo:
         """Returns a new folder with the recipe of an entry, and a link to its source."""
         folder = BUILD / entry.name
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(entry.folder, folder)
-        factories = entry.folder.parent / FACTORIES
+        folder.mkdir(parents=True)
+        (folder / "recipe.toml").write_text(entry.recipe_text, encoding="utf-8")
+        factories = ZOO / entry.name.partition("/")[0] / FACTORIES
         if factories.exists():
             shutil.copyfile(factories, folder / FACTORIES)
         if entry.source.folder:

@@ -51,6 +51,9 @@ class Entry:
       checkpoint: The file of its source with the trained variables; "" for a model that the zoo
         trains.
       packages: The packages that it imports beyond those of its source.
+      shared_recipe: The recipe in the folder of its source that several entries share, with NAME in
+        the place of their names; "": it has its own, `recipe.toml` in its own folder.
+      unseen: Whether the exporter was developed without it: it was tried afterwards.
       backend: The backend of Keras that trains it.
       rejected: A part of the message with which the export must end; "" for a model that is served.
     """
@@ -59,6 +62,8 @@ class Entry:
     file: str
     checkpoint: str = ""
     packages: tuple[str, ...] = ()
+    shared_recipe: str = ""
+    unseen: bool = False
     backend: str = "tensorflow"
     rejected: str = ""
 
@@ -68,26 +73,32 @@ class Entry:
         return SOURCES[self.name.partition("/")[0]]
 
     @property
-    def folder(self) -> Path:
-        """The folder of its recipe."""
-        return ZOO / self.name
+    def recipe(self) -> Path:
+        """The file with its recipe."""
+        if self.shared_recipe:
+            return ZOO / self.name.partition("/")[0] / self.shared_recipe
+        return ZOO / self.name / "recipe.toml"
 
     @property
-    def recipe(self) -> Path:
-        """The recipe, as a user would write it."""
-        return self.folder / "recipe.toml"
+    def recipe_text(self) -> str:
+        """Its recipe, as a user would write it."""
+        text = self.recipe.read_text(encoding="utf-8")
+        if self.shared_recipe:
+            return text.replace("NAME", self.name.partition("/")[2])
+        return text
 
     @property
     def wrapper_lines(self) -> int:
         """The number of lines of its factory that do more than construct the published object."""
-        code = tomllib.loads(self.recipe.read_text(encoding="utf-8"))["code"]
+        code = tomllib.loads(self.recipe_text)["code"]
         file, _, name = code["factory"].rpartition(":")
         if file != FACTORIES:
             return 0
-        text = (self.folder.parent / file).read_text(encoding="utf-8")
-        functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-        (factory,) = (node for node in functions if node.name == name)
-        lines = text.splitlines()[factory.lineno : factory.end_lineno]
+        text = (ZOO / self.name.partition("/")[0] / file).read_text(encoding="utf-8")
+        lines: list[str] = []
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                lines = text.splitlines()[node.lineno : node.end_lineno]
         return sum(line.endswith(WRAPPER_MARK) for line in lines)
 
 
@@ -133,6 +144,32 @@ SOURCES = {
         keras=2,
         packages=("deepctr",),
     ),
+    "reclearn": Source(
+        "https://github.com/ZiyaoGeng/RecLearn",
+        folder="RecLearn",
+        revision="4bbfb492b872c5a3290a2bce1ed5c160162558a3",
+        keras=2,
+        packages=("pandas",),
+        is_package=True,
+    ),
+    "deepmatch": Source(
+        "https://github.com/shenweichen/DeepMatch",
+        revision="0.3.2",
+        keras=2,
+        packages=("deepmatch",),
+    ),
+    "elliot": Source(
+        "https://github.com/sisinflab/elliot",
+        folder="elliot",
+        revision="fc27efedaddf4a57294db14b4bcaa5553a0015d2",
+        keras=2,
+    ),
+    "sparrow": Source(
+        "https://github.com/wzhe06/SparrowRecSys",
+        folder="SparrowRecSys",
+        revision="579577c9a25f75fc6bbdfeb2f258f7c8a35833dd",
+        keras=2,
+    ),
 }
 ENTRIES = [
     Entry("keras_rs/basic_ranking", "examples/basic_ranking.py"),
@@ -169,14 +206,108 @@ ENTRIES = [
     Entry("model_garden/dlrm", "official/recommendation/ranking/task.py"),
     Entry("model_garden/dcn", "official/recommendation/ranking/task.py"),
     Entry("microsoft/sasrec", "recommenders/models/sasrec/model.py"),
-    Entry("deepctr/deepfm", "deepctr/models/deepfm.py"),
-    Entry("deepctr/xdeepfm", "deepctr/models/xdeepfm.py"),
-    Entry("deepctr/dcnmix", "deepctr/models/dcnmix.py"),
-    Entry("deepctr/autoint", "deepctr/models/autoint.py"),
-    Entry("deepctr/din", "deepctr/models/sequence/din.py"),
-    Entry("deepctr/bst", "deepctr/models/sequence/bst.py"),
-    Entry("deepctr/mmoe", "deepctr/models/multitask/mmoe.py"),
-    Entry("deepctr/ple", "deepctr/models/multitask/ple.py"),
+    Entry("deepctr/deepfm", "deepctr/models/deepfm.py", shared_recipe="ranking.toml"),
+    Entry("deepctr/xdeepfm", "deepctr/models/xdeepfm.py", shared_recipe="ranking.toml"),
+    Entry("deepctr/dcnmix", "deepctr/models/dcnmix.py", shared_recipe="ranking.toml"),
+    Entry("deepctr/autoint", "deepctr/models/autoint.py", shared_recipe="ranking.toml"),
+    Entry("deepctr/din", "deepctr/models/sequence/din.py", shared_recipe="history.toml"),
+    Entry("deepctr/bst", "deepctr/models/sequence/bst.py", shared_recipe="history.toml"),
+    Entry("deepctr/mmoe", "deepctr/models/multitask/mmoe.py", shared_recipe="tasks.toml"),
+    Entry("deepctr/ple", "deepctr/models/multitask/ple.py", shared_recipe="tasks.toml"),
+    Entry("deepctr/ccpm", "deepctr/models/ccpm.py", shared_recipe="ranking.toml", unseen=True),
+    Entry("deepctr/fgcnn", "deepctr/models/fgcnn.py", shared_recipe="ranking.toml", unseen=True),
+    Entry(
+        "deepctr/fibinet", "deepctr/models/fibinet.py", shared_recipe="ranking.toml", unseen=True
+    ),
+    Entry("deepctr/nfm", "deepctr/models/nfm.py", shared_recipe="ranking.toml", unseen=True),
+    Entry("deepctr/pnn", "deepctr/models/pnn.py", shared_recipe="ranking.toml", unseen=True),
+    Entry("deepctr/flen", "deepctr/models/flen.py", shared_recipe="ranking.toml", unseen=True),
+    Entry(
+        "deepctr/esmm", "deepctr/models/multitask/esmm.py", shared_recipe="tasks.toml", unseen=True
+    ),
+    Entry("deepctr/dsin", "deepctr/models/sequence/dsin.py", unseen=True),
+    Entry(
+        "reclearn/dcn", "reclearn/models/ranking/dcn.py", shared_recipe="ranking.toml", unseen=True
+    ),
+    Entry(
+        "reclearn/deepfm",
+        "reclearn/models/ranking/deepfm.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+    ),
+    Entry(
+        "reclearn/xdeepfm",
+        "reclearn/models/ranking/xdeepfm.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+    ),
+    Entry(
+        "reclearn/bpr", "reclearn/models/matching/bpr.py", shared_recipe="pairs.toml", unseen=True
+    ),
+    Entry(
+        "reclearn/ncf", "reclearn/models/matching/ncf.py", shared_recipe="pairs.toml", unseen=True
+    ),
+    Entry(
+        "reclearn/gru4rec",
+        "reclearn/models/matching/gru4rec.py",
+        shared_recipe="sequence.toml",
+        unseen=True,
+    ),
+    Entry(
+        "reclearn/mind",
+        "reclearn/models/matching/mind.py",
+        shared_recipe="sequence.toml",
+        unseen=True,
+        rejected="the original model itself gives another value",
+    ),
+    Entry(
+        "reclearn/sasrec",
+        "reclearn/models/matching/sasrec.py",
+        shared_recipe="sequence.toml",
+        unseen=True,
+    ),
+    Entry(
+        "reclearn/youtubednn",
+        "reclearn/models/matching/youtubednn.py",
+        shared_recipe="sequence.toml",
+        unseen=True,
+    ),
+    Entry("deepmatch/ncf", "deepmatch/models/ncf.py", unseen=True),
+    Entry(
+        "elliot/neumf",
+        "elliot/recommender/neural/NeuMF/neural_matrix_factorization_model.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+    ),
+    Entry(
+        "elliot/deepfm",
+        "elliot/recommender/neural/DeepFM/deep_fm_model.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+    ),
+    Entry(
+        "elliot/gmf",
+        "elliot/recommender/neural/GeneralizedMF/generalized_matrix_factorization_model.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+    ),
+    Entry(
+        "elliot/nfm",
+        "elliot/recommender/neural/NFM/neural_fm_model.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+    ),
+    Entry(
+        "sparrow/neural_cf",
+        "TFRecModel/src/com/sparrowrecsys/offline/tensorflow/NeuralCF.py",
+        unseen=True,
+    ),
+    Entry("sparrow/din", "TFRecModel/src/com/sparrowrecsys/offline/tensorflow/DIN.py", unseen=True),
+    Entry(
+        "sparrow/wide_n_deep",
+        "TFRecModel/src/com/sparrowrecsys/offline/tensorflow/WideNDeep.py",
+        unseen=True,
+    ),
 ]
 
 

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from examples.zoo.entries import Entry
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/reference/zoo.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reference/zoo.md"
 BEGIN = "<!-- written by make zoo: begin -->"
 END = "<!-- end -->"
 COLUMNS = ("model", "published as", "result", "largest difference", "seconds")
@@ -72,7 +73,7 @@ class Outcome:
         """Returns a row of the page."""
         source = self.entry.source
         name, _, result, difference, seconds = self.cells()
-        recipe = f"[{name}](../../examples/zoo/{name}/recipe.toml)"
+        recipe = f"[{name}](../../{self.entry.recipe.relative_to(ROOT).as_posix()})"
         revision = self.revision or source.revision
         commit = revision if source.folder else f"v{revision}"
         project = source.url.rpartition("/")[2]
@@ -160,16 +161,20 @@ def write_page(outcomes: Sequence[Outcome], page: Path = PAGE) -> None:
 def circumstances(outcomes: Sequence[Outcome]) -> str:
     """Returns how many models ran, when and with what: a line for each sentence."""
     runs = [outcome for outcome in outcomes if outcome.result != NOT_RUN]
-    if not runs:
-        return f"Published models: {len(outcomes)}. Runs: 0."
-    # The first word of a result is its kind.
-    kinds = Counter(outcome.result.split()[0].rstrip(":") for outcome in runs)
-    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    lines = []
+    for is_unseen, title in ((False, "Developed with"), (True, "Tried afterwards")):
+        entries = [outcome for outcome in outcomes if outcome.entry.unseen == is_unseen]
+        # The first word of a result is its kind.
+        kinds = Counter(
+            outcome.result.split()[0].rstrip(":")
+            for outcome in entries
+            if outcome.result != NOT_RUN
+        )
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"
+        lines.append(f"{title}: {len(entries)}. Runs: {kinds.total()} ({counts}).")
     # Both generations of Keras run, each in processes of its own.
     versions = sorted({pair for outcome in runs for pair in outcome.versions.items()})
-    packages = ", ".join(f"{name} {number}" for name, number in versions)
-    days = ", ".join(sorted({outcome.day for outcome in runs}))
-    return (
-        f"Published models: {len(outcomes)}. Runs: {len(runs)} ({counts}). "
-        f"Days: {days}.\nVersions: {packages}."
-    )
+    packages = ", ".join(f"{name} {number}" for name, number in versions) or "none"
+    days = ", ".join(sorted({outcome.day for outcome in runs})) or "none"
+    lines.append(f"Days: {days}. Versions: {packages}.")
+    return "\n".join(lines)

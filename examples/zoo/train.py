@@ -23,11 +23,13 @@ class Run:
     """The input of an entry's training.
 
     Attributes:
+      name: The name of the entry in its source.
       folder: The folder in which it saves. It holds the recipe, and a link to the checkout of its
         source.
       viewings: The data.
     """
 
+    name: str
     folder: Path
     viewings: Viewings
 
@@ -44,7 +46,11 @@ class Run:
 
     def built(self, name: str, **arguments: Any) -> Any:
         """Returns what a function of the factory file of the source returns."""
-        return runpy.run_path(str(self.folder / FACTORIES))[name](**arguments)
+        return self.factories()[name](**arguments)
+
+    def factories(self) -> dict[str, Any]:
+        """Returns the names that the factory file of the source defines."""
+        return runpy.run_path(str(self.folder / FACTORIES))
 
 
 def main() -> None:
@@ -56,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     source, _, name = arguments.entry.partition("/")
     train = getattr(import_module(f"examples.zoo.{source}.train"), name)
-    run = Run(arguments.out, read_viewings(arguments.data, BUILD))
+    run = Run(name, arguments.out, read_viewings(arguments.data, BUILD))
     train(run).write(arguments.out)
 
 

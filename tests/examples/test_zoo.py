@@ -17,8 +17,10 @@ from export.recipe.schema import read_recipe
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_entry_has_a_recipe_a_training_and_a_factory(entry: Entry) -> None:
-    job = read_recipe(entry.recipe)
+def test_entry_has_a_recipe_a_training_and_a_factory(entry: Entry, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(entry.recipe_text)
+    job = read_recipe(path)
     source, _, name = entry.name.partition("/")
     assert job.model == name
     assert job.code.table_threshold <= 500
@@ -39,8 +41,8 @@ def test_wrapper_lines_are_those_of_the_function_of_an_entry() -> None:
 
 
 def test_every_recipe_and_source_has_an_entry() -> None:
-    recipes = {path.parent.relative_to(ZOO).as_posix() for path in ZOO.glob("*/*/recipe.toml")}
-    assert recipes == {entry.name for entry in ENTRIES}
+    recipes = {*ZOO.glob("*/*/recipe.toml"), *ZOO.glob("*/*.toml")}
+    assert recipes == {entry.recipe for entry in ENTRIES}
     assert {entry.name.partition("/")[0] for entry in ENTRIES} == set(SOURCES)
 
 
@@ -84,14 +86,14 @@ def test_page_has_what_runs_recorded_and_nothing_else(tmp_path: Path) -> None:
     lines = page.read_text().splitlines()
     assert lines[0] == "before"
     assert lines[2:4] == [
-        "Published models: 2. Runs: 1 (1 unchanged). Days: 2026-01-02.",
-        "Versions: jax 0.10.2, tensorflow 2.20.0.",
+        "Developed with: 2. Runs: 1 (1 unchanged).",
+        "Tried afterwards: 0. Runs: 0 (none).",
     ]
     folder = "https://github.com/shenweichen/DeepCTR/blob/v0.9.4/deepctr/models"
     assert lines[-4:] == [
-        f"| [deepctr/deepfm](../../examples/zoo/deepctr/deepfm/recipe.toml) "
+        f"| [deepctr/deepfm](../../examples/zoo/deepctr/ranking.toml) "
         f"| [DeepCTR/deepctr/models/deepfm.py]({folder}/deepfm.py) | unchanged | 1.2e-07 | 61 |",
-        f"| [deepctr/din](../../examples/zoo/deepctr/din/recipe.toml) "
+        f"| [deepctr/din](../../examples/zoo/deepctr/history.toml) "
         f"| [DeepCTR/deepctr/models/sequence/din.py]({folder}/sequence/din.py) | not run |  |  |",
         END,
         "after",
@@ -100,9 +102,10 @@ def test_page_has_what_runs_recorded_and_nothing_else(tmp_path: Path) -> None:
 
 def _defined(file: Path) -> set[str]:
     """Returns the functions and names of a module."""
-    nodes = ast.parse(file.read_text()).body
-    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
     return names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported
@@ -29,41 +30,60 @@ def sequence_columns(dim: int = 8) -> list[Any]:
     return [*columns(dim), VarLenSparseFeat(movie, maxlen=HISTORY, length_name="seq_length")]
 
 
-def deepfm() -> Any:
-    """Returns a DeepFM."""
-    return models.DeepFM(columns(), columns(), task="binary")
+def of_columns(build: Callable[..., Any]) -> Callable[[], Any]:
+    """Returns the factory of a model whose linear part and whose network read the same columns."""
+    return lambda: build(columns(), columns(), task="binary")
 
 
-def xdeepfm() -> Any:
-    """Returns an xDeepFM."""
-    return models.xDeepFM(columns(), columns(), task="binary")
+def of_history(build: Callable[..., Any], **options: Any) -> Callable[[], Any]:
+    """Returns the factory of a model that reads the history beside the movie."""
+    return lambda: build(sequence_columns(), ["movie_id"], task="binary", **options)
 
 
-def dcnmix() -> Any:
-    """Returns a DCN-Mix."""
-    return models.DCNMix(columns(), columns(), task="binary")
+def of_tasks(build: Callable[..., Any]) -> Callable[[], Any]:
+    """Returns the factory of a model with two tasks."""
+    return lambda: build(columns(), task_types=("binary", "binary"), task_names=TASKS)
 
 
-def autoint() -> Any:
-    """Returns an AutoInt."""
-    return models.AutoInt(columns(), columns(), task="binary")
+def flen() -> Any:
+    """Returns a FLEN, whose columns are in groups: those of the user, and those of the movie."""
+    grouped: list[Any] = [
+        SparseFeat(name, size, embedding_dim=8, group_name=name.partition("_")[0])
+        for name, size in SIZES.items()
+    ]
+    grouped.append(DenseFeat("user_rating", 1))
+    return models.FLEN(grouped, grouped, task="binary")
 
 
-def din() -> Any:
-    """Returns a DIN, which attends to the history."""
-    return models.DIN(sequence_columns(), ["movie_id"], task="binary")
+def pnn() -> Any:
+    """Returns a PNN, which has no linear part."""
+    return models.PNN(columns(), task="binary")
 
 
-def bst() -> Any:
-    """Returns a BST, a transformer over the history."""
-    return models.BST(sequence_columns(), ["movie_id"], att_head_num=4, task="binary")
+def dsin() -> Any:
+    """Returns a DSIN, which divides the history into two sessions."""
+    movie = SparseFeat("movie_id", MOVIES, embedding_dim=8)
+    sessions = [
+        VarLenSparseFeat(
+            SparseFeat(f"sess_{number}_movie_id", MOVIES, 8, embedding_name="movie_id"),
+            maxlen=HISTORY // 2,
+        )
+        for number in range(2)
+    ]
+    user = SparseFeat("user_id", USERS, embedding_dim=8)
+    return models.DSIN([user, movie, *sessions], ["movie_id"], sess_max_count=2)
 
 
-def mmoe() -> Any:
-    """Returns an MMOE with two tasks."""
-    return models.MMOE(columns(), task_types=("binary", "binary"), task_names=TASKS)
-
-
-def ple() -> Any:
-    """Returns a PLE with two tasks."""
-    return models.PLE(columns(), task_types=("binary", "binary"), task_names=TASKS)
+autoint = of_columns(models.AutoInt)
+bst = of_history(models.BST, att_head_num=4)
+ccpm = of_columns(models.CCPM)
+dcnmix = of_columns(models.DCNMix)
+deepfm = of_columns(models.DeepFM)
+din = of_history(models.DIN)
+esmm = of_tasks(models.ESMM)
+fgcnn = of_columns(models.FGCNN)
+fibinet = of_columns(models.FiBiNET)
+mmoe = of_tasks(models.MMOE)
+nfm = of_columns(models.NFM)
+ple = of_tasks(models.PLE)
+xdeepfm = of_columns(models.xDeepFM)

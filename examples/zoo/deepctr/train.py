@@ -22,14 +22,13 @@ USER = ("user_id", "user_gender", "bucketized_user_age", "user_rating")
 MOVIE = ("movie_id",)
 HISTORY = ("hist_movie_id", "seq_length")
 HISTORY_LENGTH = 10
+SESSIONS = ("sess_0_movie_id", "sess_1_movie_id")
 TASKS = ("finish", "like")
 
 
-def _train(
-    name: str, run: Run, context: tuple[str, ...] = USER, outputs: tuple[str, ...] = ()
-) -> Recorded:
+def _train(run: Run, context: tuple[str, ...] = USER, outputs: tuple[str, ...] = ()) -> Recorded:
     """Trains a model and saves its weights as the documentation of DeepCTR does."""
-    model = run.built(name)
+    model = run.built(run.name)
     model.compile("adam", "binary_crossentropy")
     viewings = _features(run.viewings.draw(BATCH * STEPS))
     labels = [viewings["user_rating"] > 3] * max(1, len(outputs))
@@ -54,6 +53,8 @@ def _features(viewings: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     }
     history = viewings["history"][:, :HISTORY_LENGTH]
     features["hist_movie_id"] = history
+    features.update(zip(SESSIONS, np.split(history, 2, axis=1), strict=True))
+    features["sess_length"] = np.full((len(history), 1), 2, np.int32)
     features["seq_length"] = (history > 0).sum(axis=1, keepdims=True).astype(np.int32)
     return features
 
@@ -63,11 +64,7 @@ def _predictions(model: Any, outputs: tuple[str, ...], columns: Columns) -> Any:
     return dict(zip(outputs, predicted, strict=True)) if outputs else predicted
 
 
-deepfm = partial(_train, "deepfm")
-xdeepfm = partial(_train, "xdeepfm")
-dcnmix = partial(_train, "dcnmix")
-autoint = partial(_train, "autoint")
-din = partial(_train, "din", context=(*USER, *HISTORY))
-bst = partial(_train, "bst", context=(*USER, *HISTORY))
-mmoe = partial(_train, "mmoe", outputs=TASKS)
-ple = partial(_train, "ple", outputs=TASKS)
+deepfm = xdeepfm = dcnmix = autoint = ccpm = fgcnn = fibinet = nfm = pnn = flen = _train
+din = bst = partial(_train, context=(*USER, *HISTORY))
+dsin = partial(_train, context=("user_id", *SESSIONS, "sess_length"))
+mmoe = ple = esmm = partial(_train, outputs=TASKS)
