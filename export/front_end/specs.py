@@ -154,10 +154,10 @@ def at_path(returned: Any, path: Iterable[str | int]) -> Any:
         the outermost; none: the call returned one array.
     """
     for step in path:
-        if isinstance(returned, Mapping | list | tuple):
-            returned = returned[step]
-        else:
-            returned = returned[..., step]
+        index: Any = step
+        if not isinstance(returned, Mapping | list | tuple):
+            index = (..., step)
+        returned = returned[index]
     return returned
 
 

@@ -93,7 +93,7 @@ def test_any_number_of_examples_is_served_as_the_model_computes_each(
         ranker.score(**CONTEXT, movie=movie, price=price)
         for movie, price in zip(*CANDIDATES.values(), strict=True)
     ]
-    (head,) = job.traced.spec.towers["ranking"].keys
+    (head,) = job.traced.spec.towers["ranking"].paths
     request = {"context": CONTEXT, "candidate_features": CANDIDATES}
     body = {"tower": "ranking", "heads": [head], "requests": [request]}
 

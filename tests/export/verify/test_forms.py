@@ -20,7 +20,7 @@ from runtime.tower import Tensor
 
 Array = NDArray[Any]
 SPEC = TowerSpec(
-    name="ranking", role="ranking", call=Call(), keys={}, inputs=(), outputs=(),
+    name="ranking", role="ranking", call=Call(), paths={}, inputs=(), outputs=(),
     result="score",
 )  # fmt: skip
 

@@ -81,11 +81,11 @@ ITEM = embedded("item", "items")
 AGE = dense("age", "float32", (), take="values")
 
 
-def tower(name: str, call: str, *inputs: str, **keys: str | None) -> TowerSpec:
-    return TowerSpec(name, "query", Call(call, inputs), keys or {"result": None}, (), (), "result")
+def tower(name: str, call: str, *inputs: str, **paths: tuple[str, ...]) -> TowerSpec:
+    return TowerSpec(name, "query", Call(call, inputs), paths or {"result": ()}, (), (), "result")
 
 
-PAIR = tower("pair", "pair", "item", product="product", total="sum")
+PAIR = tower("pair", "pair", "item", product=("product",), total=("sum",))
 AGES = tower("ages", "ages", "age")
 
 
