@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -34,9 +35,13 @@ WIDTH_MAX = 1000
 _WHITESPACE = b" \t\n\v\f\r"
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _FLOAT = re.compile(
-    rb"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|0x[0-9a-f]+|inf(?:inity)?|nan)",
+    rb"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan(?:\([0-9a-z_]*\))?)",
     re.IGNORECASE,
 )
+_HEXADECIMAL_FLOAT = re.compile(
+    rb"([+-]?)0x(?=\.?[0-9a-f])([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?[0-9]+))?", re.IGNORECASE
+)
+"""A sign, a whole number, a fraction and a power of two."""
 _PARSED_DTYPES = ("int32", "int64", "float32", "float64")
 _DIGITS_MAX = 1000
 """The length of the longest integer that is parsed, in characters."""
@@ -154,10 +159,11 @@ def _cast(attributes: Attributes, values: Array) -> Array:
         return is_true
     if values.dtype.kind != "f" or target.kind not in "iu":
         return values.astype(target)
-    # x86-64 converts a number beyond the integers to the smallest one; narrow types are cut from
-    # it.
+    if target.itemsize < 4 or target == np.uint32:
+        return _narrowed(values, target)
+    # x86-64 converts a number beyond the integers to the smallest one.
     wide: type[np.signedinteger[Any]] = np.int32
-    if target.itemsize == 8 or target == np.uint32:
+    if target.itemsize == 8:
         wide = np.int64
     smallest = np.iinfo(wide).min
     is_inside = (values >= smallest) & (values < -float(smallest))
@@ -171,6 +177,25 @@ def _cast(attributes: Attributes, values: Array) -> Array:
     return np.where(is_high, high, cut)
 
 
+def _narrowed(numbers: Array, target: np.dtype[Any]) -> Array:
+    """Returns floats as integers of a type that x86-64 has no conversion to.
+
+    TensorFlow converts such numbers in vectors, and the last ones of a batch one by one. The two
+    differ beyond the type, so that the model itself has no one result there.
+    """
+    limits = np.iinfo(target)
+    smallest = limits.min
+    if target == np.uint32:
+        # Both ways go through signed integers, which wrap around.
+        smallest = np.iinfo(np.int32).min
+    whole = np.trunc(numbers.astype(np.float64))
+    is_inside = (whole >= smallest) & (whole <= limits.max)
+    if not is_inside.all():
+        wrong = numbers.ravel()[(~is_inside).ravel().argmax()]
+        raise Rejected(f"makes {wrong:g} a {target}, for which the model has no one result")
+    return whole.astype(np.int64).astype(target)
+
+
 def _bucketized(attributes: Attributes, numbers: Array) -> Array:
     boundaries = np.asarray(attributes["boundaries"], np.float32)
     if numbers.dtype.kind != "f":
@@ -179,11 +204,16 @@ def _bucketized(attributes: Attributes, numbers: Array) -> Array:
     return np.searchsorted(boundaries, numbers, side="right").astype(np.int32)
 
 
-def _searched(side: Any) -> Callable[..., Array]:
-    def search(attributes: Attributes, ascending: Array, values: Array) -> Array:
-        return np.searchsorted(ascending, values, side=side).astype(attributes["out_type"])
+def _lower_bounds(attributes: Attributes, ascending: Array, values: Array) -> Array:
+    positions = np.searchsorted(ascending, values, side="left").astype(attributes["out_type"])
+    if values.dtype.kind != "f":
+        return positions
+    # NumPy sorts NaN behind all numbers; to the kernel, no number is less than NaN.
+    return np.where(np.isnan(values), np.zeros_like(positions), positions)
 
-    return search
+
+def _upper_bounds(attributes: Attributes, ascending: Array, values: Array) -> Array:
+    return np.searchsorted(ascending, values, side="right").astype(attributes["out_type"])
 
 
 def _gathered(_attributes: Attributes, values: Array, positions: Array) -> Array:
@@ -223,25 +253,36 @@ def _as_string(attributes: Attributes, values: Array) -> Array:
         raise ValueError(f"'width' and 'precision' are at most {WIDTH_MAX}")
     if values.dtype.kind in "iu" and width < 0 and not attributes["fill"]:
         return _objects([b"%d" % value for value in values.ravel().tolist()], values.shape)
+    pattern = _number_pattern(attributes, values.dtype.kind)
+    # C fills with zeros before digits alone, not before "nan" and "inf".
+    pattern_of_words = pattern.replace("%0", "%")
+    texts = []
+    for value in values.ravel().tolist():
+        if math.isfinite(value):
+            texts.append(pattern % value)
+        else:
+            texts.append(pattern_of_words % value)
+    return _texts(map(str.encode, texts), values.shape)
+
+
+def _number_pattern(attributes: Attributes, kind: str) -> str:
+    """Returns the pattern by which numbers of a kind are printed: "i", "u" or "f"."""
     fill = attributes["fill"]
-    if values.dtype.kind == "u":
+    if kind == "u":
         # C prints integers without a sign by %u, which knows no "+".
         fill = fill.strip("+ ")
     pattern = f"%{fill}"
-    if width > -1:
-        pattern += str(width)
-    if values.dtype.kind != "f":
-        pattern += "d"
-    else:
-        if attributes["precision"] > -1:
-            pattern += f".{attributes['precision']}"
-        if attributes["scientific"]:
-            pattern += "e"
-        elif attributes["shortest"]:
-            pattern += "g"
-        else:
-            pattern += "f"
-    return _texts([(pattern % value).encode() for value in values.ravel().tolist()], values.shape)
+    if attributes["width"] > -1:
+        pattern += str(attributes["width"])
+    if kind != "f":
+        return f"{pattern}d"
+    if attributes["precision"] > -1:
+        pattern += f".{attributes['precision']}"
+    if attributes["scientific"]:
+        return f"{pattern}e"
+    if attributes["shortest"]:
+        return f"{pattern}g"
+    return f"{pattern}f"
 
 
 def _joined(attributes: Attributes, *texts: Array) -> Array:
@@ -325,7 +366,7 @@ def _parsed(attributes: Attributes, texts: Array) -> Array:
     if dtype.kind == "i":
         parse = _integer
     values = [parse(text.strip(_WHITESPACE), dtype) for text in texts.ravel().tolist()]
-    return np.array(values, dtype).reshape(texts.shape)
+    return flushed(np.array(values, dtype).reshape(texts.shape))
 
 
 def _integer(text: bytes, dtype: np.dtype[Any]) -> int:
@@ -338,12 +379,13 @@ def _integer(text: bytes, dtype: np.dtype[Any]) -> int:
 
 
 def _float(text: bytes, dtype: np.dtype[Any]) -> Any:
-    if not _FLOAT.fullmatch(text):
+    if _HEXADECIMAL_FLOAT.fullmatch(text):
+        value = _hexadecimal_float(text)
+    elif _FLOAT.fullmatch(text):
+        word, _, _payload_of_nan = text.partition(b"(")
+        value = float(word)
+    else:
         raise Rejected(f"holds {text[:_DIGITS_MAX].decode(errors='replace')!r}, no {dtype}")
-    digits = text.decode()
-    if "x" in digits.lower():
-        return dtype.type(float.fromhex(digits))
-    value = float(digits)
     rounded = dtype.type(value)
     if dtype == np.float32 and math.isfinite(value) and math.isfinite(rounded):
         # The nearest float64 may be half way between two of float32, which the text is not.
@@ -352,12 +394,34 @@ def _float(text: bytes, dtype: np.dtype[Any]) -> Any:
         )
         middle = (float(rounded) + float(neighbor)) / 2
         if math.isfinite(neighbor) and value == middle:
-            excess = Fraction(digits) - Fraction(value)
-            if excess > 0:
+            exact = _exact_number(text)
+            if exact > value:
                 return max(rounded, neighbor)
-            if excess < 0:
+            if exact < value:
                 return min(rounded, neighbor)
     return rounded
+
+
+def _hexadecimal_float(text: bytes) -> float:
+    """Returns the nearest float64, which is infinite for numbers beyond it."""
+    try:
+        return float.fromhex(text.decode())
+    except OverflowError:
+        if text.startswith(b"-"):
+            return -math.inf
+        return math.inf
+
+
+def _exact_number(text: bytes) -> Decimal | Fraction:
+    """Returns the number that a text writes, however many digits it has."""
+    hexadecimal = _HEXADECIMAL_FLOAT.fullmatch(text)
+    if hexadecimal is None:
+        return Decimal(text.decode())
+    sign, whole, fraction, exponent = hexadecimal.groups()
+    digits = int(sign + whole + fraction, 16)
+    # `int` alone takes a limited number of digits, be they zeros.
+    power = int(Decimal((exponent or b"0").decode()))
+    return digits * Fraction(2) ** (power - 4 * len(fraction))
 
 
 def _filled(value: int) -> Callable[..., Array]:
@@ -374,6 +438,17 @@ def _arithmetic(function: np.ufunc, words: str) -> Operation:
     return Operation(
         lambda _attributes, *operands: flushed(function(*operands)), function.nin, words=words
     )
+
+
+def _shift(function: np.ufunc, words: str) -> Operation:
+    """Returns an operation that shifts integers by at least 0 bits and less than all of them."""
+
+    def shifted(integers: Array, distances: Array) -> Array:
+        last = 8 * integers.dtype.itemsize - 1
+        result: Array = function(integers, np.clip(distances, 0, last))
+        return result
+
+    return _of_two(shifted, words)
 
 
 def _of_two(function: Callable[..., Any], words: str = "") -> Operation:
@@ -412,13 +487,13 @@ OPERATIONS: Mapping[str, Operation] = {
     "IsFinite": _of_one(np.isfinite, "isfinite({0})"),
     "IsInf": _of_one(np.isinf, "isinf({0})"),
     "IsNan": _of_one(np.isnan, "isnan({0})"),
-    "LeftShift": _of_two(np.left_shift, "({0} << {1})"),
+    "LeftShift": _shift(np.left_shift, "({0} << {1})"),
     "Less": _of_two(np.less, "({0} < {1})"),
     "LessEqual": _of_two(np.less_equal, "({0} <= {1})"),
     "LogicalAnd": _of_two(np.logical_and, "({0} and {1})"),
     "LogicalNot": _of_one(np.logical_not, "not {0}"),
     "LogicalOr": _of_two(np.logical_or, "({0} or {1})"),
-    "LowerBound": Operation(_searched("left"), 2, ("out_type",), lists=(0,)),
+    "LowerBound": Operation(_lower_bounds, 2, ("out_type",), lists=(0,)),
     "Maximum": _of_two(np.maximum, "max({0}, {1})"),
     "Minimum": _of_two(np.minimum, "min({0}, {1})"),
     "Mul": _arithmetic(np.multiply, "({0} * {1})"),
@@ -426,7 +501,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "NotEqual": _of_two(np.not_equal, "({0} != {1})"),
     "OnesLike": Operation(_filled(1), 1),
     "RealDiv": _arithmetic(np.divide, "({0} / {1})"),
-    "RightShift": _of_two(np.right_shift, "({0} >> {1})"),
+    "RightShift": _shift(np.right_shift, "({0} >> {1})"),
     "Rint": _of_one(np.rint, "round({0})"),
     "Round": _of_one(np.rint, "round({0})"),
     "Select": Operation(_selected, 3, words="({1} if {0} else {2})"),
@@ -460,7 +535,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "Substr": Operation(_substrings, 3),
     "TruncateDiv": Operation(_truncate_div, 2),
     "TruncateMod": Operation(_truncate_mod, 2, words="fmod({0}, {1})"),
-    "UpperBound": Operation(_searched("right"), 2, ("out_type",), lists=(0,)),
+    "UpperBound": Operation(_upper_bounds, 2, ("out_type",), lists=(0,)),
     "ZerosLike": Operation(_filled(0), 1),
 }
 """The operations by TensorFlow's names, without `LookupTableFindV2`: graphs have its vocabularies.
