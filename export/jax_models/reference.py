@@ -27,8 +27,8 @@ from export.tensorflow_models.reference.inputs import dense_input, pooled, read_
 
 _INNER_PARAMETERS = ("jaxpr", "call_jaxpr")
 """Parameters of primitives that only call another computation."""
-
-
+OutputPath = tuple[str | int, ...]
+"""The path of a result in what a call returns, as `at_path` takes it."""
 MOVING_MODES = ("CLIP", "PROMISE_IN_BOUNDS")
 """Modes in which a gather moves ids outside of a table to its first or last row."""
 
@@ -109,12 +109,14 @@ class JaxReference:
         as_written: bool = False,  # noqa: ARG002 nothing of them is replaced
     ) -> ReferenceRun:
         """See ReferenceModel.run."""
-        returned: dict[Call, Any] = {}
+        # Towers may share a call, which runs once.
+        paths_of_calls: dict[Call, dict[OutputPath, None]] = {}
+        for tower in model.towers.values():
+            paths_of_calls.setdefault(tower.call, {}).update(dict.fromkeys(tower.paths.values()))
+        returned = {}
         with jax.default_device(jax.devices("cpu")[0]):
-            for tower in model.towers.values():
-                # Towers may share a call, which runs once.
-                if tower.call not in returned:
-                    returned[tower.call] = self._call(tower.call, inputs)
+            for call, paths in paths_of_calls.items():
+                returned[call] = self._call(call, list(paths), inputs)
         results: Results = {}
         for name, tower in model.towers.items():
             results[name] = _outputs(tower, returned[tower.call])
@@ -124,8 +126,12 @@ class JaxReference:
         """See ReferenceModel.with_recipe."""
         return replace(self, job=job)
 
-    def _call(self, call: Call, inputs: ReferenceInputs) -> Any:
-        """Runs a call on examples, in the batch of training if its code runs in no other."""
+    def _call(
+        self, call: Call, paths: Sequence[OutputPath], inputs: ReferenceInputs
+    ) -> dict[OutputPath, Any]:
+        """Returns some results of a call on examples, by their paths. Runs in the batch of training
+        if its code runs in no other.
+        """
         functions = build_functions(self.job, self.base)
         parameters = self._parameters(functions, inputs)
         arrays = self._arrays(functions, call, inputs)
@@ -135,7 +141,7 @@ class JaxReference:
         if call in self.fixed_batches:
             batches = examples.in_batches(self.fixed_batches[call])
         try:
-            return _run_call(functions, call, parameters, batches)
+            return _run_call(functions, call, paths, parameters, batches)
         except ExportError:
             raise
         except Exception as problem:
@@ -239,11 +245,21 @@ class _Examples:
 
 
 def _run_call(
-    functions: JaxFunctions, call: Call, parameters: Sequence[Any], batches: Sequence[_Examples]
-) -> Any:
-    """Returns the result of a call for the examples of all batches, which have one size."""
-    function = jax.jit(functions.function(call))
-    traced = function.trace(functions.parameters, dict(batches[0].arrays))
+    functions: JaxFunctions,
+    call: Call,
+    paths: Sequence[OutputPath],
+    parameters: Sequence[Any],
+    batches: Sequence[_Examples],
+) -> dict[OutputPath, Any]:
+    """Returns some results of a call for the examples of all batches, which have one size."""
+    function = functions.function(call)
+
+    # Other results, such as those for training alone, may read tables as a whole.
+    def wanted_results(parameters: Any, inputs: Any) -> list[Any]:
+        result = function(parameters, inputs)
+        return [at_path(result, path) for path in paths]
+
+    traced = jax.jit(wanted_results).trace(functions.parameters, dict(batches[0].arrays))
     jaxpr = needed_part(traced.jaxpr.jaxpr)
     results_by_batch: list[list[Any]] = []
     for examples in batches:
@@ -252,16 +268,17 @@ def _run_call(
         results = run_computation(jaxpr, traced.jaxpr.consts, [*parameters, *arrays])
         # A result without axes is no output of a tower.
         results_by_batch.append([np.atleast_1d(array)[: examples.count] for array in results])
-    leaves = [np.concatenate(arrays) for arrays in zip(*results_by_batch, strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(traced.out_info), leaves)
+    joined = [np.concatenate(arrays) for arrays in zip(*results_by_batch, strict=True)]
+    return dict(zip(paths, joined, strict=True))
 
 
-def _outputs(tower: TowerSpec, result: Any) -> dict[str, NDArray[Any]]:
-    outputs = {}
-    for output, path in tower.paths.items():
-        values = at_path(result, path)
-        outputs[output] = np.asarray(values).astype(np.float32)
-    return outputs
+def _outputs(
+    tower: TowerSpec, results: Mapping[OutputPath, Any]
+) -> dict[str, NDArray[Any]]:
+    return {
+        output: np.asarray(results[path]).astype(np.float32)
+        for output, path in tower.paths.items()
+    }
 
 
 def needed_part(jaxpr: Any) -> Any:

@@ -223,7 +223,13 @@ def test_text_that_is_no_number_is_rejected_as_tensorflow_fails(dtype: str) -> N
     refused = ["", " ", "x", "- 5", "--5", "1_0", "1,5", "1f", "1e", "12\0", "\uff11", "1 2"]
     refused += ["0x", "0x.", "0x1p", "0x1p+", "0xp5", "0x1.8p1f", "1p5"]
     if dtype in WHOLE:
-        refused += ["1.5", "0x10", "nan", str(np.iinfo(dtype).max + 1), str(np.iinfo(dtype).min - 1)]
+        refused += [
+            "1.5",
+            "0x10",
+            "nan",
+            str(np.iinfo(dtype).max + 1),
+            str(np.iinfo(dtype).min - 1),
+        ]
     for text in refused:
         texts = np.array([text.encode()], object)
         with pytest.raises(Rejected, match=f"no {dtype}"):
