@@ -47,10 +47,14 @@ def describe_text(rule: TextIds) -> str:
     first = ""
     if rule.length is not None:
         first = f"the first {rule.length} of "
-    unit = "word" if rule.split == "whitespace" else "character"
+    unit = "character" if rule.split == "characters" else "word"
     text = "the text"
     if rule.text is not None:
         text = expression(rule.text, "the text")
+    if rule.separator:
+        text += f" at {rule.separator!r}"
+    if rule.padding is not None:
+        text += f", filled up to {rule.length} by {rule.padding!r}"
     return f"{expression(rule.ids, unit)} for {first}{runs}the {unit}s of {text}"
 
 

@@ -129,15 +129,18 @@ def words(rule: TextIds, texts: Any, vocabularies: Vocabularies) -> Any:
     strings = tf.strings
     if rule.text is not None:
         texts = _compute(rule.text, [texts], vocabularies)
-    if rule.split == "whitespace":
-        text_words = strings.split(texts)
-    else:
+    if rule.split == "characters":
         text_words = strings.unicode_split(texts, "UTF-8")
+    else:
+        text_words = strings.split(texts, rule.separator)
     if rule.ngrams:
         text_words = strings.ngrams(text_words, rule.ngrams, separator=" ")
     # Runs of words count towards the length, as in Keras's TextVectorization.
     if rule.length is not None:
         text_words = text_words[:, : rule.length]
+    if rule.padding is not None:
+        padded_words = text_words.to_tensor(rule.padding, shape=[None, rule.length])
+        text_words = tf.RaggedTensor.from_tensor(padded_words)
     return text_words
 
 

@@ -358,7 +358,9 @@ class _Maker:
         for table in rule.ids.tables:
             words += self.keys[table.vocabulary].tolist()
         counts = np.arange(size) % 8
-        separator = "" if rule.split == "characters" else " "
+        separator = rule.separator or " "
+        if rule.split == "characters":
+            separator = ""
         texts = np.empty(size, object)
         for i, count in enumerate(counts):
             chosen = self.random.integers(0, len(words), count)

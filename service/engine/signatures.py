@@ -212,9 +212,9 @@ def _rule(rule: IdRule, inputs: Sequence[str]) -> Json:
     if isinstance(rule, JoinedIds):
         written["ids"] = _graph(rule.ids, *inputs)
     if isinstance(rule, TextIds):
-        unit = "character"
-        if rule.split == "whitespace":
-            unit = "word"
+        unit = "word"
+        if rule.split == "characters":
+            unit = "character"
         written["ids"] = _graph(rule.ids, unit)
         if rule.text is not None:
             written["text"] = _graph(rule.text, *inputs)

@@ -219,7 +219,10 @@ CHANGES: list[tuple[str, Json, str]] = [
         )
     ),
     ("text", {"kind": "single", "combiner": None}, SPLIT),
-    ("text", {"ids": TEXT | {"split": None}}, "'whitespace' or 'characters'"),
+    ("text", {"ids": TEXT | {"split": None}}, "'whitespace', 'characters' or 'separator'"),
+    ("text", {"ids": TEXT | {"separator": "|"}}, "'separator' belongs to the split 'separator'"),
+    ("text", {"ids": TEXT | {"split": "separator"}}, "'separator' belongs to the split"),
+    ("text", {"ids": TEXT | {"padding": ""}}, "'padding' needs a 'length'"),
     ("text", {"weighted": True}, "without weights"),
     ("text", {"filler_row": 1}, "'filler_row' belongs to a sequence"),
     ("text", {"ordinal": True}, "'ordinal' belongs to an indicator"),

@@ -486,7 +486,16 @@ def build_handmade():
         ids = tf.ragged.map_flat_values(fast, words, 30)
         return tf.reduce_sum(tf.nn.embedding_lookup(hashed.embeddings, ids), 1)
 
+    genres = layers.StringLookup(vocabulary=WORDS, output_mode="multi_hot")
+    separated = layers.StringLookup(vocabulary=WORDS, mask_token="")
+
+    def padded(features):
+        return tf.strings.split(features["title"], " ").to_tensor(shape=[None, 3])
+
     made = {
+        "genres": lambda features: genres(tf.strings.split(features["title"], "|")),
+        "padded_genres": lambda features: genres(padded(features)),
+        "padded": lambda features: tf.reduce_max(listed(separated(padded(features))), 1),
         "found": found,
         "listed": lambda features: tf.reduce_mean(
             listed(known(tf.strings.split(features["title"]))), 1

@@ -39,15 +39,22 @@ class Text:
         """
         entry = self._entry
         texts = self._graph.results([(feature, values)]).tolist()
-        # As bytes, the graph's texts are split at ASCII whitespace alone, as TensorFlow does.
         if entry.split == "characters":
             words_by_text = [list(text.decode()) for text in texts]
         else:
-            words_by_text = [[word.decode() for word in text.split()] for text in texts]
+            # As bytes, the graph's texts are split at ASCII whitespace alone, as TensorFlow does.
+            separator = None
+            if entry.separator is not None:
+                separator = entry.separator.encode()
+            words_by_text = [[word.decode() for word in text.split(separator)] for text in texts]
         if entry.ngrams:
             words_by_text = [_ngrams(words, entry.ngrams) for words in words_by_text]
         if entry.length is not None:
             words_by_text = [words[: entry.length] for words in words_by_text]
+        if entry.length is not None and entry.padding is not None:
+            words_by_text = [
+                words + [entry.padding] * (entry.length - len(words)) for words in words_by_text
+            ]
         offsets = offsets_of([len(words) for words in words_by_text])
         return _objects(list(chain.from_iterable(words_by_text))), offsets
 

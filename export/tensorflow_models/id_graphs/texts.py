@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from bundle.format.manifest import GraphIds, TextIds
 from export.front_end.specs import Keys
 from export.graphs.loading import tf
@@ -17,7 +19,10 @@ from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_ex
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_graphs.capture import find_graph
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs.vocabularies import text_of
 
+PADDED = "padded_values"
+"""The name of the operation that pads ragged values to a length (`lookups/ragged.py`)."""
 _WORDS_OUTPUT = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
 """The index of the output that holds the words, by the operation that computes words."""
 _COUNTING_OPERATIONS = frozenset(
@@ -45,16 +50,25 @@ class _Split(NamedTuple):
     """A text that is split into words.
 
     Attributes:
-      separator: The separator of the words; "characters": each character is a word.
+      kind, separator, ngrams, length, padding: The fields of the rule.
       text: The text.
-      starts: The tensor from which the words of each text are counted.
-      ngrams: The lengths of the runs of words that count as words; (): single words.
+      starts: The tensor from which the words of each text are counted; of padded words, whose
+        number is known, it is not needed.
     """
 
-    separator: Literal["whitespace", "characters"]
+    kind: Literal["whitespace", "characters", "separator"]
     text: Any
     starts: Any
+    separator: str | None = None
     ngrams: tuple[int, ...] = ()
+    length: int | None = None
+    padding: str | None = None
+
+    def counts_words(self, splits: Any) -> bool:
+        """Returns whether row splits depend only on the number of words of each text."""
+        if self.padding is None:
+            return _only_counts(splits, self.starts)
+        return _uniform_length(splits) == self.length
 
 
 def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
@@ -66,31 +80,56 @@ def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
       splits: The tensor that says where the words of each text begin.
     """
     for operation in needed([ids], []).operations:
-        if operation.type not in _WORDS_OUTPUT:
+        words = operation.outputs[_WORDS_OUTPUT.get(operation.type, 0)]
+        split = _split(words)
+        if split is None:
             continue
-        words = operation.outputs[_WORDS_OUTPUT[operation.type]]
         # The words are treated as an input: their rows are computed from them alone.
         words_source = Source(words.name, "dense")
-        rows = _never_masked(Values(ids), call, words)
+        rows = Values(ids)
+        if split.kind != "separator" and split.padding is None:
+            rows = _never_masked(rows, call, words)
         resolved = find_graph(rows, call.treated_as_input(words, words_source))
         if not isinstance(resolved, ResolvedIds) or resolved.sources != (words_source,):
             continue
 
-        split = _split(words)
-        if split is None or not _only_counts(splits, split.starts):
+        if not split.counts_words(splits):
             return None
         text = _find_text(split.text, call)
         if text is None:
             return None
         rule = TextIds(
-            text=text.graph, split=split.separator, ngrams=split.ngrams, ids=resolved.rule
+            text=text.graph,
+            split=split.kind,
+            separator=split.separator,
+            ngrams=split.ngrams,
+            length=split.length,
+            padding=split.padding,
+            ids=resolved.rule,
         )
         return ResolvedIds(text.source, rule, keys=(*text.keys, *resolved.keys))
     return None
 
 
+def uniform_rows(values: Any) -> Any:
+    """Returns [batch, length] values of a known length as a RaggedTensor, all of whose rows have
+    this length.
+    """
+    length = tf.constant(values.shape.as_list()[1], tf.int64)
+    row_count = tf.shape(values, tf.int64)[0]
+    splits = tf.range(row_count + 1) * length
+    return tf.RaggedTensor.from_row_splits(tf.reshape(values, [-1]), splits, validate=False)
+
+
+def _uniform_length(splits: Any) -> int | None:
+    """Returns the length of all rows of splits that `uniform_rows` made; None for others."""
+    if splits.op.type != "Mul" or splits.op.inputs[0].op.type != "Range":
+        return None
+    return int(tf.get_static_value(splits.op.inputs[1]))
+
+
 def _never_masked(rows: Values, call: CallGraph, words: Any) -> Values:
-    """Returns rows without Keras' mask for "", which is never a word of a split text."""
+    """Returns rows without Keras' mask for "", which is no word where whitespace separates them."""
     select = call.origin(rows)
     if isinstance(select, Source) or select.type != "SelectV2":
         return rows
@@ -109,11 +148,40 @@ def _split(words: Any) -> _Split | None:
     if operation.type == "StringNGrams":
         return _split_into_runs(operation)
     if operation.type == "StringSplitV2":
-        separator = tf.get_static_value(operation.inputs[1])
-        if separator != b"" or operation.get_attr("maxsplit") != -1:
+        separator = _constant_text(operation.inputs[1])
+        if separator is None or operation.get_attr("maxsplit") != -1:
             return None
-        return _Split("whitespace", operation.inputs[0], operation.outputs[0])
+        split = _Split("whitespace", operation.inputs[0], operation.outputs[0])
+        if separator:
+            split = split._replace(kind="separator", separator=separator)
+        return split
+    if operation.type == "GatherV2":
+        return _padded_split(operation)
     return _split_into_characters(operation)
+
+
+def _padded_split(gather: Any) -> _Split | None:
+    """Returns the split of a text whose words were padded to a length; None for other gathers."""
+    padded = gather.outputs[0]
+    is_padding = gather.name.rpartition("/")[2].startswith(PADDED)
+    if not is_padding or padded.dtype != tf.string or padded.shape.rank != 2:
+        return None
+    # Behind the padding stand all words.
+    padding, words, _axis = gather.inputs[0].op.inputs
+    split = _split(words)
+    word = _constant_text(padding.op.inputs[0])
+    length = padded.shape.as_list()[1]
+    if split is None or length is None or word is None:
+        return None
+    return split._replace(length=length, padding=word)
+
+
+def _constant_text(tensor: Any) -> str | None:
+    """Returns the text that a tensor always holds; None for other tensors."""
+    value = tf.get_static_value(tensor)
+    if value is None:
+        return None
+    return text_of(np.asarray(value).item())
 
 
 def _split_into_characters(encoding: Any) -> _Split | None:

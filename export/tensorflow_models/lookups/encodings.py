@@ -21,6 +21,7 @@ from export.tensorflow_models.graph.input_paths import Values, per_example
 from export.tensorflow_models.id_graphs import crosses
 from export.tensorflow_models.id_graphs.capture import find_rule
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs.texts import uniform_rows
 from export.tensorflow_models.lookups.feature_columns import WIDTH_MAX
 from export.tensorflow_models.lookups.padded_ids import current_call, words_of
 from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_indicator
@@ -87,6 +88,11 @@ def _lookup_of_integers(
         return None
     size = per_example(inputs)
     is_counted = output_mode in ("multi_hot", "count") and inputs.shape.rank == 2
+    if is_counted and size is not None:
+        # Words that were padded before they were looked up.
+        lookup = _lookup_of_words(uniform_rows(inputs), depth)
+        if lookup is not None:
+            return lookup
     is_one_hot = output_mode == "one_hot" and size == 1
     if size is None or not (is_counted or is_one_hot) or not _is_described(inputs, size, depth):
         return None

@@ -76,9 +76,11 @@ class PaddedIds:
 
     def gather(self, variable: Any, ids: Any) -> Any:
         """Returns the rows of padded words; None for all other ids."""
-        padded = self._find_padded(ids)
-        if padded is None or variable.dtype != tf.float32:
+        if variable.dtype != tf.float32:
             return None
+        padded = self._find_padded(ids)
+        if padded is None:
+            return self._gather_padded_words(variable, ids)
         if padded.length is None:
             # The rows depend on the longest text of the batch, unless `averaged` masks them.
             rows = super(placeholder_class(), variable).sparse_read(ids)  # type: ignore[misc]
@@ -87,6 +89,16 @@ class PaddedIds:
             rows = self._activation_of(lookup)
         self._rows[rows.name] = variable, padded
         return rows
+
+    def _gather_padded_words(self, variable: Any, ids: Any) -> Any:
+        """Returns the rows of words that were padded before they became ids; None for others."""
+        if not hasattr(ids, "op") or ids.shape.rank != 2 or ids.shape.as_list()[1] is None:
+            return None
+        words = texts.uniform_rows(ids)
+        if words_of(words) is None:
+            return None
+        lookup = of_table(variable, words, **_SEQUENCE, length=ids.shape.as_list()[1])
+        return self._activation_of(lookup)
 
     def averaged(self, rows: Any, mask: Any) -> Any:
         """Returns the mean of masked rows of words; None if the mask is not `ids != 0`."""

@@ -26,6 +26,7 @@ from export.tensorflow_models.frameworks.hook_points import (
 )
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import placeholder_class, placeholder_of
+from export.tensorflow_models.id_graphs.texts import PADDED
 from export.tensorflow_models.lookups.gathers import describe_gather
 from export.tensorflow_models.lookups.records import ActivationOf, TracedLookup, of_table
 
@@ -105,7 +106,9 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
         width = tf.reduce_max(tf.concat([[0], lengths], 0))
     else:
         width = tf.constant(length, tf.int64)
-    filler = tf.cast(0 if default is None else default, rows.dtype)
+    filler = tf.zeros([], rows.dtype)
+    if default is not None:
+        filler = tf.cast(default, rows.dtype)
     batch, _, *inner = rows.shape.as_list()
 
     # The padding is value 0, and all others follow it: one gather reads both.
@@ -116,7 +119,7 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
     indices = tf.expand_dims(starts, 1) + positions
     is_inside = positions < tf.expand_dims(lengths, 1)
     indices = tf.where(is_inside, indices, tf.zeros_like(indices))
-    padded = tf.gather(values, indices)
+    padded = tf.gather(values, indices, name=PADDED)
     return tf.ensure_shape(padded, [batch, length, *inner])
 
 

@@ -127,6 +127,7 @@ class TextSplit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TEXT_SPLIT_UNSPECIFIED: _ClassVar[TextSplit]
     TEXT_SPLIT_WHITESPACE: _ClassVar[TextSplit]
     TEXT_SPLIT_CHARACTERS: _ClassVar[TextSplit]
+    TEXT_SPLIT_SEPARATOR: _ClassVar[TextSplit]
 
 class TowerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -252,6 +253,7 @@ UNKNOWN_RULE_REFUSE: UnknownRule
 TEXT_SPLIT_UNSPECIFIED: TextSplit
 TEXT_SPLIT_WHITESPACE: TextSplit
 TEXT_SPLIT_CHARACTERS: TextSplit
+TEXT_SPLIT_SEPARATOR: TextSplit
 TOWER_ROLE_UNSPECIFIED: TowerRole
 TOWER_ROLE_QUERY: TowerRole
 TOWER_ROLE_CANDIDATE: TowerRole
@@ -1133,18 +1135,22 @@ class JoinedIds(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ...) -> None: ...
 
 class TextIds(_message.Message):
-    __slots__ = ("text", "split", "ngrams", "length", "ids")
+    __slots__ = ("text", "split", "ngrams", "length", "ids", "separator", "padding")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     NGRAMS_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     text: GraphIds
     split: TextSplit
     ngrams: _containers.RepeatedScalarFieldContainer[int]
     length: int
     ids: GraphIds
-    def __init__(self, text: _Optional[_Union[GraphIds, _Mapping]] = ..., split: _Optional[_Union[TextSplit, str]] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ...) -> None: ...
+    separator: str
+    padding: str
+    def __init__(self, text: _Optional[_Union[GraphIds, _Mapping]] = ..., split: _Optional[_Union[TextSplit, str]] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ..., separator: _Optional[str] = ..., padding: _Optional[str] = ...) -> None: ...
 
 class KeyedIds(_message.Message):
     __slots__ = ("keys",)

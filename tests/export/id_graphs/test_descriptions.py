@@ -54,6 +54,12 @@ PLAIN = (manifest.CrossKey(dtype="string"),) * 2
             "of lower(the text)",
         ),
         (
+            manifest.TextIds(ids=HASH, split="separator", separator="|", length=4, padding="none"),
+            {},
+            "fingerprint64(word) mod 9 for the first 4 of the words of the text at '|', filled up "
+            "to 4 by 'none'",
+        ),
+        (
             manifest.CrossedIds(keys=KEYS, buckets=100, hash_key=7),
             {},
             "cross of user mod 7 and city mod 100",

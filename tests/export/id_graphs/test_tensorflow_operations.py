@@ -94,6 +94,9 @@ def test_words_are_changed_split_joined_and_cut() -> None:
     assert words(split="whitespace") == [[b"a", b"b", b"c"], [], [b"x"]]
     assert words(split="whitespace", length=2) == [[b"a", b"b"], [], [b"x"]]
     assert words(split="whitespace", ngrams=(1, 2))[0] == [b"a", b"b", b"c", b"a b", b"b c"]
+    by_space = {"split": "separator", "separator": " "}
+    assert words(**by_space) == [[b"a", b"b", b"c"], [b""], [b"x"]]
+    assert words(**by_space, length=2, padding="p") == [[b"a", b"b"], [b"", b"p"], [b"x", b"p"]]
     assert words(split="characters", length=3)[0] == [b"a", b" ", b"b"]
 
 

@@ -113,6 +113,14 @@ RULES: list[dict[str, Any]] = [
         "ids": {"dtypes": ["string", "int32"], "expression": "len(x + str(y))"},
     },
     {"kind": "text", "split": "whitespace", "ngrams": [1, 2], "length": 3, "ids": GRAPH},
+    {
+        "kind": "text",
+        "split": "separator",
+        "separator": "|",
+        "length": 3,
+        "padding": "",
+        "ids": GRAPH,
+    },
     {"kind": "text", "text": GRAPH, "split": "characters", "ngrams": [], "ids": GRAPH},
     {"kind": "keyed", "keys": "k"},
 ]

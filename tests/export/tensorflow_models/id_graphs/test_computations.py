@@ -784,6 +784,8 @@ def encoded(change: Change, encoding: str = "UTF-8") -> Change:
         lambda f: tf.strings.split(tf.strings.lower(f["city"])),
         lambda f: tf.strings.split(tf.strings.regex_replace(f["city"], "[.&]", " ")),
         lambda f: tf.strings.split(tf.strings.join(["x", f["city"]])),
+        lambda f: tf.strings.split(f["city"], " "),
+        lambda f: tf.strings.split(f["city"], "\u00e9 <"),
         lambda f: tf.strings.unicode_split(f["city"], "UTF-8"),
         encoded(lambda points: tf.expand_dims(points, 1)),
         lambda f: tf.strings.ngrams(titles(f), 2),
@@ -809,7 +811,7 @@ def test_words_of_texts_have_the_rows_of_tensorflow(words: Change, rows: Change)
         *(
             (words, words)
             for words in (
-                lambda f: tf.strings.split(f["city"], "|"),
+                lambda f: tf.strings.split(f["city"], b"\xff"),
                 lambda f: tf.strings.split(f["city"], maxsplit=2),
                 lambda f: tf.strings.split(f["words"][:, 1]),
                 lambda f: tf.strings.split(tf.strings.join([f["city"], f["other_city"]])),
