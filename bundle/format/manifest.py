@@ -311,6 +311,9 @@ class Verification(StrictModel):
     examples: Count
     """The number of examples that were replayed through the original model and through every form
     of every tower."""
+    hostile_examples: dict[str, Count] = Field(default_factory=dict)
+    """The number of examples with hostile numbers for which the forms of a tower, and of its parts,
+    agree with its SavedModel in f32, by tower; absent for a tower without further forms."""
     tolerance: str
     table_effect: dict[str, dict[str, float]] = Field(default_factory=dict)
     """The largest difference that converted tables alone make, by tower and output."""

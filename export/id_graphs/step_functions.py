@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import CONSTANT_MAX, GraphIds, InputDtype
+from export.graphs.number_keys import Keys, Numbers, keys_of, numbers_of
 
-Numbers = NDArray[Any]
-Keys = NDArray[np.int64]
-"""Numbers as integers in their order: neighboring keys are neighboring numbers."""
 Rows = NDArray[np.int64]
 ComputeRows = Callable[[Numbers], Rows]
 """[m] numbers -> [m] rows."""
@@ -34,7 +32,6 @@ _NEAR_MAX = 1 << 17
 """How many of these neighbors are computed on each side of all steps."""
 _ROUNDS = 4
 """How often the neighbors of steps may show further steps."""
-_SIGN_BIT = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -213,21 +210,3 @@ def _bisect(rows_of_keys: Callable[[Keys], Rows], keys: Keys, rows: Rows) -> Key
         if low.size + sum(part.size for part in finished) > CONSTANT_MAX:
             return None
     return np.unique(np.concatenate([np.empty(0, np.int64), *finished]))
-
-
-def numbers_of(keys: Keys, dtype: InputDtype) -> Numbers:
-    """Returns the numbers of keys: the key of a positive float is its bits, and that of a negative
-    one is the key of its absolute value, negated. Integers are their own keys.
-    """
-    if dtype != "float32":
-        return keys.astype(dtype)
-    bits = np.where(keys < 0, -keys | _SIGN_BIT, keys)
-    return bits.astype(np.uint32).view(np.float32)
-
-
-def keys_of(numbers: Numbers) -> Keys:
-    """Returns the keys of numbers: those of 0.0 and -0.0 are one."""
-    if numbers.dtype != np.float32:
-        return numbers.astype(np.int64)
-    bits = np.abs(numbers).view(np.int32).astype(np.int64)
-    return np.where(numbers < 0, -bits, bits)

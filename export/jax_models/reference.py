@@ -272,12 +272,9 @@ def _run_call(
     return dict(zip(paths, joined, strict=True))
 
 
-def _outputs(
-    tower: TowerSpec, results: Mapping[OutputPath, Any]
-) -> dict[str, NDArray[Any]]:
+def _outputs(tower: TowerSpec, results: Mapping[OutputPath, Any]) -> dict[str, NDArray[Any]]:
     return {
-        output: np.asarray(results[path]).astype(np.float32)
-        for output, path in tower.paths.items()
+        output: np.asarray(results[path]).astype(np.float32) for output, path in tower.paths.items()
     }
 
 

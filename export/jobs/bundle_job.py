@@ -35,8 +35,8 @@ from export.towers.files import TowerFiles
 from export.verify import table_effects
 from export.verify.eager_results import notes_on_eager_results
 from export.verify.examples import Examples
-from export.verify.failing_forms import without_failing_forms
 from export.verify.forms import TOLERANCE
+from export.verify.hostile_forms import compare_on_hostile_numbers
 from export.verify.parity import check_towers, feature_values
 from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
@@ -128,11 +128,13 @@ class _Towers:
       entries: Their entries in the manifest.
       reference: The model, the examples, and the features as a service reads them.
       effects: What converted tables do to the towers that read them.
+      hostile_examples: The number of examples with hostile numbers of each tower.
     """
 
     entries: dict[str, manifest.Tower]
     reference: Reference
     effects: dict[str, Any]
+    hostile_examples: dict[str, int]
 
 
 class _BundleSteps:
@@ -191,6 +193,7 @@ class _BundleSteps:
             verification=manifest.Verification(
                 tables={},
                 examples=provided.examples.n,
+                hostile_examples=towers.hostile_examples,
                 tolerance=TOLERANCE,
                 table_effect=towers.effects,
             ),
@@ -281,17 +284,18 @@ class _BundleSteps:
                     "the model rejects invented ids that its tables lack, so what becomes of "
                     "unknown ids is not verified: name real examples as verify.examples"
                 )
-            # A form that cannot run is left out with a note; one that differs from the model fails
-            # the export.
             values = feature_values(reference, reference.features)
-            entries, notes = without_failing_forms(reference, self.directory, entries, values)
-            self.notes += notes
+            compared = compare_on_hostile_numbers(
+                reference, self.directory, entries, values, self.prepared.traced.towers
+            )
+            entries = compared.towers
+            self.notes += compared.notes
             effects = table_effects.measure_effects(
                 reference, features.trained, self.directory, entries, expected
             )
             entries = check_towers(reference, self.directory, entries, expected)
             entries = with_score_distributions(entries, expected, self.job.verify)
-        return _Towers(entries, reference, effects)
+        return _Towers(entries, reference, effects, compared.examples)
 
     def _write_forms(self) -> dict[str, manifest.Tower]:
         """Writes the forms of all towers, and of the parts that rankers are divided into."""

@@ -19,6 +19,7 @@ from bundle.features.input_lengths import InputLengths
 from bundle.features.reader import Column
 from bundle.format import manifest
 from bundle.storage.regular_files import check_regular
+from bundle.tables.offsets import chosen_bags
 from export.errors import UsageError
 from export.front_end.specs import DenseSpec, ModelSpec
 
@@ -178,6 +179,27 @@ def without_signs(examples: Examples, model: ModelSpec) -> Examples:
         if is_number:
             columns[name] = column._replace(values=np.abs(column.values))
     return replace(examples, columns=columns)
+
+
+def chosen(column: Column, rows: NDArray[np.int64], n: int) -> Column:
+    """Returns the values of some of n examples, in another order, or several times.
+
+    Args:
+      column: The values of all examples.
+      rows: [m] positions of the examples.
+      n: The number of all examples.
+    """
+    offsets = column.offsets
+    if offsets is None:
+        # Without offsets, each example has the same number of values.
+        offsets = np.arange(n + 1) * (column.values.size // n)
+    positions, chosen_offsets = chosen_bags(offsets, rows)
+    column = column._replace(values=column.values[positions])
+    if column.offsets is not None:
+        column = column._replace(offsets=chosen_offsets)
+    if column.weights is not None:
+        column = column._replace(weights=column.weights[positions])
+    return column
 
 
 def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:

@@ -1,77 +1,113 @@
-"""Numbers for which frameworks and compilers compute different results.
+"""Hostile numbers: those around which programs that compute the same formula give other results.
 
-Examples lie where data lie. A function that two programs compute by different arithmetic differs
-elsewhere: beside a step, where a type ends, where an integer is no longer exact in a float.
+Logarithms and roots are off by a bit at powers and squares, sines lose their argument when it is
+large, integers beyond 32 bits are cut, and squares of large numbers overflow.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ROOTS_MAX = 1000
-"""The largest integer whose square is listed."""
-_SECONDS = (1_000_000_000, 1_700_000_000, 1_732_800_000, 2_000_000_000)
-"""Times that clients send, in seconds since 1970."""
+from export.graphs.number_keys import Keys, numbers_of
+
+NumberType = Literal["float32", "int32", "int64"]
+
+MEANINGFUL_MAX = 2.0**63
+"""The magnitude from which on a number measures nothing: no integer type holds it, so it is no id,
+no count, no amount of money, and no time, even in nanoseconds.
+"""
+_TIMES = (1e8, 1_700_000_000, 1_732_800_000, 1_700_000_000_123)
+"""Unix times, in seconds and in milliseconds."""
+_SQUARE_ROOTS = 1 << 11
+"""The number of squares; the last is exact in float32."""
+_RANDOM = 1 << 10
+"""The number of random numbers of each kind."""
+_GRID_LOW = 1e-3
+_GRID_HIGH = 1e12
+"""The ends of the numbers between which steps are looked for."""
 
 
-def hostile_numbers(
-    dtype: str, low: float | None = None, high: float | None = None
-) -> NDArray[Any]:
-    """Returns powers of 2 and 10, squares, times, the ends of types, and the neighbors of all.
+def hostile_numbers(dtype: NumberType) -> NDArray[Any]:
+    """Returns [m] different hostile numbers of a type, ascending; the same in every run."""
+    if dtype == "float32":
+        return _floats()
+    limits = np.iinfo(dtype)
+    return np.array([number for number in _integers() if limits.min <= number <= limits.max], dtype)
+
+
+def grid(dtype: NumberType, size: int) -> NDArray[Any]:
+    """Returns about `size` numbers of ordinary magnitudes, ascending: between two neighbors, a step
+    of a function may lie.
+    """
+    positive = np.geomspace(_GRID_LOW, _GRID_HIGH, size * 3 // 4)
+    negative = -np.geomspace(_GRID_LOW, _GRID_HIGH, size // 4)
+    numbers = np.concatenate([negative, [0.0], positive])
+    if dtype != "float32":
+        limits = np.iinfo(dtype)
+        numbers = numbers.clip(limits.min, limits.max).round()
+    return np.unique(numbers.astype(dtype))
+
+
+def numbers_around(dtype: NumberType, low: Keys, high: Keys) -> NDArray[Any]:
+    """Returns numbers around steps, ascending.
 
     Args:
-      dtype: int32, int64, float32, or another type of integers or floats.
-      low: The smallest number; None: that of the type.
-      high: The largest number; None: that of the type. NaN is left out if there is a limit.
-
-    Returns:
-      [n] distinct numbers of the type, ascending: about 3,000 integers, or 4,400 float32. NaN is
-      last, and -0.0 stands before 0.0.
+      dtype: The type of the numbers.
+      low: [m] the keys before each step.
+      high: [m] the keys behind it.
     """
-    number_type = np.dtype(dtype)
-    edges = {0}
-    edges.update(1 << bit for bit in range(65))
-    edges.update(10**exponent for exponent in range(20))
-    for seconds in _SECONDS:
-        edges.update((seconds, 1000 * seconds))
-    integers = {
-        sign * edge + offset for edge in edges for sign in (-1, 1) for offset in range(-3, 4)
-    }
-    squares = {root * root for root in range(_ROOTS_MAX + 1)}
-    integers |= squares | {square - 1 for square in squares}
-
-    if number_type.kind in "iu":
-        ends = np.iinfo(number_type)
-        fitting = sorted(integer for integer in integers if ends.min <= integer <= ends.max)
-        return _between(np.array(fitting, number_type), low, high)
-
-    limits = np.finfo(number_type)
-    exponents = np.arange(limits.minexp - limits.nmant, limits.maxexp)
-    decimal_exponents = np.arange(-limits.precision, np.log10(limits.max))
-    positive = np.concatenate([np.exp2(exponents), 10.0**decimal_exponents, [limits.max]])
-    with np.errstate(over="ignore"):
-        whole = np.array([float(integer) for integer in sorted(integers)]).astype(number_type)
-        positive = positive.astype(number_type)
-        # Steps of rounding are halfway between integers.
-        halves = np.array([edge / 2 for edge in edges]).astype(number_type)
-        centers = np.concatenate([positive, halves, -positive, -halves])
-        infinity = number_type.type(np.inf)
-        below = np.nextafter(centers, -infinity)
-        above = np.nextafter(centers, infinity)
-    numbers = np.unique(np.concatenate([whole, centers, below, above, [infinity, -infinity]]))
-    # Zeros of both signs are equal, but a division or a logarithm separates them.
-    negative = numbers[numbers < 0]
-    not_negative = np.abs(numbers[numbers >= 0])
-    all_numbers = np.concatenate([negative, [-0.0], not_negative, [np.nan]])
-    return _between(all_numbers.astype(number_type), low, high)
+    numbers = [numbers_of(keys, dtype) for keys in (low - 1, low, high, high + 1)]
+    if dtype == "float32":
+        # Counts are whole numbers that are sent as floats.
+        numbers += [np.floor(numbers[1]), np.ceil(numbers[2])]
+    return np.unique(np.concatenate(numbers))
 
 
-def _between(numbers: NDArray[Any], low: float | None, high: float | None) -> NDArray[Any]:
-    if low is not None:
-        numbers = numbers[numbers >= low]
-    if high is not None:
-        numbers = numbers[numbers <= high]
-    return numbers
+def _integers() -> list[int]:
+    """Returns hostile integers of 64 bits, ascending."""
+    random = np.random.default_rng(0)
+    integers = set(range(-16, 257))
+    for exponent in range(64):
+        integers.update((1 << exponent) + offset for offset in range(-3, 8))
+    for exponent in range(19):
+        integers.update(10**exponent + offset for offset in (-1, 0, 1))
+    for root in range(_SQUARE_ROOTS):
+        integers.update((root * root - 1, root * root))
+    integers.update(int(time) for time in _TIMES)
+    for bits in (16, 32, 63):
+        integers.update(random.integers(0, 1 << bits, _RANDOM // 4).tolist())
+    integers |= {-integer for integer in integers}
+    limits = np.iinfo(np.int64)
+    return sorted(integer for integer in integers if limits.min <= integer <= limits.max)
+
+
+def _floats() -> NDArray[np.float32]:
+    """Returns hostile finite numbers of float32, ascending."""
+    random = np.random.default_rng(0)
+    powers = np.concatenate([2.0 ** np.arange(-149, 128), 10.0 ** np.arange(-45, 39)])
+    centers = np.concatenate([powers, _TIMES]).astype(np.float32)
+    integers = np.array(_integers(), np.float64)
+    # Amounts of money, which have cents.
+    cents = np.round(random.lognormal(3, 4, _RANDOM), 2)
+    numbers = np.concatenate(
+        [
+            centers,
+            np.nextafter(centers, np.float32(0)),
+            np.nextafter(centers, np.float32(np.inf)),
+            centers * np.float32(1.5),
+            integers.astype(np.float32),
+            cents.astype(np.float32),
+            random.standard_normal(_RANDOM).astype(np.float32),
+            [np.finfo(np.float32).max],
+        ],
+        dtype=np.float32,
+    )
+    numbers = np.unique(np.concatenate([numbers, -numbers]))
+    # -0.0 and 0.0 are equal, so that only one of them is left.
+    numbers = numbers[np.isfinite(numbers) & (numbers != 0)]
+    return np.concatenate(
+        [numbers[numbers < 0], np.array([-0.0, 0.0], np.float32), numbers[numbers > 0]]
+    )

@@ -253,6 +253,9 @@ def hostile_values(dtype: str) -> Values:
         numbers = random.integers(-(1 << 40), 1 << 40, HOSTILE_VALUES - len(_WORDS))
         return _texts([*_WORDS, *map(str, numbers.tolist())])
     listed = hostile_numbers(dtype)
+    if dtype == "float32":
+        special = np.array([np.nan, np.inf, -np.inf], np.float32)
+        listed = np.concatenate([listed, special])
     count = HOSTILE_VALUES - listed.size
     if dtype == "float32":
         scaled = random.standard_normal(count) * 10.0 ** random.integers(-2, 12, count)

@@ -11,11 +11,9 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bundle.features.columns import Column
 from export.front_end.interface import Results
-from export.verify.examples import Examples, offsets_of
+from export.verify.examples import Examples, chosen
 from export.verify.forms import another_order
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import reference_results
@@ -60,7 +58,11 @@ def _random_difference(reference: Reference, expected: Results) -> str:
 def _batch_difference(reference: Reference, expected: Results) -> str:
     """Returns how examples depend on the other examples of their batch; "": they do not."""
     for order in (another_order(reference.examples.n), np.arange(1)):
-        sample = replace(reference, examples=_chosen(reference.examples, order))
+        n = reference.examples.n
+        columns = {
+            name: chosen(column, order, n) for name, column in reference.examples.columns.items()
+        }
+        sample = replace(reference, examples=Examples(len(order), columns))
         expected_of_sample = {
             tower: {output: values[order] for output, values in outputs.items()}
             for tower, outputs in expected.items()
@@ -89,27 +91,6 @@ def _suspected_operation(
     spec = reference.model.towers[tower]
     operation = spec.random if cause == "random" else spec.joining
     return ", ".join(filter(None, (str(spec.call), operation)))
-
-
-def _chosen(examples: Examples, order: NDArray[np.int64]) -> Examples:
-    columns = {name: _rows(column, order, examples.n) for name, column in examples.columns.items()}
-    return Examples(len(order), columns)
-
-
-def _rows(column: Column, order: NDArray[np.int64], n: int) -> Column:
-    """Returns the values of some examples in another order."""
-    offsets = column.offsets
-    if offsets is None:
-        # Without offsets, each example has the same number of values.
-        offsets = np.arange(n + 1) * (column.values.size // n)
-    positions = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in order])
-    chosen_offsets = None
-    if column.offsets is not None:
-        chosen_offsets = offsets_of(np.diff(offsets)[order])
-    weights = None
-    if column.weights is not None:
-        weights = column.weights[positions]
-    return Column(column.values[positions], chosen_offsets, weights)
 
 
 def _first_difference(results: Results, expected: Results) -> tuple[str, str, int] | None:

@@ -1,0 +1,139 @@
+"""Finds the operation of a tower at which a compiled form leaves the SavedModel: all intermediate
+values of one example are computed in both ways, and the first ones that differ come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import BundleError
+from bundle.format.manifest import Precision, TowerOutput
+from export.front_end.interface import TracedTower
+from export.graphs.functions import narrowed, type_of
+from export.graphs.loading import tf
+from export.towers.compiled import compile_tower
+from export.towers.rewriting import GraphRewriter
+from export.towers.savedmodels import save_function
+from export.user_lines import at_line
+from export.verify.hostile_examples import number_text
+from runtime.litert import CompiledTower
+from runtime.savedmodel import SavedModelTower
+
+_COMPARED = ("float32", "int32", "int64", "bool")
+_TOLERANCE = 1e-4
+"""The share of the largest value of a tensor by which its values may differ before they count."""
+_PASSING = frozenset({"Placeholder", "Const", "Identity", "ReadVariableOp", "NoOp"})
+"""Operations that compute nothing."""
+
+
+def differing_operation(
+    tower: TracedTower, precision: Precision, inputs: Mapping[str, NDArray[Any]]
+) -> str:
+    """Returns the operation whose result differs, its line and its numbers, a clause of messages;
+    "" if none does, as where the compiler had joined several of them.
+
+    Args:
+      tower: The traced tower, whose variables have their values.
+      precision: The precision of the compiled form.
+      inputs: [1, ...] the values of each input of the tower.
+    """
+    rewriting = GraphRewriter(tower)
+    operations = [
+        operation
+        for operation in rewriting.graph.get_operations()
+        if operation.type not in _PASSING and any(map(_is_compared, operation.outputs))
+    ]
+    fetches = {}
+    with rewriting.graph.as_default():
+        for number, operation in enumerate(operations):
+            tensor = next(filter(_is_compared, operation.outputs))
+            fetches[f"value_{number}"] = _as_number(tensor)
+        for number, operation in enumerate(operations):
+            operand = next(filter(_is_compared, operation.inputs), None)
+            if operand is not None:
+                fetches[f"operand_{number}"] = _as_number(operand)
+    values = _both(rewriting, precision, fetches, inputs)
+    if values is None:
+        return ""
+    compiled, expected = values
+    for number, operation in enumerate(operations):
+        name = f"value_{number}"
+        position = _differing_position(compiled[name], expected[name])
+        if position is None:
+            continue
+        operand = expected.get(f"operand_{number}")
+        argument = ""
+        if operand is not None and operand.shape == expected[name].shape:
+            argument = f" of {number_text(operand.reshape(-1)[position])}"
+        line = tower.lines.get(operation.type, "")
+        result = number_text(compiled[name].reshape(-1)[position])
+        trained = number_text(expected[name].reshape(-1)[position])
+        return (
+            f"{operation.type}{at_line(line)}{argument} is {result}, and the trained model's is "
+            f"{trained}"
+        )
+    return ""
+
+
+def _is_compared(tensor: Any) -> bool:
+    """Returns whether a tensor has a row for each example, or may have one."""
+    return tensor.dtype.name in _COMPARED and bool(tensor.shape.rank) and tensor.shape[0] is None
+
+
+def _as_number(tensor: Any) -> Any:
+    """Returns a tensor of a type that towers return."""
+    if tensor.dtype == tf.bool:
+        return tf.cast(tensor, tf.int32)
+    return tf.identity(tensor)
+
+
+def _both(
+    rewriting: GraphRewriter[TracedTower],
+    precision: Precision,
+    fetches: Mapping[str, Any],
+    inputs: Mapping[str, NDArray[Any]],
+) -> tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]] | None:
+    """Returns tensors of a tower as a compiled form computes them, and as a SavedModel does; None
+    if one of the two cannot compute them all.
+    """
+    tower = rewriting.tower
+    function, variables = narrowed(tower.spec.name, tower.function, rewriting.inputs, fetches)
+    outputs = tuple(TowerOutput(name=name, **type_of(fetches[name])) for name in fetches)
+    opened = replace(
+        tower,
+        function=function,
+        variables=variables,
+        spec=replace(tower.spec, outputs=outputs),
+    )
+    with TemporaryDirectory(prefix="rowcast-") as directory:
+        saved_model = Path(directory, "saved_model")
+        path = Path(directory, "compiled.tflite")
+        save_function(opened, saved_model)
+        if compile_tower(saved_model, precision, path):
+            return None
+        try:
+            return CompiledTower(path).run(inputs), SavedModelTower(saved_model).run(inputs)
+        except BundleError:
+            return None
+
+
+def _differing_position(compiled: NDArray[Any], expected: NDArray[Any]) -> int | None:
+    """Returns the position, in a flat tensor, of the value with the largest difference; None if
+    all are alike.
+    """
+    with np.errstate(all="ignore"):
+        trained = expected.astype(np.float64).reshape(-1)
+        differences = np.abs(compiled.astype(np.float64).reshape(-1) - trained)
+        finite = np.abs(trained[np.isfinite(trained)])
+        tolerance = _TOLERANCE * max(1.0, finite.max(initial=0.0))
+        is_alike = (differences <= tolerance) | ~np.isfinite(trained)
+    if is_alike.all():
+        return None
+    return int(np.argmax(np.where(is_alike, -1.0, np.nan_to_num(differences, nan=np.inf))))
