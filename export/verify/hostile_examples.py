@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
+from bundle.format.manifest import DenseFeature
 from export.front_end.specs import DenseSpec, TowerSpec
 from export.verify.examples import chosen
 from export.verify.forms import Values
@@ -209,19 +210,33 @@ def number_inputs(reference: Reference, spec: TowerSpec) -> list[NumberInput]:
         values = [entry for entry in dense if entry.take in ("values", "padded")]
         if any(entry.dtype == "string" for entry in values):
             continue
-        # Whole numbers are all that every reader of the input takes.
-        dtypes = sorted({entry.dtype for entry in values}, reverse=True)
         fixed = [math.prod(entry.shape) for entry in values if entry.take == "values"]
         column = reference.examples.columns.get(name)
         has_lists = column is not None and column.offsets is not None
         if fixed:
-            inputs.append(NumberInput(reference, name, dtypes[0], fixed[0], False, readers, read))
+            inputs.append(
+                NumberInput(reference, name, _dtype_of(values), fixed[0], False, readers, read)
+            )
         elif values and has_lists:
-            inputs.append(NumberInput(reference, name, dtypes[0], None, False, readers, read))
+            inputs.append(
+                NumberInput(reference, name, _dtype_of(values), None, False, readers, read)
+            )
         is_weighted = any(reader.weights is not None for reader in specs)
         if is_weighted and has_lists:
             inputs.append(NumberInput(reference, name, "float32", None, True, readers, read))
     return inputs
+
+
+def _dtype_of(entries: Sequence[DenseFeature]) -> NumberType:
+    """Returns the type of the numbers of an input: whole numbers where one of its readers takes
+    these alone.
+    """
+    dtypes = {entry.dtype for entry in entries}
+    if "int64" in dtypes:
+        return "int64"
+    if "int32" in dtypes:
+        return "int32"
+    return "float32"
 
 
 def hostile_examples(
@@ -240,7 +255,9 @@ def hostile_examples(
     size = min(_ROWS_MAX, costly) // len(inputs)
     for position, number_input in enumerate(inputs):
         # Each input and element gets other numbers where it gets only a few.
-        drawn = [(None, _some(number_input.numbers, size, position))]
+        drawn: list[tuple[int | None, NDArray[Any]]] = [
+            (None, _some(number_input.numbers, size, position))
+        ]
         elements = number_input.size or 1
         if 1 < elements <= _ELEMENTS_MAX:
             share = size // elements
@@ -257,9 +274,9 @@ def hostile_examples(
     for number_input in inputs:
         shape = (min(_JOINT_ROWS, size), number_input.size or 1)
         if number_input.numbers.size:
-            drawn = number_input.examples(random.choice(number_input.numbers, shape))
+            examples = number_input.examples(random.choice(number_input.numbers, shape))
             together = HostileExamples(
-                {**together.values, **drawn.values}, {**together.numbers, **drawn.numbers}
+                {**together.values, **examples.values}, {**together.numbers, **examples.numbers}
             )
     for rows in batches(together.n, values):
         yield completed(together.chosen(rows), values)
@@ -276,7 +293,9 @@ def find_accepted(n: int, is_accepted: Callable[[slice], bool]) -> NDArray[np.bo
       is_accepted: Returns whether the examples of a slice are accepted together.
     """
     accepted = np.zeros(n, bool)
-    groups = [slice(0, n)]
+    groups = [slice(start, min(n, start + _BATCH_MAX)) for start in range(0, n, _BATCH_MAX)]
+    # The first group is tried first.
+    groups.reverse()
     trials = 0
     while groups and trials < _TRIALS_MAX:
         group = groups.pop()

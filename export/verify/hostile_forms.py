@@ -46,6 +46,8 @@ _REFERENCE: FormKey = ("saved_model", "f32")
 """The form that others are compared with. Every tower has it."""
 _GRID_SIZE = 1 << 10
 """The number of numbers, over all inputs of a tower, between which steps are looked for."""
+_GRID_MIN = 16
+"""The number of numbers of one input that are enough to look for steps."""
 _BLATANT = 0.01
 """The difference, as a share of the size of an output, that shows well that a form is wrong."""
 _CONFIRMED_MAX = 64
@@ -296,15 +298,18 @@ class _Comparison:
         """Yields the recipe's examples, and then those with hostile numbers."""
         yield self._examples
         yield from hostile_examples(self._traced.spec, self._inputs, self._values)
+        grid_size = _GRID_SIZE // max(1, len(self._inputs))
         for number_input in self._inputs:
             # Lists of several lengths have no step that all of them share.
-            if number_input.size is not None:
-                yield from self._around_steps(number_input)
+            if number_input.size is not None and grid_size >= _GRID_MIN:
+                yield from self._around_steps(number_input, grid_size)
 
-    def _around_steps(self, number_input: NumberInput) -> Iterator[HostileExamples]:
-        """Yields examples with numbers around the steps of the tower in one input."""
+    def _around_steps(self, number_input: NumberInput, grid_size: int) -> Iterator[HostileExamples]:
+        """Yields examples with numbers around the steps of the tower in one input, which are looked
+        for between so many numbers.
+        """
         dtype = number_input.dtype
-        numbers = number_input.accepted(grid(dtype, _GRID_SIZE // len(self._inputs)))
+        numbers = number_input.accepted(grid(dtype, grid_size))
 
         def outputs_of(keys: NDArray[np.int64]) -> NDArray[np.float64]:
             return self._outputs_of_numbers(number_input, numbers_of(keys, dtype))
