@@ -114,7 +114,7 @@ EXPORT = Picture(
     (
         Box("cli drafts explain jobs", 0, (0, 12)),
         Box("saved_model", 1, (3, 12)),
-        Box("verify", 2, (3, 12)),
+        Box("verify", 2, (1, 12)),
         Box("towers", 3, (0, 3)),
         Box("front_end_choice", 3, (3, 8)),
         Box("corpora", 3, (8, 12)),
