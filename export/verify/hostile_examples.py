@@ -285,8 +285,8 @@ def hostile_examples(
 def find_accepted(n: int, is_accepted: Callable[[slice], bool]) -> NDArray[np.bool_]:
     """Returns [n] which of some examples are accepted.
 
-    One rejected example fails a whole group, which is halved until the example is alone. Only so
-    many groups are tried, the first examples first; all that are left count as rejected.
+    One rejected example fails a whole group, which is halved until the example is alone. Only
+    `_TRIALS_MAX` groups are tried, the first examples first; all that are left count as rejected.
 
     Args:
       n: The number of examples.

@@ -306,7 +306,7 @@ class _Comparison:
 
     def _around_steps(self, number_input: NumberInput, grid_size: int) -> Iterator[HostileExamples]:
         """Yields examples with numbers around the steps of the tower in one input, which are looked
-        for between so many numbers.
+        for between the numbers of a grid of this size.
         """
         dtype = number_input.dtype
         numbers = number_input.accepted(grid(dtype, grid_size))
