@@ -33,6 +33,8 @@ _MOVES = frozenset(
     }
 )
 """Operations that select values of a tensor, or join those of several."""
+TRACED_CALL = "traced_call"
+"""The name of the graph that a call is traced in."""
 _EXAMPLES = 2
 """Number of examples in a trial run: a column has the same source in each."""
 _FOLDED_MAX = 1 << 20

@@ -23,7 +23,7 @@ from export.tensorflow_models.id_graphs.vocabularies import text_of
 
 PADDED = "padded_values"
 """The name of the operation that pads ragged values to a length (`lookups/ragged.py`)."""
-_WORDS_OUTPUT = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
+_WORDS_OUTPUT = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0, "GatherV2": 0}
 """The index of the output that holds the words, by the operation that computes words."""
 _COUNTING_OPERATIONS = frozenset(
     {
@@ -80,7 +80,9 @@ def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
       splits: The tensor that says where the words of each text begin.
     """
     for operation in needed([ids], []).operations:
-        words = operation.outputs[_WORDS_OUTPUT.get(operation.type, 0)]
+        if operation.type not in _WORDS_OUTPUT:
+            continue
+        words = operation.outputs[_WORDS_OUTPUT[operation.type]]
         split = _split(words)
         if split is None:
             continue

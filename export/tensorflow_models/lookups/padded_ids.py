@@ -21,7 +21,7 @@ from export.id_graphs.limits import Limits, limits_of
 from export.tensorflow_models.frameworks.hook_points import AVERAGES
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import placeholder_class
-from export.tensorflow_models.graph.input_paths import CallGraph
+from export.tensorflow_models.graph.input_paths import TRACED_CALL, CallGraph
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_graphs import texts
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
@@ -143,7 +143,9 @@ def words_of(ids: Any) -> ResolvedIds | None:
 def current_call(ids: Any) -> CallGraph | None:
     """Returns the call that is being traced, as far as ids depend on it; None outside one."""
     graph = tf.compat.v1.get_default_graph()
-    if tf.executing_eagerly() or not getattr(graph, "name", "").startswith("wrapped_function"):
+    name = getattr(graph, "name", "")
+    # Graphs of TF1 code keep the name that TensorFlow gives them.
+    if tf.executing_eagerly() or not name.startswith((TRACED_CALL, "wrapped_function")):
         return None
     captured = {inner.name: outer for outer, inner in graph.captures}
     sources = {}

@@ -29,7 +29,7 @@ from export.tensorflow_models.frameworks.keras_graphs import (
     is_of_graph,
 )
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.graph.input_paths import CallGraph, Values
+from export.tensorflow_models.graph.input_paths import TRACED_CALL, CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.graph.tower_results import Returned
@@ -197,7 +197,7 @@ def trace_call(
         if not is_tf1:
             # By the name that wrap_function gives its graph, tf-keras takes code for that of TF1: a
             # layer that is created there would turn the model's layers of its class into TF1's.
-            recorder.graph.name = "traced_call"
+            recorder.graph.name = TRACED_CALL
         tensors.update(_with_row_lengths(inputs, sections, lengths))
         with tf.variable_creator_scope(create_variable):
             return _without_placeholders(converted(with_booleans(tensors, sections)))

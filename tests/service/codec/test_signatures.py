@@ -117,6 +117,7 @@ RULES: list[dict[str, Any]] = [
         "kind": "text",
         "split": "separator",
         "separator": "|",
+        "ngrams": [],
         "length": 3,
         "padding": "",
         "ids": GRAPH,
