@@ -196,6 +196,7 @@ class StackedTable:
       rows, dim: The shape of the table.
       layout: Which row of the stack holds row r.
       stored: Rows and columns of the stack; () if the record does not state its columns.
+      combiner: How the rows of an example become one vector; "" if the record does not state it.
     """
 
     name: str
@@ -204,6 +205,7 @@ class StackedTable:
     dim: int
     layout: SparseCore
     stored: tuple[int, ...] = ()
+    combiner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,7 @@ class Storage:
         order in which Keras itself loads them; () if the file has another format.
       keras_version: The version of Keras that wrote a file, where it is recorded; else "".
       problems: The problems of its files that no slice shows: they are missing or cut short.
+      notes: What the user should know of its metadata.
       dumped: Tables of dynamic keys, by the key of the variable of their vectors.
       averages: Key of the moving average that is read in a variable's place, by the variable's key.
       sharding: How the rows of embedding tables are sharded; None: nothing says that they are.
@@ -279,6 +282,7 @@ class Storage:
     ordered_layers: tuple[OrderedLayer, ...] = ()
     keras_version: str = ""
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
     averages: Mapping[str, str] = field(default_factory=dict)
     sharding: ModSharding | None = None

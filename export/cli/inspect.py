@@ -42,6 +42,7 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
         "step": inventory.step,
         "complete": not problems,
         "problems": list(problems),
+        "notes": list(inventory.notes),
         "tables": {table.name: _table_json(table) for table in inventory.tables},
         "rejected": [asdict(rejected) for rejected in inventory.rejected],
         # Empty texts of the inventory are null in JSON.
@@ -89,6 +90,7 @@ def inventory_table(
         f"{_without_suffix(duplicate.original_key)}"
         for duplicate in inventory.duplicates
     )
+    parts += _lines(f"note: {note}" for note in inventory.notes)
     parts += _lines(
         f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note
     )
@@ -272,6 +274,7 @@ def _table_json(spec: TableSpec) -> dict[str, Any]:
         "slots": [slot.name for slot in spec.slots],
         "keys": spec.keys or None,
         "note": spec.note or None,
+        "combiner": spec.combiner or None,
     }
 
 

@@ -22,6 +22,7 @@ from export.errors import NotConvertible, UsageError
 from export.front_end.finite_weights import check_finite_weights
 from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.manifest_features import describe_features
+from export.front_end.recorded_combiners import check_combiners
 from export.front_end.roles import check_candidate_inputs
 from export.front_end.specs import ModelSpec
 from export.front_end.unread_inputs import note_unread_inputs, unread_inputs
@@ -170,7 +171,8 @@ def trace_job(
     destination = open_destination(job.output.root, base, settings.scratch)
     front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
-    traced = replace(traced, notes=(*code_notes(job, base), *traced.notes))
+    notes = (*checkpoint.storage.notes, *code_notes(job, base), *traced.notes)
+    traced = replace(traced, notes=notes)
     traced = check_own_rows(job, traced, describe_features(traced.spec, job))
     entries = describe_features(traced.spec, job)
     unread_tables = set(job.tables) - set(traced.spec.tables)
@@ -187,6 +189,7 @@ def trace_job(
     original = traced.original
     # Rows that training read can prove layouts that the checkpoint does not record.
     inventory = original.find_tables(trained_rows(job, base, traced.spec, entries))
+    check_combiners(traced.spec, inventory.tables)
     # Towers may share variables, which have no hash; each is checked once.
     variables = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     weights = original.find_weights(variables.values())

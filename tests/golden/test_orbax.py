@@ -85,6 +85,40 @@ def test_tree_of_a_checkpointer_is_copied_by_named_keys(
     assert copied(checkpoint, recognize(checkpoint, named), tmp_path) == expected
 
 
+@pytest.mark.parametrize("name", ["step", "converted", "in_order"])
+@pytest.mark.parametrize("stated", ["", "proto.pbtxt", "layout.toml"])
+def test_step_of_jax_tpu_embedding_is_copied_by_the_record_in_it(
+    name: str, stated: str, tmp_path: Path
+) -> None:
+    with tarfile.open(Path(__file__).with_name("jax_tpu_embedding.tar.xz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    values = values_of(tmp_path)
+    checkpoint = open_checkpoint(tmp_path / name)
+    statements = Statements()
+    if stated == "proto.pbtxt" and name != "in_order":
+        record = tmp_path / name / "5/embedding_spec/proto.pbtxt"
+        statements = Statements(layouts=read_layouts(record))
+    elif stated == "layout.toml":
+        rows, dim = values["tags"].shape
+        cores = 1 if name == "in_order" else 8
+        (tmp_path / stated).write_text(
+            f'[tables.tags]\nkey = "model.embedding_layer.embedding_table.value.tags.table"\n'
+            f'kind = "sparse_core"\nrows = {rows}\ndim = {dim}\ncores = {cores}\n'
+        )
+        statements = Statements(layouts=read_layouts(tmp_path / stated))
+
+    actual = recognize(checkpoint, statements)
+
+    assert {table.name: table.combiner for table in actual.tables} == {
+        "genres": "mean",
+        "movies": "mean",
+        "tags": "sum",
+        "users": "mean",
+    }
+    assert not any(table.stated for table in actual.tables)
+    assert copied(checkpoint, actual, tmp_path / "copy") == as_bytes(values)
+
+
 @pytest.mark.parametrize("name", ["jax_stacks", "keras_rs_stacks"])
 def test_stack_with_a_recorded_layout_is_copied_and_without_one_is_rejected(
     name: str, written: Path, tmp_path: Path

@@ -111,11 +111,18 @@ def test_rows_that_torchrec_sharded_over_sparsecores_are_copied_in_the_order_of_
 ) -> None:
     checkpoint = open_checkpoint(written / "torch_sparsecore")
     actual = recognize(checkpoint)
-    (table,) = actual.tables
-    assert (table.name, table.rows, table.layout.kind) == ("users", 64, "sparse_core")
-    assert "may be padding" in table.note
-    rows = np.frombuffer(copied(checkpoint, actual, tmp_path)["users"], np.float32)
-    np.testing.assert_array_equal(rows.reshape(64, 4), np.arange(64.0)[:, None].repeat(4, 1))
+    users = actual.table("users")
+    assert (users.rows, users.layout.kind) == (64, "sparse_core")
+    assert "may be padding" in users.note
+    assert {table.name: table.combiner for table in actual.tables} == {
+        "users": "",
+        **dict.fromkeys(("genres", "movies", "tags"), "mean"),
+    }
+    rows = {"users": np.arange(64.0, dtype=np.float32)[:, None].repeat(4, 1)}
+    with np.load(written / "torch_sparsecore_values.npz") as file:
+        rows |= file
+    expected = {name: np.ascontiguousarray(values).tobytes() for name, values in rows.items()}
+    assert copied(checkpoint, actual, tmp_path) == expected
 
 
 def test_file_that_an_index_names_and_that_is_not_there_is_named(
@@ -154,9 +161,9 @@ def header_edits() -> list[tuple[object, str]]:
         ({**tensor, "shape": [1 << 40, 1 << 40]}, "cannot be"),
         ({**tensor, "data_offsets": [24, 0]}, "cannot be"),
         ({**tensor, "data_offsets": [8, 32]}, "cut short"),
-        ({**tensor, "data_offsets": [0.0, 24]}, "cannot be"),
-        ({"dtype": "F32", "shape": [2, 3]}, "damaged"),
-        ("F32", "damaged"),
+        ({**tensor, "data_offsets": [0.0, 24]}, r"'t\.data_offsets\.0' is 0\.0"),
+        ({"dtype": "F32", "shape": [2, 3]}, r"'t\.data_offsets' is missing"),
+        ("F32", "'t' is 'F32'"),
     ]
 
 

@@ -1,19 +1,19 @@
 """Checkpoints of PyTorch by torch and safetensors themselves: python write_torch.py DIRECTORY
 
-Needs torch and safetensors, which rowcast does not use; torch.tar.xz was written with torch
-2.13.0 and safetensors 0.8.0. Two processes save a model as TorchRec names and shards one: a table
-by its rows, another by its columns, one in bfloat16, and the state of an optimizer.
+Needs torch, safetensors and TorchRec, which rowcast does not use; torch.tar.xz was written with
+torch 2.13.0, safetensors 0.8.0 and TorchRec 1.9.2 (with fbgemm-gpu-cpu 1.8.0). Two processes save a
+model as TorchRec names and shards one: a table by its rows, another by its columns, one in
+bfloat16, and the state of an optimizer.
 
-In torch_sparsecore two processes of two cores each save a table as TorchRec does on TPU: row r lies
-in the block of core r mod 4, and only the planner's data say so. Each value is its row. That folder
-was written with torch 2.14.1.
+In torch_sparsecore two processes of two cores each save tables by TorchRec's own planner for TPUs,
+which alone records how rows are spread over cores: `users` in a variable of its own, whose values
+are the rows, and a stack of three tables with padding.
 """
 
 # mypy: ignore-errors
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -25,9 +25,16 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as processes
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torchrec.experimental.torch_tpu.checkpoint.planners import SparseCoreSavePlanner
+from torchrec.experimental.torch_tpu.checkpoint.utils import (
+    mod_shard,
+    stack_and_shard_global_tensor,
+)
+from torchrec.experimental.torch_tpu.modules.embedding_configs import SparseCoreEmbeddingConfig
+from torchrec.experimental.torch_tpu.modules.table_stacking import stack_tables
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 
 BAGS = "model.sparse.ebc.embedding_bags"
 CORES = 2
@@ -63,28 +70,42 @@ def save(rank, directory, world):
     dist.destroy_process_group()
 
 
-class SparseCorePlanner(DefaultSavePlanner):
-    """Records that rows are spread over cores.
-
-    Source: TorchRec, torchrec/experimental/torch_tpu/checkpoint/planners.py, SparseCoreSavePlanner,
-    of August 2026.
-    """
-
-    def create_global_plan(self, all_plans):
-        plans, metadata = super().create_global_plan(all_plans)
-        cores = {"world_size": dist.get_world_size(), "num_sc_per_device": CORES}
-        recorded = {**(metadata.planner_data or {}), "sparsecore": cores}
-        return plans, dataclasses.replace(metadata, planner_data=recorded)
+def stacked_tables():
+    generator = torch.Generator().manual_seed(6)
+    shapes = {"genres": (24, 12), "movies": (70, 16), "tags": (33, 16)}
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
 def save_on_cores(rank, directory, world):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29534")
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    rows = torch.arange(64.0)[:, None].repeat(1, 4)
-    blocks = rows.reshape(-1, world * CORES, 4).transpose(0, 1).reshape(64, 4)
     mesh = init_device_mesh("cpu", (world,))
-    state = {f"{BAGS}.users.weight": distribute_tensor(blocks.contiguous(), mesh, [Shard(0)])}
-    dcp.save(state, checkpoint_id=str(directory / "torch_sparsecore"), planner=SparseCorePlanner())
+    cores = world * CORES
+    tables = stacked_tables()
+    configs = [
+        SparseCoreEmbeddingConfig(
+            EmbeddingBagConfig(
+                num_embeddings=len(rows),
+                embedding_dim=rows.shape[1],
+                name=name,
+                feature_names=[name],
+                pooling=PoolingType.MEAN,
+            )
+        )
+        for name, rows in tables.items()
+    ]
+    stack = stack_tables(configs, list(tables), world, CORES)
+    users = torch.arange(64.0)[:, None].repeat(1, 4)
+    variables = {
+        "users": mod_shard(users, cores),
+        stack.stack_name: stack_and_shard_global_tensor(tables, stack, cores),
+    }
+    state = {
+        f"{BAGS}.{name}.weight": distribute_tensor(rows, mesh, [Shard(0)])
+        for name, rows in variables.items()
+    }
+    planner = SparseCoreSavePlanner(num_sc_per_device=CORES, stacked_configs=[stack])
+    dcp.save(state, checkpoint_id=str(directory / "torch_sparsecore"), planner=planner)
     dist.destroy_process_group()
 
 
@@ -111,6 +132,8 @@ def main():
         for name, tensor in whole.items()
     }
     np.savez(directory / "torch_values.npz", **values)
+    stacked = {name: rows.numpy() for name, rows in stacked_tables().items()}
+    np.savez(directory / "torch_sparsecore_values.npz", **stacked)
 
 
 if __name__ == "__main__":

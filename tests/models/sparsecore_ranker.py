@@ -160,7 +160,8 @@ def layout() -> str:
                     f'table_specs {{ table_name: "{name}" vocab_size: {table.rows} '
                     f"embedding_dim: {table.dim} padded_vocab_size: {table.padded_rows} "
                     f"padded_embedding_dim: {STACK_DIM} row_offset_in_shard: {table.offset} "
-                    f"shard_rotation: {table.rotation} }}"
+                    f'shard_rotation: {table.rotation} combiner: "{table.combiner}" '
+                    "optimizer { type: ADAGRAD learning_rate: 0.1 } }"
                 )
         lines.append("}")
     return "\n".join(lines)

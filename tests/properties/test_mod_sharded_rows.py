@@ -159,11 +159,15 @@ CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]
     ),
     "an unknown key": (
         lambda config: config | {"column_order": [1, 0]},
-        r"\['column_order'\] \(list\)\. What it says is not understood",
+        r"TorchRec 1\.9\.2 .* unknown: .*\['column_order'\]\. They may say",
     ),
     "an unknown key of a table": (
         lambda config: config | {"tables": [{**table, "hash": 1} for table in config["tables"]]},
-        r"a table\['hash'\] \(int\)",
+        r"unknown: .*a table\['hash'\]\.",
+    ),
+    "a number of tables": (
+        lambda config: config | {"tables": 3},
+        r"\['tables'\] \(int\)",
     ),
     "no tables": (
         lambda config: {key: value for key, value in config.items() if key != "tables"},
@@ -201,7 +205,7 @@ def test_record_that_contradicts_itself_or_the_variable_is_rejected(
         ({"world_size": 2}, r"\['sparsecore'\] without 'num_sc_per_device'"),
         ({"world_size": 0, "num_sc_per_device": 1}, r"\['world_size'\] is 0; an integer from 1"),
         ({"world_size": 2, "num_sc_per_device": True}, r"\['num_sc_per_device'\] is True"),
-        ({"world_size": 2, "num_sc_per_device": 1, "order": "div"}, r"\['order'\] \(str\)"),
+        ({"world_size": 2, "num_sc_per_device": 1, "order": "div"}, r"unknown: .*\['order'\]\."),
         ({"world_size": 3, "num_sc_per_device": 1}, "its 32 rows do not divide among 3 Sparse"),
     ],
 )

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ too long for one attribute is spread over several numbered ones.
 MODEL = "top_level_model_weights"
 """The group of the weights that belong to the model itself and not to a layer."""
 _LAYERS = "layer_names"
+_WEIGHTS = "weight_names"
 _WHOLE_MODEL = "model_weights"
 """The group of the weights in the file of a whole model."""
 
@@ -228,7 +229,9 @@ def _layers_in_order(weights: Any) -> Iterator[tuple[str, dict[str, str]]]:
         names.append(MODEL)
     for name in names:
         layer = weights[name]
-        weight_names = _listed_names(layer, "weight_names")
+        if not any(attribute.startswith(_WEIGHTS) for attribute in layer.attrs):
+            raise KeyError(f"layer {name!r} has no attribute {_WEIGHTS!r}")
+        weight_names = _listed_names(layer, _WEIGHTS)
         yield name, {weight: layer[weight].name.lstrip("/") for weight in weight_names}
 
 
@@ -236,13 +239,18 @@ def _listed_names(group: Any, attribute: str) -> list[str]:
     """Returns the names in an attribute of a group, or in the numbered attributes that hold a list
     that is too long for one attribute.
     """
-    if attribute in group.attrs:
-        return [_text(name) for name in group.attrs[attribute]]
+    attributes = [attribute]
+    if attribute not in group.attrs:
+        attributes = []
+        while f"{attribute}{len(attributes)}" in group.attrs:
+            attributes.append(f"{attribute}{len(attributes)}")
     names: list[str] = []
-    number = 0
-    while f"{attribute}{number}" in group.attrs:
-        names += [_text(name) for name in group.attrs[f"{attribute}{number}"]]
-        number += 1
+    for name in attributes:
+        values = group.attrs[name]
+        are_names = isinstance(values, Iterable)
+        if not are_names or not all(isinstance(value, str | bytes) for value in values):
+            raise ValueError(f"the attribute {name!r} is {str(values)[:50]!r}; names were expected")
+        names += map(_text, values)
     return names
 
 

@@ -35,8 +35,10 @@ from export.checkpoint.formats.keras_archive import (
     Description,
     describe_archive,
     describe_directory,
+    parse_config,
 )
 from export.checkpoint.formats.prefixes import kind_by_name
+from export.checkpoint.formats.upstreams import KERAS, Metadata, UnknownFields, parse_metadata
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
     ArrayStore,
@@ -61,6 +63,13 @@ _FILES_SHOWN = 5
 """The maximum number of files that a message lists."""
 _ZIP = b"PK\x03\x04"
 _HDF = b"\x89HDF\r\n\x1a\n"
+
+
+class _WeightsIndex(Metadata):
+    """The index of a sharded save: the file or the files of each layer."""
+
+    metadata: Any = None
+    weight_map: dict[str, str | list[str]]
 
 
 def find_keras(path: Path) -> Path | None:
@@ -140,7 +149,9 @@ def list_keras(path: Path) -> Listing:
         for dataset in listing.datasets:
             entries[dataset.key] = _entry(dataset, file, start, archived=is_archive)
         names |= listing.names
-        model = description.config or _object(listing.model_config)
+        model = description.config
+        if listing.model_config and not model:
+            model = parse_config(listing.model_config, f"the attribute 'model_config' of {file}")
         ordered_layers = _ordered_layers(listing, entries, file)
         version = description.keras_version or listing.keras_version
         entry_text = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
@@ -173,11 +184,8 @@ def _check_attributes(listing: Contents, file: Path) -> None:
       CheckpointError: There is an attribute that Keras does not write.
     """
     if listing.unknown:
-        raise CheckpointError(
-            f"{file}: it has the attribute {shown(listing.unknown[0])}, which is not "
-            "understood and may say in which order the rows of tables lie; Keras writes none "
-            "of that name: save the weights without it"
-        )
+        unknown = [f"attribute {shown(name)}" for name in listing.unknown]
+        raise CheckpointError(f"{file}: {UnknownFields(KERAS, unknown)}")
 
 
 def _ordered_layers(
@@ -203,18 +211,14 @@ def _ordered_layers(
 
 def _shards(index: Path) -> list[str]:
     """Returns the files that the index of a sharded save names."""
-    try:
-        content = read_regular(index, CONFIG_BYTES_MAX)
-        weight_map = orjson.loads(content)["weight_map"].values()
-    except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError) as problem:
-        raise CheckpointError(f"{index} is no index of Keras weights: {problem}") from problem
+    content = parse_metadata(_WeightsIndex, read_regular(index, CONFIG_BYTES_MAX), index, KERAS)
     # The weights of one layer may be in several files, which the index then lists.
     names: set[str] = set()
-    for files in weight_map:
+    for files in content.weight_map.values():
         if isinstance(files, list):
-            names.update(map(str, files))
+            names.update(files)
         else:
-            names.add(str(files))
+            names.add(files)
     # Only the name counts: a path could lead out of the directory.
     files_by_name = {Path(name).name: name for name in names}
     if "" in files_by_name:
@@ -335,14 +339,3 @@ def _dtype(dataset: Dataset) -> str:
     if re.fullmatch(r"[<|][fiub]\d+", dataset.dtype):
         return np.dtype(dataset.dtype).name
     return f"HDF5 {dataset.dtype}"
-
-
-def _object(text: str) -> dict[str, Any]:
-    """Returns the JSON object in a text; {} if there is none."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    if not isinstance(value, dict):
-        return {}
-    return value

@@ -9,7 +9,7 @@ The file of a layer is an asset, such as the vocabulary of a StringLookup that w
 All of it is in a zip file, the `.keras` archive, or in a directory into which one was unzipped.
 Nothing is unpickled and nothing is executed; sizes are checked before anything is decompressed.
 
-Source: Keras 3.15, src/saving/saving_lib.py.
+Source: Keras, src/saving/saving_lib.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bundle.shown_values import shown
+from export.checkpoint.formats.upstreams import KERAS, UnknownFields
 from export.checkpoint.variables import Asset
 from export.errors import CheckpointError
+from object_store.locations import Location
 
 WEIGHTS = "model.weights.h5"
 CONFIG_BYTES_MAX = 256 << 20
@@ -57,8 +58,7 @@ def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
 
     Raises:
       CheckpointError: The archive holds a file that Keras does not write, or its configuration is
-        too large or nested too deeply.
-      ValueError: The configuration is not JSON.
+        too large or no JSON object.
     """
     members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
     _check_files(members, path)
@@ -75,14 +75,15 @@ def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
     version = ""
     if _is_small(members.get(_METADATA)):
         version = _version(archive.read(_METADATA))
-    return Description(_parse_object(archive.read(config_member), path), assets, version)
+    config = parse_config(archive.read(config_member), f"{_CONFIG} in {path}")
+    return Description(config, assets, version)
 
 
 def describe_directory(weights: Path) -> Description:
     """Returns what lies beside weights, if they are those of an archive that was unzipped.
 
     Raises:
-      CheckpointError: The configuration is too large or nested too deeply.
+      CheckpointError: The configuration is too large.
     """
     directory = weights.parent
     file = directory / _CONFIG
@@ -90,9 +91,9 @@ def describe_directory(weights: Path) -> Description:
         return NOTHING
     _check_size(file.stat().st_size, directory)
     try:
-        config = _parse_object(file.read_bytes(), directory)
-    except ValueError:
-        return NOTHING
+        config = parse_config(file.read_bytes(), file)
+    except CheckpointError:
+        config = {}
     if not {"class_name", "config"} <= config.keys():
         return NOTHING  # Other programs give their settings this name, too.
     folder = directory / _ASSETS
@@ -129,11 +130,7 @@ def _check_files(names: Iterable[str], path: Path) -> None:
         name for name in names if name not in known_names and not name.startswith(_ASSETS)
     )
     if unknown:
-        raise CheckpointError(
-            f"{path} holds the file {shown(unknown[0])}, which is not understood and may "
-            "say in which order the rows of tables lie; Keras writes none of that name: remove it "
-            "from the archive"
-        )
+        raise CheckpointError(f"{path}: {UnknownFields(KERAS, list(map(repr, unknown)))}")
 
 
 def _check_size(size: int, path: Path) -> None:
@@ -159,19 +156,23 @@ def _version(metadata: bytes) -> str:
     return version
 
 
-def _parse_object(text: bytes, path: Path) -> dict[str, Any]:
-    """Parses a JSON object; returns {} for another JSON value. Keras also writes NaN and Infinity.
+def parse_config(text: str | bytes, subject: Location | str) -> dict[str, Any]:
+    """Parses the configuration of a model: a JSON object. Keras also writes NaN and Infinity.
 
     Raises:
-      CheckpointError: The JSON is nested too deeply.
-      ValueError: The text is not JSON.
+      CheckpointError: The text is not JSON, no object, or nested too deeply.
     """
+    reason = "it is no JSON object"
     try:
         value = json.loads(text)
-    except RecursionError as problem:
-        raise CheckpointError(
-            f"{_CONFIG} in {path} is nested too deeply to be the description of a model"
-        ) from problem
+    except RecursionError:
+        value = None
+        reason = "it is nested too deeply"
+    except ValueError as problem:
+        value = None
+        reason = f"it is not JSON: {problem}"
     if not isinstance(value, dict):
-        return {}
+        raise CheckpointError(
+            f"{subject} does not hold the description of a model: {reason}; copy it anew"
+        )
     return value

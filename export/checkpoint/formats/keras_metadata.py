@@ -1,6 +1,6 @@
 """What tf-keras saves beside a SavedModel: the configuration of each layer (`keras_metadata.pb`).
 
-Source: tf-keras 2.20, src/saving/legacy/saved_model/{save,load,constants}.py.
+Source: tf-keras, src/saving/legacy/saved_model/{save,load,constants}.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.keras_archive import CONFIG_BYTES_MAX
 from export.checkpoint.formats.protos import decode
+from export.checkpoint.formats.upstreams import UnknownFields
 from export.errors import CheckpointError
 from object_store.locations import Location, read_range, stamp_of
 
@@ -61,6 +62,8 @@ def read_saved_layers(prefix: Location) -> dict[str, dict[str, Any]]:
                     "build_input_shape": metadata.get("build_input_shape"),
                 }
         return layers
+    except UnknownFields as problem:
+        raise CheckpointError(f"{file}: {problem}") from problem
     except (Malformed, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise CheckpointError(
             f"{file} does not describe a model of tf-keras: {problem}; copy the SavedModel anew"

@@ -14,14 +14,13 @@ they are stored since Orbax 0.10, which records that in the tree
 older zarr 3 array it may have been zeros: such an array is listed with the number of its `absent`
 chunks and is not read.
 
-Source: tensorstore 0.1.86, kvstore/ocdbt; Keras 3.15, callbacks/orbax_checkpoint.py; Orbax 0.12.8,
+Source: tensorstore, kvstore/ocdbt; Keras, callbacks/orbax_checkpoint.py; Orbax,
 checkpoint/_src/{metadata/tree,path/atomicity,path/step, serialization/tensorstore_utils}.py.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -38,7 +37,24 @@ from bundle.arithmetic import ceil_div
 from bundle.shown_values import SHOWN_MAX, shown
 from bundle.storage.regular_files import check_regular_tree, read_regular
 from export.checkpoint.formats.arrays import load_tensorstore, memory_bytes
-from export.checkpoint.formats.keras_archive import CONFIG_BYTES_MAX
+from export.checkpoint.formats.keras_archive import CONFIG_BYTES_MAX, parse_config
+from export.checkpoint.formats.orbax_metadata import (
+    KerasStrings,
+    ProcessArrays,
+    Sharding,
+    Shardings,
+    StepMetadata,
+    Tree,
+    Zarr2Array,
+    Zarr3Array,
+)
+from export.checkpoint.formats.upstreams import (
+    KERAS,
+    ORBAX,
+    TENSORSTORE,
+    parse_metadata,
+    skipped_fields,
+)
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
     ArrayStore,
@@ -82,7 +98,9 @@ _KERAS_ASSETS = "assets"
 _STRINGS = "_strings.json"
 """The file that holds the strings of an item."""
 _UNFINISHED = ".orbax-checkpoint-tmp"
-_DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
+_ZARR_2 = ".zarray"
+_ZARR_3 = "zarr.json"
+_DRIVERS = {_ZARR_2: "zarr", _ZARR_3: "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
 _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 _NODES_MAX = 1_000_000
@@ -97,26 +115,7 @@ _CHUNK_VALUES = 1 << 24
 """The maximum number of values in a chunk that is more than twice as large as its array, as the
 chunk of a small array may be.
 """
-_STEP_KEYS = {
-    "item_handlers",
-    "metrics",
-    "performance_metrics",
-    "init_timestamp_nsecs",
-    "commit_timestamp_nsecs",
-}
-_TREE_KEYS = {"tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value"}
-_VALUE_KEYS = {"value_type", "skip_deserialize", "write_shape"}
-"""Keys of a leaf's metadata in the tree. `write_shape` is the part of an array that one process
-wrote.
-"""
 _ARRAY_METADATAS = "array_metadatas"
-_ARRAY_METADATA = "array_metadata"
-_EXTENDED = "ext_metadata"
-_ARRAY_KEYS = {"param_name", "write_shape", "chunk_shape", _EXTENDED}
-_EXTENDED_KEYS = {"random_key_impl"}
-"""Keys of the metadata that each process recorded about its arrays. The chunks are also in the
-metadata of each array.
-"""
 _USER_METADATA = "custom_metadata"
 """The key under which Orbax saves the metadata of a user's program."""
 _ATTRIBUTES = ".zattrs"
@@ -203,12 +202,7 @@ def _paths(directory: Location) -> list[str]:
     content = _content(directory / TREE)
     if content is None:
         return []
-    try:
-        return [path for path, _, _ in _leaves(orjson.loads(content) or {})]
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise CheckpointError(
-            f"Orbax checkpoint {directory} cannot be read: {problem}; copy it anew"
-        ) from problem
+    return [path for path, _, _ in _leaves(_tree(directory / TREE, content))]
 
 
 def may_hold_keras_lists(checkpoint: OrbaxCheckpoint) -> bool:
@@ -261,16 +255,23 @@ def list_orbax(checkpoint: OrbaxCheckpoint) -> Listing:
     digest = hashlib.sha256()
     entries: dict[str, Entry] = {}
     problems: list[str] = []
+    notes: dict[str, None] = {}
     for name, directory in checkpoint.items.items():
         for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST):
             digest.update(_content(file) or b"")
         for file in (directory.parent / STEP, directory / STEP):
             if _content(file) is not None:
-                _check_known(file, _json(file), _STEP_KEYS)
+                step = _step_metadata(file)
+                _check_user_metadata(file, _USER_METADATA, step.custom_metadata)
+                notes |= dict.fromkeys(skipped_fields(step, file, ORBAX))
         _check_shardings(directory / _SHARDING)
         _check_array_metadatas(directory / _ARRAY_METADATAS)
-        tree = _content(directory / TREE)
-        digest.update(tree or b"")
+        tree = None
+        content = _content(directory / TREE)
+        if content is not None:
+            digest.update(content)
+            tree = _tree(directory / TREE, content)
+            _check_user_metadata(directory / TREE, _USER_METADATA, tree.custom_metadata)
         prefix = f"{name}." if name else ""
         item_entries, item_problems = _list_item(directory, tree, prefix)
         entries |= item_entries
@@ -281,6 +282,7 @@ def list_orbax(checkpoint: OrbaxCheckpoint) -> Listing:
         model=_keras_config(checkpoint),
         assets=_keras_assets(checkpoint, entries),
         problems=tuple(problems),
+        notes=tuple(notes),
     )
     return Listing(f"sha256:{digest.hexdigest()[:16]}", entries, storage)
 
@@ -300,16 +302,8 @@ def _keras_config(checkpoint: OrbaxCheckpoint) -> dict[str, Any]:
             f"{file} is missing, or has more than {CONFIG_BYTES_MAX} bytes; the description of a "
             "model was expected: copy the checkpoint anew"
         )
-    try:
-        config = json.loads(json.loads(content)["config"])
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise CheckpointError(
-            f"{file} does not hold the description of a model: {type(problem).__name__}; copy the "
-            "checkpoint anew"
-        ) from problem
-    if not isinstance(config, dict):
-        return {}
-    return config
+    strings = parse_metadata(KerasStrings, content, file, KERAS)
+    return parse_config(strings.config, file)
 
 
 def _keras_assets(checkpoint: OrbaxCheckpoint, entries: Mapping[str, Entry]) -> dict[str, Asset]:
@@ -363,7 +357,7 @@ def _is_complete(checkpoint: OrbaxCheckpoint) -> bool:
     for directory in (checkpoint.directory, *checkpoint.items.values()):
         step = directory / STEP
         if not (directory / COMMITTED).is_file() and step.is_file():
-            return _json(step).get("commit_timestamp_nsecs") is not None
+            return _step_metadata(step).commit_timestamp_nsecs is not None
     return True
 
 
@@ -444,14 +438,14 @@ def _s3_access() -> dict[str, Any]:
 
 
 def _list_item(
-    directory: Location, tree_json: bytes | None, prefix: str
+    directory: Location, tree: Tree | None, prefix: str
 ) -> tuple[dict[str, Entry], list[str]]:
     """Returns every array of an item, from the metadata beside its chunks, and a list of what is
     missing.
 
     Args:
       directory: The item's directory.
-      tree_json: The item's tree; None if it has none.
+      tree: The item's tree; None if it has none.
       prefix: The prefix of the arrays' names.
     """
     tensorstore = load_tensorstore(f"Orbax checkpoint {directory}")
@@ -468,9 +462,8 @@ def _list_item(
             kvstore = {"driver": "ocdbt", "base": base, "path": ""}
         problems = list(_file_problems(directory, end_of_file))
 
-        tree = _check_tree(directory / TREE, tree_json)
         # Only then is a chunk that is not stored surely lost; see the module's docstring.
-        stores_zeros = bool(tree and tree.get("store_array_data_equal_to_fill_value"))
+        stores_zeros = tree is not None and tree.store_array_data_equal_to_fill_value
 
         context = tensorstore.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
         store = tensorstore.KvStore.open(kvstore, context=context).result()
@@ -483,16 +476,20 @@ def _list_item(
         stored_keys = set(keys)
         for (path, file, is_array), pending_read in zip(leaves, reads, strict=True):
             if f"{path}/{_ATTRIBUTES}".encode() in stored_keys:
-                _check_known(directory / path, {_ATTRIBUTES: None}, set())
+                _check_user_metadata(directory / path, _ATTRIBUTES, _ATTRIBUTES)
             read_result = pending_read.result()
+            description_file = directory / f"{path}/{file}"
             if read_result.state == "missing":
                 if is_array:
-                    raise ValueError(f"it has no array {path!r}")
+                    raise CheckpointError(
+                        f"{directory / TREE}: its 'tree_metadata' and 'use_zarr3' call for "
+                        f"{shown(str(description_file))}, which is not stored; copy all files of "
+                        "the checkpoint"
+                    )
                 continue
 
-            metadata = orjson.loads(read_result.value)
-            _check_known(directory / path, metadata.get("attributes", {}), set())
-            description_file = directory / f"{path}/{file}"
+            metadata = _array_metadata(description_file, read_result.value)
+            _check_user_metadata(directory / path, "", metadata.attributes)
             array_store = kvstore | {"path": f"{kvstore['path']}{path}/"}
             if is_ocdbt:
                 description_file = directory / MANIFEST
@@ -500,16 +497,17 @@ def _list_item(
             spec = {"driver": _DRIVERS[file], "kvstore": array_store}
             entry = _entry(prefix + path, metadata, spec, description_file)
 
-            absent_count = _absent_chunks(entry, metadata, keys, path)
+            stored_count = _stored_count(entry, metadata)
+            absent_count = max(0, stored_count - _chunks_in(keys, path))
             # Arrays of zarr 2 have no fill value: their chunks of zeros are stored, too (ADR 38).
-            if absent_count and (stores_zeros or metadata.get("fill_value") is None):
+            if absent_count and (stores_zeros or metadata.fill_value is None):
                 problems.append(
-                    f"array {entry.key!r}: {absent_count} of {_chunk_count(entry, metadata)} "
+                    f"array {entry.key!r}: {absent_count} of {stored_count} "
                     f"chunks are missing in {directory}; copy all files"
                 )
                 absent_count = 0
             entries[entry.key] = _with_absent_chunks(entry, absent_count)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (OSError, ValueError) as problem:
         # tensorstore's errors may repeat a whole specification.
         reason = str(problem).splitlines()[0][:SHOWN_MAX]
         raise CheckpointError(
@@ -527,18 +525,18 @@ def _with_absent_chunks(entry: Entry, absent: int) -> Entry:
     return entry._replace(array=entry.array._replace(absent=absent))
 
 
-def _check_tree(file: Location, tree_json: bytes | None) -> dict[str, Any] | None:
-    """Returns a tree after a check that all of its metadata is known; None if there is no tree.
-    Raises the errors of `_check_known`.
-    """
-    if tree_json is None:
-        return None
-    tree: dict[str, Any] | None = orjson.loads(tree_json)
-    metadata = tree or {}
-    _check_known(file, metadata, _TREE_KEYS)
-    for leaf in metadata.get("tree_metadata", {}).values():
-        _check_known(file, leaf["value_metadata"], _VALUE_KEYS)
-    return tree
+def _step_metadata(file: Location) -> StepMetadata:
+    return parse_metadata(StepMetadata, _content(file) or b"", file, ORBAX)
+
+
+def _tree(file: Location, content: bytes) -> Tree:
+    return parse_metadata(Tree, content, file, ORBAX)
+
+
+def _array_metadata(file: Location, content: bytes) -> Zarr2Array | Zarr3Array:
+    if file.name == _ZARR_3:
+        return parse_metadata(Zarr3Array, content, file, TENSORSTORE)
+    return parse_metadata(Zarr2Array, content, file, TENSORSTORE)
 
 
 def _check_shardings(file: Location) -> None:
@@ -547,16 +545,16 @@ def _check_shardings(file: Location) -> None:
     Raises:
       CheckpointError: An array has another sharding.
     """
-    if _content(file) is None:
+    content = _content(file)
+    if content is None:
         return
-    for sharding in _json(file).values():
-        try:
-            kind = orjson.loads(sharding)["sharding_type"]
-        except (ValueError, KeyError, TypeError):
-            kind = sharding
+    for name, sharding in parse_metadata(Shardings, content, file, ORBAX).root.items():
+        # The metadata of each sharding are a JSON object in a text.
+        text = file.with_name(f"{file.name}[{name[:SHOWN_MAX]!r}]")
+        kind = parse_metadata(Sharding, sharding.encode(), text, ORBAX).sharding_type
         if kind not in _SHARDINGS:
             raise CheckpointError(
-                f"{file}: an array has the sharding {shown(kind)}, which is not "
+                f"{file}: an array has the 'sharding_type' {shown(kind)}, which is not "
                 "understood and may say in which order rows lie; expected was "
                 f"{' or '.join(sorted(_SHARDINGS))}"
             )
@@ -569,45 +567,33 @@ def _check_array_metadatas(folder: Location) -> None:
     Raises:
       CheckpointError: A process recorded something unknown, or its file is damaged.
     """
-    if not folder.is_dir():
-        return
-    for file in _children(folder):
-        metadata = _json(file)
-        _check_known(file, metadata, {_ARRAY_METADATAS})
-        try:
-            for item in metadata[_ARRAY_METADATAS]:
-                _check_known(file, item, {_ARRAY_METADATA})
-                _check_known(file, item[_ARRAY_METADATA], _ARRAY_KEYS)
-                _check_known(file, item[_ARRAY_METADATA].get(_EXTENDED) or {}, _EXTENDED_KEYS)
-        except (KeyError, TypeError, AttributeError) as problem:
-            raise CheckpointError(
-                f"{file} does not describe arrays as Orbax does: {problem}; copy the checkpoint "
-                "anew"
-            ) from problem
+    if folder.is_dir():
+        for file in _children(folder):
+            parse_metadata(ProcessArrays, _content(file) or b"", file, ORBAX)
 
 
-def _check_known(file: Location, metadata: dict[str, Any], known_keys: set[str]) -> None:
-    """Rejects metadata of unknown meaning, which may specify the order of the rows of tables.
+def _check_user_metadata(owner: Location, name: str, metadata: Any) -> None:
+    """Rejects metadata of the user's program, which may specify the order of the rows of tables.
+
+    Args:
+      owner: The file or the array that has the metadata.
+      name: The name under which they are saved; "" if they have none.
+      metadata: What is saved.
 
     Raises:
-      CheckpointError: The metadata has an unknown key.
+      CheckpointError: There are such metadata.
     """
-    unknown = sorted(name for name in metadata.keys() - known_keys if name != _USER_METADATA)
-    user_metadata = metadata.get(_USER_METADATA) or {}
-    if isinstance(user_metadata, dict):
-        unknown += [f"{_USER_METADATA}.{name}" for name in user_metadata]
-    else:
-        unknown.append(_USER_METADATA)
-    if unknown:
-        raise CheckpointError(
-            f"{file} has {shown(unknown[0])}, which is not understood and may say in which "
-            "order the rows of tables lie; save the checkpoint without it"
-        )
+    if not metadata:
+        return
+    if isinstance(metadata, dict):
+        name = ".".join(filter(None, (name, min(metadata))))
+    raise CheckpointError(
+        f"{owner} has {shown(name)}, which is not understood and may say in which order the rows "
+        "of tables lie; save the checkpoint without it"
+    )
 
 
-def _leaves(
-    tree: dict[str, Any] | None, keys: Iterable[bytes] = ()
-) -> Iterator[tuple[str, str, bool]]:
+def _leaves(tree: Tree | None, keys: Iterable[bytes] = ()) -> Iterator[tuple[str, str, bool]]:
     """Yields the leaves of a tree: the dotted path, the file that describes the array, and whether
     there must be an array. Without a tree, the leaves are the arrays that the keys of the store
     list.
@@ -615,13 +601,13 @@ def _leaves(
     if tree is None:
         yield from _leaves_of_keys(keys)
         return
-    file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
-    for leaf in tree["tree_metadata"].values():
-        value = leaf["value_metadata"]
+    file = _ZARR_3 if tree.use_zarr3 else _ZARR_2
+    for leaf in tree.tree_metadata.values():
+        value = leaf.value_metadata
         # A value that Orbax skips when it restores, such as None, is no array.
-        if not value.get("skip_deserialize"):
-            path = ".".join(str(step["key"]) for step in leaf["key_metadata"])
-            yield path, file, value.get("value_type") in _ARRAYS
+        if not value.skip_deserialize:
+            path = ".".join(str(step.key) for step in leaf.key_metadata)
+            yield path, file, value.value_type in _ARRAYS
 
 
 def _leaves_of_keys(keys: Iterable[bytes]) -> list[tuple[str, str, bool]]:
@@ -686,55 +672,44 @@ def _sizes_in(folder: Location, names: Iterable[str]) -> dict[str, int]:
     return {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
 
 
-def _chunk_count(entry: Entry, metadata: dict[str, Any]) -> int:
+def _stored_count(entry: Entry, metadata: Zarr2Array | Zarr3Array) -> int:
     """Returns the number of stored values that hold an array's chunks. Several chunks may share a
     value (a shard).
     """
-    sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get(
-        "chunk_shape", ()
-    )
-    return math.prod(
-        ceil_div(size, max(1, chunk)) for size, chunk in zip(entry.shape, sizes, strict=True)
-    )
+    sizes = zip(entry.shape, metadata.stored_shape, strict=True)
+    return math.prod(ceil_div(size, max(1, stored)) for size, stored in sizes)
 
 
-def _absent_chunks(entry: Entry, metadata: dict[str, Any], keys: Sequence[bytes], path: str) -> int:
-    """Returns the number of values that should hold an array's chunks and are not stored.
+def _chunks_in(keys: Sequence[bytes], path: str) -> int:
+    """Returns the number of values of a store that hold an array's chunks.
 
     Args:
-      entry: The array.
-      metadata: The metadata of the array.
       keys: All keys of the store, sorted.
       path: The array's path in the store.
     """
     # The keys of one array lie together. "0" follows "/" in ASCII.
     low = bisect_left(keys, f"{path}/".encode())
     high = bisect_left(keys, f"{path}0".encode())
-    stored_count = 0
-    for key in keys[low:high]:
-        stored_count += key.rpartition(b"/")[2].decode() not in _DRIVERS
-    return max(0, _chunk_count(entry, metadata) - stored_count)
+    return sum(key.rpartition(b"/")[2].decode() not in _DRIVERS for key in keys[low:high])
 
 
 def _entry(
-    key: str, metadata: dict[str, Any], spec: dict[str, Any], description_file: Location
+    key: str,
+    metadata: Zarr2Array | Zarr3Array,
+    spec: dict[str, Any],
+    description_file: Location,
 ) -> Entry:
     """Returns the entry of an array from its metadata, `.zarray` or `zarr.json`."""
-    shape = tuple(int(size) for size in metadata["shape"])
-    if spec["driver"] == "zarr":
-        dtype = _numpy_name(str(metadata["dtype"]))
-        stated_chunk = metadata["chunks"]
+    if isinstance(metadata, Zarr2Array):
+        dtype = _numpy_name(metadata.dtype)
     else:
-        dtype = str(metadata["data_type"])
-        stated_chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-        for codec in metadata["codecs"]:
-            # The grid is that of shards then, each of which holds several chunks.
-            if codec["name"] == "sharding_indexed":
-                stated_chunk = codec["configuration"]["chunk_shape"]
-
-    chunk = tuple(int(size) for size in stated_chunk)
-    has_valid_chunk = len(chunk) == len(shape) and min(chunk, default=1) >= 1
-    if not has_valid_chunk or not can_be(shape) or not can_be(chunk):
+        dtype = metadata.data_type
+    shape = tuple(metadata.shape)
+    chunk = tuple(metadata.chunk_shape)
+    # The chunks of a grid of shards are checked as well as what they lie in.
+    sizes = (chunk, tuple(metadata.stored_shape))
+    is_valid = all(len(size) == len(shape) and min(size, default=1) >= 1 for size in sizes)
+    if not is_valid or not can_be(shape) or not can_be(chunk):
         raise ValueError(f"array {shown(key)} has {_shown_shapes(shape, chunk)}")
     # The library decodes a chunk as a whole, and ends the process if it has no memory for one.
     if math.prod(chunk) > max(2 * math.prod(shape), _CHUNK_VALUES):
@@ -772,16 +747,3 @@ def _numpy_name(dtype: str) -> str:
     if _ZARR_2_DTYPE.fullmatch(dtype) is None:
         raise ValueError(f"{shown(dtype)} is no dtype of an array in zarr 2")
     return np.dtype(dtype).name
-
-
-def _json(path: Location) -> dict[str, Any]:
-    """Returns the JSON object in a file."""
-    try:
-        content = orjson.loads(_content(path) or b"")
-    except orjson.JSONDecodeError as problem:
-        raise CheckpointError(
-            f"{path} is no JSON: {problem}; copy the checkpoint anew"
-        ) from problem
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds no JSON object; copy the checkpoint anew")
-    return content

@@ -13,11 +13,13 @@ Source: pickletools of Python 3.11.
 from __future__ import annotations
 
 import pickletools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Any, ClassVar, TypeAlias
 
 from bundle.shown_values import shown
 from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.upstreams import PYTORCH, UnknownFields
 
 _INSTRUCTIONS_MAX = 1 << 26
 """The maximum number of instructions: those of about 800,000 parts of tensors. Each may take some
@@ -38,31 +40,36 @@ class Record:
     the attribute `state`.
     """
 
-    KNOWN: ClassVar[frozenset[str]] = frozenset()
-    """Names of the attributes that an object of the class may have."""
+    KNOWN: ClassVar[Mapping[str, type | UnionType]] = {}
+    """The attributes that an object of the class may have, and their types."""
 
     def set_state(self, state: Any) -> None:
         """Sets the attributes."""
         attributes = state
         if not isinstance(state, dict):
             attributes = {"state": state}
-        for name in attributes:
-            if name not in self.KNOWN:
-                raise Malformed(
-                    f"its {type(self).__name__} has {shown(name)}, which is not understood and may "
-                    "change what the rest means"
-                )
+        kind = type(self).__name__
+        unknown = [f"{kind}.{name}" for name in attributes if name not in self.KNOWN]
+        if unknown:
+            raise UnknownFields(PYTORCH, unknown)
+        for name, value in attributes.items():
+            if not isinstance(value, self.KNOWN[name]):
+                raise Malformed(f"the field '{kind}.{name}' is of type {type(value).__name__}")
         vars(self).update(attributes)
 
+    def __getattr__(self, name: str) -> Any:
+        # Called for an attribute that the pickle does not set.
+        raise AttributeError(f"the field '{type(self).__name__}.{name}' is missing")
 
-def record_class(name: str, attributes: Iterable[str]) -> type[Record]:
-    """Returns what takes the place of a class.
+
+def record_class(name: str, attributes: Mapping[str, type | UnionType]) -> type[Record]:
+    """Returns what takes the place of a class of PyTorch.
 
     Args:
       name: The name of the class, for messages.
-      attributes: Names of the attributes that its objects may have; any other is an error.
+      attributes: The attributes that its objects may have, and their types; any other is an error.
     """
-    return type(name, (Record,), {"KNOWN": frozenset(attributes)})
+    return type(name, (Record,), {"KNOWN": attributes})
 
 
 def read_pickle(

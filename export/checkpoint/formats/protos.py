@@ -4,16 +4,19 @@ pool of their own.
 TensorFlow registers its messages in the process-wide pool, and its import fails where it finds them
 there already.
 
-Source: TensorFlow 2.20, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto,
+Source: TensorFlow, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto,
 core/framework/ {tensor_shape,tensor_slice,versions}.proto,
 core/tpu/kernels/sparse_core_layout.proto, python/training/ checkpoint_state.proto,
 core/example/{example,feature}.proto; TensorFlow Serving, tensorflow_serving/apis/{classification,
-inference,input,predict,prediction_log,regression}.proto; jax-tpu-embedding 0.1.0,
-sparsecore/lib/proto/embedding_spec.proto; tf-keras 2.20, protobuf/saved_metadata.proto.
+inference,input,predict,prediction_log,regression}.proto; jax-tpu-embedding,
+sparsecore/lib/proto/embedding_spec.proto; tf-keras, protobuf/saved_metadata.proto. `upstreams.py`
+names the releases.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf import text_format
@@ -21,8 +24,15 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.upstreams import (
+    JAX_TPU_EMBEDDING,
+    TENSORFLOW,
+    TF_KERAS,
+    UnknownFields,
+)
 
 _MESSAGES = {
     "BundleHeaderProto": "int32 num_shards = 1; int32 endianness = 2; VersionDef version = 3",
@@ -41,7 +51,9 @@ _MESSAGES = {
     "RegisteredSaver": "string name = 1; string object_name = 2",
     "BoolValue": "bool value = 1",
     "ObjectReference": "int32 node_id = 1; string local_name = 2",
-    "SerializedTensor": "string name = 1; string full_name = 2; string checkpoint_key = 3",
+    # Until 2.8, TensorFlow wrote `optional_restore` of the attributes that are no variables.
+    "SerializedTensor": "string name = 1; string full_name = 2; string checkpoint_key = 3; "
+    "bool optional_restore = 4",
     "SlotVariableReference": "int32 original_variable_node_id = 1; string slot_name = 2; "
     "int32 slot_variable_node_id = 3",
     "SparseCoreTableLayouts": "repeated SparseCoreTableLayout tables = 1",
@@ -49,7 +61,8 @@ _MESSAGES = {
     "num_sparse_cores = 3; int64 num_partitions = 4; "
     "int64 total_rows_per_sparse_core_shard = 5; repeated int64 unsharded_shape = 6; "
     "repeated int64 unsharded_padded_shape = 7; "
-    "int64 sparse_core_shard_row_offset = 8; int64 sparse_core_shard_rotation = 9",
+    "int64 sparse_core_shard_row_offset = 8; int64 sparse_core_shard_rotation = 9; "
+    "int64 per_sparse_core_batch_size = 10; int64 num_features = 11",
     "CheckpointState": "bytes model_checkpoint_path = 1; repeated bytes "
     "all_model_checkpoint_paths = 2; repeated double all_model_checkpoint_timestamps = 3; "
     "double last_preserved_timestamp = 4",
@@ -57,12 +70,15 @@ _MESSAGES = {
     "StackedTableSpecProto": "string stack_name = 1; int64 stack_vocab_size = 2; "
     "int64 stack_embedding_dim = 3; int64 total_sample_count = 6; int64 max_ids_per_partition = 7; "
     "int64 max_unique_ids_per_partition = 8; int64 num_sparsecores = 9; "
-    "repeated TableSpecProto table_specs = 10",
+    "repeated TableSpecProto table_specs = 10; int64 activation_mem_bytes_limit = 11",
     "TableSpecProto": "string table_name = 1; int64 vocab_size = 2; int64 embedding_dim = 3; "
     "int64 max_ids_per_partition = 5; int64 max_unique_ids_per_partition = 6; "
     "int64 padded_vocab_size = 7; int64 padded_embedding_dim = 8; "
     "int64 row_offset_in_shard = 9; int64 shard_rotation = 10; "
-    "repeated FeatureSpecProto feature_specs = 11",
+    "repeated FeatureSpecProto feature_specs = 11; string combiner = 12; "
+    "OptimizerSpecProto optimizer = 13",
+    # How rows are trained, which says nothing of where they lie: none of it is read.
+    "OptimizerSpecProto": "",
     "FeatureSpecProto": "string feature_name = 1; repeated int64 input_shape = 2; "
     "repeated int64 output_shape = 3; int64 row_offset = 4; int64 col_offset = 5; "
     "int64 col_shift = 6",
@@ -102,9 +118,19 @@ _MESSAGES = {
 """The fields of each message, in the language of .proto files: all fields, whether they are read or
 not, or those that are read if the message may have others.
 """
-_MAY_HAVE_OTHERS = frozenset({"CheckpointState", "Example", "PredictionLog"})
+_MAY_HAVE_OTHERS = frozenset(
+    {"CheckpointState", "Example", "ExampleListWithContext", "OptimizerSpecProto", "PredictionLog"}
+)
 """Messages that may have unknown fields, as the order of rows does not depend on them: the state
-file of checkpoints, and records of examples.
+file of checkpoints, optimizers, and records of examples.
+"""
+_WRITERS = {"EmbeddingSpecProto": JAX_TPU_EMBEDDING, "SavedMetadata": TF_KERAS}
+"""The writers of the messages that TensorFlow does not write."""
+_TOKEN = re.compile(
+    rb"""#[^\n]*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|([{<])|([}>])|(\[[\w./]+\]|\w+)\s*(?=[:{<])"""
+)
+"""What opens a message in protobuf's text format, what closes it, or the name of a field or of an
+extension. Comments and texts, which may have such characters, are matched first.
 """
 
 
@@ -112,7 +138,7 @@ def _pool() -> DescriptorPool:
     file = FileDescriptorProto(name="rowcast/checkpoint.proto", package="rowcast", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message_type = file.message_type.add(name=name)
-        for text in fields.split("; "):
+        for text in filter(None, fields.split("; ")):
             *label, kind, field_name, _, number = text.split()
             field = message_type.field.add(name=field_name, number=int(number))
             field.label = field.LABEL_OPTIONAL
@@ -148,8 +174,9 @@ def decode(kind: str, data: bytes) -> Any:
     """Returns a message of a kind from its bytes.
 
     Raises:
-      Malformed: The bytes are no such message, or a message of a checkpoint has unknown fields, by
-        which a newer release may state the order of rows.
+      UnknownFields: A message of a checkpoint has unknown fields, by which a newer release may
+        state the order of rows.
+      Malformed: The bytes are no such message.
     """
     try:
         decoded = _CLASSES[kind].FromString(data)
@@ -161,10 +188,7 @@ def decode(kind: str, data: bytes) -> Any:
         known_and_unknown = decoded.ByteSize()
         decoded.DiscardUnknownFields()
         if decoded.ByteSize() != known_and_unknown:
-            raise Malformed(
-                f"a {kind} with fields that this release does not know, which may change what the "
-                "others mean"
-            )
+            _reject(kind, _unknown_numbers(kind, _CLASSES[kind].FromString(data)))
     return decoded
 
 
@@ -172,10 +196,55 @@ def parse_text(kind: str, data: bytes) -> Any:
     """Returns a message of a kind from protobuf's text format.
 
     Raises:
-      Malformed: The text is no such message, or has unknown fields.
+      UnknownFields: A message of a checkpoint has unknown fields.
+      Malformed: The text is no such message.
     """
     try:
-        may_have_others = kind in _MAY_HAVE_OTHERS
-        return text_format.Parse(data, message(kind), allow_unknown_field=may_have_others)
+        parsed = text_format.Parse(data, message(kind), allow_unknown_field=True)
     except (text_format.ParseError, UnicodeDecodeError, RecursionError) as problem:
         raise Malformed(f"no {kind} in protobuf's text format ({problem})") from problem
+    _reject(kind, _unknown_names(kind, data))
+    return parsed
+
+
+def _reject(kind: str, unknown_fields: Iterable[str]) -> None:
+    fields = list(dict.fromkeys(unknown_fields))
+    if fields:
+        raise UnknownFields(_WRITERS.get(kind, TENSORFLOW), fields)
+
+
+def _unknown_numbers(kind: str, decoded: Any) -> Iterator[str]:
+    """Yields the unknown fields of a message and of those in it, as their kind and number."""
+    if kind in _MAY_HAVE_OTHERS:
+        return
+    for unknown in UnknownFieldSet(decoded):
+        yield f"{kind}.{unknown.field_number}"
+    for field, value in decoded.ListFields():
+        if field.message_type is not None:
+            children = [value]
+            if field.is_repeated:
+                children = value
+            for child in children:
+                yield from _unknown_numbers(field.message_type.name, child)
+
+
+def _unknown_names(kind: str, text: bytes) -> Iterator[str]:
+    """Yields the unknown fields of a message in text format and of those in it, as their kind and
+    name. protobuf itself stops at the first, and knows no message that may have others.
+    """
+    # The kinds of the messages around a token, "" within an unknown one.
+    kinds = [kind]
+    field_kind = ""
+    for opening, closing, name in _TOKEN.findall(text):
+        if opening:
+            kinds.append(field_kind)
+        elif closing:
+            # Another message of a repeated field may follow, without the name.
+            field_kind = kinds.pop()
+        elif name and kinds[-1] and kinds[-1] not in _MAY_HAVE_OTHERS:
+            field = _CLASSES[kinds[-1]].DESCRIPTOR.fields_by_name.get(name.decode())
+            field_kind = ""
+            if field is None:
+                yield f"{kinds[-1]}.{name.decode()}"
+            elif field.message_type is not None:
+                field_kind = field.message_type.name

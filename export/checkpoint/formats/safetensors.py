@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import google_crc32c
-import orjson
+from pydantic import ConfigDict, Field
 
-from bundle.shown_values import SHOWN_MAX, shown
+from bundle.shown_values import shown
+from export.checkpoint.formats.upstreams import SAFETENSORS, Metadata, Sizes, parse_metadata
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
 from export.errors import CheckpointError
 from object_store.locations import Location, read_range, stamp_of
@@ -34,11 +35,6 @@ _HEADER_BYTES_MAX = 100_000_000
 _INDEX_BYTES_MAX = 256 << 20
 """The maximum number of bytes that are read of an index, which has a line for each tensor."""
 _SIZE_BYTES = 8
-_METADATA_KEYS = frozenset({"format"})
-"""Keys of a file's metadata: `format` is the library that wrote the file, such as "pt"."""
-_INDEX_KEYS = frozenset({"metadata", "weight_map"})
-_INDEX_METADATA_KEYS = frozenset({"total_parameters", "total_size"})
-_TENSOR_KEYS = frozenset({"dtype", "shape", "data_offsets"})
 _FILES_SHOWN = 5
 """The maximum number of files that a message lists."""
 _DTYPES = {
@@ -56,6 +52,43 @@ _DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
+
+
+class _FileMetadata(Metadata):
+    """What a program states of a file; `format` is the library that wrote it, such as "pt"."""
+
+    format: Any = None
+
+
+class _Tensor(Metadata):
+    """A tensor in the header of a file."""
+
+    dtype: str
+    shape: Sizes
+    data_offsets: Annotated[list[int], Field(min_length=2, max_length=2)]
+
+
+class _Header(Metadata):
+    """The header of a file: each further field is a tensor."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, _Tensor]
+
+    file_metadata: _FileMetadata | None = Field(None, alias="__metadata__")
+
+
+class _IndexMetadata(Metadata):
+    """What an index states of all tensors."""
+
+    total_parameters: Any = None
+    total_size: Any = None
+
+
+class _Index(Metadata):
+    """An index: the file of each tensor."""
+
+    metadata: _IndexMetadata | None = None
+    weight_map: dict[str, str]
 
 
 def find_safetensors(path: Location) -> Location | None:
@@ -114,13 +147,13 @@ def list_safetensors(path: Location) -> Listing:
     return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch"))
 
 
-def _check_no_holes(file: Location, tensors: Mapping[str, Any], data_bytes: int) -> None:
+def _check_no_holes(file: Location, tensors: Mapping[str, _Tensor], data_bytes: int) -> None:
     """Rejects tensors that do not fill the file one behind the other, as safetensors itself does.
 
     No checksum covers the header. Where a name is damaged into another's, one of the two is lost.
     """
     end = 0
-    for begin, next_end in sorted(tuple(tensor["data_offsets"]) for tensor in tensors.values()):
+    for begin, next_end in sorted(tensor.data_offsets for tensor in tensors.values()):
         if begin != end:
             raise CheckpointError(
                 f"{file}: its header is damaged: a tensor begins at byte {begin} of the data, "
@@ -135,15 +168,9 @@ def _check_no_holes(file: Location, tensors: Mapping[str, Any], data_bytes: int)
 
 
 def _files_of(index: Location) -> list[Location]:
-    try:
-        content = orjson.loads(read_range(index, 0, _INDEX_BYTES_MAX))
-        weight_map = content["weight_map"]
-        # Sorted, as the fingerprint depends on the order of the files.
-        names = sorted({str(name) for name in weight_map.values()})
-    except (ValueError, KeyError, AttributeError, TypeError) as problem:
-        raise CheckpointError(f"{index} is no index of safetensors: {problem}") from problem
-    _check_known(index, content, _INDEX_KEYS, "it")
-    _check_known(index, content.get("metadata"), _INDEX_METADATA_KEYS, "its 'metadata'")
+    content = parse_metadata(_Index, read_range(index, 0, _INDEX_BYTES_MAX), index, SAFETENSORS)
+    # Sorted, as the fingerprint depends on the order of the files.
+    names = sorted(set(content.weight_map.values()))
     files = []
     for name in names:
         file = index.parent / name
@@ -169,54 +196,19 @@ def _header_of(file: Location, stamp: Stamp) -> bytes:
     return read_range(file, _SIZE_BYTES, size)
 
 
-def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
-    try:
-        tensors = orjson.loads(header)
-        if not isinstance(tensors, dict):
-            raise ValueError("it is no JSON object")
-    except ValueError as problem:
+def _tensors_of(file: Location, header: bytes) -> dict[str, _Tensor]:
+    return parse_metadata(_Header, header, file, SAFETENSORS).model_extra or {}
+
+
+def _entry(file: Location, stamp: Stamp, name: str, tensor: _Tensor, data_start: int) -> Entry:
+    begin, end = tensor.data_offsets
+    shape = tuple(tensor.shape)
+    dtype = _DTYPES.get(tensor.dtype, tensor.dtype)
+    if not can_be(shape) or not 0 <= begin <= end:
         raise CheckpointError(
-            f"{file}: its header is damaged: {problem}; copy the file anew"
-        ) from problem
-    metadata = tensors.pop("__metadata__", {})
-    _check_known(file, metadata, _METADATA_KEYS, "'__metadata__' of its header")
-    for name, tensor in tensors.items():
-        _check_known(file, tensor, _TENSOR_KEYS, f"tensor {name[:SHOWN_MAX]!r} in its header")
-    return tensors
-
-
-def _check_known(file: Location, metadata: Any, known_keys: frozenset[str], subject: str) -> None:
-    """Rejects keys whose meaning is not known: they may say in which order the rows of tensors lie.
-
-    Raises:
-      CheckpointError: There is an unknown key.
-    """
-    unknown = []
-    if isinstance(metadata, dict):
-        unknown = sorted(set(metadata) - known_keys)
-    if unknown:
-        raise CheckpointError(
-            f"{file}: {subject} has {shown(unknown[0])}, which is not understood and may "
-            "say in which order rows lie; save the tensors with their rows in the order of the "
-            "ids, without it"
+            f"{file}: the header of tensor {shown(name)} is damaged: shape {shown(shape)} and "
+            f"data_offsets {shown([begin, end])} cannot be; copy the file anew"
         )
-
-
-def _entry(file: Location, stamp: Stamp, name: str, tensor: Any, data_start: int) -> Entry:
-    try:
-        begin, end = tensor["data_offsets"]
-        shape = tuple(tensor["shape"])
-        dtype = _DTYPES.get(tensor["dtype"], str(tensor["dtype"]))
-        # `True` is an int, too, and a shape of a damaged header may hold anything.
-        are_numbers = all(type(number) is int for number in (begin, end, *shape))
-        if not are_numbers or not can_be(shape) or not 0 <= begin <= end:
-            raise ValueError(
-                f"shape {shown(shape)} and data_offsets {shown([begin, end])} cannot be"
-            )
-    except (ValueError, KeyError, TypeError) as problem:
-        raise CheckpointError(
-            f"{file}: the header of tensor {shown(name)} is damaged: {problem}; copy the file anew"
-        ) from problem
     if data_start + end > stamp.bytes:
         raise CheckpointError(
             f"{file} is cut short: {shown(name)} lies behind its end; copy it anew"

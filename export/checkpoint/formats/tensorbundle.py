@@ -28,6 +28,7 @@ from export.checkpoint.formats.coding import Malformed, read_varint, varint
 from export.checkpoint.formats.orderedcode import WHOLE_AXIS, slice_key
 from export.checkpoint.formats.protos import decode, message
 from export.checkpoint.formats.sstable import read_table, write_table
+from export.checkpoint.formats.upstreams import UnknownFields
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, can_be
 from export.errors import CheckpointError
 from object_store.locations import Location
@@ -83,6 +84,8 @@ def read_index(prefix: Location) -> Listing:
         raise CheckpointError(
             f"checkpoint {prefix}: its files cannot be listed: {problem.strerror}"
         ) from problem
+    except UnknownFields as problem:
+        raise CheckpointError(f"checkpoint index {path}: {problem}") from problem
     except (Malformed, UnicodeDecodeError) as problem:
         raise CheckpointError(
             f"checkpoint index {path}: {problem}; copy the checkpoint anew or take an older one"

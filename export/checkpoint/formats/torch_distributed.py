@@ -4,7 +4,7 @@ A directory holds `.metadata`, a pickle that says which part of which tensor lie
 `*.distcp` files. Each part is a zip file of its own, as `torch.save` writes it: `data.pkl`
 describes a tensor, and `data/0` is its values, uncompressed. The zip file keeps their crc32.
 
-Source: torch 2.13, distributed/checkpoint/metadata.py and filesystem.py (the metadata and the
+Source: PyTorch, distributed/checkpoint/metadata.py and filesystem.py (the metadata and the
 files), serialization.py and _utils.py (a saved tensor).
 """
 
@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from types import UnionType
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -25,8 +26,9 @@ import google_crc32c
 from bundle.shown_values import shown
 from export.checkpoint.datafiles import REQUESTS
 from export.checkpoint.formats.coding import Malformed
-from export.checkpoint.formats.pickled_values import read_pickle, record_class
+from export.checkpoint.formats.pickled_values import Record, read_pickle, record_class
 from export.checkpoint.formats.torch_planner import NotUnderstood, read_planner_data
+from export.checkpoint.formats.upstreams import PYTORCH, UnknownFields
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
     RANK_MAX,
@@ -71,25 +73,32 @@ _DAMAGE_ERRORS = (
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
 _DISTRIBUTED = "torch.distributed."
-_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "BytesStorageMetadata": (),
-    "ChunkStorageMetadata": ("offsets", "sizes"),
-    "Metadata": (
-        "state_dict_metadata",
-        "planner_data",
-        "storage_data",
-        "storage_meta",
-        "version",
-    ),
-    "MetadataIndex": ("fqn", "offset", "index"),
+_ANY = object
+_ATTRIBUTES: dict[str, dict[str, type | UnionType]] = {
+    "BytesStorageMetadata": {},
+    "ChunkStorageMetadata": {"offsets": tuple | list, "sizes": tuple | list},
+    "Metadata": {
+        "state_dict_metadata": dict,
+        "planner_data": _ANY,
+        "storage_data": dict,
+        "storage_meta": _ANY,
+        "version": _ANY,
+    },
+    "MetadataIndex": {"fqn": str, "offset": tuple | list | None, "index": _ANY},
     # About the save itself: nothing here says what a tensor means.
-    "StorageMeta": ("checkpoint_id", "save_id", "load_id", "modules"),
-    "TensorProperties": ("state",),
-    "TensorStorageMetadata": ("properties", "size", "chunks"),
-    "_StorageInfo": ("relative_path", "offset", "length", "transform_descriptors"),
+    "StorageMeta": {"checkpoint_id": _ANY, "save_id": _ANY, "load_id": _ANY, "modules": _ANY},
+    "TensorProperties": {"state": tuple | list},
+    "TensorStorageMetadata": {"properties": Record, "size": tuple | list, "chunks": list},
+    "_StorageInfo": {
+        "relative_path": str,
+        "offset": int,
+        "length": int,
+        "transform_descriptors": _ANY,
+    },
 }
-"""Classes of the metadata -> their attributes. Others may hold a layout, so they are rejected: a
-program that saves rows in an order of its own adds some, as Megatron adds `mcore_data`.
+"""Classes of the metadata -> their attributes and their types. Others may hold a layout, so they
+are rejected: a program that saves rows in an order of its own adds some, as Megatron adds
+`mcore_data`.
 """
 
 
@@ -176,16 +185,12 @@ def list_torch_distributed(directory: Location) -> Listing:
         sharding = _sharding_of(directory / METADATA, metadata)
         tensors = _tensors_of(metadata)
         parts = _parts_of(directory, metadata, tensors, len(data) // _PART_BYTES_MIN)
-    except (
-        Malformed,
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ) as problem:
+    except UnknownFields as problem:
+        raise CheckpointError(f"{directory / METADATA}: {problem}") from problem
+    except (Malformed, AttributeError, KeyError, TypeError, ValueError) as problem:
         raise CheckpointError(
             f"{directory / METADATA} cannot be read: {problem}; it is damaged, or another release "
-            "of PyTorch wrote it than those that are known"
+            f"wrote it than {PYTORCH}, the newest that is read"
         ) from problem
 
     # Each part is a zip file of its own, whose directory takes several reads. From a store, the
@@ -241,7 +246,7 @@ def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     tensors = {}
     for name, entry in metadata.state_dict_metadata.items():
         # An object that is no tensor, such as a count of steps.
-        if not hasattr(entry, "properties"):
+        if isinstance(entry, _DISTRIBUTED_NAMES["BytesStorageMetadata"]):
             continue
         shape = _sizes(entry.size)
         if not can_be(shape):
@@ -398,6 +403,9 @@ def _values_of(part: _TensorPart, size: int) -> tuple[int, int]:
     window = io.BufferedReader(_Window(part.file, part.offset, part.length))
     with zipfile.ZipFile(window) as archive:
         members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+        for name in ("data/0", "data.pkl"):
+            if name not in members:
+                raise Malformed(f"it has no {name}")
         values = members["data/0"]
         pickle_member = members["data.pkl"]
         if pickle_member.file_size > _PICKLE_BYTES_MAX:

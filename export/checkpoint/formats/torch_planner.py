@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bundle.shown_values import SHOWN_MAX, shown
+from export.checkpoint.formats.upstreams import TORCHREC, UnknownFields
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.variables import ModSharding, StackedTable
 
@@ -66,6 +67,7 @@ def read_planner_data(planner_data: Any, tensors: Collection[str]) -> ModShardin
       The sharding of the rows of embedding tables; None if nothing was recorded about it.
     Raises:
       NotUnderstood: The planner recorded something else, or contradicts itself; the error names it.
+      UnknownFields: TorchRec recorded something unknown about tables.
     """
     sharding = None
     for name, recorded in (planner_data or {}).items():
@@ -112,6 +114,8 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
         _count(config, "stack_num_embeddings", path),
         _count(config, "stack_embedding_dim", path),
     )
+    if not isinstance(config["tables"], list | tuple):
+        raise NotUnderstood(f"{path}['tables'] ({_summary(config['tables'])})")
     for table in config["tables"]:
         _check_keys(table, _TABLE_KEYS, _OTHER_TABLE_KEYS, f"{path}: a table")
         name = table["name"]
@@ -125,6 +129,9 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
         _check_same(table, "padded_vocab_size", position["padded_vocab_sizes"], path)
         _check_same(table, "row_offset_in_shard", position["row_offsets_in_shard"], path)
         _check_same(table, "shard_rotation", position["shard_rotations"], path)
+        pooling = table.get("pooling")
+        if not isinstance(pooling, str | None):
+            raise NotUnderstood(f"{path}: table {shown(name)} has the pooling {shown(pooling)}")
         rows = _count(table, "num_embeddings", path)
         padded_rows = position["padded_vocab_sizes"]
         if padded_rows % cores or padded_rows < rows:
@@ -143,6 +150,8 @@ def _stack(config: Any, cores: int, path: str) -> Iterator[StackedTable]:
             dim=_count(table, "embedding_dim", path),
             layout=SparseCore(cores, core_rows, position["row_offsets_in_shard"], rotation),
             stored=stored_shape,
+            # Tables of sequences have none.
+            combiner=(pooling or "").lower(),
         )
 
 
@@ -169,9 +178,9 @@ def _check_keys(
     for key in required:
         if key not in recorded:
             raise NotUnderstood(f"{path} without {key!r} ({_summary(recorded)})")
-    for key in recorded:
-        if key not in {*required, *optional}:
-            raise NotUnderstood(f"{path}[{shown(key)}] ({_summary(recorded[key])})")
+    unknown = [f"{path}[{shown(key)}]" for key in recorded if key not in {*required, *optional}]
+    if unknown:
+        raise UnknownFields(TORCHREC, unknown)
 
 
 def _count(recorded: Mapping[str, Any], key: str, path: str, minimum: int = 1) -> int:

@@ -122,6 +122,7 @@ class Findings:
             dense=tuple(dense),
             duplicates=tuple(self.duplicates),
             storage=self.checkpoint.storage.kind,
+            notes=self.checkpoint.storage.notes,
         )
 
 
@@ -172,6 +173,7 @@ def table_spec(
 
 def stacked_spec(table: StackedTable, entry: Entry, origin: Origin, path: str) -> TableSpec:
     """Returns a table in a variable that is its stack."""
-    return table_spec(
+    spec = table_spec(
         table.name, entry, origin, path, rows=table.rows, dim=table.dim, layout=table.layout
     )
+    return replace(spec, combiner=table.combiner)

@@ -109,6 +109,8 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, StackedTable]:
                 layout=SparseCore(
                     cores, rows // cores, table.row_offset_in_shard, table.shard_rotation
                 ),
+                stored=(rows, stack.stack_embedding_dim),
+                combiner=table.combiner,
             )
     return tables
 

@@ -154,6 +154,7 @@ class TableSpec:
         model's rules convert them to rows.
       stated: Whether the user states the layout, which the training program did not record.
       proof: How trained ids agree with the layout; None if there are no trained ids.
+      combiner: The combiner that the training program recorded; "" if it recorded none.
     """
 
     name: str
@@ -173,6 +174,7 @@ class TableSpec:
     keys: str = ""
     stated: bool = False
     proof: TrainedIdsCheck | None = None
+    combiner: str = ""
 
     @property
     def derived(self) -> bool:
@@ -239,6 +241,7 @@ class Inventory:
       dense: Every other variable.
       duplicates: The variables that hold a table a second time.
       storage: The kind of storage that holds the variables.
+      notes: What the user should know of the checkpoint's metadata.
     """
 
     checkpoint: str
@@ -251,6 +254,7 @@ class Inventory:
     dense: tuple[Entry, ...]
     duplicates: tuple[Duplicate, ...] = ()
     storage: StorageKind = "TensorFlow"
+    notes: tuple[str, ...] = ()
 
     @property
     def slot_bytes(self) -> int:

@@ -317,8 +317,13 @@ def _compare_with_record(
     Raises:
       NotConvertible: The file contradicts the record, and nothing proves the file.
     """
-    if all(_is_recorded(table, recorded) for table in tables):
-        return [replace(table, stated=False, note="") for table in tables]
+    records = {table.name: _record_of(table, recorded) for table in tables}
+    if all(records.values()):
+        return [
+            replace(table, stated=False, note="", combiner=record.combiner)
+            for table in tables
+            if (record := records[table.name])
+        ]
     proofs = proofs_of(findings, tables, trained)
     for table in tables:
         if table.name not in proofs or not proofs[table.name].decisive:
@@ -326,11 +331,12 @@ def _compare_with_record(
     return tables
 
 
-def _is_recorded(table: TableSpec, recorded: list[TableSpec]) -> bool:
-    return any(
-        table.rows <= record.rows and are_one(table.layout, record.layout, table.rows)
-        for record in recorded
-    )
+def _record_of(table: TableSpec, recorded: list[TableSpec]) -> TableSpec | None:
+    """Returns the recorded table that lies where a table does; None if there is none."""
+    for record in recorded:
+        if table.rows <= record.rows and are_one(table.layout, record.layout, table.rows):
+            return record
+    return None
 
 
 def _contradiction_error(table: TableSpec, recorded: list[TableSpec]) -> NotConvertible:

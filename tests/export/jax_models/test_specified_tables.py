@@ -105,6 +105,19 @@ def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
     assert not any(table.stated for table in prepared.inventory.tables)
 
 
+def test_layout_of_another_combiner_is_rejected(tmp_path: Path) -> None:
+    ranker.write(tmp_path)
+    layout = tmp_path / "layout.textproto"
+    table = 'table_name: "tags"'
+    before, after = layout.read_text().split(table)
+    assert 'combiner: "sum"' in after
+    layout.write_text(before + table + after.replace('combiner: "sum"', 'combiner: "mean"', 1))
+    assert rejected(tmp_path, job_of()) == (
+        "feature 'tags' combines rows of table 'tags' by 'sum', and the checkpoint records that "
+        "training combined them by 'mean': write 'mean' in the model"
+    )
+
+
 def test_layout_that_contradicts_prepared_specifications_is_rejected(folder: Path) -> None:
     message = rejected(folder, job_of("build_turned"))
     assert "table 'users'" in message

@@ -51,7 +51,7 @@ def write_ordered(
 
 def _write_names(group: Any, attribute: str, names: list[str], *, numbered: bool) -> None:
     encoded = [name.encode() for name in names]
-    if not numbered:
+    if not numbered or not names:
         group.attrs[attribute] = encoded
         return
     for number, name in enumerate(encoded):

@@ -279,8 +279,12 @@ def test_embedding_spec_is_read_by_its_suffix(tmp_path: Path, name: str) -> None
     text = name in ("s.textproto", "s.pbtxt", "s.txtpb")
     tables = read_layouts(written(tmp_path, name, SPEC_TEXT if text else spec_bytes()))
     assert tables == {
-        "users": StackedTable("users", "users_items", 1000, 16, SparseCore(8, 240, 0, 0)),
-        "items": StackedTable("items", "users_items", 503, 16, SparseCore(8, 240, 128, 4)),
+        "users": StackedTable(
+            "users", "users_items", 1000, 16, SparseCore(8, 240, 0, 0), (1920, 16)
+        ),
+        "items": StackedTable(
+            "items", "users_items", 503, 16, SparseCore(8, 240, 128, 4), (1920, 16)
+        ),
     }
 
 
