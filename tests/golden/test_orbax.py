@@ -100,7 +100,7 @@ def test_step_of_jax_tpu_embedding_is_copied_by_the_record_in_it(
         statements = Statements(layouts=read_layouts(record))
     elif stated == "layout.toml":
         rows, dim = values["tags"].shape
-        cores = 1 if name == "in_order" else 8
+        cores = {"in_order": 1}.get(name, 8)
         (tmp_path / stated).write_text(
             f'[tables.tags]\nkey = "model.embedding_layer.embedding_table.value.tags.table"\n'
             f'kind = "sparse_core"\nrows = {rows}\ndim = {dim}\ncores = {cores}\n'

@@ -1,4 +1,4 @@
-"""Steps of jax-tpu-embedding by its own save_checkpoint: python write_jax_tpu_embedding.py DIRECTORY
+"""Steps by jax-tpu-embedding's own save_checkpoint: python write_jax_tpu_embedding.py DIRECTORY
 
 Needs jax-tpu-embedding and Orbax; jax_tpu_embedding.tar.xz was written with jax-tpu-embedding
 0.2.0, jax 0.12.0.1 and Orbax 0.12.8. Two CPU devices stand for two chips of four SparseCores each.
@@ -28,8 +28,10 @@ from jax_tpu_embedding.sparsecore.lib.flax.nnx import checkpoint_utils, embed
 from jax_tpu_embedding.sparsecore.lib.nn import embedding, embedding_spec, table_stacking
 from jax_tpu_embedding.sparsecore.utils import utils
 
-DEVICES, CORES = 2, 4
-BATCH, IDS = 16, 4
+DEVICES = 2
+CORES = 4
+BATCH = 16
+IDS = 4
 TABLES = {
     "users": (100, 16, "mean"),
     "movies": (70, 16, "mean"),

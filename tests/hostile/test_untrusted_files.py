@@ -8,18 +8,21 @@ import io
 import json
 import os
 import struct
+import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bundle.format.checksums import crc32c, mask
 from bundle.storage.tfrecords import framed
+from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.reader import open_checkpoint
 from export.corpora.tfrecords import read_file
-from export.errors import ExportError
+from export.errors import CheckpointError, ExportError
 from export.given_towers.exported_graphs import ExportedGraphTower
 from export.graphs.loading import load_tensorflow
 from export.recipe.schema import read_recipe
@@ -270,3 +273,120 @@ def test_fifo_in_the_place_of_a_file_is_rejected_and_not_waited_for(
     os.mkfifo(tmp_path / name)
     with pytest.raises(ExportError):
         READERS[name](tmp_path / name)
+
+
+UNKNOWN_FIELD = "these fields are unknown: "
+GOLDEN = Path(__file__).parents[1] / "golden"
+NAMES_OF_DATA = {"tree_metadata", "weight_map"}
+"""Objects whose keys are names that a program chose, and no fields."""
+FREE = {"metrics", "performance_metrics", "item_handlers", "metadata", "configuration"}
+"""Fields whose contents are not read, or are read by tensorstore."""
+
+
+def fields_of(value: object, name: str, path: tuple[str | int, ...] = ()) -> Iterator[Any]:
+    """Yields the path of each field of a JSON value, one of those with the same path but for
+    positions and for names of data.
+    """
+    children: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict) and name not in FREE:
+        children = value.items()
+    elif isinstance(value, list):
+        # The items of a list have the same fields.
+        children = enumerate(value[:1])
+    for key, child in children:
+        if isinstance(key, str) and name not in NAMES_OF_DATA:
+            yield (*path, key)
+        parent = name
+        if isinstance(key, str):
+            parent = key
+        yield from fields_of(child, parent, (*path, key))
+        if name in NAMES_OF_DATA:
+            break
+
+
+def changes_of(content: str, name: str) -> Iterator[tuple[str, str, str]]:
+    """Yields the content of a JSON file with a field renamed, removed or of another type: the kind
+    of change, the name of the field, and the content.
+    """
+    for path in fields_of(json.loads(content), name):
+        for change in ("renamed", "removed", "retyped"):
+            root = json.loads(content)
+            parent = root
+            for step in path[:-1]:
+                parent = parent[step]
+            field = path[-1]
+            value = parent.pop(field)
+            if change == "renamed":
+                parent[f"{field}_renamed"] = value
+            elif change == "retyped":
+                parent[field] = {str: 7.5, type(None): 7.5}.get(type(value), "text")
+            yield change, field, json.dumps(root)
+
+
+def rows_of(path: Path) -> dict[str, Any]:
+    """Returns what `inspect` shows of each table, with its rows as they are stored."""
+    checkpoint = open_checkpoint(path)
+    inventory = recognize(checkpoint)
+    rows: dict[str, Any] = {}
+    for table in inventory.tables:
+        stored = checkpoint.read(table.key, 0, table.stored[0])
+        rows[table.name] = (table.rows, table.dim, table.layout, stored.tobytes())
+    for entry in inventory.dense:
+        rows[entry.key] = (entry.shape, entry.dtype)
+    return rows
+
+
+METADATA_FILES = [
+    ("orbax", "loose_zarr2", "_METADATA"),
+    ("orbax", "loose_zarr2", "_CHECKPOINT_METADATA"),
+    ("orbax", "loose_zarr2", "array_metadatas/process_0"),
+    ("orbax", "loose_zarr2", "params.a/.zarray"),
+    ("orbax", "loose_zarr3", "_METADATA"),
+    ("orbax", "loose_zarr3", "params.a/zarr.json"),
+    ("torch", "torch_safetensors", "model.safetensors.index.json"),
+]
+
+
+@pytest.mark.parametrize(("archive", "case", "name"), METADATA_FILES)
+def test_metadata_of_another_release_give_the_same_rows_or_name_file_and_field(
+    tmp_path: Path, archive: str, case: str, name: str
+) -> None:
+    with tarfile.open(GOLDEN / f"{archive}.tar.xz") as members:
+        members.extractall(tmp_path, filter="data")
+    directory = tmp_path / case
+    file = directory / name
+    content = file.read_text()
+    expected = rows_of(directory)
+
+    for change, field, changed in changes_of(content, file.name):
+        file.write_text(changed)
+        check_rows_or_error(directory, expected, file.name, change, field)
+
+
+def check_rows_or_error(
+    path: Path, expected: dict[str, Any], file: str, change: str, field: str
+) -> None:
+    """Checks that a changed checkpoint has the same rows, or that its error names file and field,
+    and does not take a field of another release for damage.
+    """
+    try:
+        actual = rows_of(path)
+    except CheckpointError as error:
+        message = str(error)
+        assert file in message, message
+        assert field in message, message
+        if change == "renamed":
+            assert UNKNOWN_FIELD in message, message
+            assert "copy" not in message, message
+    else:
+        assert actual == expected, (change, field)
+
+
+def test_header_of_another_release_of_safetensors_names_file_and_field(tmp_path: Path) -> None:
+    tensor = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+    content = {"x": tensor, "__metadata__": {"format": "pt"}}
+    path = write_header(tmp_path / "a.safetensors", content, bytes(24))
+    expected = rows_of(path)
+    for change, field, changed in changes_of(json.dumps(tensor), ""):
+        write_header(path, {"x": json.loads(changed)}, bytes(24))
+        check_rows_or_error(path, expected, path.name, change, field)

@@ -8,11 +8,14 @@ of zarr 2 and 3.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, RootModel
+from pydantic import ConfigDict, Field, RootModel, model_validator
 
 from export.checkpoint.formats.upstreams import Metadata, Sizes
+
+SHARDS = "sharding_indexed"
+"""The codec of arrays of which several chunks share a stored value."""
 
 
 class StepMetadata(Metadata):
@@ -137,11 +140,11 @@ class Zarr2Array(Metadata):
 
 
 class Configuration(Metadata):
-    """How a codec or a grid is configured: tensorstore checks what it says besides."""
+    """How a codec is configured: tensorstore checks what it says besides."""
 
     model_config = ConfigDict(extra="allow")
 
-    chunk_shape: Sizes = Field(default_factory=list)
+    chunk_shape: Sizes | None = None
 
 
 class Extension(Metadata):
@@ -150,12 +153,24 @@ class Extension(Metadata):
     name: str
     configuration: Configuration = Configuration()
 
+    @model_validator(mode="after")
+    def _has_chunks(self) -> Self:
+        if self.name == SHARDS and self.configuration.chunk_shape is None:
+            raise ValueError("its 'configuration.chunk_shape' is missing")
+        return self
+
+
+class GridConfiguration(Metadata):
+    """The shape of each chunk of a grid."""
+
+    chunk_shape: Sizes
+
 
 class Grid(Metadata):
     """The grid of the chunks of an array."""
 
     name: Literal["regular"]
-    configuration: Configuration
+    configuration: GridConfiguration
 
 
 class Zarr3Array(Metadata):
@@ -176,8 +191,8 @@ class Zarr3Array(Metadata):
     def chunk_shape(self) -> list[int]:
         """The shape of a chunk: the grid is that of shards if each of them holds several chunks."""
         for codec in self.codecs:
-            if codec.name == "sharding_indexed":
-                return codec.configuration.chunk_shape
+            if codec.name == SHARDS:
+                return codec.configuration.chunk_shape or []
         return self.stored_shape
 
     @property

@@ -79,7 +79,7 @@ _ATTRIBUTES: dict[str, dict[str, type | UnionType]] = {
     "ChunkStorageMetadata": {"offsets": tuple | list, "sizes": tuple | list},
     "Metadata": {
         "state_dict_metadata": dict,
-        "planner_data": _ANY,
+        "planner_data": dict | None,
         "storage_data": dict,
         "storage_meta": _ANY,
         "version": _ANY,

@@ -346,6 +346,10 @@ MORE_METADATA: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda item: array_metadatas(item, {"array_metadatas": [1]}),
         r"process_0: the field 'array_metadatas\.0' is 1 \(",
     ),
+    "a sharding without its kind": (
+        lambda item: (item / "_sharding").write_text('{"YQ==": "{}"}'),
+        r"_sharding\['YQ=='\]: the field 'sharding_type' is missing",
+    ),
     "no sharding": (
         lambda item: (item / "_sharding").write_text('{"YQ==": "{"}'),
         r"_sharding\['YQ=='\]: its content is not what was expected \(Invalid JSON",

@@ -23,6 +23,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.export.checkpoint.formats.torch_files import (
     METADATA_CLASSES,
+    STAND_INS,
     BytesPickler,
     Tensor,
     pickled,
@@ -279,3 +280,46 @@ def test_directory_of_parts_without_metadata_is_not_complete(tmp_path: Path) -> 
     )
     (tmp_path / ".metadata").write_bytes(b"")
     assert is_torch_distributed(tmp_path)
+
+
+def first_of(value: Any, kind: str) -> Any:
+    """Returns the first object of a class in the metadata; an empty one if there is none."""
+    queue = [value]
+    for child in queue:
+        if type(child) is STAND_INS[kind]:
+            return child
+        queue += getattr(child, "__dict__", {}).values()
+        if isinstance(child, dict):
+            queue += [*child.keys(), *child.values()]
+        elif isinstance(child, list):
+            queue += child
+    return STAND_INS[kind]()
+
+
+@pytest.mark.parametrize("kind", METADATA_CLASSES)
+@pytest.mark.parametrize("change", ["renamed", "removed", "retyped"])
+def test_metadata_of_another_release_give_the_same_tensors_or_name_the_field(
+    write: Write, kind: str, change: str
+) -> None:
+    directory = write(part=part_of())
+    expected = open_checkpoint(directory).entries
+    content = (directory / ".metadata").read_bytes()
+    for field in vars(first_of(pickle.loads(content), kind)):
+        metadata = pickle.loads(content)
+        attributes = vars(first_of(metadata, kind))
+        value = attributes.pop(field)
+        if change == "renamed":
+            attributes[f"{field}_renamed"] = value
+        elif change == "retyped":
+            attributes[field] = 7.5
+        (directory / ".metadata").write_bytes(pickle.dumps(metadata))
+        try:
+            entries = open_checkpoint(directory).entries
+        except CheckpointError as error:
+            message = str(error)
+        else:
+            assert entries == expected
+            continue
+        words = {"renamed": f"these fields are unknown: {kind}.{field}_renamed."}
+        assert words.get(change, field) in message
+        assert ".metadata" in message
