@@ -163,7 +163,6 @@ def _list(path: str, member: str | None) -> dict[str, Any]:
             names: dict[str, str] = {}
             unknown = _unknown_attributes("", file, _GROUP_ATTRIBUTES)
             datasets = [tuple(dataset) for dataset in _datasets(file, names, unknown)]
-            config = file.attrs.get("model_config", "")
             # The file of weights states the order of layers itself; that of a whole model does so
             # in a group.
             weights = file
@@ -172,10 +171,10 @@ def _list(path: str, member: str | None) -> dict[str, Any]:
             return {
                 "datasets": datasets,
                 "names": names,
-                "model_config": _text(config),
+                "model_config": _text_attribute(file, "model_config"),
                 "unknown": unknown,
                 "layers": dict(_layers_in_order(weights)),
-                "keras_version": _text(weights.attrs.get("keras_version", "")),
+                "keras_version": _text_attribute(weights, "keras_version"),
             }
     except CheckpointError as problem:
         return {"error": str(problem)}
@@ -199,7 +198,7 @@ def _datasets(file: Any, names: dict[str, str], unknown: list[str]) -> Iterator[
             return
         unknown.extend(_unknown_attributes(path, item, _GROUP_ATTRIBUTES))
         if "name" in item.attrs:
-            names[path] = str(item.attrs["name"])
+            names[path] = _text_attribute(item, "name")
 
     file.visititems(visit)
     for dataset in datasets:
@@ -254,11 +253,19 @@ def _listed_names(group: Any, attribute: str) -> list[str]:
     return names
 
 
-def _text(value: Any) -> str:
+def _text_attribute(item: Any, name: str) -> str:
+    """Returns an attribute that is a text; "" if there is none."""
+    value = item.attrs.get(name, "")
+    if not isinstance(value, str | bytes):
+        raise ValueError(f"the attribute {name!r} is {str(value)[:50]!r}; a text was expected")
+    return _text(value)
+
+
+def _text(value: str | bytes) -> str:
     # h5py returns a text of fixed length as bytes, and one of variable length as str.
     if isinstance(value, bytes):
         return value.decode()
-    return str(value)
+    return value
 
 
 def _unknown_attributes(path: str, item: Any, known_names: re.Pattern[str]) -> list[str]:

@@ -2,7 +2,7 @@
 the errors of metadata that this release does not write.
 
 A field that is not known may say in which order the rows of tables lie, so it is an error, unless
-no field of its message can say that (docs/adr, unknown fields of metadata).
+no field of its message can say that.
 """
 
 from __future__ import annotations

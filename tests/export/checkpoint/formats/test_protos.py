@@ -73,8 +73,27 @@ def test_field_that_is_not_known_is_rejected_wherever_it_is(kind: str, position:
 
 
 def test_field_that_is_not_known_is_rejected_in_text() -> None:
-    with pytest.raises(Malformed, match="column_order"):
-        parse_text("EmbeddingSpecProto", b"stacked_table_specs { column_order: 2 }")
+    text = b"""
+        stacked_table_specs { column_order: 2 table_specs [{ feature_specs {} hash { x: 1 } }, {}] }
+        # comment: 3
+        stacked_table_specs { stack_name: "text: {" other: 4 }
+    """
+    unknown = (
+        r"jax-tpu-embedding 0\.2\.0 \(the newest that is read\); these fields are unknown: "
+        r"StackedTableSpecProto\.column_order, TableSpecProto\.hash, "
+        r"StackedTableSpecProto\.other\. They may"
+    )
+    with pytest.raises(Malformed, match=unknown):
+        parse_text("EmbeddingSpecProto", text)
+
+
+def test_optimizer_of_any_release_is_passed_over() -> None:
+    optimizer = b"optimizer { type: LION rates { key: 'a' value: 2 } }"
+    text = b"stacked_table_specs { table_specs { %s combiner: 'sum' } }" % optimizer
+    (stack,) = parse_text("EmbeddingSpecProto", text).stacked_table_specs
+    assert stack.table_specs[0].combiner == "sum"
+    stack.table_specs[0].optimizer.MergeFromString(UNKNOWN)
+    decode("StackedTableSpecProto", stack.SerializeToString())
 
 
 @pytest.mark.parametrize("kind", ["CheckpointState", "Example"])

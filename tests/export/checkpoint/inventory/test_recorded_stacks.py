@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,22 @@ def test_stack_is_read_by_the_layout_that_its_checkpoint_holds(
         ("embedding spec", False)
     }
     assert inventory.rejected == ()
+
+
+def test_record_that_shapes_do_not_prove_and_other_devices_stored_is_noted(tmp_path: Path) -> None:
+    spec = """stacked_table_specs {
+        stack_name: "tags" stack_vocab_size: 256 stack_embedding_dim: 8 num_sparsecores: 32
+        table_specs { table_name: "tags" vocab_size: 256 embedding_dim: 8 }
+    }"""
+    values = np.zeros((256, 8), np.float32)
+    leaves = {f"tags.{name}": values for name in ("table", "slot.accumulator")}
+    for chunk_rows, is_noted in ((256, True), (256 // 8, False)):
+        root = step(tmp_path / str(chunk_rows), spec, leaves=leaves)
+        shutil.rmtree(root / "7" / "model")
+        write_item(root / "7" / "model", leaves, chunk_rows=chunk_rows)
+        (table,) = recognize(open_checkpoint(root)).tables
+        assert table.layout == SparseCore(32, 8, 0, 0)
+        assert ("ids of training prove which it is" in table.note) == is_noted
 
 
 @pytest.mark.parametrize("spec", ["", "some_field: 3", SPEC_TEXT.replace("users_items", "others")])
@@ -124,6 +141,12 @@ def test_ids_of_training_prove_a_layout_file_against_a_record_of_other_devices(
 @pytest.mark.parametrize(
     ("spec", "problem", "what"),
     [
+        (
+            SPEC_TEXT.replace("stack_name", "row_order: 1 stack_name"),
+            CheckpointError,
+            r"proto\.pbtxt: written by a newer release than jax-tpu-embedding .*unknown: "
+            r"StackedTableSpecProto\.row_order\.",
+        ),
         (SPEC_TEXT[:-2], CheckpointError, r"proto\.pbtxt is no layout of the stacks"),
         (SPEC_TEXT.replace("1000", "-1"), CheckpointError, r"proto\.pbtxt is no layout"),
         (SPEC_TEXT.replace("1920", "3840"), NotConvertible, "its variable has 1920"),
