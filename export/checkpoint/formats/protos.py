@@ -127,7 +127,7 @@ file of checkpoints, optimizers, and records of examples.
 _WRITERS = {"EmbeddingSpecProto": JAX_TPU_EMBEDDING, "SavedMetadata": TF_KERAS}
 """The writers of the messages that TensorFlow does not write."""
 _TOKEN = re.compile(
-    rb"""#[^\n]*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|([{<])|([}>])|(\w+)\s*(?=[:{<])"""
+    rb"""#[^\n]*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|([{<])|([}>])|(\w+)\s*(?=[:{<\[])"""
 )
 """What opens a message in protobuf's text format, what closes it, or the name of a field; comments
 and texts, which may have such characters, are matched first.
