@@ -266,6 +266,7 @@ def test_report_tells_every_part_of_an_inventory() -> None:
         "bytes": 24,
         "slots": ["m", "v"],
         "note": "seen",
+        "combiner": None,
         "keys": None,
         "stated": False,
     }

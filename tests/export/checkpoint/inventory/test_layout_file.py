@@ -291,7 +291,8 @@ def test_embedding_spec_is_read_by_its_suffix(tmp_path: Path, name: str) -> None
 def test_stack_may_have_one_row_on_one_core(tmp_path: Path) -> None:
     text = SPEC_TEXT.replace("1920", "1").replace("num_sparsecores: 8", "num_sparsecores: 1")
     tables = read_layouts(written(tmp_path, "s.pbtxt", text))
-    assert tables["users"] == StackedTable("users", "users_items", 1000, 16, SparseCore(1, 1, 0, 0))
+    layout = SparseCore(1, 1, 0, 0)
+    assert tables["users"] == StackedTable("users", "users_items", 1000, 16, layout, (1, 16))
 
 
 def test_layout_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
