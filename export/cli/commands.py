@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from export.cli import command_line as cl
 from export.cli import options
-from export.cli.terminal import native_output_hidden, print_report
+from export.cli.terminal import native_output_hidden, print_report, sentence
 from export.errors import CheckpointError, DestinationError, UsageError
 from export.jobs.progress import Progress
 from export.locations import location_of
@@ -120,6 +121,24 @@ def init(
     else:
         _write_output(text, file, "--out")
         errors.print(f"wrote {out}; read it, then run `rowcast-export plan {out}`")
+
+
+@app.command()
+def check(recipe: cl.RecipePath, as_json: cl.AsJson = False) -> None:
+    """Find mistakes in a recipe and in the files that it names, without running model code: names,
+    defaults, vocabularies, examples, and the first rows of corpora. `plan` and `run` begin with it.
+    """
+    job = options.read_job(recipe)
+    # Imported after the recipe was read, in which most mistakes are.
+    from export.jobs.recipe_checks import mistakes_of
+
+    mistakes = list(mistakes_of(job, recipe.parent))
+    sentences = [sentence(str(mistake)) for mistake in mistakes]
+    report = {"recipe": str(recipe), "mistakes": sentences}
+    text = "\n".join(sentences) or f"{recipe}: no mistake found; `plan` builds the model as well"
+    print_report(report, Text(text), as_json)
+    if mistakes:
+        raise typer.Exit(mistakes[0].exit_code)
 
 
 @app.command()
@@ -243,6 +262,11 @@ def _prepare(
     progress: Progress,
 ) -> Prepared | PreparedInline:
     """Reads the model and the checkpoint of a recipe, and plans the export."""
+    with progress.step("check"):
+        # Here, and not only where jobs are prepared: to import TensorFlow takes seconds, too.
+        from export.jobs.recipe_checks import check_recipe
+
+        check_recipe(job, recipe.parent)
     with progress.step("model and plan"):
         # These imports take seconds, so they are part of the step that the user sees.
         from export.jobs import bundle_job, saved_model_job
@@ -405,8 +429,6 @@ def explain(
     """Show how a model is partitioned: features, tables, towers and outputs. A bundle can be
     explained without model code.
     """
-    from rich.text import Text
-
     from export.explain import drawing as drawings
     from export.explain.text import explain_text
 

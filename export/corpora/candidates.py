@@ -32,18 +32,18 @@ Moved = Callable[[int], None]
 """Takes the number of candidates that were processed since its last call."""
 
 
-def check_candidate_count(corpus: str, count: int) -> None:
+def check_candidate_count(key: str, count: int) -> None:
     """Checks that positions of candidates fit 32 bits.
 
     Args:
-      corpus: The name of the corpus.
+      key: The key of the corpus in the recipe.
       count: The number of its candidates, in all or so far.
     Raises:
       NotConvertible: There are too many.
     """
     if count > CANDIDATES_MAX:
         raise NotConvertible(
-            f"corpora.{corpus}: its files hold {count} candidates or more; a corpus may have at "
+            f"{key}: its files hold {count} candidates or more; a corpus may have at "
             f"most {CANDIDATES_MAX}, for positions have 32 bits: divide it into several corpora, "
             "each with an index"
         )
@@ -82,7 +82,7 @@ def write_store(
                 except FormatError as problem:
                     raise NotConvertible(f"{where}: {problem}") from problem
                 if searched:
-                    check_candidate_count(corpus.name, writer.size)
+                    check_candidate_count(corpus.key, writer.size)
                 moved(len(ids))
             # Whether all texts of a CSV column are numbers is known only now.
             for attribute, kind in corpus.numeric_attributes().items():
@@ -91,7 +91,7 @@ def write_store(
             if positions is not None:
                 lines = " and ".join(map(corpus.line_of, positions))
                 raise NotConvertible(
-                    f"corpus {corpus.name!r}, column {corpus.section.id!r}: id "
+                    f"{corpus.key}.id: column {corpus.section.id!r}: id "
                     f"{writer.id(positions[0])!r} stands in {lines}; ids must be distinct"
                 )
             written = writer.finish()
@@ -99,7 +99,7 @@ def write_store(
             cut = +corpus.cut
             padded = +corpus.padded
     except (FormatError, FeatureError) as problem:
-        raise NotConvertible(f"corpus {corpus.name!r}: {problem}") from problem
+        raise NotConvertible(f"{corpus.key}: {problem}") from problem
     except OSError as problem:
         raise _unwritten(f"store {file!r}", problem) from problem
     return manifest.Corpus(file=file, **vars(written), cut=dict(cut), padded=dict(padded))

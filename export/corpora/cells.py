@@ -156,37 +156,45 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
         problem = "holds several values; one was expected"
         if rows.records is None:
             problem += "; if records hold many candidates, set prebatched = true"
-        has_several = pc.greater(pc.list_value_length(array), 1)
-        Cells(array, rows, column).reject(has_several, problem)
-        # A list of fixed size gets a null for a missing value, so that every row keeps one.
-        array = pc.list_slice(array, 0, 1, return_fixed_size_list=True).flatten()
+        return _single_values(Cells(array, rows, column), problem)
     return Cells(array, rows, column)
 
 
-def feature_column(rows: Rows, column: str, feature: Feature, separator: str) -> Column:
-    """Returns a feature's column as a caller would send it, of any length.
+def _single_values(lists: Cells, problem: str) -> Cells:
+    """Returns the value of each list; null where a list is empty.
+
+    Raises:
+      NotConvertible: A list holds several values, with `problem` in the message.
+    """
+    lists.reject(pc.greater(pc.list_value_length(lists.array), 1), problem)
+    lengths = pc.fill_null(pc.list_value_length(lists.array), 0).to_numpy()
+    # A masked position takes a null, so that every row keeps one value.
+    positions = pa.array(np.cumsum(lengths) - 1, mask=lengths == 0)
+    return replace(lists, array=lists.array.flatten().take(positions))
+
+
+def feature_column(
+    rows: Rows, column: str, input_name: str, feature: Feature, separator: str
+) -> Column:
+    """Returns the column of an input as a caller would send it, of any length.
+
+    Args:
+      rows: The rows.
+      column: The name of the column.
+      input_name: The name of the input.
+      feature: A feature that reads the input.
+      separator: The separator of the values of a CSV cell.
 
     Raises:
       NotConvertible: A value does not fit the feature.
     """
-    takes_lists = holds_lists(feature)
-    cells = cells_of(rows, column, separator if takes_lists else None)
+    cells, are_lists = _cells_of_feature(rows, column, feature, separator)
     array = cells.array
-    kind = array.type
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if takes_lists and not is_list:
-        is_number = types.is_integer(kind) or types.is_floating(kind)
-        if feature.kind != "bag" or not is_number:
-            raise NotConvertible(
-                f"{rows.where}, column {column!r} holds {kind}; a list per candidate was expected "
-                "for its feature"
-            )
-        # A bag of one id, or of none where the cell is null.
-        takes_lists = False
-    if not takes_lists and feature.default is None and feature.kind != "bag":
-        cells.reject(array.is_null(), "is empty, and its feature has no default")
+    if not are_lists and feature.default is None and feature.kind != "bag":
+        remedy = f"fill in the cell, or set features.{input_name}.default"
+        cells.reject(array.is_null(), f"is empty, and its feature has no default: {remedy}")
 
-    if takes_lists:
+    if are_lists:
         counts = pc.fill_null(pc.list_value_length(array), 0)
         flat_array = array.flatten()
     else:
@@ -195,19 +203,39 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     lengths = counts.to_numpy().astype(np.int64)
     offsets = None
     # Where each row has one value, no offsets are needed.
-    if takes_lists or not lengths.all():
+    if are_lists or not lengths.all():
         offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = Cells(flat_array, rows, column, np.repeat(np.arange(len(rows)), lengths))
     if not isinstance(feature, DenseFeature):
         return Column(_ids(flat, feature.ids), offsets)
     # Other lists are padded and cut by the reader of the corpus, which counts them.
-    if takes_lists and feature.input_length is None:
+    if are_lists and feature.input_length is None:
         _check_lengths(rows, column, feature, lengths)
     if feature.dtype == "float32":
         return Column(flat.floats(), offsets)
     if feature.dtype == "string":
         return Column(flat.texts(), offsets)
     return Column(flat.integers(), offsets)
+
+
+def _cells_of_feature(
+    rows: Rows, column: str, feature: Feature, separator: str
+) -> tuple[Cells, bool]:
+    """Returns the cells of a feature's column, and whether each is a list."""
+    takes_lists = holds_lists(feature)
+    cells = cells_of(rows, column, separator if takes_lists else None)
+    kind = cells.array.type
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if is_list and not takes_lists:
+        # Programs that write lists of a fixed length write a single value as a list, too.
+        return _single_values(cells, "holds several values; one was expected"), False
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    # A number is a bag of one id, and a null an empty bag.
+    if takes_lists and not is_list and not (feature.kind == "bag" and is_number):
+        raise NotConvertible(
+            f"{rows.within(column)} holds {kind}; a list per candidate was expected for its feature"
+        )
+    return cells, is_list
 
 
 def _ids(cells: Cells, rule: IdRule) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from bundle.storage.regular_files import check_regular
 from export.corpora import tfrecords
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
+from export.report_text import similar_name
 
 Format = Literal["csv", "parquet", "tfrecord"]
 
@@ -53,7 +54,8 @@ class Rows:
     Attributes:
       format: The format of the file.
       columns: A `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each candidate.
-      where: The corpus and the file, as messages name them.
+      where: The key of the corpus and the file, as messages name them.
+      keys: The key of the recipe that names each column.
       first: The number of rows of the file above these.
       records: [n] int64, the record of each candidate, where a record holds several; else None.
     """
@@ -61,6 +63,7 @@ class Rows:
     format: Format
     columns: Mapping[str, Any]
     where: str
+    keys: Mapping[str, str]
     first: int
     records: NDArray[np.int64] | None = None
 
@@ -76,9 +79,14 @@ class Rows:
             return "record"
         return "row"
 
+    def within(self, column: str) -> str:
+        """Returns the key that names a column, the file and the column, in words."""
+        _, _, file = self.where.partition(": ")
+        return f"{self.keys[column]}: {file}, column {column!r}"
+
     def at(self, column: str, row: int) -> str:
         """Returns where a value stands in the file, in words, by its row here."""
-        text = f"{self.where}, column {column!r}, {self.unit} {self.first + row + 1}"
+        text = f"{self.within(column)}, {self.unit} {self.first + row + 1}"
         if self.records is not None:
             text += f", record {self.records[row] + 1}"
         return text
@@ -143,23 +151,31 @@ def matching_files(folder: Path, named: str, key: str) -> list[Path]:
 
 
 def read_batches(
-    file: CorpusFile, name: str, section: CorpusSection, columns: Sequence[str]
+    file: CorpusFile, key: str, section: CorpusSection, columns: Mapping[str, str]
 ) -> Iterator[Rows]:
     """Reads columns of one file of a corpus; one batch is in memory at a time.
+
+    Args:
+      file: The file.
+      key: The key of the corpus in the recipe, such as `corpora.movies`.
+      section: The section of the corpus.
+      columns: The key of the recipe that names each column.
 
     Raises:
       UsageError: The file is missing, unreadable or damaged, or lacks a column.
       NotConvertible: A record is no Example, or its features do not fit.
     """
-    where = f"corpus {name!r}, {file.path.name}"
+    where = f"{key}: {file.path.name}"
     first = 0
     if file.format == "tfrecord":
         batched_by = section.id if section.prebatched else None
-        for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, where):
+        for examples in tfrecords.read_examples(
+            file.path, file.gzip, list(columns), batched_by, where
+        ):
             records = None
             if section.prebatched:
                 records = np.array(examples.records)
-            yield Rows("tfrecord", examples.columns(), where, first, records)
+            yield Rows("tfrecord", examples.columns(), where, columns, first, records)
             first += len(examples.records)
         return
     if file.format == "csv":
@@ -169,10 +185,10 @@ def read_batches(
         kind = "Parquet"
         read = _read_parquet
     try:
-        for batch in read(file, where, columns):
+        for batch in read(file, columns):
             if batch.num_rows:
                 arrays = {column: batch.column(column) for column in columns}
-                yield Rows(file.format, arrays, where, first)
+                yield Rows(file.format, arrays, where, columns, first)
             first += batch.num_rows
     except FileNotFoundError as problem:
         raise UsageError(f"{where} does not exist") from problem
@@ -185,7 +201,7 @@ def read_batches(
 
 def read_rows(
     files: Sequence[CorpusFile],
-    name: str,
+    key: str,
     section: CorpusSection,
     positions: NDArray[np.int64],
     columns: Sequence[str],
@@ -196,7 +212,7 @@ def read_rows(
     selected: list[dict[str, Any]] = []
     first = 0
     for file in files:
-        for rows in read_batches(file, name, section, list(dict.fromkeys(columns))):
+        for rows in read_batches(file, key, section, dict.fromkeys(columns, key)):
             is_here = (positions >= first) & (positions < first + len(rows))
             indices = pa.array(positions[is_here] - first)
             cells = [array.take(indices).to_pylist() for array in rows.columns.values()]
@@ -233,19 +249,19 @@ def _corpus_file(path: Path, section: CorpusSection, key: str) -> CorpusFile:
     return CorpusFile(path, kind, gzip)
 
 
-def _check_columns(columns: Sequence[str], read: Sequence[str], where: str) -> None:
+def _check_columns(file: CorpusFile, columns: Sequence[str], read: Mapping[str, str]) -> None:
     """Rejects a file that lacks a column which is read, or has several of its name."""
-    for column in read:
+    for column, key in read.items():
         count = columns.count(column)
         if count == 1:
             continue
-        problem = f"{where} has no column {column!r}"
+        problem = f"has no column {column!r}{similar_name(column, columns)}"
         if count > 1:
-            problem = f"{where} has {count} columns {column!r}"
-        raise UsageError(f"{problem}; it has {', '.join(columns)}")
+            problem = f"has {count} columns {column!r}"
+        raise UsageError(f"{key}: {file.path.name} {problem}; it has {', '.join(columns)}")
 
 
-def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:
+def _read_csv(file: CorpusFile, columns: Mapping[str, str]) -> Iterator[Any]:
     check_regular(file.path)
 
     def opened(**options: Any) -> Any:
@@ -259,16 +275,18 @@ def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[
         )
 
     with opened() as header:
-        _check_columns(header.schema.names, columns, where)
+        _check_columns(file, header.schema.names, columns)
     # As text: what a column holds is known only when all of it was seen.
     texts = dict.fromkeys(columns, pa.string())
-    with opened(include_columns=columns, column_types=texts, strings_can_be_null=False) as reader:
+    with opened(
+        include_columns=list(columns), column_types=texts, strings_can_be_null=False
+    ) as reader:
         yield from reader
 
 
-def _read_parquet(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:
+def _read_parquet(file: CorpusFile, columns: Mapping[str, str]) -> Iterator[Any]:
     check_regular(file.path)
     # Without a buffer a whole column of a row group would be read at a time.
     with parquet.ParquetFile(file.path, buffer_size=_READ_BYTES, pre_buffer=False) as opened:
-        _check_columns(opened.schema_arrow.names, columns, where)
+        _check_columns(file, opened.schema_arrow.names, columns)
         yield from opened.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)

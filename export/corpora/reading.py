@@ -30,7 +30,12 @@ from export.corpora.cells import (
 from export.corpora.files import CorpusFile, Rows, read_batches
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
+from export.report_text import similar_name
 
+HEAD_FILES = 16
+"""The number of files of a corpus whose heads are checked before a model is built."""
+HEAD_BATCHES = 16
+"""The maximum number of batches of a file that are its head."""
 FRACTION = r"^[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?$"
 """The spelling of ids by a program that holds a column of ids as floats."""
 NUMERIC = pa.int64(), pa.float64()
@@ -49,7 +54,7 @@ class CorpusReader:
     a single or dense feature takes the feature's default.
 
     Attributes:
-      name, section: The name of the corpus, and its section of the recipe.
+      key, section: The key of the corpus in the recipe, such as `corpora.movies`, and its section.
       cut, padded: The number of rows so far whose list was longer or shorter than its input takes,
         by input.
     """
@@ -57,7 +62,7 @@ class CorpusReader:
     def __init__(
         self,
         files: Sequence[CorpusFile],
-        name: str,
+        key: str,
         section: CorpusSection,
         features: Mapping[str, Feature],
     ) -> None:
@@ -65,7 +70,7 @@ class CorpusReader:
 
         Args:
           files: The files of the corpus.
-          name: The name of the corpus.
+          key: The key of the corpus in the recipe, such as `corpora.movies`.
           section: The section of the recipe.
           features: All features of the model.
 
@@ -73,30 +78,32 @@ class CorpusReader:
           UsageError: The recipe names a feature that the model does not have.
         """
         readers = readers_of(features)
-        for key in section.features:
-            if key not in readers:
+        for name in section.features:
+            if name not in readers:
                 raise UsageError(
-                    f"corpora.{name}.features: the model has no feature {key!r}; it has "
-                    f"{', '.join(readers)}"
+                    f"{key}.features: the model has no feature {name!r}"
+                    f"{similar_name(name, readers)}; it has {', '.join(readers)}"
                 )
         self._files = files
-        self.name = name
-        self.section = section
+        self.key = key
+        self.section = section.stored
         self._features = {
-            key: input_entry(key, features[readers[key][0]]) for key in section.features
+            name: input_entry(name, features[readers[name][0]]) for name in section.features
         }
         # A column may feed several inputs and an attribute, and is read once.
-        self._columns = list(
-            dict.fromkeys([section.id, *section.features.values(), *section.attributes])
-        )
+        self._columns = {
+            column: f"{key}.{column_key}" for column, column_key in section.column_keys.items()
+        }
         self._lists = {
-            section.features[key] for key, feature in self._features.items() if holds_lists(feature)
+            section.features[name]
+            for name, feature in self._features.items()
+            if holds_lists(feature)
         }
         self.cut = Counter[str]()
         self.padded = Counter[str]()
         self._defaults = {
-            key: default_column(key, feature.input_length, feature.default)
-            for key, feature in self._features.items()
+            name: default_column(name, feature.input_length, feature.default)
+            for name, feature in self._features.items()
         }
         self._integral: bool | None = None
         self._texts: dict[str, int] = {}
@@ -112,17 +119,40 @@ class CorpusReader:
             file, row, column and value.
         """
         for file in self._files:
-            for rows in read_batches(file, self.name, self.section, self._columns):
+            for rows in read_batches(file, self.key, self.section, self._columns):
                 self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
                 yield self._check_batch(rows)
+        self._check_all()
+
+    def check_head(self) -> None:
+        """Checks the first candidates of the first files, in a time that the size of the corpus
+        does not change.
+
+        Raises:
+          UsageError, NotConvertible: As `batches`.
+        """
+        is_complete = len(self._files) <= HEAD_FILES
+        for file in self._files[:HEAD_FILES]:
+            batches = read_batches(file, self.key, self.section, self._columns)
+            for count, rows in enumerate(batches, 1):
+                self._batches.append((len(rows), rows.first, rows.unit, file.path.name))
+                self._check_batch(rows)
+                # Some records may lack a feature, so one that is rare is looked for in more.
+                are_seen = len(self._seen) == len(self._columns)
+                if count == HEAD_BATCHES or (are_seen and count > 1):
+                    is_complete = False
+                    break
+        if is_complete:
+            self._check_all()
+
+    def _check_all(self) -> None:
+        """Checks what only all candidates show: that there are some, and a value in each column."""
         first = self._files[0].path.name
         if not self._batches:
-            raise NotConvertible(f"corpus {self.name!r}: {first} holds no candidates")
-        for column in self._columns:
+            raise NotConvertible(f"{self.key}: {first} holds no candidates")
+        for column, key in self._columns.items():
             if column not in self._seen:
-                raise UsageError(
-                    f"corpus {self.name!r}: no record of {first} has a value in column {column!r}"
-                )
+                raise UsageError(f"{key}: no record of {first} has a value in column {column!r}")
 
     def numeric_attributes(self) -> dict[str, Any]:
         """Returns the Arrow type of each attribute whose text is all numbers, after the
@@ -157,27 +187,27 @@ class CorpusReader:
             if is_text and values.null_count < len(rows):
                 # One batch of a wider type decides for the whole column.
                 self._texts[column] = max(self._texts.get(column, 0), _text_kind(values))
-        columns = {key: self._column(rows, key) for key in section.features}
+        columns = {name: self._column(rows, name) for name in section.features}
         return rows.where, ids, columns, attributes
 
-    def _column(self, rows: Rows, key: str) -> Column:
+    def _column(self, rows: Rows, name: str) -> Column:
         """Returns the column of an input, with lists of the length that the input takes."""
-        feature = self._features[key]
+        feature = self._features[name]
         length = feature.input_length
-        name = self.section.features[key]
-        column = feature_column(rows, name, feature, self.section.list_separator)
+        column_name = self.section.features[name]
+        column = feature_column(rows, column_name, name, feature, self.section.list_separator)
         if length is None:
             return column
         try:
-            fitted = fit_length(key, length, column, len(rows), self._defaults[key])
+            fitted = fit_length(name, length, column, len(rows), self._defaults[name])
         except WrongLength as problem:
             raise NotConvertible(
-                f"{rows.at(name, problem.example)} {problem.counts} by input {key!r}; write lists "
-                f"of that length, or state what pads or cuts others as inputs.{key}.pad and "
-                f"inputs.{key}.keep"
+                f"{rows.at(column_name, problem.example)} {problem.counts} by input {name!r}; "
+                f"write lists of that length, or state what pads or cuts others as "
+                f"inputs.{name}.pad and inputs.{name}.keep"
             ) from problem
-        self.cut[key] += fitted.cut
-        self.padded[key] += fitted.padded
+        self.cut[name] += fitted.cut
+        self.padded[name] += fitted.padded
         # All lists are of one length now, so they need no offsets.
         return fitted.column._replace(offsets=None)
 
@@ -189,7 +219,7 @@ class CorpusReader:
         cells = cells_of(rows, self.section.id)
         array = cells.array
         kind = cells.array.type
-        where = f"{rows.where}, column {self.section.id!r}"
+        where = rows.within(self.section.id)
         cells.reject(array.is_null(), "is null; every candidate needs an id")
         if types.is_floating(kind):
             cells.reject(array.is_valid(), "is a float; ids are integers or strings")

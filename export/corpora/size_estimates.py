@@ -62,7 +62,7 @@ def forecast_index(
       NotConvertible: The corpus has more candidates than positions have bits for.
     """
     candidates = _count(files)
-    check_candidate_count(section.corpus, candidates or 0)
+    check_candidate_count(f"corpora.{section.corpus}", candidates or 0)
     # An empty corpus is reported where it is read.
     size = MILLION
     if candidates is not None:

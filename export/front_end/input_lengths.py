@@ -40,8 +40,6 @@ def input_lengths(model: ModelSpec, job: schema.ExportJob) -> dict[str, InputLen
         pad = section.pad
         if pad is None:
             pad = _padding(name, model, job)
-        else:
-            _check_pad(name, pad, model, job)
         lengths[name] = InputLength(
             values=math.prod(section.shape),
             pad=pad,
@@ -77,43 +75,6 @@ def _padding(name: str, model: ModelSpec, job: schema.ExportJob) -> int | str | 
     if len(paddings) != 1:
         return None
     return paddings.pop()
-
-
-def _check_pad(name: str, pad: int | float | str, model: ModelSpec, job: schema.ExportJob) -> None:
-    readers = model.inputs[name]
-    if any(spec.weights is not None for spec in readers):
-        raise UsageError(
-            f"inputs.{name}.pad: its values have weights, and nothing states the weight of {pad!r};"
-            " send lists of full length"
-        )
-    kind = _value_kind(name, job)
-    fits = {
-        "an integer": isinstance(pad, int),
-        "a number": not isinstance(pad, str),
-        "a string": isinstance(pad, str),
-        "an integer or a string": not isinstance(pad, float),
-    }
-    if not fits[kind]:
-        raise UsageError(
-            f"inputs.{name}.pad is {pad!r}; {kind} was expected, as clients send it for this input"
-        )
-
-
-def _value_kind(name: str, job: schema.ExportJob) -> str:
-    """Returns the kind of values that clients send for an input: the kind that the recipe's rule
-    reads, or else the model.
-    """
-    rule = job.features.get(name, schema.FeatureSection()).ids
-    if isinstance(rule, schema.VocabularyRule) and rule.vocabulary in job.vocabularies:
-        if job.vocabularies[rule.vocabulary].dtype == "string":
-            return "a string"
-        return "an integer"
-    if isinstance(rule, schema.HashRule):
-        return "an integer or a string"
-    if isinstance(rule, schema.BucketRule):
-        return "a number"
-    dtype = job.inputs[name].sent_dtype
-    return {"float32": "a number", "string": "a string"}.get(dtype, "an integer")
 
 
 def _check_default(name: str, length: InputLength, job: schema.ExportJob) -> None:

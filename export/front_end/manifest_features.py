@@ -287,18 +287,7 @@ def _by_vocabulary(
     spec: FeatureSpec, rule: schema.VocabularyRule, rows: int, job: schema.ExportJob
 ) -> manifest.GraphIds:
     """Returns the rule of a vocabulary that the recipe names; raises as `describe_ids`."""
-    if rule.vocabulary not in job.vocabularies:
-        names = ", ".join(sorted(job.vocabularies)) or "none"
-        raise UsageError(
-            f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's "
-            f"vocabularies: {names}"
-        )
     key_dtype = job.vocabularies[rule.vocabulary].dtype
-    if rule.mask is not None and isinstance(rule.mask, str) != (key_dtype == "string"):
-        raise UsageError(
-            f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are "
-            f"{key_dtype}"
-        )
     last_oov_row = (rule.oov_first_row or 0) + rule.oov_buckets - 1
     _check_reach(spec, "oov_buckets", last_oov_row, rows)
     builder = GraphBuilder(key_dtype)

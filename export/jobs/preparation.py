@@ -14,8 +14,7 @@ from typing import Any
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import SMALL_BYTES_MAX, Checkpoint
-from export.corpora.files import locate_corpus, matching_files
-from export.corpora.lists import columns_of
+from export.corpora.files import locate_corpus
 from export.corpora.size_estimates import IndexForecast, forecast_index
 from export.corpora.stages import check_stage, required_inputs
 from export.errors import NotConvertible, UsageError
@@ -31,10 +30,10 @@ from export.graphs.functions import bytes_of, constants_of
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.likely_mistakes import likely_mistakes
+from export.jobs.recipe_checks import check_recipe, mistakes_of_heads
 from export.jobs.table_steps import plan_copy
 from export.jobs.warm_up import locate_requests
 from export.model_code.factories import code_notes
-from export.recipe.references import check_references
 from export.recipe.schema import ExportJob, FeatureSection, IndexSection, TableSection
 from export.recipe.settings import ExportSettings
 from export.report_text import size_text
@@ -166,9 +165,9 @@ def trace_job(
     Raises:
       ExportError: The job cannot be done as requested; the message names what, and the remedy.
     """
-    # Mistakes in the recipe are reported first: to trace a model can take minutes.
-    check_references(job)
     destination = open_destination(job.output.root, base, settings.scratch)
+    # Mistakes in the recipe are reported first: to trace a model can take minutes.
+    check_recipe(job, base)
     front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
     notes = (*checkpoint.storage.notes, *code_notes(job, base), *traced.notes)
@@ -274,10 +273,6 @@ def prepare(
     Raises:
       ExportError: The job cannot be done as requested; the message names what, and the remedy.
     """
-    # What needs the recipe and its files alone comes before the model's code runs.
-    _check_indexes(job)
-    _check_lists(job, base)
-    _check_files(job, base)
     opened = trace_job(job, base, settings, version)
     job = opened.job
     # The checkpoint may be that of a SavedModel that has requests of its own.
@@ -287,6 +282,9 @@ def prepare(
     check_vectors(traced.spec, job)
     check_candidate_inputs(traced.spec, opened.entries)
     _check_corpus_features(job, traced.spec)
+    # The model says more of its inputs than the recipe does: these are the features of the bundle.
+    for mistake in mistakes_of_heads(job, base, opened.entries):
+        raise mistake
     _check_stages(job, traced.spec, opened.entries)
     check_formulas(job, traced.spec)
     writing = {}
@@ -352,78 +350,6 @@ def _writing(section: TableSection, *, link: bool) -> WriteOptions:
         link,
         allow_non_finite=section.allow_non_finite,
     )
-
-
-def _check_files(job: ExportJob, base: Path) -> None:
-    """Rejects files that the recipe names and that do not exist, before anything is written."""
-    files = {
-        f"vocabularies.{name}.file": section.file for name, section in job.vocabularies.items()
-    }
-    if job.verify.examples is not None and job.verify.examples_format is not None:
-        # Records of a service or of training may lie in several files: a directory or a pattern.
-        matching_files(base, job.verify.examples, "verify.examples")
-    elif job.verify.examples is not None:
-        files["verify.examples"] = job.verify.examples
-    for name, trained in job.verify.trained_ids.items():
-        if trained.file is not None:
-            files[f"verify.trained_ids.{name}"] = trained.file
-    for key, file in files.items():
-        if not (base / file).is_file():
-            raise UsageError(f"{key}: file {base / file} does not exist")
-    for key, sections in (("corpora", job.corpora), ("contexts", job.contexts)):
-        for name, section in sections.items():
-            locate_corpus(base, name, section, key)
-            if section.filters and key == "contexts":
-                raise UsageError(
-                    f"contexts.{name}.filters: only a corpus has filters; leave it out"
-                )
-
-
-def _check_lists(job: ExportJob, base: Path) -> None:
-    """Rejects lists that name files, corpora or inputs which do not exist."""
-    for name, section in job.lists.items():
-        locate_corpus(base, name, columns_of(section), "lists")
-        if section.corpus not in job.corpora:
-            corpora = ", ".join(sorted(job.corpora)) or "no corpora"
-            raise UsageError(
-                f"lists.{name}.corpus names {section.corpus!r}; the recipe has {corpora}"
-            )
-        if section.by is not None and section.by not in job.inputs:
-            raise UsageError(
-                f"lists.{name}.by names {section.by!r}; the recipe has the inputs "
-                f"{', '.join(sorted(job.inputs))}"
-            )
-
-
-def _check_indexes(job: ExportJob) -> None:
-    """Rejects indexes that name corpora or towers which the recipe does not have, and limits of
-    recall without real queries.
-    """
-    for name, section in job.indexes.items():
-        limits = sorted({"value", "of_tables", "of_cold_users"} & section.recall.model_fields_set)
-        if limits and job.verify.examples is None:
-            raise UsageError(
-                f"indexes.{name}.recall.{limits[0]} is a limit, which needs real queries: name a "
-                "file of raw examples as verify.examples, or leave the limit out; recall on "
-                "invented queries stops nothing"
-            )
-        if section.corpus not in job.corpora:
-            corpora = ", ".join(sorted(job.corpora)) or "no corpora"
-            raise UsageError(
-                f"indexes.{name}.corpus names {section.corpus!r}; the recipe has {corpora}"
-            )
-        for role, tower in (("query", section.query_tower), ("candidate", section.candidate_tower)):
-            towers = _towers_of_role(job, role)
-            if tower not in towers:
-                raise UsageError(
-                    f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = "
-                    f"{role!r}: {', '.join(towers) or 'none'}"
-                )
-
-
-def _towers_of_role(job: ExportJob, role: str) -> list[str]:
-    """Returns the names of the recipe's towers with a role, sorted."""
-    return sorted(name for name, section in job.towers.items() if section.role == role)
 
 
 def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:

@@ -139,7 +139,7 @@ class ProvidedFiles:
         logged = self._context.changes
         for name, section in sections.items():
             files = locate_corpus(self._prepared.base, name, section, kind)
-            corpus = CorpusReader(files, name, section.stored, features)
+            corpus = CorpusReader(files, f"{kind}.{name}", section, features)
             changes: Sequence[tuple[int, Change]] = []
             content = []
             if logged is not None:

@@ -4,13 +4,13 @@ load TensorFlow and to trace a model can take minutes.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from bundle.errors import FormulaError
 from bundle.format.formula import parse_formula
 from export.errors import UsageError
 from export.recipe.schema import ExportJob, TowerSection
+from export.report_text import similar_name
 
 
 def check_references(job: ExportJob) -> None:
@@ -25,7 +25,7 @@ def check_references(job: ExportJob) -> None:
             if input_name not in job.inputs:
                 raise UsageError(
                     f"towers.{name}.inputs names {input_name!r}"
-                    f"{_suggestion(input_name, job.inputs)}; the recipe's inputs: "
+                    f"{similar_name(input_name, job.inputs)}; the recipe's inputs: "
                     f"{', '.join(job.inputs)}"
                 )
         # Without outputs in the recipe, the model names them, and they are checked when it is
@@ -33,8 +33,8 @@ def check_references(job: ExportJob) -> None:
         outputs = list(tower.outputs)
         if outputs and tower.result is not None and tower.result not in outputs:
             raise UsageError(
-                f"towers.{name}.result is {tower.result!r}{_suggestion(tower.result, outputs)}; it "
-                f"must be one of its outputs: {', '.join(outputs)}"
+                f"towers.{name}.result is {tower.result!r}{similar_name(tower.result, outputs)}; "
+                f"it must be one of its outputs: {', '.join(outputs)}"
             )
         # Called for its errors: the names are read again when the outputs are known.
         formula_names(name, tower, outputs)
@@ -54,8 +54,8 @@ def _check_stages(job: ExportJob) -> None:
         for key, tower in ((f"stages.{name}", name), (f"stages.{name}.tower", stage.tower)):
             if tower not in ranking:
                 raise UsageError(
-                    f"{key} names {tower!r}{_suggestion(tower, ranking)}; the recipe's towers with "
-                    f"role = 'ranking': {', '.join(ranking) or 'none'}"
+                    f"{key} names {tower!r}{similar_name(tower, ranking)}; the recipe's towers "
+                    f"with role = 'ranking': {', '.join(ranking) or 'none'}"
                 )
         if stage.tower == name:
             raise UsageError(
@@ -104,15 +104,7 @@ def formula_names(tower: str, section: TowerSection, outputs: Collection[str]) -
     for output in sorted(names):
         if outputs and output not in outputs:
             raise UsageError(
-                f"{key} names {output!r}{_suggestion(output, outputs)}; the tower has "
+                f"{key} names {output!r}{similar_name(output, outputs)}; the tower has "
                 f"{', '.join(outputs)}"
             )
     return names
-
-
-def _suggestion(wrong: str, names: Iterable[str]) -> str:
-    """Returns a clause with the name that may be meant; "" if none is close."""
-    close_matches = difflib.get_close_matches(wrong, list(names), n=1, cutoff=0.7)
-    if not close_matches:
-        return ""
-    return f" (did you mean {close_matches[0]!r}?)"

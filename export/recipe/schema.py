@@ -6,17 +6,19 @@ docs/reference/recipe.md is generated from the docstrings of sections and fields
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     PositiveInt,
+    Strict,
     ValidationError,
     field_validator,
     model_validator,
@@ -30,16 +32,24 @@ from export.errors import UsageError
 
 DERIVE = "derive"
 """The value of `checkpoint.layout` by which layouts are derived from ids of training."""
+_OF_INPUTS = {"inputs", "features"}
+"""The sections by the names of inputs."""
 _RECIPE_BYTES_MAX = 64 << 20
 """The maximum size of a recipe in bytes."""
+
+
+Item = TypeVar("Item")
+Array = Annotated[tuple[Item, ...], Strict(False)]
+"""An array of TOML, which is read as a list."""
 
 
 class Section(BaseModel):
     """A frozen part of the recipe."""
 
+    # `strict`: TOML has types, so that a number in quotes is a mistake.
     # `defer_build`: the schema of a section is built when it is first used, not at the import.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, defer_build=True
     )
 
 
@@ -62,7 +72,7 @@ class CheckpointSection(Section):
     """Read the moving average of each variable that has one: `ExponentialMovingAverage` of TF1,
     `use_ema` of Keras, or slot variables named `average`.
     """
-    allow_non_finite: tuple[str, ...] = ()
+    allow_non_finite: Array[str] = ()
     """Variables of towers that may hold NaN or infinities, such as a mask of infinities: their keys
     in the checkpoint, or the names of the weights in a tower's file. Tables have a key of their
     own.
@@ -115,7 +125,7 @@ class InputSection(Section):
 
     dtype: Literal["int32", "int64", "float32", "string", "bool"]
     """Type of the tensor that the call takes. A bool is sent as 0 or 1."""
-    shape: tuple[PositiveInt, ...] = ()
+    shape: Array[PositiveInt] = ()
     """Shape of the input for one example, without the batch dimension. [] is a single value, and
     the shape of ragged and sparse inputs.
     """
@@ -241,7 +251,7 @@ class BucketRule(Section):
 
     kind: Literal["buckets"]
     """Row = number of `boundaries` that are less than or equal to the value."""
-    boundaries: Boundaries
+    boundaries: Annotated[Boundaries, Strict(False)]
     """Boundaries in ascending order."""
 
 
@@ -290,13 +300,13 @@ class TowerSection(Section):
     """Attribute path of the function to call: "" is the model itself, `rank` is its method `rank`,
     `user_embedding` its layer with this attribute or name.
     """
-    inputs: tuple[str, ...] = ()
+    inputs: Array[str] = ()
     """Names of the inputs that the call takes, as one dict. [] passes all inputs. A dot in the name
     of an input is a level of the dict: `sparse.user` is passed as `{"sparse": {"user": ...}}`. The
     dict has the order of this list, which is that of training where the call iterates over the
     dict; tables of a recipe have no order. Beside `arguments`, the order of the tables in these.
     """
-    arguments: tuple[Any, ...] | dict[str, Any] | None = None
+    arguments: Array[Any] | dict[str, Any] | None = None
     """What the call takes instead of one dict: a list of its arguments, such as `["user_id"]`, or a
     table by the names of its parameters, such as `{ x = "user_id", mask = "mask" }`. A string is
     the name of an input. Lists and tables inside are lists and dicts that the call takes; booleans
@@ -320,7 +330,7 @@ class TowerSection(Section):
     """Partition a ranking tower by data flow into parts that run once per context, once per
     candidate, or only for the outputs that a request names.
     """
-    precisions: tuple[Precision, ...] = ("f32",)
+    precisions: Array[Precision] = ("f32",)
     """Precisions to export: f32 and int8 for LiteRT, bf16 as a SavedModel for hosts with
     TensorFlow.
     """
@@ -397,7 +407,7 @@ class CorpusSection(Section):
     `tf.train.Example`, per candidate.
     """
 
-    file: str | tuple[str, ...]
+    file: str | Array[str]
     """A file, a directory of part files, a pattern such as `items/part-*.csv`, or a list of these.
     Files are read in the order of their names.
     """
@@ -417,12 +427,25 @@ class CorpusSection(Section):
     """Name of each feature and the column that holds its value, in the form in which a client sends
     it. The candidate tower of an index needs each of its inputs here, or a default of it.
     """
-    attributes: tuple[str, ...] = ()
+    attributes: Array[str] = ()
     """Columns that are returned with results on request."""
-    filters: tuple[str, ...] = ()
+    filters: Array[str] = ()
     """Columns that requests can filter by. They are also attributes."""
     list_separator: str = "|"
     """Separator between the values of a bag in a CSV column."""
+
+    @property
+    def column_keys(self) -> dict[str, str]:
+        """The columns that are read, each with the key of the section that names it first."""
+        named = [("id", self.id)]
+        named += [(f"features.{name}", column) for name, column in self.features.items()]
+        named += [("attributes", column) for column in self.attributes]
+        named += [("filters", column) for column in self.filters]
+        # The first key stays: `setdefault` and not an assignment.
+        keys: dict[str, str] = {}
+        for key, column in named:
+            keys.setdefault(column, key)
+        return keys
 
     @property
     def stored(self) -> CorpusSection:
@@ -439,7 +462,7 @@ class ListSection(Section):
 
     corpus: Name
     """Corpus that has the candidates."""
-    file: str | tuple[str, ...]
+    file: str | Array[str]
     """A file, a directory of part files, a pattern, or a list of these, as of a corpus."""
     format: Literal["csv", "parquet", "tfrecord"] | None = None
     """Format of the files. Default: by the suffix, as of a corpus."""
@@ -776,6 +799,29 @@ def _suggestion(wrong: str, field_names: list[str]) -> str:
     return f"; known here: {', '.join(sorted(field_names))}"
 
 
+def _other_place(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """Returns the clause about another section of the same name that has an unknown key; "" if
+    there is none, or several.
+    """
+    if model is not ExportJob or len(location) != 3:
+        return ""
+    section, name, key = location
+    groups = set(ExportJob.model_fields) - {section}
+    # An input and its feature share a name, so that a key of one is easily written to the other.
+    if section in _OF_INPUTS:
+        groups &= _OF_INPUTS
+    owners = [group for group in groups if key in _fields_at(ExportJob, (group, name, key))]
+    if len(owners) != 1:
+        return ""
+    return f"; {key!r} is a key of {owners[0]}.{name}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    return str(value)
+
+
 def _fields_at(model: Any, location: tuple[int | str, ...]) -> list[str]:
     """Returns the field names that a model allows beside the last part of `location`."""
     # The last part is the unknown key itself.
@@ -808,11 +854,20 @@ def explain(problem: ValidationError, model: type[BaseModel] = ExportJob) -> str
     key = ".".join(str(part) for part in location)
     if first["type"] == "extra_forbidden":
         suggestion = _suggestion(str(location[-1]), _fields_at(model, location))
-        return f"unknown key {key!r}{suggestion}"
+        elsewhere = _other_place(location, model)
+        return f"unknown key {key!r}{elsewhere or suggestion}"
     if first["type"] == "missing":
         return f"key {key!r} is missing"
     # pydantic puts these words before the text of a validator's ValueError.
     expected = first["msg"].removeprefix("Value error, ")
+    # TOML has no tuples, which is what pydantic makes of its arrays.
+    if first["type"] == "tuple_type":
+        expected = f"a list was expected, such as [{_toml(first['input'])}]"
+    elif "dictionary" in expected:
+        expected = "a table was expected"
+        keys = _fields_at(model, (*location, ""))
+        if keys:
+            expected += f" with keys of {', '.join(keys)}"
     return f"{key}: {expected} (got {first['input']!r})"
 
 

@@ -71,7 +71,7 @@ def expected_store(
     changed: dict[Key, ChangedEntry] = {}
     position = 0
     for file in files:
-        for batch in read_batches(file, name, section, [section.id]):
+        for batch in read_batches(file, name, section, {section.id: f"{name}.id"}):
             for cell in batch.columns[section.id].to_pylist():
                 key = _key_of(cell, is_text)
                 if key in changed_keys:

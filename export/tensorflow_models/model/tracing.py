@@ -21,7 +21,6 @@ from export.graphs.functions import fill
 from export.graphs.internals import join, variable_class
 from export.graphs.loading import tf
 from export.graphs.walks import needed, resource
-from export.recipe.precisions import check_precisions
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps
 from export.tensorflow_models.frameworks.keras_graphs import built_model
@@ -86,7 +85,6 @@ def trace_towers(
       NotConvertible: The model cannot be partitioned as it is; names the feature, table or
         operation, and the cure.
     """
-    check_precisions(job)
     layer_tables: dict[str, str] = {}
     make_table = table_maker(layer_tables)
     with early_lookups(make_table):

@@ -268,7 +268,8 @@ def test_wrong_value_names_file_row_and_column(
         read(tmp_path, content, **part)
 
     assert problem in str(rejection.value)
-    assert "corpus 'movies'" in str(rejection.value)
+    assert str(rejection.value).startswith("corpora.movies.")
+    assert f"{key}: movies." in str(rejection.value)
     assert "column 'c'" in str(rejection.value)
 
 
@@ -329,7 +330,7 @@ HUGE = (1 << 62).to_bytes(8, "little")
         (
             ({"id": [1], "x": [1]}, {"id": [2], "x": ["one"]}),
             {"attributes": ("x",)},
-            "'movies', b.parquet: attribute x holds large_string after int64",
+            "corpora.movies: b.parquet: attribute x holds large_string after int64",
         ),
         (
             [{"id": [1]}, {"id": [2, 3]}],
@@ -424,7 +425,7 @@ def test_corpus_id_that_stands_twice_is_found_in_any_batch_of_a_file(
     with pytest.raises(NotConvertible) as rejection:
         _read_text(tmp_path, "id\n" + "\n".join(rows) + "\n")
     assert str(rejection.value) == (
-        "corpus 'movies', column 'id': id 1002 stands in row 3 of movies.csv and row 90 of "
+        "corpora.movies.id: column 'id': id 1002 stands in row 3 of movies.csv and row 90 of "
         "movies.csv; ids must be distinct"
     )
 
@@ -461,8 +462,8 @@ def test_corpus_file_that_is_gone_is_told(tmp_path: Path) -> None:
     for kind in ("csv", "parquet", "tfrecord"):
         gone = files.CorpusFile(tmp_path / f"movies.{kind}", kind, False)
         with pytest.raises(UsageError) as rejection:
-            list(files.read_batches(gone, "movies", part, ["id"]))
-        assert str(rejection.value) == f"corpus 'movies', movies.{kind} does not exist"
+            list(files.read_batches(gone, "corpora.movies", part, {"id": "corpora.movies.id"}))
+        assert str(rejection.value) == f"corpora.movies: movies.{kind} does not exist"
 
 
 def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Path) -> None:

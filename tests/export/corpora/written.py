@@ -25,7 +25,7 @@ def write(
     name: str = "movies",
 ) -> Corpus:
     """Writes the store of a corpus whose files lie in a folder."""
-    reader = CorpusReader(locate_corpus(folder, name, part), name, part, features)
+    reader = CorpusReader(locate_corpus(folder, name, part), f"corpora.{name}", part, features)
     return write_store(base, paths.corpus_store(name), reader)
 
 

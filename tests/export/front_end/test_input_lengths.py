@@ -109,26 +109,6 @@ WEIGHTED = embedded(
     [
         (
             HISTORY,
-            THREE | {"pad": "x"},
-            {},
-            "inputs.seen.pad is 'x'; an integer was expected, as clients send it for this input",
-        ),
-        (HISTORY, THREE | {"pad": 0.5}, {}, "inputs.seen.pad is 0.5; an integer was expected"),
-        (bag(**WORDS), TEXTS | {"pad": 0}, {}, "inputs.seen.pad is 0; a string was expected"),
-        (
-            HISTORY,
-            THREE | {"pad": 0.5},
-            {"ids": {"kind": "hash"}},
-            "inputs.seen.pad is 0.5; an integer or a string was expected",
-        ),
-        (
-            WEIGHTED,
-            THREE | {"pad": 0},
-            {},
-            "inputs.seen.pad: its values have weights, and nothing states the weight of 0; send",
-        ),
-        (
-            HISTORY,
             THREE,
             {"default": []},
             "features.seen.default: 0 values in example 0; a list of 3 was expected; write a "
@@ -137,7 +117,7 @@ WEIGHTED = embedded(
         (HISTORY, THREE | {"pad": 0}, {"default": [1, 2, 3, 4]}, "at most 3 was expected"),
     ],
 )
-def test_pad_or_default_that_does_not_fit_is_rejected(
+def test_default_that_does_not_fit_is_rejected(
     spec: FeatureSpec, part: dict[str, Any], feature: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):

@@ -47,7 +47,11 @@ def test_lists_of_a_recipe_are_in_the_bundle(small_recipe: Recipe, tmp_path: Pat
     [
         (f",{MOVIE_IDS[0]}\n,5\n", {}, "1 of 2 ids are not in corpus 'movies', such as 5"),
         ("", {"corpus": "films"}, "lists.popular.corpus names 'films'; the recipe has movies"),
-        ("", {"by": "movie_id"}, "'movie_id', an input of candidates; one of contexts"),
+        (
+            f",{MOVIE_IDS[0]}\n",
+            {"by": "movie_id"},
+            "'movie_id', an input of candidates; one of contexts",
+        ),
         ("", {"by": "country"}, "lists.popular.by names 'country'; the recipe has the inputs"),
         ("", {"file": "old.csv"}, "lists.popular.file: "),
     ],

@@ -19,13 +19,15 @@ CORPUS = {"file": "movies.csv", "id": "id"}
 INDEX = {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
 QUERY = {"query": {"role": "query"}}
 TOWERS = QUERY | {"candidate": {"role": "candidate"}, "ranking": {"role": "ranking"}}
-FILES = ("movies.csv", "names.txt", "examples.jsonl")
+FILES = ("names.txt",)
 
 
 def prepared(folder: Path, *, inline: bool = False, **sections: Any) -> None:
     """Prepares a recipe beside whose files there is no checkpoint."""
     for name in FILES:
         (folder / name).write_text("1\n")
+    (folder / "examples.jsonl").write_text('{"id": 1}\n')
+    (folder / "movies.csv").write_text("id,year\n1,1999\n")
     page: dict[str, Any] = {
         "model": "movies",
         "checkpoint": {"path": "ckpt"},
