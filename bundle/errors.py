@@ -119,6 +119,13 @@ class FeatureError(Misfit):
         self.feature = feature
 
 
+def rejection_of_unknown(input_name: str) -> str:
+    """Returns the clause of an error about an id that a feature rejects, with the key of the recipe
+    that decides it.
+    """
+    return f"and the feature rejects unknown ids (features.{input_name}.unknown of the recipe)"
+
+
 class UnknownRejected(FeatureError):
     """An id has no row in the table of a feature whose `unknown` rule is `refuse`."""
 

@@ -14,6 +14,8 @@ from rich.text import Text
 
 from bundle.format.manifest import PaddingCheck, TrainedIdsCheck
 
+NEEDS_TENSORFLOW = "the service needs the extra `savedmodel`"
+"""What it takes to run a tower that LiteRT cannot run."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError
+from bundle.errors import FeatureError, rejection_of_unknown
 from bundle.features.columns import (
     Activation,
     Column,
@@ -197,9 +197,8 @@ class Dense:
         is_outside = (ids < first) | (ids >= rows)
         if is_outside.any():
             value = f"id {ids[is_outside][0]}"
-            predicate = (
-                f"is not in its table, which has {rows} rows, and the feature rejects unknown ids"
-            )
+            rejection = rejection_of_unknown(self.column_name)
+            predicate = f"is not in its table, which has {rows} rows, {rejection}"
             raise FeatureError(self.column_name, value, "an id in the table", predicate)
 
     def _required_default(self) -> NDArray[Any]:

@@ -215,9 +215,10 @@ class FeatureReader:
                 raise FormatError(
                     f"features.{name} needs {problem}, which is not open"
                 ) from problem
-            # The last two are numpy's, of a strange default.
+            # The last two are numpy's, of a strange default. Recipes name inputs, not features.
             except (FeatureError, ValueError, OverflowError) as problem:
-                raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
+                key = f"features.{' or '.join(inputs)}.default"
+                raise FormatError(f"{key} does not fit: {problem}") from problem
         self.growing_tables = _growing_tables(features)
         """Tables that take new keys, and the key index of each."""
         self._small = small_tables(self.tables.values())

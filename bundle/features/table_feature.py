@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError, UnknownRejected
+from bundle.errors import FeatureError, UnknownRejected, rejection_of_unknown
 from bundle.features.columns import (
     Column,
     checked_weights,
@@ -150,7 +150,8 @@ class TableFeature:
 
     def reject(self, value: Any) -> UnknownRejected:
         """Returns the error for an id that its table does not know."""
-        predicate = f"is not in table {self.entry.table!r}, and the feature rejects unknown ids"
+        rejection = rejection_of_unknown(self.input_name)
+        predicate = f"is not in table {self.entry.table!r}, {rejection}"
         return UnknownRejected(
             self.input_name, f"id {value!s:.80}", "an id in the table", predicate
         )

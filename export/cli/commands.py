@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -112,23 +112,31 @@ def init(
             f"--out {out} is in another directory; the paths of a recipe are relative to it: run "
             "the command there"
         )
-    with _showing_progress() as progress, progress.step("model"):
+    with _showing_progress() as progress, progress.step("try calls of the model"):
         from export.drafts.drafting import draft_recipe
 
-        text = draft_recipe(factory, checkpoint, examples, base)
+        draft = draft_recipe(factory, checkpoint, examples, base)
     if file is None:
-        typer.echo(text, nl=False)
+        typer.echo(draft.text, nl=False)
     else:
-        _write_output(text, file, "--out")
-        errors.print(f"wrote {out}; read it, then run `rowcast-export plan {out}`")
+        _write_output(draft.text, file, "--out")
+    if draft.problem:
+        subject = out or "the draft"
+        problem = sentence(draft.problem)
+        errors.print(f"{subject} is not complete yet: {problem}", markup=False)
+        raise typer.Exit(1)
+    if out is not None:
+        errors.print(f"wrote {out}; read it, then run `rowcast-export plan {out}`", markup=False)
 
 
 @app.command()
-def check(recipe: cl.RecipePath, as_json: cl.AsJson = False) -> None:
+def check(
+    recipe: cl.RecipePath, checkpoint: cl.OtherCheckpoint = None, as_json: cl.AsJson = False
+) -> None:
     """Find mistakes in a recipe and in the files that it names, without running model code: names,
     defaults, vocabularies, examples, and the first rows of corpora. `plan` and `run` begin with it.
     """
-    job = options.read_job(recipe)
+    job = options.read_job(recipe, checkpoint)
     # Imported after the recipe was read, in which most mistakes are.
     from export.jobs.recipe_checks import mistakes_of
 
@@ -267,13 +275,13 @@ def _prepare(
         from export.jobs.recipe_checks import check_recipe
 
         check_recipe(job, recipe.parent)
-    with progress.step("model and plan"):
-        # These imports take seconds, so they are part of the step that the user sees.
+    with progress.step("load TensorFlow"):
         from export.jobs import bundle_job, saved_model_job
 
-        if job.output.tables in options.INLINE:
-            return saved_model_job.prepare_inline(job, recipe.parent, settings, version)
-        return bundle_job.prepare(job, recipe.parent, settings, version)
+    prepare = bundle_job.prepare
+    if job.output.tables in options.INLINE:
+        prepare = saved_model_job.prepare_inline
+    return prepare(job, recipe.parent, settings, version, progress)
 
 
 @app.command()
@@ -446,11 +454,11 @@ def explain(
                     f"tables are written {job.output.tables}, into a SavedModel; explain shows the "
                     "parts of a bundle: add --tables copy"
                 )
-            with progress.step("model and plan"):
-                from export.jobs.preparation import prepare
-
-                prepared = prepare(job, recipe.parent, options.read_settings())
-                drawing = drawings.draw_prepared(prepared, recipe.name)
+            # Self-contained SavedModels were rejected above.
+            prepared = cast(
+                "Prepared", _prepare(job, recipe, options.read_settings(), None, progress)
+            )
+            drawing = drawings.draw_prepared(prepared, recipe.name)
     text = explain_text(drawing)
     if html_file is not None:
         from export.explain.page import explain_page

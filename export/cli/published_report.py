@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from bundle.format.features import inputs_of
 from bundle.format.indexes import Index, Recall
-from bundle.format.manifest import Manifest, StageRecall, Table, TableCheck
+from bundle.format.manifest import DenseFeature, Manifest, StageRecall, Table, TableCheck
 from export.jobs.staged import Published
 from export.report_text import (
     count_text,
@@ -58,8 +59,22 @@ def published_json(published: Published) -> dict[str, Any]:
             name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
             for name, tower in manifest.towers.items()
         },
+        "rejects_unknown_ids": _rejecting_inputs(manifest),
         "notes": list(published.notes),
     }
+
+
+def _rejecting_inputs(manifest: Manifest) -> list[str]:
+    """Returns the inputs that have a feature which rejects unknown ids."""
+    rejecting = []
+    for name, feature in manifest.features.items():
+        if isinstance(feature, DenseFeature):
+            rejects = feature.below is not None and feature.outside == "refuse"
+        else:
+            rejects = feature.unknown.rule == "refuse"
+        if rejects:
+            rejecting += inputs_of(name, feature)
+    return list(dict.fromkeys(rejecting))
 
 
 def _measured(indexes: dict[str, Any], recall: str) -> dict[str, Any]:
@@ -82,6 +97,14 @@ def published_report(published: Published) -> RenderableType:
     for row in rows:
         proofs.add_row(*row)
     notes = [Text(f"note: {note}") for note in published.notes]
+    rejecting = _rejecting_inputs(manifest)
+    if rejecting:
+        notes.append(
+            Text(
+                f"a request with an unknown id fails in {', '.join(rejecting)}: state what such an "
+                f"id reads as features.{rejecting[0]}.unknown, or nothing if that is right"
+            )
+        )
     return Group(
         proofs,
         *notes,

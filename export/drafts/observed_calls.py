@@ -1,5 +1,5 @@
 """Finds the inputs and outputs of a model's calls: by the model's own description of its inputs, by
-examples, or by calling it until it misses no other input.
+examples, and by trying a call until it runs.
 """
 
 from __future__ import annotations
@@ -7,12 +7,13 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from export.checkpoint.reader import Checkpoint
+from export.drafts.example_columns import ColumnInput
 from export.errors import ExportError
 from export.front_end.calls import Call
 from export.front_end_choice import front_end_of
@@ -25,9 +26,16 @@ from export.tensorflow_models.model.roots import build_root
 from export.tensorflow_models.model.tracing import table_maker
 
 ATTEMPTS_MAX = 64
-"""The maximum number of times that a call is tried, each time with one input changed."""
-_MISSING = re.compile(r"raised KeyError: ['\"](.+?)['\"]")
+"""The maximum number of times that a call is tried, each time with other inputs."""
+METHOD_ATTEMPTS_MAX = 12
+"""The maximum number of times that a method is tried: many methods are no calls of their own."""
+ASSUMED_LENGTH = 8
+"""The length of a list that is assumed where neither the model nor examples show it."""
+_PROBE = "rowcast_probe"
+"""An input that no model reads: a call without any could not be traced."""
+_MISSING = re.compile(r"raised KeyError(?: \([^)]*\))?: ['\"](.+?)['\"]")
 _TAKES = re.compile(r"input '(.+?)' is \w+ in the recipe, and the model takes (\w+)")
+_CUT = re.compile(r"input '(.+?)' is \w+, which JAX would cut to (\w+)")
 # A nested dict was taken for a tensor: the message has the key that was looked up in it.
 _LEVEL = re.compile(r"valid indices.*?got '(.+?)'|string indices|only integers, slices")
 _OTHER_TYPE = re.compile(
@@ -35,6 +43,10 @@ _OTHER_TYPE = re.compile(
 )
 """Errors of TensorFlow's operations whose operands have different types."""
 _DTYPES = {"bool", "int32", "int64", "float32", "string"}
+_OWN_CALL = {"call", "__call__"}
+"""The methods by which a model itself is called."""
+_LIBRARIES = ("keras", "tf_keras", "keras_rs", "tensorflow", "tensorflow_recommenders", "builtins")
+"""The packages whose classes are no model code."""
 
 
 @dataclass
@@ -62,7 +74,7 @@ class ObservedCall:
 
 
 def observe_calls(
-    job: ExportJob, base: Path, checkpoint: Checkpoint, columns: Mapping[str, InputSection]
+    job: ExportJob, base: Path, checkpoint: Checkpoint, columns: Mapping[str, ColumnInput]
 ) -> list[ObservedCall]:
     """Returns the calls of a recipe's model.
 
@@ -77,74 +89,91 @@ def observe_calls(
     """
     front_end = front_end_of(job, base)
     job, _ = front_end.find_variables(job, checkpoint)
-    is_jax = type(front_end).__name__ == "JaxFrontEnd"
-    paths = [""]
-    if is_jax:
-        paths = _function_names(job, base)
     with warnings.catch_warnings():
         # Most calls are only tried; the export itself shows the warnings of the right ones.
         warnings.simplefilter("ignore")
-        return [_observed(job, base, path, columns, is_jax) for path in paths]
+        if type(front_end).__name__ == "JaxFrontEnd":
+            return _calls_of_jax(job, base, columns)
+        return _calls_of_tensorflow(job, base, columns)
 
 
-def _function_names(job: ExportJob, base: Path) -> list[str]:
+def _calls_of_jax(
+    job: ExportJob, base: Path, columns: Mapping[str, ColumnInput]
+) -> list[ObservedCall]:
     # JAX is an optional dependency, so it is imported only for models that need it.
-    from export.jax_models.functions import build_functions
+    from export.jax_models.functions import Calls, build_functions
 
-    return list(build_functions(job, base).functions)
+    def build() -> Any:
+        return Calls(build_functions(job, base))
 
-
-def _observed(
-    job: ExportJob, base: Path, path: str, columns: Mapping[str, InputSection], is_jax: bool
-) -> ObservedCall:
-    call = ObservedCall(path)
-    described: dict[str, InputSection] = {}
-    parameters: tuple[str, ...] = ()
-    if not is_jax:
-        described, parameters = _described(job, base)
-    # What the model states of its inputs comes before what examples show.
-    call.inputs = described or dict(columns)
-    # A call of one parameter may take a dict of inputs, so that is tried first.
-    if not call.inputs and len(parameters) > 1:
-        _take_arguments(call, parameters)
-    for _ in range(ATTEMPTS_MAX):
-        try:
-            returned = _traced(job, base, call, is_jax)
-        except ExportError as problem:
-            call.problem = str(problem)
-            if not call.inputs and parameters and not _MISSING.search(call.problem):
-                _take_arguments(call, parameters)
-            elif not _corrected(job, base, call, is_jax):
-                return call
-        else:
-            call.problem = ""
-            call.outputs = dict(_outputs(returned))
-            call.queries = bool(returned.queries)
-            return call
-    return call
+    calls = []
+    for name in build_functions(job, base).functions:
+        inputs = {input_name: column.array_of_jax for input_name, column in columns.items()}
+        observer = _CallObserver(build, ObservedCall(name, inputs), columns, ())
+        calls.append(observer.observed())
+    return calls
 
 
-def _take_arguments(call: ObservedCall, parameters: Sequence[str]) -> None:
-    """Gives a call one input for each of its parameters."""
-    call.arguments = tuple(parameters)
-    for name in parameters:
-        _add(call, name)
+def _calls_of_tensorflow(
+    job: ExportJob, base: Path, columns: Mapping[str, ColumnInput]
+) -> list[ObservedCall]:
+    def build() -> Any:
+        return build_root(job, base)
 
-
-def _described(job: ExportJob, base: Path) -> tuple[dict[str, InputSection], tuple[str, ...]]:
-    """Returns the inputs of a functional model of Keras, {} of any other; and the names of the
-    parameters that its call needs.
-    """
     with early_lookups(table_maker({})):
-        root = build_root(job, base)
-    if not getattr(root, "output_names", None):
-        return {}, _parameters(root)
-    return _inputs_of(root), ()
+        root = build()
+    if getattr(root, "output_names", None):
+        call = ObservedCall("", _inputs_of(root) or _as_shown(columns))
+        return [_CallObserver(build, call, columns, ()).observed()]
+
+    methods = dict(_methods(root))
+    calls = []
+    if not methods or methods.keys() & _OWN_CALL:
+        call = ObservedCall("", _as_shown(columns))
+        calls.append(_CallObserver(build, call, columns, _parameters(root)).observed())
+    for name, method in methods.items():
+        if name in _OWN_CALL:
+            continue
+        call = ObservedCall(name, _as_shown(columns))
+        parameters = _parameters(method)
+        observer = _CallObserver(build, call, columns, parameters, METHOD_ATTEMPTS_MAX)
+        observed = observer.observed()
+        # A method that does not take the model's inputs is a part of another one.
+        if not observed.problem and observed.outputs:
+            calls.append(observed)
+    return calls
 
 
-def _parameters(root: Any) -> tuple[str, ...]:
+def _as_shown(columns: Mapping[str, ColumnInput]) -> dict[str, InputSection]:
+    return {name: column.shown for name, column in columns.items()}
+
+
+def _methods(root: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yields the public methods that the user's classes add to those of a library, and the model's
+    own call.
+    """
+    for owner in type(root).__mro__:
+        if owner.__module__.partition(".")[0] in _LIBRARIES:
+            return
+        inherited = {name for base in owner.__mro__ for name in _library_names(base)} - _OWN_CALL
+        for name, value in vars(owner).items():
+            is_public = name in _OWN_CALL or not name.startswith("_")
+            function = getattr(value, "python_function", value)
+            if inspect.isfunction(function) and is_public and name not in inherited:
+                yield name, getattr(root, name)
+
+
+def _library_names(owner: type) -> Iterable[str]:
+    if owner.__module__.partition(".")[0] in _LIBRARIES:
+        return vars(owner)
+    return ()
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """Returns the names of the parameters that a call needs."""
+    function = getattr(function, "python_function", function)
     try:
-        parameters = inspect.signature(getattr(root, "call", root)).parameters
+        parameters = inspect.signature(getattr(function, "call", function)).parameters
     except (TypeError, ValueError):
         return ()
     return tuple(
@@ -152,7 +181,7 @@ def _parameters(root: Any) -> tuple[str, ...]:
         for name, parameter in parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        and name != "training"
+        and name not in ("training", "self")
     )
 
 
@@ -174,21 +203,198 @@ def _inputs_of(root: Any) -> dict[str, InputSection]:
     return inputs
 
 
-def _traced(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> Returned:
-    """Traces the call of a model that is built anew: a call that fails may leave layers built."""
-    with early_lookups(table_maker({})):
-        if is_jax:
-            root = _jax_root(job, base)
+class _CallObserver:
+    """Tries one call, and changes its inputs by the errors until it runs."""
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        call: ObservedCall,
+        columns: Mapping[str, ColumnInput],
+        parameters: tuple[str, ...],
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> None:
+        """Begins with what is known of the call.
+
+        Args:
+          build: Builds the model.
+          call: The call.
+          columns: The inputs that examples show.
+          parameters: The names of the parameters that the call needs.
+          attempts_max: The maximum number of times that it is tried.
+        """
+        self._build = build
+        self._call = call
+        self._columns = columns
+        self._parameters = parameters
+        self._attempts_left = attempts_max
+        self._problems: set[str] = set()
+        """The errors that led to a change, which another change must not lead back to."""
+
+    def observed(self) -> ObservedCall:
+        """Returns the call, with its outputs or with the error that is left."""
+        call = self._call
+        # A call of one parameter may take a dict of inputs, so that is tried first.
+        if not call.inputs and len(self._parameters) > 1:
+            self._take_arguments()
+        call.problem = self._try(call.inputs)
+        while call.problem and self._attempts_left > 0:
+            self._problems.add(call.problem)
+            if not self._correct():
+                break
+        if call.problem and not self._columns:
+            call.problem += (
+                "; name examples as --examples FILE: they show the types and lengths of inputs"
+            )
+        return call
+
+    def _try(self, inputs: Mapping[str, InputSection]) -> str:
+        """Traces the call with some inputs; returns the error, or "" once its outputs are known."""
+        self._attempts_left -= 1
+        call = self._call
+        # A call that fails may leave layers built, so the model is built anew each time.
+        with early_lookups(table_maker({})):
+            root = self._build()
+        sections = dict(inputs) or {_PROBE: InputSection(dtype="int32")}
+        function = Call(call.path, tuple(sections), call.arguments)
+        try:
+            returned = trace_call(root, function, sections, table_maker({})).returned
+        except ExportError as problem:
+            return str(problem)
+        if not inputs:
+            return "the call ran without any input, and a tower needs one"
+        call.outputs = dict(_outputs(returned))
+        call.queries = bool(returned.queries)
+        return ""
+
+    def _take_arguments(self) -> None:
+        """Gives the call one input for each of its parameters."""
+        self._call.arguments = self._parameters
+        for name in self._parameters:
+            self._call.inputs[name] = InputSection(dtype="int64")
+            self._call.assumed.add(name)
+
+    def _correct(self) -> bool:
+        """Changes the call by its last error and tries it; returns whether anything was changed."""
+        call = self._call
+        missing = _MISSING.search(call.problem)
+        if missing is not None:
+            return self._add(missing[1])
+        if not call.inputs and self._parameters:
+            self._take_arguments()
+            return self._change(dict(call.inputs))
+        takes = _TAKES.search(call.problem) or _CUT.search(call.problem)
+        # What examples or the model itself state is not changed, but for its width.
+        is_free = takes is not None and (
+            takes[1] in call.assumed or _CUT.search(call.problem) is not None
+        )
+        if takes is not None and is_free and takes[2] in _DTYPES:
+            section = call.inputs[takes[1]].model_copy(update={"dtype": takes[2]})
+            return self._change(call.inputs | {takes[1]: section})
+        # The input was a dict of inputs: the key that the call looked up is one of them.
+        level = _LEVEL.search(call.problem)
+        if level is not None and level[1] and call.assumed:
+            outer = next(reversed(call.inputs))
+            del call.inputs[outer]
+            call.assumed.discard(outer)
+            call.assumed.add(f"{outer}.{level[1]}")
+            assumed = InputSection(dtype="int64")
+            return self._change(call.inputs | {f"{outer}.{level[1]}": assumed})
+        if "arguments = [" in call.problem and len(call.inputs) == 1 and call.arguments is None:
+            call.arguments = tuple(call.inputs)
+            return self._change(dict(call.inputs))
+        return self._change_kind()
+
+    def _change(self, inputs: dict[str, InputSection]) -> bool:
+        """Takes other inputs, whatever the call then says."""
+        self._call.inputs = inputs
+        self._call.problem = self._try(inputs)
+        return True
+
+    def _add(self, name: str) -> bool:
+        """Adds an input that the call misses: at the level where it is no longer missed."""
+        call = self._call
+        # An error does not have the level of the key: nested dicts are tried before the outer one.
+        nested = [input_name for input_name in call.inputs if "." in input_name]
+        levels = dict.fromkeys(input_name.rpartition(".")[0] for input_name in nested)
+        for candidate in [*(f"{level}.{name}" for level in levels), name]:
+            if candidate in call.inputs:
+                continue
+            inputs = call.inputs | {candidate: InputSection(dtype="int64")}
+            problem = self._try(inputs)
+            missing = _MISSING.search(problem)
+            # Any other error shows that the key was found.
+            if missing is None or missing[1] != name:
+                call.inputs = inputs
+                call.assumed.add(candidate)
+                call.problem = problem
+                return True
+        return False
+
+    def _change_kind(self) -> bool:
+        """Changes the shape, kind or dtype of inputs: first of all that examples show alike, then
+        of one input after another. Takes the first change that leads to another error, or to none.
+        """
+        call = self._call
+        ragged = [name for name, section in call.inputs.items() if section.kind == "ragged"]
+        arrays = {name: self._columns[name].padded for name in ragged if name in self._columns}
+        sparse = {name: _of_kind(call.inputs[name], "sparse") for name in arrays}
+        columns = {
+            name: _reshaped(section, (1,))
+            for name, section in call.inputs.items()
+            if name in self._columns and section.kind == "dense" and not section.shape
+        }
+        changes: list[dict[str, InputSection]] = [sparse, arrays, columns]
+        # The input that the call met last is more likely the cause than those before.
+        for name in reversed(call.inputs):
+            changes += [{name: section} for section in self._alternatives(name)]
+        for change in changes:
+            if not change or self._attempts_left <= 0:
+                continue
+            problem = self._try(call.inputs | change)
+            if not problem or self._is_progress(problem, change):
+                call.inputs = call.inputs | change
+                call.problem = problem
+                return True
+        return False
+
+    def _is_progress(self, problem: str, change: Mapping[str, InputSection]) -> bool:
+        takes = _TAKES.search(problem)
+        return problem not in self._problems and (takes is None or takes[1] not in change)
+
+    def _alternatives(self, name: str) -> Iterator[InputSection]:
+        """Yields other sections for an input, the likeliest first."""
+        call = self._call
+        section = call.inputs[name]
+        if name in self._columns:
+            yield from self._columns[name].alternatives(section)
+            return
+        if name not in call.assumed:
+            return
+        dtypes = [
+            section.model_copy(update={"dtype": dtype})
+            for dtype in ("float32", "string", "int64")
+            if dtype != section.dtype
+        ]
+        shapes = [
+            _reshaped(section, shape)
+            for shape in ((ASSUMED_LENGTH,), (1,), ())
+            if shape != section.shape
+        ]
+        if _OTHER_TYPE.search(call.problem):
+            yield from dtypes
+            yield from shapes
         else:
-            root = build_root(job, base)
-    function = Call(call.path, tuple(call.inputs), call.arguments)
-    return trace_call(root, function, call.inputs, table_maker({})).returned
+            yield from shapes
+            yield from dtypes
 
 
-def _jax_root(job: ExportJob, base: Path) -> Any:
-    from export.jax_models.functions import Calls, build_functions
+def _reshaped(section: InputSection, shape: tuple[int, ...]) -> InputSection:
+    return section.model_copy(update={"shape": shape})
 
-    return Calls(build_functions(job, base))
+
+def _of_kind(section: InputSection, kind: str) -> InputSection:
+    return section.model_copy(update={"kind": kind})
 
 
 def _outputs(returned: Returned) -> Iterator[tuple[str | int | None, tuple[int | None, ...]]]:
@@ -204,75 +410,3 @@ def _outputs(returned: Returned) -> Iterator[tuple[str | int | None, tuple[int |
         # Integers and texts are no outputs that a tower could have.
         if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank:
             yield key, tuple(tensor.shape.as_list()[1:])
-
-
-def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> bool:
-    """Changes the inputs of a call by its last error; returns whether anything was changed."""
-    missing = _MISSING.search(call.problem)
-    if missing is not None:
-        return _added(job, base, call, missing[1], is_jax)
-    takes = _TAKES.search(call.problem)
-    # What examples or the model itself state is not changed.
-    if takes is not None and takes[1] in call.assumed and takes[2] in _DTYPES:
-        call.inputs[takes[1]] = InputSection(dtype=takes[2])
-        call.assumed.discard(takes[1])
-        return True
-    # The input was a dict of inputs: the key that the call looked up is one of them.
-    level = _LEVEL.search(call.problem)
-    if level is not None and level[1] and call.assumed:
-        outer = next(reversed(call.inputs))
-        del call.inputs[outer]
-        call.assumed.discard(outer)
-        return _add(call, f"{outer}.{level[1]}")
-    if "arguments = [" in call.problem and len(call.inputs) == 1 and call.arguments is None:
-        call.arguments = tuple(call.inputs)
-        return True
-    if _OTHER_TYPE.search(call.problem):
-        return _with_numbers(job, base, call, is_jax)
-    return False
-
-
-def _added(job: ExportJob, base: Path, call: ObservedCall, name: str, is_jax: bool) -> bool:
-    """Adds an input that the call misses: at the level where it is no longer missed."""
-    # An error does not have the level of the key: nested dicts are tried before the outer one.
-    nested = [input_name for input_name in call.inputs if "." in input_name]
-    levels = dict.fromkeys(input_name.rpartition(".")[0] for input_name in nested)
-    for candidate in [*(f"{level}.{name}" for level in levels), name]:
-        if candidate in call.inputs or not _add(call, candidate):
-            continue
-        try:
-            _traced(job, base, call, is_jax)
-        except ExportError as problem:
-            missing = _MISSING.search(str(problem))
-            # Any other error shows that the key was found.
-            if missing is not None and missing[1] == name:
-                del call.inputs[candidate]
-                call.assumed.discard(candidate)
-                continue
-        return True
-    return False
-
-
-def _add(call: ObservedCall, name: str) -> bool:
-    call.inputs[name] = InputSection(dtype="int64")
-    call.assumed.add(name)
-    return True
-
-
-def _with_numbers(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> bool:
-    """Assumes that one more input is a number: the first one that changes the error. Returns
-    whether there is one.
-    """
-    for name in sorted(call.assumed):
-        if call.inputs[name].dtype != "int64":
-            continue
-        call.inputs[name] = InputSection(dtype="float32")
-        try:
-            _traced(job, base, call, is_jax)
-        except ExportError as problem:
-            # The same error, or one that names an input of another dtype: this one is no number.
-            if str(problem) == call.problem or _TAKES.search(str(problem)):
-                call.inputs[name] = InputSection(dtype="int64")
-                continue
-        return True
-    return False

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from export.checkpoint.inventory.specs import Inventory
+from export.drafts.drafted_towers import (
+    DraftedTower,
+    candidate_inputs,
+    drafted_towers,
+    is_of_candidates,
+    output_name,
+)
 from export.drafts.observed_calls import ObservedCall
 from export.recipe.schema import InputSection
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TABLES_LISTED_MAX = 20
 """The maximum number of tables that a comment lists."""
-# The narrowest first: Python's bools are integers, and integers may stand among floats.
-_KINDS: dict[Any, Any] = {"bool": bool, "string": str, "int64": int, "float32": (int, float)}
-"""Python's types of the values of a dtype."""
 _COMPUTED_ROLE = (
     "query: the vector of a context. candidate: the vector of an item. ranking: scores of items"
 )
@@ -25,6 +28,7 @@ _COMPUTED_ROLE = (
 def recipe_text(
     factory: str,
     checkpoint: str,
+    object_path: str,
     examples: str | None,
     calls: Sequence[ObservedCall],
     inventory: Inventory,
@@ -33,11 +37,12 @@ def recipe_text(
     """Returns the draft of a recipe.
 
     Args:
-      factory, checkpoint, examples: The names that the recipe has for these.
+      factory, checkpoint, object_path, examples: The names that the recipe has for these.
       calls: What was observed of the model's calls.
       inventory: The tables that the checkpoint holds.
       unread_columns: Columns of the examples whose values no input takes.
     """
+    towers = drafted_towers(calls)
     lines = [
         "# The first draft of a recipe. A comment says what nothing shows: read each line that has "
         "one.",
@@ -46,6 +51,10 @@ def recipe_text(
         "",
         "[checkpoint]",
         f"path = {_text(checkpoint)}",
+    ]
+    if object_path:
+        lines.append(f"object_path = {_text(object_path)}")
+    lines += [
         *_tables(inventory),
         "",
         "[code]",
@@ -57,8 +66,11 @@ def recipe_text(
         names = ", ".join(unread_columns)
         # Before the blank line that ends the inputs.
         lines.insert(-1, f"# columns of the examples that no input takes: {names}")
-    for call in calls:
-        lines += _tower(call)
+    all_inputs = list(dict.fromkeys(name for call in calls for name in call.inputs))
+    for tower in towers:
+        lines += _tower(tower, all_inputs)
+    lines += _roles(towers)
+    lines += _index(towers)
     if examples is None:
         lines += [
             "# [verify]",
@@ -82,68 +94,86 @@ def _tables(inventory: Inventory) -> Iterator[str]:
 def _inputs(calls: Sequence[ObservedCall]) -> Iterator[str]:
     inputs: dict[str, InputSection] = {}
     assumed: set[str] = set()
-    for call in calls:
+    # What a call that runs takes of an input is more than a guess.
+    for call in sorted(calls, key=lambda call: not call.problem):
         inputs |= call.inputs
         assumed |= call.assumed
     yield "[inputs]"
     if not inputs:
-        yield ("# the model does not say what it takes: write a line for each input, such as")
+        yield "# the model does not say what it takes: write a line for each input, such as"
         yield '# user_id = { dtype = "int64" }'
     for name, part in inputs.items():
-        fields = {"dtype": part.dtype}
-        line = ", ".join(f"{key} = {_text(value)}" for key, value in fields.items())
+        line = f"dtype = {_text(part.dtype)}"
         if part.shape:
             line += f", shape = {list(part.shape)}"
         if part.kind != "dense":
             line += f', kind = "{part.kind}"'
+        if part.pad is not None:
+            line += f", pad = {json.dumps(part.pad)}"
         comment = ""
         if name in assumed:
             comment = "  # dtype and shape of training? Nothing states them"
+        elif part.pad is not None:
+            comment = "  # length, and value that filled up shorter lists, in training?"
         yield f"{_key(name)} = {{ {line} }}{comment}"
     yield ""
 
 
-def _tower(call: ObservedCall) -> Iterator[str]:
-    name = call.path or "tower"
-    role = _role(call)
+def _tower(tower: DraftedTower, all_inputs: Sequence[str]) -> Iterator[str]:
+    call = tower.call
     if call.problem:
-        yield f"# The call could not be run with these inputs: {call.problem}"
-    yield f"[towers.{_key(name)}]"
-    yield f"role = {_text(role)}  # {_COMPUTED_ROLE}"
+        yield f"# The call could not be run with these inputs: {' '.join(call.problem.split())}"
+    yield f"[towers.{_key(tower.name)}]"
+    yield f"role = {_text(tower.role)}  # {_COMPUTED_ROLE}"
     if call.path:
         yield f"call = {_text(call.path)}"
     if call.arguments is not None:
         yield f"arguments = {json.dumps(list(call.arguments))}"
+    elif call.inputs and list(call.inputs) != list(all_inputs):
+        yield f"inputs = {json.dumps(list(call.inputs))}"
     # A single tensor needs no name, nor do the vectors that a retrieval layer compares.
-    if not call.queries and None not in call.outputs and call.outputs:
-        names = {_output_name(key): key for key in call.outputs}
+    if tower.outputs:
+        names = {output_name(key): key for key in tower.outputs}
         fields = ", ".join(f"{_key(name)} = {json.dumps(key)}" for name, key in names.items())
-        shapes = ", ".join(f"{key}: {_shape(shape)}" for key, shape in call.outputs.items())
+        shapes = ", ".join(f"{key}: {_shape(shape)}" for key, shape in tower.outputs.items())
         yield f"outputs = {{ {fields} }}  # {shapes}"
         if len(names) > 1:
             yield f"result = {_text(next(iter(names)))}  # the output that orders candidates"
-    if role == "ranking":
-        yield ""
-        yield "# Inputs of a candidate, not of the context: a table for each, such as"
-        yield f"# [features.{_key(next(reversed(call.inputs), 'item'))}]"
-        yield '# role = "candidate"'
     yield ""
 
 
-def _role(call: ObservedCall) -> str:
-    """Guesses the role of a tower: what returns nothing but numbers ranks."""
-    shapes = list(call.outputs.values())
-    is_score = bool(shapes) and all(shape in ((), (1,)) for shape in shapes)
-    if is_score and not call.queries:
-        return "ranking"
-    return "query"
+def _roles(towers: Sequence[DraftedTower]) -> Iterator[str]:
+    """Yields which inputs describe a candidate, where no candidate tower says so."""
+    rankings = [tower for tower in towers if tower.role == "ranking"]
+    if not rankings or any(tower.role == "candidate" for tower in towers):
+        return
+    names = candidate_inputs(rankings[0].call.inputs)
+    for name in names:
+        yield f"[features.{_key(name)}]"
+        yield 'role = "candidate"  # does it describe the item? All other inputs are of the context'
+        yield ""
 
 
-def _output_name(key: str | int | None) -> str:
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", str(key)).lstrip("_.-")
-    if not name or name.isdigit():
-        return f"output_{name}"
-    return name
+def _index(towers: Sequence[DraftedTower]) -> Iterator[str]:
+    """Yields the corpus and the index of a candidate tower, as comments: no file is known."""
+    candidates = [tower for tower in towers if tower.role == "candidate"]
+    if not candidates:
+        return
+    candidate = candidates[0]
+    named = [name for name in candidate.call.inputs if is_of_candidates(name)]
+    columns = ", ".join(f"{_key(name)} = {_text(name)}" for name in named or candidate.call.inputs)
+    yield "# To search candidates, name a file with a row for each, and the columns of its inputs:"
+    yield "# [corpora.items]"
+    yield '# file = "items.parquet"'
+    yield '# id = "id"'
+    yield f"# features = {{ {columns} }}"
+    queries = [tower for tower in towers if tower.role == "query"]
+    if queries:
+        yield "# [indexes.items]"
+        yield '# corpus = "items"'
+        yield f"# query_tower = {_text(queries[0].name)}"
+        yield f"# candidate_tower = {_text(candidate.name)}"
+    yield ""
 
 
 def _shape(shape: Sequence[int | None]) -> str:
@@ -160,31 +190,3 @@ def _key(name: str) -> str:
 
 def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, InputSection]:
-    """Returns the inputs that columns of examples show: their types, and the lengths of lists."""
-    inputs = {}
-    for name, values in examples.items():
-        lists = [value for value in values if isinstance(value, list)]
-        lengths = {len(value) for value in lists}
-        items = list(values)
-        if lists:
-            items = [item for value in lists for item in value]
-        dtype = _dtype(items)
-        if dtype is None:
-            continue
-        if len(lengths) > 1:
-            inputs[name] = InputSection(dtype=dtype, kind="ragged")
-        else:
-            # Lists of one length have that shape; values that are no lists have none.
-            inputs[name] = InputSection(dtype=dtype, shape=tuple(lengths))
-    return inputs
-
-
-def _dtype(items: Sequence[object]) -> Any:
-    """Returns the dtype of some values; None: they are of several types."""
-    for dtype, kinds in _KINDS.items():
-        if items and all(isinstance(item, kinds) for item in items):
-            return dtype
-    return None

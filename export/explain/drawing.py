@@ -19,7 +19,7 @@ from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
 from export.graphs.functions import bytes_of, constants_of
 from export.id_graphs.descriptions import describe_ids
-from export.report_text import partitions_text, size_text, thousands
+from export.report_text import NEEDS_TENSORFLOW, partitions_text, size_text, thousands
 
 # At run time, these would load TensorFlow, which takes seconds.
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         runs = "LiteRT"
         litert_hindrance = prepared.not_in_litert[name]
         if litert_hindrance:
-            runs = f"a SavedModel, since {litert_hindrance}"
+            runs = f"a SavedModel ({NEEDS_TENSORFLOW}), since {litert_hindrance}"
         # Constants of a graph are weights that are not trained.
         weights = [*traced_towers[name].variables, *constants_of(traced_towers[name].function)]
         size_bytes = sum(map(bytes_of, weights))
@@ -248,7 +248,7 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         features,
         tuple(tables),
         tuple(towers),
-        (*_inside_lines(prepared.entries), *prepared.stays),
+        (*_inside_lines(prepared.entries, tables), *prepared.stays),
         tuple(_planned_stores(prepared)),
     )
 
@@ -315,7 +315,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         features,
         tuple(tables),
         tuple(towers),
-        tuple(_inside_lines(bundle.features)),
+        tuple(_inside_lines(bundle.features, tables)),
         tuple(_published_stores(bundle)),
         tuple(curves),
     )
@@ -455,8 +455,12 @@ def _form_text(form: manifest.TowerForm) -> str:
     return f"{kind} {form.precision}, differs by {error:.2g} at most"
 
 
-def _inside_lines(features: Mapping[str, manifest.Feature]) -> list[str]:
-    """Returns the line about inputs that go into towers as rows; no line without such inputs."""
+def _inside_lines(
+    features: Mapping[str, manifest.Feature], tables: Sequence[TableNode]
+) -> list[str]:
+    """Returns the line about inputs that go into towers as rows, and one about each table that is
+    outside although it is as small; no line without such inputs.
+    """
     row_limits = {}
     for name, feature in features.items():
         if isinstance(feature, manifest.DenseFeature) and feature.below is not None:
@@ -465,10 +469,26 @@ def _inside_lines(features: Mapping[str, manifest.Feature]) -> list[str]:
         return []
     names = shortened(list(row_limits), _INSIDE_NAMES_MAX)
     verb = "reads" if len(row_limits) == 1 else "read"
-    return [
-        f"tables of at most {max(row_limits.values())} rows stay inside the towers, where {names} "
-        f"{verb} them"
-    ]
+    largest = max(row_limits.values())
+    lines = [f"tables of at most {largest} rows stay inside the towers, where {names} {verb} them"]
+    for table in tables:
+        if table.rows <= largest:
+            reasons = {_reason_outside(features[name]) for name in table.read_by}
+            lines.append(
+                f"table {table.name} of {thousands(table.rows)} rows is outside, since "
+                f"{' and '.join(sorted(reasons))}"
+            )
+    return lines
+
+
+def _reason_outside(feature: manifest.Feature) -> str:
+    """Returns why a feature does not read its table inside a tower, however small the table is."""
+    if isinstance(feature, manifest.EmbeddedFeature):
+        if not isinstance(feature.ids, manifest.IdentityIds):
+            return "its rows are computed from what requests send"
+        if feature.kind != "single":
+            return "it is read for lists of ids"
+    return "the model or the recipe states what unknown ids read"
 
 
 def _features(

@@ -29,6 +29,7 @@ from export.jobs.provided_files import ProvidedFiles
 from export.jobs.staged import Published, open_staged, provenance
 from export.jobs.table_steps import check_staged, copy_tables, staged_bundle
 from export.recipe.settings import ExportSettings
+from export.report_text import NEEDS_TENSORFLOW, count_text
 from export.tables.key_indexes import write_key_indexes
 from export.tables.older_versions import ReusedSegments
 from export.towers.files import TowerFiles
@@ -295,6 +296,7 @@ class _BundleSteps:
             )
             entries = check_towers(reference, self.directory, entries, expected)
             entries = with_score_distributions(entries, expected, self.job.verify)
+            self.notes += _notes_of_tensorflow(entries)
         return _Towers(entries, reference, effects, compared.examples)
 
     def _write_forms(self) -> dict[str, manifest.Tower]:
@@ -381,6 +383,21 @@ class _BundleSteps:
             bundle = replace(bundle, reference=reference, changes=self.context.changes)
             recorded = features_behind(self.job.verify.expected, self.spec.towers)
             return check_staged(bundle, recorded)
+
+
+def _notes_of_tensorflow(towers: Mapping[str, manifest.Tower]) -> list[str]:
+    """Returns a note about the towers whose served form TensorFlow runs; no note without any."""
+    names = [
+        name
+        for name, tower in towers.items()
+        if not any((form.kind, form.precision) == ("litert", tower.serve) for form in tower.forms)
+    ]
+    if not names:
+        return []
+    return [
+        f"TensorFlow runs {count_text(len(names), 'tower')} ({', '.join(names)}), and "
+        f"{NEEDS_TENSORFLOW}: pip install '.[serve,savedmodel]'"
+    ]
 
 
 def _forms_of(towers: Mapping[str, manifest.Tower]) -> list[str]:

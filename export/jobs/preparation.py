@@ -30,13 +30,14 @@ from export.graphs.functions import bytes_of, constants_of
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.likely_mistakes import likely_mistakes
+from export.jobs.progress import Progress
 from export.jobs.recipe_checks import check_recipe, mistakes_of_heads
 from export.jobs.table_steps import plan_copy
 from export.jobs.warm_up import locate_requests
 from export.model_code.factories import code_notes
 from export.recipe.schema import ExportJob, FeatureSection, IndexSection, TableSection
 from export.recipe.settings import ExportSettings
-from export.report_text import size_text
+from export.report_text import count_text, size_text
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, WriteOptions
 from export.towers.compiled import reason_not_compiled
@@ -150,6 +151,7 @@ def trace_job(
     base: Path,
     settings: ExportSettings,
     version: int | None,
+    progress: Progress,
     *,
     inside: bool = False,
 ) -> TracedJob:
@@ -160,6 +162,7 @@ def trace_job(
       base: Its folder.
       settings: How the job runs.
       version: The version to be written; None: the next free one.
+      progress: Shows the steps.
       inside: Whether lookups stay inside the towers.
 
     Raises:
@@ -168,11 +171,27 @@ def trace_job(
     destination = open_destination(job.output.root, base, settings.scratch)
     # Mistakes in the recipe are reported first: to trace a model can take minutes.
     check_recipe(job, base)
-    front_end, job, checkpoint = open_job(job, base)
-    traced = front_end.partition(job, base, checkpoint, inside)
-    notes = (*checkpoint.storage.notes, *code_notes(job, base), *traced.notes)
-    traced = replace(traced, notes=notes)
-    traced = check_own_rows(job, traced, describe_features(traced.spec, job))
+    with progress.step("read checkpoint"):
+        front_end, job, checkpoint = open_job(job, base)
+    with progress.step(f"build and trace {count_text(len(job.towers), 'tower')}"):
+        traced = front_end.partition(job, base, checkpoint, inside)
+        notes = (*checkpoint.storage.notes, *code_notes(job, base), *traced.notes)
+        traced = replace(traced, notes=notes)
+    with progress.step("compare ids"):
+        traced = check_own_rows(job, traced, describe_features(traced.spec, job))
+    with progress.step("find tables, weights"):
+        return _with_inventory(job, base, version, destination, checkpoint, traced)
+
+
+def _with_inventory(
+    job: ExportJob,
+    base: Path,
+    version: int | None,
+    destination: Destination,
+    checkpoint: Checkpoint,
+    traced: PartitionedModel,
+) -> TracedJob:
+    """Finds the tables and weights of a traced model in its checkpoint; see `trace_job`."""
     entries = describe_features(traced.spec, job)
     unread_tables = set(job.tables) - set(traced.spec.tables)
     if unread_tables:
@@ -263,18 +282,31 @@ def _check_constants(towers: Iterable[TracedTower], job: ExportJob) -> None:
 
 
 def prepare(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None
+    job: ExportJob,
+    base: Path,
+    settings: ExportSettings,
+    version: int | None = None,
+    progress: Progress | None = None,
 ) -> Prepared:
     """Opens the checkpoint, divides the model and plans the tables; writes nothing.
 
     Args:
       job, base, settings, version: See `trace_job`.
+      progress: Shows the steps; None: nothing shows them.
 
     Raises:
       ExportError: The job cannot be done as requested; the message names what, and the remedy.
     """
-    opened = trace_job(job, base, settings, version)
+    progress = progress or Progress()
+    opened = trace_job(job, base, settings, version, progress)
+    with progress.step("divide and plan"):
+        return _planned(opened, settings)
+
+
+def _planned(opened: TracedJob, settings: ExportSettings) -> Prepared:
+    """Plans the tables, parts of towers and indexes of a traced job; see `prepare`."""
     job = opened.job
+    base = opened.base
     # The checkpoint may be that of a SavedModel that has requests of its own.
     requests = locate_requests(job, base, opened.checkpoint)
     traced = opened.traced

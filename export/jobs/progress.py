@@ -15,12 +15,14 @@ from rich.console import Console
 from export.report_text import size_text
 
 Unit = Literal["bytes", "rows"]
+_QUIET = Console(quiet=True)
+"""Shows nothing."""
 
 
 class Progress:
     """Shows the steps of one job on stderr."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console = _QUIET) -> None:
         self._console = console
         self.seconds: dict[str, float] = {}
         self._bars = progress.Progress(

@@ -106,7 +106,11 @@ class PreparedInline(TracedJob):
 
 
 def prepare_inline(
-    job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None
+    job: ExportJob,
+    base: Path,
+    settings: ExportSettings,
+    version: int | None = None,
+    progress: Progress | None = None,
 ) -> PreparedInline:
     """Opens the checkpoint, traces the model with its lookups and plans the variables; writes
     nothing.
@@ -116,12 +120,13 @@ def prepare_inline(
       base: Its folder, which its paths are relative to.
       settings: How the job runs.
       version: The version of the SavedModel; None: the next free one.
+      progress: Shows the steps; None: nothing shows them.
 
     Raises:
       ExportError: The job cannot be done as requested; the message names what, and the remedy.
     """
     _check_recipe(job, base)
-    opened = trace_job(job, base, settings, version, inside=True)
+    opened = trace_job(job, base, settings, version, progress or Progress(), inside=True)
     job = opened.job
     traced = opened.traced
     checkpoint = opened.checkpoint

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
+from typing import Any
 
 from bundle.format.manifest import Precision
 from export.errors import DestinationError
@@ -35,7 +36,11 @@ _LOCATED = re.compile(
 
 
 def compile_tower(
-    saved_model: Path, precision: Precision, path: Path, lines: Mapping[str, str] = _NO_LINES
+    saved_model: Path,
+    precision: Precision,
+    path: Path,
+    lines: Mapping[str, str] = _NO_LINES,
+    texts: Collection[str] = (),
 ) -> str:
     """Compiles one tower; its signature `serving_default` keeps the names of the SavedModel's.
 
@@ -47,6 +52,7 @@ def compile_tower(
         at run time).
       path: The file to write; it is not written if LiteRT cannot run the tower.
       lines: The user's line of each type of operation, for the reason.
+      texts: The types of operations that read texts in the tower.
     Returns:
       The reason why LiteRT cannot run the tower; "" if it can.
     Raises:
@@ -61,7 +67,7 @@ def compile_tower(
         flatbuffer = converter.convert()
         reason = _runtime_problem(flatbuffer)
     except Exception as problem:  # noqa: BLE001 - the converter raises many types of errors
-        reason = _converter_problem(problem, lines)
+        reason = _converter_problem(problem, lines, texts)
     if reason:
         return reason
     try:
@@ -79,7 +85,18 @@ def reason_not_compiled(tower: TracedTower) -> str:
         fill(tower.variables)
         saved_model = Path(directory, "saved_model")
         save_function(tower, saved_model)
-        return compile_tower(saved_model, "f32", Path(directory, "compiled.tflite"), tower.lines)
+        path = Path(directory, "compiled.tflite")
+        texts = text_operations(tower.function.graph)
+        return compile_tower(saved_model, "f32", path, tower.lines, texts)
+
+
+def text_operations(graph: Any) -> frozenset[str]:
+    """Returns the types of the operations of a graph that read texts."""
+    return frozenset(
+        operation.type
+        for operation in graph.get_operations()
+        if any(tensor.dtype == tf.string for tensor in operation.inputs)
+    )
 
 
 def _runtime_problem(flatbuffer: bytes) -> str:
@@ -108,7 +125,7 @@ def _runtime_problem(flatbuffer: bytes) -> str:
     return ""
 
 
-def _converter_problem(problem: Exception, lines: Mapping[str, str]) -> str:
+def _converter_problem(problem: Exception, lines: Mapping[str, str], texts: Collection[str]) -> str:
     """Returns the converter's reason, without its graph."""
     text = str(problem)
     missing = set[str]()
@@ -120,8 +137,17 @@ def _converter_problem(problem: Exception, lines: Mapping[str, str]) -> str:
     if "LookupTableFindV2" in missing:
         missing -= _TABLE_OPERATIONS
 
-    operations = [f"{name}{at_line(lines.get(name, ''))}" for name in sorted(missing)]
-    return f"LiteRT has no operation {', '.join(operations)}{_remedy(missing)}"
+    # Some of those on texts, such as a concatenation, exist for numbers.
+    kinds = {
+        "operations on texts, such as": missing.intersection(texts),
+        "operation": missing.difference(texts),
+    }
+    lacking = []
+    for kind, names in kinds.items():
+        located = [f"{name}{at_line(lines.get(name, ''))}" for name in sorted(names)]
+        if located:
+            lacking.append(f"{kind} {', '.join(located)}")
+    return f"LiteRT has no {' and no '.join(lacking)}{_remedy(missing)}"
 
 
 def _first_problem(text: str, lines: Mapping[str, str]) -> str:

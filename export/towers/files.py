@@ -20,7 +20,7 @@ from export.front_end.interface import OriginalModel, TracedTower
 from export.recipe.schema import ExportJob
 from export.steps import LIBRARIES, Step, StepKey
 from export.towers.bfloat16 import in_bfloat16
-from export.towers.compiled import compile_tower
+from export.towers.compiled import compile_tower, text_operations
 from export.towers.manifest_towers import describe_tower
 from export.towers.parts import TracedPart
 from export.towers.rewriting import Traced
@@ -102,10 +102,12 @@ class TowerFiles:
         """
         directory = self.stage.directory
         lines: Mapping[str, str] = {}
+        texts: frozenset[str] = frozenset()
         if isinstance(traced, TracedTower):
             lines = traced.lines
+            texts = text_operations(traced.function.graph)
         compile_ = partial(
-            compile_tower, directory / saved_model, precision, directory / path, lines
+            compile_tower, directory / saved_model, precision, directory / path, lines, texts
         )
         key = StepKey(
             path,
