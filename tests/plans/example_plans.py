@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
 from examples import trained
 from examples.watching import Watching
 from export.model_code.factories import load_factory
-from export.recipe.schema import ExportJob, read_recipe
+from export.recipe.schema import CorpusSection, ExportJob, read_recipe
 from tests.plans.checkpoints import (
     Build,
     Write,
@@ -78,6 +81,8 @@ def _write_files(package: str, folder: Path, sizes: Any) -> None:
 
 def _project(folder: Path, write: Write) -> Project:
     job = read_recipe(folder / "recipe.toml")
+    for section in (*job.corpora.values(), *job.contexts.values()):
+        _complete(folder / str(section.file), section, job)
     checkpoint = (folder / job.checkpoint.path).resolve()
     checkpoint.mkdir(parents=True)
     write(load_factory(job.code.factory, folder), job, checkpoint)
@@ -131,6 +136,24 @@ def _write_stacks(build: Build, _job: ExportJob, checkpoint: Path) -> None:
     train.save(folder, sizes, {"dense": zeros(shapes), "tables": tables}, tables)
 
 
+def _complete(path: Path, section: CorpusSection, job: ExportJob) -> None:
+    """Adds the columns that a file of candidates or contexts lacks; plans read its first rows."""
+    table = pa.table({section.id: [1]})
+    if path.stat().st_size:
+        table = parquet.read_table(path)
+    values = {"string": "a", "float32": 1.0}
+    cells: dict[str, Any] = dict.fromkeys(section.stored.attributes, "a")
+    for name, column in section.features.items():
+        part = job.inputs[name]
+        cells[column] = values.get(part.dtype, 1)
+        if part.kind != "dense" or part.shape:
+            cells[column] = [cells[column]] * math.prod(part.shape)
+    for column, cell in cells.items():
+        if column not in table.column_names:
+            table = table.append_column(column, pa.array([cell] * table.num_rows))
+    parquet.write_table(table, path)
+
+
 def _write_movielens(folder: Path) -> Project:
     """Writes what the recipe and the model find in build/demo, from their folder."""
     source = folder / "examples" / "movielens"
@@ -140,6 +163,6 @@ def _write_movielens(folder: Path) -> Project:
     demo = folder / "build" / "demo"
     demo.mkdir(parents=True)
     (demo / "examples.jsonl").touch()
-    (demo / "popular.csv").touch()
+    (demo / "popular.csv").write_text("movie_id\n1\n")
     _watched("movielens")(demo).write(demo)
     return _project(source, write_objects)

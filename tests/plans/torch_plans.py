@@ -4,6 +4,7 @@ TorchRec.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ def _planned(name: str, inputs: Part, towers: Part) -> PlannedModel:
         ]
         returned = (tables, {"": f"{name}.npz"})
         (graphs / "model.py").write_text(f"def build():\n    return {returned!r}\n")
+        expected = _expected(towers)
+        (graphs / "recorded.jsonl").write_text(json.dumps(dict.fromkeys(expected, 0.0)) + "\n")
         page: dict[str, Any] = {
             "model": name,
             "checkpoint": {"path": "../torch_distributed"},
@@ -67,7 +70,7 @@ def _planned(name: str, inputs: Part, towers: Part) -> PlannedModel:
             "inputs": inputs,
             "features": candidates("item") if "item" in inputs else {},
             "towers": towers,
-            "verify": {"examples": "examples.jsonl", "expected": _expected(towers)},
+            "verify": {"examples": "recorded.jsonl", "expected": expected},
         }
         return Project(ExportJob.model_validate(page), graphs)
 
@@ -75,7 +78,7 @@ def _planned(name: str, inputs: Part, towers: Part) -> PlannedModel:
 
 
 def _expected(towers: Part) -> dict[str, str]:
-    """Returns the columns that a tower's result is compared with; a plan does not read them."""
+    """Returns the columns that a tower's result is compared with; a plan reads no value of them."""
     (tower,) = towers.values()
     result = tower.get("result", "result")
     return {result: result}
