@@ -278,10 +278,10 @@ def _prepare(
     with progress.step("load TensorFlow"):
         from export.jobs import bundle_job, saved_model_job
 
-    prepare = bundle_job.prepare
+    base = recipe.parent
     if job.output.tables in options.INLINE:
-        prepare = saved_model_job.prepare_inline
-    return prepare(job, recipe.parent, settings, version, progress)
+        return saved_model_job.prepare_inline(job, base, settings, version, progress)
+    return bundle_job.prepare(job, base, settings, version, progress)
 
 
 @app.command()

@@ -66,7 +66,7 @@ def published_json(published: Published) -> dict[str, Any]:
 
 def _rejecting_inputs(manifest: Manifest) -> list[str]:
     """Returns the inputs that have a feature which rejects unknown ids."""
-    rejecting = []
+    rejecting: list[str] = []
     for name, feature in manifest.features.items():
         if isinstance(feature, DenseFeature):
             rejects = feature.below is not None and feature.outside == "refuse"

@@ -83,7 +83,7 @@ def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, ColumnInpu
     inputs = {}
     for name, values in examples.items():
         lists = [value for value in values if isinstance(value, list)]
-        items = list(values)
+        items: list[Any] = list(values)
         if lists:
             items = [item for value in lists for item in value]
         dtype = _dtype(items)

@@ -96,6 +96,8 @@ def test_report_shows_what_was_published_and_proved() -> None:
         "index movies, brute_force exact search, 100 queries recall@10 1.0000 (at least 0.9000); "
         "target 0.95",
         "note: seen",
+        "a request with an unknown id fails in movie: state what such an id reads as "
+        "features.movie.unknown, or nothing if that is right",
         "published bundles/movies/3 (2.3 KiB of tables, 1.6 KiB of it linked)",
     ]
     assert len([line for line in lines if "float32 values difference: largest" in line]) == 2
