@@ -25,7 +25,7 @@ from benchmarks.retrieval.loaded import NAME, load_index, write_attributes
 from bundle.format import paths
 from export.corpora.codes import write_codes
 from export.corpora.indexes import build_index
-from export.recipe.schema import IndexSection
+from export.recipe.schema import IndexSection, RecallSection
 from runtime.partitions import load_index as load_tree
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
@@ -125,7 +125,7 @@ def _built(base: Path, distance: Any, k: int, arguments: Any) -> tuple[ServedInd
         query_tower="query",
         candidate_tower="candidate",
         distance=distance,
-        recall={"k": k, "value": RECALL, "queries": _EXAMPLES},
+        recall=RecallSection(k=k, value=RECALL, queries=_EXAMPLES),
     )
     entry = build_index(base, NAME, part, examples, coded=True)
     tree = load_tree([base / partition for partition in entry.directories], distance, vectors)

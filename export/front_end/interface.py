@@ -75,8 +75,11 @@ class Trainer(Protocol):
       has_int64: Whether it computes integers of 64 bits as such.
     """
 
-    framework: str
-    has_int64: bool
+    @property
+    def framework(self) -> str: ...  # noqa: D102
+
+    @property
+    def has_int64(self) -> bool: ...  # noqa: D102
 
     @property
     def is_stated(self) -> bool:

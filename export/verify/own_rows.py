@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from export.id_graphs.step_functions import StepFunction, ends_of, find_steps
 from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.vocabularies import as_array
 from export.user_lines import at_line
-from export.verify.hostile_numbers import hostile_numbers
+from export.verify.hostile_numbers import NumberType, hostile_numbers
 from export.verify.synthetic_examples import vocabulary_of
 
 Values = NDArray[Any]
@@ -138,9 +138,9 @@ def check_own_rows(  # noqa: C901 - one story of each feature
         )
     if trainer is not None:
         notes += _notes_on_trainer(trainer.framework, not_trained, changed)
-    spec = replace(model, features={**model.features, **changed})
+    followed_model = replace(model, features={**model.features, **changed})
     # Nothing else needs the trainer, which may be a process of its own.
-    return replace(traced, spec=spec, trainer=None, notes=tuple(notes))
+    return replace(traced, spec=followed_model, trainer=None, notes=tuple(notes))
 
 
 def _notes_on_trainer(
@@ -239,7 +239,7 @@ def _near_keys(vocabularies: Sequence[Keys], dtype: str) -> Values:
     return np.array(numbers, np.int64)
 
 
-def hostile_values(dtype: str) -> Values:
+def hostile_values(dtype: NumberType | Literal["string"]) -> Values:
     """Returns values of an input that clients send by mistake or by design, the same in every run.
 
     Args:
@@ -254,12 +254,11 @@ def hostile_values(dtype: str) -> Values:
         return _texts([*_WORDS, *map(str, numbers.tolist())])
     listed = hostile_numbers(dtype)
     if dtype == "float32":
-        special = np.array([np.nan, np.inf, -np.inf], np.float32)
-        listed = np.concatenate([listed, special])
-    count = HOSTILE_VALUES - listed.size
-    if dtype == "float32":
+        special = [np.nan, np.inf, -np.inf]
+        count = HOSTILE_VALUES - listed.size - len(special)
         scaled = random.standard_normal(count) * 10.0 ** random.integers(-2, 12, count)
-        return np.concatenate([listed, scaled.astype(np.float32)])
+        return np.concatenate([listed, special, scaled]).astype(np.float32)
+    count = HOSTILE_VALUES - listed.size
     high = np.iinfo(dtype).max
     # Each magnitude is as likely as any other: of uniform numbers, nearly all would be large.
     magnitudes = np.minimum(1 << random.integers(1, high.bit_length(), count), high)

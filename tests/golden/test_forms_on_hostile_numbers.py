@@ -191,8 +191,8 @@ def test_parts_of_a_ranking_are_served_by_saved_models_where_one_of_them_differs
     folder, model, notes = project
     tower = read_manifest(folder / "bundles" / "random" / "1").towers["ranking"]
     assert [part.name for part in tower.parts] == ["context", "candidate"]
-    entries = [tower, *tower.parts]
-    assert {form.kind for entry in entries for form in entry.forms} == {"saved_model"}
+    forms = [*tower.forms, *(form for part in tower.parts for form in part.forms)]
+    assert {form.kind for form in forms} == {"saved_model"}
     assert any(note.startswith("tower 'ranking' is not compiled") for note in notes)
 
     inputs = zeros_of(3)

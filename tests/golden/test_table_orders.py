@@ -90,11 +90,13 @@ def published_scores(directory: Path) -> Any:
     """Exports a recipe; returns the scores that its bundle gives the examples."""
     published = export(directory / "recipe.toml")
     columns = {name: Column(ids) for name, ids in EXAMPLES.items()}
-    with closing(open_features(published.directory, published.manifest)) as features:
+    folder = published.directory
+    assert isinstance(folder, Path)
+    with closing(open_features(folder, published.manifest)) as features:
         activations = features.activations(published.manifest.features, columns, N)
     tower = published.manifest.towers["rating"]
     values = {name: activation.values for name, activation in activations.items()}
-    network = open_tower(published.directory, tower, "f32")
+    network = open_tower(folder, tower, "f32")
     return np.ravel(network.run(tower_inputs(tower.inputs, values, N))[tower.result])
 
 

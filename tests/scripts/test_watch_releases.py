@@ -53,7 +53,7 @@ def test_newest_release_is_tried_and_stands_on_the_page(checkout: Path) -> None:
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(checkout),
     }
-    command = [sys.executable, checkout / "scripts" / "watch_releases"]
+    command = [sys.executable, str(checkout / "scripts" / "watch_releases")]
     for upstream in ("safetensors", "faiss-cpu", "scann"):
         command += ["--only", upstream]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.id_graphs import InputDtype
+from export.graphs.number_keys import Numbers
 from export.graphs.walks import ID_DTYPES
-from export.id_graphs.step_functions import Numbers, StepFunction, ends_of, monotonic_steps
+from export.id_graphs.step_functions import StepFunction, ends_of, monotonic_steps
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, ValuesKey, run
 from export.tensorflow_models.graph.origins import Source
 

@@ -16,7 +16,7 @@ from bundle.format.manifest import AttributeIndex, Corpus
 from export.corpora.indexes import build_index, choose, has_codes, index_steps
 from export.corpora.recall import note_of_cold_users, recall_of_cold_users, recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
-from export.recipe.schema import IndexSection
+from export.recipe.schema import IndexSection, RecallSection
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index
 from runtime.scann import ScannIndex
@@ -39,7 +39,11 @@ def _part(**changes: Any) -> IndexSection:
         if name in changes
     }
     return IndexSection(
-        corpus="movies", query_tower="query", candidate_tower="candidate", recall=recall, **changes
+        corpus="movies",
+        query_tower="query",
+        candidate_tower="candidate",
+        recall=RecallSection(**recall),
+        **changes,
     )
 
 

@@ -19,7 +19,7 @@ from export.corpora.cost_process import CostTask, measure_in_process
 from export.corpora.indexes import build_index, note_of_costs
 from export.corpora.search_costs import SearchParts
 from export.errors import ExportError
-from export.recipe.schema import IndexSection
+from export.recipe.schema import IndexSection, RecallSection
 from runtime.scann import ScannIndex
 from runtime.vectors import VectorFile
 from tests.bundles.search_costs import COSTS
@@ -33,7 +33,7 @@ def part(**changes: Any) -> IndexSection:
         corpus="movies",
         query_tower="query",
         candidate_tower="candidate",
-        recall={"value": 0.5},
+        recall=RecallSection(value=0.5),
         **changes,
     )
 
