@@ -73,7 +73,7 @@ def tower_recipe(
     **sections: Any,
 ) -> ExportJob:
     """Returns a recipe of one query tower, `tower`, whose result is the first of its outputs."""
-    tower: dict[str, Any] = {"role": "query", "outputs": outputs}
+    tower: dict[str, Any] = {"role": "query", "outputs": dict(outputs)}
     if outputs:
         tower["result"] = next(iter(outputs))
     return recipe(

@@ -78,6 +78,18 @@ FEATURES = [
         "movie",
         "features.movie_id.ids.vocabulary is 'movie' (did you mean 'movies'?); the recipe's voc",
     ),
+    mistake(
+        2,
+        "features.movie_id.ids.mask",
+        "0",
+        "features.movie_id.ids.mask is '0'; the vocabulary's keys are int64",
+    ),
+    mistake(
+        2,
+        "inputs.hour",
+        {"dtype": "int64", "shape": [3], "pad": "x"},
+        "inputs.hour.pad is 'x'; an integer was expected, as clients send it for this input",
+    ),
     mistake(2, "vocabularies.movies.file", "movies.csv", "line 1: 'movieId,title,genres,year' is"),
     mistake(2, "features.hour.pad", 0, "unknown key 'features.hour.pad'; 'pad' is a key of inputs"),
     mistake(

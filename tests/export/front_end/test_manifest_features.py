@@ -115,18 +115,6 @@ def test_describe_features_second_rule_beside_the_models_is_rejected() -> None:
             {"features": {"user": {"unknown": {"rule": "row", "row": 10}}}},
             "row is 10; table 'users' has 10 rows",
         ),
-        (
-            {"features": {"user": {"ids": {"kind": "vocabulary", "vocabulary": "nms"}}}},
-            "features.user.ids.vocabulary is 'nms'; the recipe's vocabularies: none",
-        ),
-        (
-            {"features": {"user": listed("names", mask=0)}, **VOCABULARIES},
-            "features.user.ids.mask is 0; the vocabulary's keys are string",
-        ),
-        (
-            {"features": {"user": listed("numbers", mask="0")}, **VOCABULARIES},
-            "features.user.ids.mask is '0'; the vocabulary's keys are int64",
-        ),
     ],
 )
 def test_describe_features_recipe_that_does_not_fit_is_rejected(

@@ -172,8 +172,6 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
             {"result": "score"},
             "towers.tower.result is 'score'; it must be one of its outputs: result",
         ),
-        ({"precisions": ["f32", "int8"]}, "state its limit as towers.tower.max_abs_error.int8"),
-        ({"serve": "int8"}, "towers.tower.precisions has no 'int8'"),
     ],
 )
 def test_trace_towers_recipe_that_does_not_fit_the_model_is_rejected(
