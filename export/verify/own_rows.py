@@ -35,7 +35,7 @@ from export.verify.synthetic_examples import vocabulary_of
 Values = NDArray[Any]
 Rows = NDArray[np.int64]
 
-HOSTILE_VALUES = 10_000
+HOSTILE_VALUES = 20_000
 """The number of values of each input on which rows are compared, beside the keys of vocabularies.
 """
 _CALLS_MAX = 200
