@@ -178,8 +178,8 @@ class TowerSpec:
       largest_bytes: Size of the tower's largest variable.
       is_query: Whether the result is what a retrieval layer of the call compares with its
         candidates, instead of what the call returns.
-      random, clock, joining: Line and type of an operation that draws random numbers, reads the
-        clock, or joins examples of a batch; "" if the graph shows none.
+      clock, joining: Line and type of an operation that reads the clock, or joins examples of a
+        batch; "" if the graph shows none.
     """
 
     name: str
@@ -192,7 +192,6 @@ class TowerSpec:
     variables: tuple[str, ...] = ()
     half: str = ""
     largest_bytes: int = 0
-    random: str = ""
     clock: str = ""
     joining: str = ""
     is_query: bool = False

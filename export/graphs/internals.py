@@ -91,6 +91,19 @@ def run_flat(function: Any, arguments: list[Any]) -> Any:
         optimizer.set_experimental_options({"disable_meta_optimizer": before})
 
 
+def functions_of(operation: Any) -> dict[str, list[Any]]:
+    """Returns the graphs of the functions that an operation calls, such as the branches of a
+    condition, by its attributes.
+    """
+    function_of = _private(operation.graph, "_get_function")
+    graphs = {}
+    for attribute, value in operation.node_def.attr.items():
+        names = [function.name for function in (value.func, *value.list.func)]
+        functions = [function_of(name) for name in names if name]
+        graphs[attribute] = [function.graph for function in functions if function is not None]
+    return graphs
+
+
 def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
     """Sets the captures of a traced graph: pairs of the outer tensor and its inner placeholder."""
     reset = _private(graph.function_captures, "reset_captures")

@@ -1,10 +1,9 @@
 """Finds operations of a traced call whose results for an example depend on more than its own
-values: on chance, on time, or, as far as their axes show it, on the other examples of a batch.
+values: on time, or, as far as their axes show it, on the other examples of a batch.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +11,6 @@ from typing import Any
 from export.graphs.loading import tf
 from export.user_lines import line_of_operation
 
-_RANDOM = re.compile(
-    r"(Stateless|Stateful)?(Random|Truncated|ParameterizedTruncated|Multinomial|UniformFull)\w*"
-    r"|StatelessDropout|StatefulStandardNormal\w*|StatefulUniform\w*|StatefulRandomBinomial"
-)
 _CLOCK = "Timestamp"
 """The operation of tf.timestamp."""
 _OVER_AXES = frozenset(
@@ -32,12 +27,10 @@ class OwnValues:
     """The first operation of each kind, with the user's line that made it; "" where there is none.
 
     Attributes:
-      random: The first operation that draws random numbers.
       clock: The first operation that reads the clock.
       joining: The first operation that joins examples.
     """
 
-    random: str = ""
     clock: str = ""
     joining: str = ""
 
@@ -56,7 +49,6 @@ def find_own_values(operations: Iterable[Any]) -> OwnValues:
         return f"{line}, {operation.type}"
 
     return OwnValues(
-        random=first(lambda operation: _RANDOM.fullmatch(operation.type) is not None),
         clock=first(lambda operation: operation.type == _CLOCK),
         joining=first(_joins_examples),
     )

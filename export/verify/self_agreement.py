@@ -8,7 +8,6 @@ code.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -36,22 +35,13 @@ def _random_difference(reference: Reference, expected: Results) -> str:
     if difference is None:
         return ""
     tower, output, example = difference
-    operation = _suspected_operation(reference, tower, "random")
-    problem = (
-        f"tower {tower!r}, output {output!r}: the original model itself gives another value "
-        f"for example {example} when it is called again ({operation})"
-    )
-    if reference.model.towers[tower].random:
-        return (
-            f"{problem}: something random is in it, such as dropout. Call it for inference: "
-            "training=False"
-        )
-    # No operation of the graph is random, so the cause may lie in code that runs outside of it.
+    # No operation of the graph is random, so the cause lies in code that runs outside of it.
     return (
-        f"{problem}: something random is in it, such as dropout, or it keeps numbers that its "
-        "code computes while it is made, when no weight is trained. Call it for inference, "
-        "training=False; compute such numbers in the call, or keep them in a variable of the "
-        "model, which is saved"
+        f"tower {tower!r}, output {output!r}: the original model itself gives another value for "
+        f"example {example} when it is called again ({reference.model.towers[tower].call}): "
+        "something random is in its Python code, or it keeps numbers that its code computes while "
+        "it is made, when no weight is trained. Call it for inference, training=False; compute "
+        "such numbers in the call, or keep them in a variable of the model, which is saved"
     )
 
 
@@ -74,7 +64,8 @@ def _batch_difference(reference: Reference, expected: Results) -> str:
         batch = "among other examples, or in another order"
         if len(order) == 1:
             batch = "alone"
-        operation = _suspected_operation(reference, tower, "joining")
+        spec = reference.model.towers[tower]
+        operation = ", ".join(filter(None, (str(spec.call), spec.joining)))
         return (
             f"tower {tower!r}, output {output!r}: the original model itself gives another "
             f"value for example {order[row]} {batch} ({operation}): it depends on the other "
@@ -82,15 +73,6 @@ def _batch_difference(reference: Reference, expected: Results) -> str:
             "its own values: what joins, sums or counts needs an axis behind the first"
         )
     return ""
-
-
-def _suspected_operation(
-    reference: Reference, tower: str, cause: Literal["random", "joining"]
-) -> str:
-    """Returns the call of a tower, and the operation that its graph shows as the likely cause."""
-    spec = reference.model.towers[tower]
-    operation = spec.random if cause == "random" else spec.joining
-    return ", ".join(filter(None, (str(spec.call), operation)))
 
 
 def _first_difference(results: Results, expected: Results) -> tuple[str, str, int] | None:

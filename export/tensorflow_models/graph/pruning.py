@@ -20,6 +20,7 @@ from export.graphs.functions import bytes_of, captures_of, line_of_reader, narro
 from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
 from export.graphs.own_values import find_own_values
+from export.graphs.random_operations import find_random_operation
 from export.graphs.walks import PYTHON_CODE, Needed, needed, resource
 from export.recipe.schema import InputSection, TowerSection
 from export.tensorflow_models.frameworks.placeholders import line_of_early
@@ -105,6 +106,7 @@ def prune(
     captures = captures_of(trace.function, part_of_graph)
     _check_no_tables(name, part_of_graph, captures, layer_tables)
     _check_no_python(name, part_of_graph)
+    _check_not_random(name, results.values(), trace.activations.values())
     _check_no_untrained(name, part_of_graph, trace.function)
     if not inputs:
         raise NotConvertible(f"tower {name!r}: its outputs depend on no input")
@@ -134,7 +136,6 @@ def prune(
         variables=tuple(variable.name for variable in variables),
         half=_half_precision_dtype(part_of_graph),
         largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
-        random=own_values.random,
         clock=own_values.clock,
         joining=own_values.joining,
         is_query=chosen.is_query,
@@ -314,6 +315,18 @@ def _check_no_python(name: str, part_of_graph: Needed) -> None:
                 "can hold; compute it with TensorFlow's own operations, or before the model and "
                 "pass the result as an input"
             )
+
+
+def _check_not_random(name: str, results: Iterable[Any], activations: Iterable[Any]) -> None:
+    operation = find_random_operation(results, activations)
+    if operation is not None:
+        raise NotConvertible(
+            f"tower {name!r} draws random numbers in each call by operation {operation.type}"
+            f"{at_line(line_of_operation(operation))}, so the model gives other values for the "
+            "same request each time. If they are for training alone, as dropout is, call the "
+            "model for inference: training=False. Otherwise make them constant in the factory, "
+            "with a function of tf.random.stateless_* and a constant seed, and train with them"
+        )
 
 
 def _check_no_tables(

@@ -145,7 +145,6 @@ def test_check_towers_in_half_precision_suggests_the_remedy_and_applies_the_limi
         ("build_coupled_to_later", "in another order", "self.couple(self.look", "Cumsum"),
         ("build_coupled_to_all", "in another order", "tf.reduce_mean(vector)", "Mean"),
         ("build_coupled_by_product", "in another order", "transpose_b=True", "MatMul"),
-        ("build_random", "when it is called again", "tf.nn.dropout(", "RandomUniform"),
     ],
 )
 def test_model_that_computes_an_example_otherwise_among_others_is_named_as_the_cause(
@@ -160,6 +159,15 @@ def test_model_that_computes_an_example_otherwise_among_others_is_named_as_the_c
     line = code[: code.index(made_by)].count("\n") + 1
     where = f"{cause} (the model's call, one_table.py:{line}, {operation}): "
     assert where in str(problem.value)
+
+
+def test_model_whose_python_code_draws_numbers_is_named_as_the_cause(tmp_path: Path) -> None:
+    traced = save_and_trace(one_table_recipe("build_random"), tmp_path)
+    written = write_towers(traced.model, traced.job, traced.prefix, tmp_path)
+    reference = reference_of(traced)
+    message = r"called again \(the model's call\): something random is in its Python code"
+    with pytest.raises(VerificationFailed, match=message):
+        check_towers(reference, *written, reference_results(reference))
 
 
 def test_reference_reads_the_unknown_row_of_the_recipe(movies: TracedCheckpoint) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -417,6 +418,96 @@ def test_prune_of_a_tower_that_reads_the_table_of_a_layer_is_rejected() -> None:
     with pytest.raises(NotConvertible, match=rf"\A{message}\Z"):
         pruned(call, layer_tables={resource(table.handle): "items"})
     assert pruned(call, layer_tables={}).spec.largest_bytes == 48
+
+
+@cache
+def generator() -> Any:
+    with tf.init_scope():
+        return tf.random.Generator.from_seed(1)
+
+
+@cache
+def seed_variable() -> Any:
+    with tf.init_scope():
+        return tf.Variable([1, 2])
+
+
+def seed_that_changes() -> Any:
+    """Returns another seed in each call, as the generators of Keras 3 do."""
+    seed = seed_variable().read_value()
+    seed_variable().assign_add([0, 1])
+    return seed
+
+
+def dropout_of_tf1(vector: Any, *, training: bool) -> Any:
+    """Drops out as `tf.compat.v1.layers.dropout` does, whose switch is a tensor."""
+    switch = tf.compat.v1.placeholder_with_default(training, [])
+    return tf.compat.v1.cond(switch, lambda: tf.nn.dropout(vector, 0.5), lambda: vector)
+
+
+@pytest.mark.parametrize(
+    ("draw", "operation"),
+    [
+        (lambda x: x + tf.random.normal([4]), "RandomStandardNormal"),
+        (lambda x: x + tf.random.normal([4], seed=1), "RandomStandardNormal"),
+        (lambda x: x + tf.random.truncated_normal([4]), "TruncatedNormal"),
+        (lambda x: x + tf.random.gamma([4], 1.0), "RandomGamma"),
+        (lambda x: x + tf.random.shuffle(x), "RandomShuffle"),
+        (lambda x: x + tf.cast(tf.random.categorical(x, 4), tf.float32), "Multinomial"),
+        (lambda x: x + generator().normal([4]), "RngReadAndSkip"),
+        (
+            lambda x: x + tf.random.stateless_uniform([4], seed_that_changes()),
+            "StatelessRandomGetKeyCounter",
+        ),
+        (tf.function(lambda x: x + tf.random.uniform([4])), "RandomUniform"),
+        (
+            lambda x: tf.while_loop(
+                lambda i, y: i < 3, lambda i, y: (i + 1, y + tf.random.uniform([4])), (0, x)
+            )[1],
+            "RandomUniform",
+        ),
+        (
+            lambda x: tf.cond(tf.size(x) > 4, lambda: x, lambda: x + tf.random.uniform([4])),
+            "RandomUniform",
+        ),
+        (lambda x: dropout_of_tf1(x, training=True), "RandomUniform"),
+    ],
+)
+def test_prune_of_a_tower_that_draws_random_numbers_is_rejected(
+    draw: Callable[[Any], Any], operation: str
+) -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        return draw(lookups.look_up("item"))
+
+    message = (
+        rf"\Atower 'query' draws random numbers in each call by operation {operation} "
+        r"\(test_pruning\.py:\d+\), so .* tf\.random\.stateless_\* and a constant seed"
+    )
+    with pytest.raises(NotConvertible, match=message):
+        pruned(call)
+
+
+@pytest.mark.parametrize(
+    "same_each_time",
+    [
+        lambda x: x + tf.random.stateless_normal([4], seed=(1, 2)),
+        lambda x: tf.nn.dropout(x, 0.0),
+        lambda x: dropout_of_tf1(x, training=False),
+        lambda x: tf.cond(tf.constant(False), lambda: tf.nn.dropout(x, 0.5), lambda: x),
+    ],
+)
+def test_prune_keeps_what_draws_the_same_numbers_in_each_call_or_none(
+    same_each_time: Callable[[Any], Any],
+) -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        vector = lookups.look_up("item")
+        # What another tower draws.
+        generator().normal([4])
+        return same_each_time(vector)
+
+    tower = pruned(call)
+    rows = tf.ones([1, 4])
+    assert run(tower, item=rows) == run(tower, item=rows)
 
 
 @pytest.mark.parametrize("rows", [1, 50], ids=["in the graph", "captured"])
