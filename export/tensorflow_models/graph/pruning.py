@@ -301,8 +301,11 @@ def _check_no_untrained(name: str, part_of_graph: Needed, function: Any) -> None
             f"tower {name!r} takes rows of a table that were read while the model was "
             f"made{at_line(line)}, as of a layer that is given numbers in place of inputs, "
             "positions(tf.range(8)) of a functional model: they are constants, which no training "
-            "changes and no checkpoint holds. Look them up in the call of a layer or of a model of "
-            "your own, and train that"
+            "changes and no file of weights holds. A whole model in .keras (or a SavedModel or .h5 "
+            "of tf-keras) holds them: save the trained model so, name that as checkpoint.path, and "
+            'let the factory return keras.models.load_model("model.keras"). Without a trained '
+            "model, look the rows up in the call of a layer or of a model of your own, and train "
+            "that"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import zipfile
@@ -16,6 +17,9 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from export.graphs.loading import load_tensorflow
 from export.tensorflow_models.model.archived_model import check_archived_model
+from export.tensorflow_models.model.tracing import trace_towers
+from export.tensorflow_models.model.weights import TrainedModel
+from tests.export.traced_models import recipe
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"  # Keras saves so
@@ -455,3 +459,32 @@ def test_archive_of_tf_keras_is_compared_too(
     of_tf_keras().save(path)
     assert check_archived_model(of_tf_keras(), open_checkpoint(path), "") == ()
     assert message in rejection(path, of_tf_keras(**changes))
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_factory_that_loads_the_archive_has_the_constants_of_its_layers(
+    library: str, tmp_path: Path
+) -> None:
+    """Positions that a model of layers looks up while it is made are in its configuration alone."""
+    of_library = importlib.import_module(library)
+    item = of_library.Input((4,), dtype="int32", name="item")
+    rows = of_library.layers.Embedding(9, 2)(item)
+    positions = of_library.layers.Embedding(4, 2)(tf.range(4))
+    trained = of_library.Model({"item": item}, of_library.layers.Flatten()(rows + positions))
+    trained.compile("adam", "mse")
+    items = {"item": np.array([[1, 2, 3, 4]])}
+    trained.fit(items, np.ones((1, 8)), verbose=0)
+    path = tmp_path / "model.keras"
+    trained.save(path)
+    (tmp_path / "factory.py").write_text(
+        f"import {library}\n\ndef build():\n    return {library}.models.load_model({str(path)!r})\n"
+    )
+
+    inputs = {"item": {"dtype": "int32", "shape": [4]}}
+    job = recipe("factory.py:build", inputs, {"tower": {"role": "query"}})
+    model = trace_towers(job, tmp_path).root
+
+    checkpoint = open_checkpoint(path)
+    assert check_archived_model(model, checkpoint, "") == ()
+    TrainedModel(model, checkpoint, "").restore_model()
+    np.testing.assert_allclose(model(items), trained(items), rtol=1e-6)
