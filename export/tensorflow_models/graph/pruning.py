@@ -328,7 +328,8 @@ def _check_not_random(name: str, results: Iterable[Any], activations: Iterable[A
             f"{at_line(line_of_operation(operation))}, so the model gives other values for the "
             "same request each time. If they are for training alone, as dropout is, call the "
             "model for inference: training=False. Otherwise make them constant in the factory, "
-            "with a function of tf.random.stateless_* and a constant seed, and train with them"
+            "with a function of tf.random.stateless_* and a constant seed (of keras.random: with "
+            "an integer as seed), and train with them"
         )
 
 
