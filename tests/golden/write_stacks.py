@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib, tpu_strategy
-from tensorflow.python.tpu import tpu_embedding_v3
+from tensorflow.python.tpu import tpu_embedding_v3, tpu_embedding_v3_utils
 
 from tests.golden.expectations import DIM, embedding, finish, random_values
 
@@ -66,10 +66,16 @@ def embedding_object(
         for n, (name, (rows, dim)) in enumerate(SHAPES.items())
     }
     rule = getattr(embedding, optimizer)(0.1)
+    # TensorFlow 2.21 asks an initializer for the rows of a device, and this makes them of a table.
+    sharded = getattr(tpu_embedding_v3_utils, "shard_initializer", lambda _, whole: whole)
+    strategy = tpu_embedding_v3.distribute_lib.get_strategy()
     configs = {
         name: embedding.FeatureConfig(
             embedding.TableConfig(
-                *SHAPES[name], initializer=padded(value), name=name, optimizer=rule
+                *SHAPES[name],
+                initializer=sharded(strategy, padded(value)),
+                name=name,
+                optimizer=rule,
             ),
             output_shape=[8],
         )

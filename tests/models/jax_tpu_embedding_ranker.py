@@ -82,7 +82,7 @@ def build_linen() -> Any:
     class Model(nn.Module):  # type: ignore[misc]
         @nn.compact  # type: ignore[untyped-decorator]
         def __call__(self, inputs: Any) -> Any:
-            layer = embed.SparseCoreEmbed(feature_specs=specs, mesh=mesh(), sharding_axis=AXIS)
+            layer = embed.SparseCoreEmbed(specs, AXIS, mesh())
             rows = layer(None)
             held = {
                 name: self.param(name, nn.initializers.zeros, leaf.shape)

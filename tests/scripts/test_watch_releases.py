@@ -27,11 +27,11 @@ def checkout(tmp_path: Path) -> Path:
         "result": "works: 3 passed",
         "date": "2026-11-01",
     }
-    results = {"safetensors": earlier, "faiss-cpu": earlier, "scann": earlier}
+    results = {"recml": earlier, "faiss-cpu": earlier, "scann": earlier}
     (tmp_path / "scripts" / "releases.json").write_text(json.dumps(results))
     for name, version in [
-        ("safetensors", "1.10.post1"),
-        ("safetensors", "1.9"),
+        ("recml", "1.10.post1"),
+        ("recml", "1.9"),
         ("faiss_cpu", "2.0"),
     ]:
         wheel = tmp_path / f"{name}-{version}-py3-none-any.whl"
@@ -54,16 +54,16 @@ def test_newest_release_is_tried_and_stands_on_the_page(checkout: Path) -> None:
         "PIP_FIND_LINKS": str(checkout),
     }
     command = [sys.executable, str(checkout / "scripts" / "watch_releases")]
-    for upstream in ("safetensors", "faiss-cpu", "scann"):
+    for upstream in ("recml", "faiss-cpu", "scann"):
         command += ["--only", upstream]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
     without_tests, refused, unreachable = done.stdout.splitlines()
-    assert without_tests.startswith("safetensors 1.10.post1: not run: ")
+    assert without_tests.startswith("recml 1.10.post1: not run: ")
     assert refused.startswith("faiss-cpu 2.0: refused: pip: ERROR: ")
     assert unreachable == "scann: not reachable"
     page = (checkout / "docs" / "reference" / "tested-with.md").read_text()
-    assert "| `safetensors` | 1.10.post1 | 3.11 | not run: " in page
-    assert "| `faiss-cpu` | 2.0 | 3.11 | refused: pip: ERROR: " in page
-    assert "| `scann` | 1.0 | 3.11 | works: 3 passed | 2026-11-01 |" in page
-    assert "| `jax` | | | not run | |" in page
+    assert "| `recml` |  | 1.10.post1 | 3.11 | not run: " in page
+    assert "| `faiss-cpu` |  | 2.0 | 3.11 | refused: pip: ERROR: " in page
+    assert "| `scann` |  | 1.0 | 3.11 | works: 3 passed | 2026-11-01 |" in page
+    assert "| `jax` |  | | | not run | |" in page
