@@ -34,13 +34,13 @@ class Upstream(NamedTuple):
         return f"{self.name} {self.release}"
 
 
-TENSORFLOW = Upstream("TensorFlow", "2.20")
-TF_KERAS = Upstream("tf-keras", "2.20")
+TENSORFLOW = Upstream("TensorFlow", "2.21")
+TF_KERAS = Upstream("tf-keras", "2.21")
 KERAS = Upstream("Keras", "3.15")
 ORBAX = Upstream("Orbax", "0.12.8")
 TENSORSTORE = Upstream("tensorstore", "0.1.86")
 JAX_TPU_EMBEDDING = Upstream("jax-tpu-embedding", "0.2.0")
-PYTORCH = Upstream("PyTorch", "2.14.1")
+PYTORCH = Upstream("PyTorch", "2.13.0")
 TORCHREC = Upstream("TorchRec", "1.9.2")
 SAFETENSORS = Upstream("safetensors", "0.8.0")
 
