@@ -273,6 +273,14 @@ ENTRIES = [
         unseen=True,
     ),
     Entry("deepmatch/ncf", "deepmatch/models/ncf.py", unseen=True),
+    Entry("deepmatch/youtubednn", "deepmatch/models/youtubednn.py", unseen=True),
+    Entry(
+        "microsoft/nrms",
+        "recommenders/models/newsrec/models/nrms.py",
+        packages=("scikit-learn",),
+        unseen=True,
+    ),
+    Entry("microsoft/ssept", "recommenders/models/sasrec/ssept.py", unseen=True),
     Entry(
         "elliot/neumf",
         "elliot/recommender/neural/NeuMF/neural_matrix_factorization_model.py",

@@ -45,6 +45,18 @@ def of_tasks(build: Callable[..., Any]) -> Callable[[], Any]:
     return lambda: build(columns(), task_types=("binary", "binary"), task_names=TASKS)
 
 
+def ccpm() -> Any:
+    """Returns a CCPM, whose network reads ids alone."""
+    ids = [column for column in columns() if isinstance(column, SparseFeat)]
+    return models.CCPM(columns(), ids, task="binary")
+
+
+def fgcnn() -> Any:
+    """Returns an FGCNN of two convolutions, each of which halves the number of features."""
+    widths = {"conv_kernel_width": (3, 2), "pooling_width": (2, 2)}
+    return models.FGCNN(columns(), columns(), **widths, conv_filters=(8, 4), new_maps=(2, 2))
+
+
 def flen() -> Any:
     """Returns a FLEN, whose columns are in groups: those of the user, and those of the movie."""
     grouped: list[Any] = [
@@ -76,12 +88,10 @@ def dsin() -> Any:
 
 autoint = of_columns(models.AutoInt)
 bst = of_history(models.BST, att_head_num=4)
-ccpm = of_columns(models.CCPM)
 dcnmix = of_columns(models.DCNMix)
 deepfm = of_columns(models.DeepFM)
 din = of_history(models.DIN)
 esmm = of_tasks(models.ESMM)
-fgcnn = of_columns(models.FGCNN)
 fibinet = of_columns(models.FiBiNET)
 mmoe = of_tasks(models.MMOE)
 nfm = of_columns(models.NFM)

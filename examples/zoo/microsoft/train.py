@@ -1,7 +1,8 @@
-"""Trains the SASRec of Microsoft's recommenders, for a few steps."""
+"""Trains models of Microsoft's recommenders, for a few steps."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,37 @@ STEPS = 3
 RECORDED = 100
 """The number of requests whose responses are compared."""
 LENGTH = 20
+WORDS = 700
 
 
 def sasrec(run: Run) -> Recorded:
     """Trains the model with its own loss; its `predict` returns the scores of one user."""
+    return _sequential(run)
+
+
+def ssept(run: Run) -> Recorded:
+    """Trains the model as `sasrec`, which it extends by the user."""
+    return _sequential(run, training={"users": "user_id"}, served={"user": "user_id"})
+
+
+def _sequential(
+    run: Run, training: Mapping[str, str] = {}, served: Mapping[str, str] = {}
+) -> Recorded:
+    """Trains a model that reads a history, and further columns by the names of its inputs."""
     import tensorflow as tf
 
-    model = run.built("sasrec")
+    model = run.built(run.name)
     optimizer = tf.keras.optimizers.Adam(0.001)
-    histories = _padded(run.viewings.draw(BATCH * STEPS)["history"][:, : LENGTH + 1])
-    for watched in np.split(histories, STEPS):
+    viewings = run.viewings.draw(BATCH * STEPS)
+    viewings["history"] = _padded(viewings["history"][:, : LENGTH + 1])
+    for step in range(STEPS):
+        batch = take(viewings, np.arange(step * BATCH, (step + 1) * BATCH))
+        watched = batch["history"]
         inputs = {
             "input_seq": watched[:, :-1],
             "positive": watched[:, 1:],
             "negative": np.roll(watched[:, 1:], 1, axis=0),
+            **{name: batch[column][:, np.newaxis] for name, column in training.items()},
         }
         with tf.GradientTape() as tape:
             loss = model.loss_function(*model(inputs, training=True))
@@ -38,7 +56,9 @@ def sasrec(run: Run) -> Recorded:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
     tf.train.Checkpoint(model=model).save(str(run.folder / "checkpoint" / "ckpt"))
 
-    users = {"input_seq": _padded(run.viewings.draw(RECORDED, seed=2)["history"][:, :LENGTH])}
+    drawn = run.viewings.draw(RECORDED, seed=2)
+    users = {"input_seq": _padded(drawn["history"][:, :LENGTH])}
+    users.update((name, drawn[column]) for name, column in served.items())
     movies = run.viewings.draw(RECORDED * recorded.CANDIDATES, seed=3)
     candidates = {"candidate": movies["movie_id"]}
 
@@ -53,12 +73,30 @@ def sasrec(run: Run) -> Recorded:
     return recorded.rankings(users, candidates, scores)
 
 
+def nrms(run: Run) -> Recorded:
+    """Trains the model on random titles; its two encoders compute the vectors that are served."""
+    random = np.random.default_rng(0)
+    np.save(run.folder / "words.npy", random.normal(size=(WORDS, 20)).astype(np.float32))
+    model = run.built("nrms")
+    clicked, titles = random.integers(WORDS, size=(2, BATCH * STEPS, 5, 10), dtype=np.int32)
+    labels = np.eye(5)[random.integers(5, size=BATCH * STEPS)]
+    model.model.fit([clicked, titles], labels, batch_size=BATCH, verbose=0)
+    model.model.save_weights(run.folder / "model_w.h5")
+
+    clicked = clicked[: RECORDED // 2]
+    title = titles[: RECORDED // 2, 0]
+    queries = model.userencoder.predict(clicked)
+    return recorded.embeddings("query", {"clicked_titles": clicked}, queries) + recorded.embeddings(
+        "candidate", {"title": title}, model.newsencoder.predict(title)
+    )
+
+
 def _predicted(model: Any, columns: Columns) -> Any:
     """Returns the scores of the candidates of one user."""
-    inputs = {
-        "input_seq": columns["input_seq"][:1],
-        "candidate": columns["candidate"][np.newaxis],
-    }
+    inputs = {name: column[:1] for name, column in columns.items()}
+    inputs["candidate"] = columns["candidate"][np.newaxis]
+    if "user" in inputs:
+        inputs["user"] = inputs["user"][:, np.newaxis]
     return np.asarray(model.predict(inputs))[0]
 
 
