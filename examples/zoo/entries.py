@@ -290,7 +290,6 @@ ENTRIES = [
     Entry(
         "elliot/deepfm",
         "elliot/recommender/neural/DeepFM/deep_fm_model.py",
-        shared_recipe="ranking.toml",
         unseen=True,
     ),
     Entry(

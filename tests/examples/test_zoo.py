@@ -12,7 +12,7 @@ import pytest
 
 from examples.zoo.checkouts import Checkouts, NotHere
 from examples.zoo.entries import ENTRIES, FACTORIES, SOURCES, ZOO, Entry, entries_of
-from examples.zoo.outcomes import BEGIN, END, Outcome, read_outcome, write_page
+from examples.zoo.outcomes import BEGIN, END, PAGE, ROOT, Outcome, read_outcome, write_page
 from export.recipe.schema import read_recipe
 
 
@@ -33,10 +33,11 @@ def test_entry_has_a_recipe_a_training_and_a_factory(entry: Entry, tmp_path: Pat
 
 
 def test_wrapper_lines_are_those_of_the_function_of_an_entry() -> None:
-    (microsoft,) = entries_of(["microsoft/sasrec"])
+    microsoft = entries_of(["microsoft"])
     (task,) = entries_of(["model_garden/dlrm"])
     text = (ZOO / "microsoft" / FACTORIES).read_text()
-    assert microsoft.wrapper_lines == len(re.findall("# wrapper$", text, re.MULTILINE)) > 0
+    lines = [entry.wrapper_lines for entry in microsoft]
+    assert sum(lines) == len(re.findall("# wrapper$", text, re.MULTILINE)) > max(lines)
     assert task.wrapper_lines == 0
 
 
@@ -98,6 +99,20 @@ def test_page_has_what_runs_recorded_and_nothing_else(tmp_path: Path) -> None:
         END,
         "after",
     ]
+
+
+def test_readme_states_the_counts_of_the_page() -> None:
+    page = PAGE.read_text()
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    row = r"^{}: (\d+)\. Runs: (\d+) \((\d+) unchanged"
+    developed = re.search(row.format("Developed with"), page, re.MULTILINE)
+    tried = re.search(row.format("Tried afterwards"), page, re.MULTILINE)
+    assert developed
+    assert tried
+    assert f"{developed[2]} recommenders that others publish" in readme
+    assert f"{developed[3]} are exported and served without an edit or a wrapper" in readme
+    assert f"{tried[1]} others were tried afterwards" in readme
+    assert f"of {tried[2]} that ran, {tried[3]} are unchanged" in readme
 
 
 def _defined(file: Path) -> set[str]:

@@ -22,6 +22,11 @@ def _predict(model: Any, columns: Columns) -> Any:
     return model.predict((columns["user"], columns["movie"]))
 
 
-neumf = deepfm = gmf = nfm = partial(
-    train_ranker, values=VALUES, fit=_fit, save=save_checkpoint, predict=_predict
-)
+def _recommend(model: Any, columns: Columns) -> Any:
+    return model.get_recs((columns["user"], columns["movie"]))
+
+
+_train = partial(train_ranker, values=VALUES, fit=_fit, save=save_checkpoint)
+neumf = gmf = nfm = partial(_train, predict=_predict)
+# A score of its `predict` is a matrix: it adds the biases of all examples of a batch.
+deepfm = partial(_train, predict=_recommend)
