@@ -20,10 +20,10 @@ which stored value belongs to each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,6 +185,37 @@ class ReferenceModel(Protocol):
 
     def with_recipe(self, job: ExportJob) -> Self:
         """Returns the model as the model code of another recipe builds it."""
+
+
+@dataclass(frozen=True)
+class ComparedOperation:
+    """An operation of a model in the framework that trained it, beside its counterpart in a tower.
+
+    Attributes:
+      name: Its name.
+      line: The user's line; "": it is not known.
+      operand: Its first operand; None: it has none.
+      trained: Its result in the framework that trained.
+      served: Its result in the tower.
+    """
+
+    name: str
+    line: str
+    operand: NDArray[Any] | None
+    trained: NDArray[Any]
+    served: NDArray[Any]
+
+
+@runtime_checkable
+class ForeignModel(ReferenceModel, Protocol):
+    """A model that another framework trained than TensorFlow, which computes the towers."""
+
+    @property
+    def framework(self) -> str:
+        """The framework's name."""
+
+    def operations(self, tower: TowerSpec, inputs: ReferenceInputs) -> Iterator[ComparedOperation]:
+        """Yields the operations of a tower's call on examples, each beside its counterpart."""
 
 
 class OriginalModel(Protocol):

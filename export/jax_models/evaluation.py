@@ -155,11 +155,11 @@ class Evaluator:
             inputs = [read(atom) for atom in eqn.invars]
             line = line_of(eqn.source_info, outer)
             with attributes_of_this_release(eqn.primitive.name, line):
-                results = self._apply(eqn, inputs, line)
+                results = self.apply(eqn, inputs, line)
             values.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _apply(self, eqn: Any, arguments: list[Value], line: str) -> list[Value]:
+    def apply(self, eqn: Any, arguments: list[Value], line: str) -> list[Value]:
         """Evaluates one equation."""
         equation = self._equation(eqn, line)
         name = equation.primitive

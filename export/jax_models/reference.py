@@ -1,12 +1,13 @@
 """The model as it was trained: JAX itself runs it, and rows of tables are read when it needs them.
 
-Nothing here is shared with the evaluator, whose towers are compared with the results.
+Its results are compared with the evaluator's towers, and nothing of the evaluator takes part in
+them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 
 from export.errors import ExportError
 from export.front_end.calls import Call
-from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
+from export.front_end.interface import ComparedOperation, ReferenceInputs, ReferenceRun, Results
 from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec, at_path
+from export.jax_models.compared_operations import compared_operations
 from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
@@ -100,6 +102,7 @@ class JaxReference:
     stored: StoredParameters
     whole: ModelSpec
     fixed_batches: Mapping[Call, int] = field(default_factory=dict)
+    framework: str = "JAX"
 
     def run(
         self,
@@ -126,6 +129,16 @@ class JaxReference:
         """See ReferenceModel.with_recipe."""
         return replace(self, job=job)
 
+    def operations(self, tower: TowerSpec, inputs: ReferenceInputs) -> Iterator[ComparedOperation]:
+        """See ForeignModel.operations."""
+        functions = build_functions(self.job, self.base)
+        parameters = self._parameters(functions, inputs)
+        (examples, *_) = self._batches(functions, tower.call, inputs)
+        with jax.default_device(jax.devices("cpu")[0]):
+            traced, jaxpr = _traced(functions, tower.call, list(tower.paths.values()), examples)
+            pairs = [(value, None) for value in [*parameters, *examples.ordered()]]
+            yield from compared_operations(jaxpr, traced.jaxpr.consts, pairs, _run_equation)
+
     def _call(
         self, call: Call, paths: Sequence[OutputPath], inputs: ReferenceInputs
     ) -> dict[OutputPath, Any]:
@@ -134,12 +147,7 @@ class JaxReference:
         """
         functions = build_functions(self.job, self.base)
         parameters = self._parameters(functions, inputs)
-        arrays = self._arrays(functions, call, inputs)
-        sizes = {name: functions.activations.positions(name) for name in arrays}
-        examples = _Examples(inputs.n, arrays, sizes)
-        batches = [examples]
-        if call in self.fixed_batches:
-            batches = examples.in_batches(self.fixed_batches[call])
+        batches = self._batches(functions, call, inputs)
         try:
             return _run_call(functions, call, paths, parameters, batches)
         except ExportError:
@@ -147,6 +155,17 @@ class JaxReference:
         except Exception as problem:
             are_synthetic = self.job.verify.examples is None
             raise raised_on_examples(str(call), problem, are_synthetic=are_synthetic) from problem
+
+    def _batches(
+        self, functions: JaxFunctions, call: Call, inputs: ReferenceInputs
+    ) -> list[_Examples]:
+        """Returns examples in the batches in which the code of a call runs."""
+        arrays = self._arrays(functions, call, inputs)
+        sizes = {name: functions.activations.positions(name) for name in arrays}
+        examples = _Examples(inputs.n, arrays, sizes)
+        if call not in self.fixed_batches:
+            return [examples]
+        return examples.in_batches(self.fixed_batches[call])
 
     def _arrays(
         self, functions: JaxFunctions, call: Call, inputs: ReferenceInputs
@@ -225,6 +244,12 @@ class _Examples:
     arrays: Mapping[str, Any]
     sizes: Mapping[str, int]
 
+    def ordered(self) -> list[Any]:
+        """Returns the arrays in the order in which JAX takes the values of a dictionary: by their
+        keys.
+        """
+        return [self.arrays[name] for name in sorted(self.arrays)]
+
     def in_batches(self, batch: int) -> list[_Examples]:
         """Returns the examples in batches of one size; the first example fills up the last."""
         return [
@@ -252,6 +277,21 @@ def _run_call(
     batches: Sequence[_Examples],
 ) -> dict[OutputPath, Any]:
     """Returns some results of a call for the examples of all batches, which have one size."""
+    traced, jaxpr = _traced(functions, call, paths, batches[0])
+    results_by_batch: list[list[Any]] = []
+    for examples in batches:
+        arguments = [*parameters, *examples.ordered()]
+        results = run_computation(jaxpr, traced.jaxpr.consts, arguments)
+        # A result without axes is no output of a tower.
+        results_by_batch.append([np.atleast_1d(array)[: examples.count] for array in results])
+    joined = [np.concatenate(arrays) for arrays in zip(*results_by_batch, strict=True)]
+    return dict(zip(paths, joined, strict=True))
+
+
+def _traced(
+    functions: JaxFunctions, call: Call, paths: Sequence[OutputPath], examples: _Examples
+) -> tuple[Any, Any]:
+    """Returns a call as JAX traces it, and the computation of some of its results."""
     function = functions.function(call)
 
     # Other results, such as those for training alone, may read tables as a whole.
@@ -259,17 +299,8 @@ def _run_call(
         result = function(parameters, inputs)
         return [at_path(result, path) for path in paths]
 
-    traced = jax.jit(wanted_results).trace(functions.parameters, dict(batches[0].arrays))
-    jaxpr = needed_part(traced.jaxpr.jaxpr)
-    results_by_batch: list[list[Any]] = []
-    for examples in batches:
-        # JAX orders the values of a dictionary by their keys.
-        arrays = [examples.arrays[name] for name in sorted(examples.arrays)]
-        results = run_computation(jaxpr, traced.jaxpr.consts, [*parameters, *arrays])
-        # A result without axes is no output of a tower.
-        results_by_batch.append([np.atleast_1d(array)[: examples.count] for array in results])
-    joined = [np.concatenate(arrays) for arrays in zip(*results_by_batch, strict=True)]
-    return dict(zip(paths, joined, strict=True))
+    traced = jax.jit(wanted_results).trace(functions.parameters, dict(examples.arrays))
+    return traced, needed_part(traced.jaxpr.jaxpr)
 
 
 def _outputs(tower: TowerSpec, results: Mapping[OutputPath, Any]) -> dict[str, NDArray[Any]]:
@@ -296,25 +327,91 @@ def run_computation(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any])
     values.update(zip(jaxpr.invars, arguments, strict=True))
     for eqn in jaxpr.eqns:
         inputs = [atom.val if isinstance(atom, Literal) else values[atom] for atom in eqn.invars]
-        if any(isinstance(value, Table) for value in inputs):
-            results = _run_with_tables(eqn, inputs)
-        else:
-            results = _bind(eqn, inputs)
-        values.update(zip(eqn.outvars, results, strict=True))
+        values.update(zip(eqn.outvars, _run_equation(eqn, inputs), strict=True))
     return [atom.val if isinstance(atom, Literal) else values[atom] for atom in jaxpr.outvars]
+
+
+def _run_equation(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
+    if any(isinstance(value, Table) for value in inputs):
+        return _run_with_tables(eqn, inputs)
+    return _bind(eqn, inputs)
 
 
 def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     params: Mapping[str, Any] = eqn.params
+    if eqn.primitive.name == "scan":
+        return _run_scan(eqn, inputs)
+    if eqn.primitive.name == "while":
+        return _run_while(params, inputs)
+    if eqn.primitive.name == "cond":
+        index, *arguments = inputs
+        by_branch = [_run_closed(branch, arguments) for branch in params["branches"]]
+        # Tables record the lookups of all branches, and the index may be known only later.
+        return [
+            jax.lax.select_n(jax.numpy.int32(index), *results)
+            for results in zip(*by_branch, strict=True)
+        ]
     inner = next((params[name] for name in _INNER_PARAMETERS if name in params), None)
     if inner is not None:
-        # A closed computation holds its constants; an open one has none.
-        jaxpr = getattr(inner, "jaxpr", inner)
-        if len(jaxpr.invars) == len(inputs):
-            return run_computation(jaxpr, getattr(inner, "consts", ()), inputs)
+        return _run_closed(inner, inputs)
     # Only gathers of rows read a table: a parameter that is also read in another way is no table.
     table, indices = inputs
     return [table.gather(indices[..., 0], params["mode"].name, params["fill_value"])]
+
+
+def _run_closed(inner: Any, arguments: Sequence[Any]) -> list[Any]:
+    # A closed computation holds its constants; an open one has none.
+    return run_computation(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), arguments)
+
+
+def _run_scan(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Runs a loop step by step, each of which reads rows of tables.
+
+    Source: JAX 0.10, jax.lax.scan.
+    """
+    params = eqn.params
+    # JAX 0.10 states two numbers, later releases the structure of the arguments.
+    if "num_consts" in params:
+        const_count = params["num_consts"]
+        carry_count = params["num_carry"]
+    else:
+        const_count, carry_count, _ = map(len, params["ft_in"].unpack())
+    consts = inputs[:const_count]
+    carry = inputs[const_count : const_count + carry_count]
+    sequences = inputs[const_count + carry_count :]
+    steps = list(range(params["length"]))
+    if params["reverse"]:
+        steps.reverse()
+    outputs: dict[int, list[Any]] = {}
+    for step in steps:
+        entries = [sequence[step] for sequence in sequences]
+        results = _run_closed(params["jaxpr"], [*consts, *carry, *entries])
+        carry = results[:carry_count]
+        outputs[step] = results[carry_count:]
+
+    stacked = []
+    for position, variable in enumerate(eqn.outvars[carry_count:]):
+        entries = [outputs[step][position] for step in sorted(outputs)]
+        shape = variable.aval.shape
+        stacked.append(jax.numpy.array(entries, variable.aval.dtype).reshape(shape))
+    return [*carry, *stacked]
+
+
+def _run_while(params: Mapping[str, Any], inputs: Sequence[Any]) -> Sequence[Any]:
+    """Runs a loop until its condition is false.
+
+    Source: JAX 0.10, jax.lax.while_loop.
+    """
+    condition_count = params["cond_nconsts"]
+    carry_begin = condition_count + params["body_nconsts"]
+    condition_consts = inputs[:condition_count]
+    body_consts = inputs[condition_count:carry_begin]
+    carry = inputs[carry_begin:]
+    while True:
+        (continues,) = _run_closed(params["cond_jaxpr"], [*condition_consts, *carry])
+        if not continues:
+            return carry
+        carry = _run_closed(params["body_jaxpr"], [*body_consts, *carry])
 
 
 def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:

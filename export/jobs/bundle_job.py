@@ -45,6 +45,7 @@ from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.score_distributions import with_score_distributions
 from export.verify.stated_layouts import StatedLayout, judge_recipe
 from export.verify.table_orders import check_table_orders
+from export.verify.trained_numbers import compare_with_training
 from export.verify.unverified import features_behind
 
 __all__ = ["Prepared", "prepare", "run"]
@@ -291,6 +292,14 @@ class _BundleSteps:
             )
             entries = compared.towers
             self.notes += compared.notes
+            self.notes += compare_with_training(
+                reference,
+                features.trained,
+                self.directory,
+                entries,
+                values,
+                self.prepared.traced.towers,
+            )
             effects = table_effects.measure_effects(
                 reference, features.trained, self.directory, entries, expected
             )

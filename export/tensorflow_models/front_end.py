@@ -90,6 +90,13 @@ class TensorFlowFrontEnd:
         notes += check_saved_layers(traced.root, checkpoint, path)
         original = TensorFlowModel(job, base, checkpoint, traced)
         notes = (*notes, *note_untested_releases(), *traced.remarks)
+        trained_with = job.code.trained_with
+        if trained_with not in (None, "tensorflow"):
+            notes = (
+                *notes,
+                "the numbers inside of towers are compared with Keras on TensorFlow, and not with "
+                f"Keras on {trained_with}, which trained the model",
+            )
         return PartitionedModel(
             traced.spec,
             traced.towers,

@@ -65,7 +65,7 @@ def differing_operation(
     compiled, expected = values
     for number, operation in enumerate(operations):
         name = f"value_{number}"
-        position = _differing_position(compiled[name], expected[name])
+        position = differing_position(compiled[name], expected[name])
         if position is None:
             continue
         operand = expected.get(f"operand_{number}")
@@ -124,7 +124,7 @@ def _both(
             return None
 
 
-def _differing_position(compiled: NDArray[Any], expected: NDArray[Any]) -> int | None:
+def differing_position(compiled: NDArray[Any], expected: NDArray[Any]) -> int | None:
     """Returns the position, in a flat tensor, of the value with the largest difference; None if
     all are alike.
     """

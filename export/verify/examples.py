@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -200,6 +200,29 @@ def chosen(column: Column, rows: NDArray[np.int64], n: int) -> Column:
     if column.weights is not None:
         column = column._replace(weights=column.weights[positions])
     return column
+
+
+def joined(columns: Sequence[Column], counts: Sequence[int]) -> Column:
+    """Returns the values of the examples of several columns of one input, one after the other.
+
+    Args:
+      columns: The columns. All of them have weights, or none.
+      counts: The number of examples of each.
+    """
+    offsets = None
+    if any(column.offsets is not None for column in columns):
+        sizes = []
+        for column, count in zip(columns, counts, strict=True):
+            if column.offsets is None:
+                sizes.append(np.full(count, column.values.size // count))
+            else:
+                sizes.append(np.diff(column.offsets))
+        offsets = offsets_of(np.concatenate(sizes))
+    weights = None
+    weights_by_column = [column.weights for column in columns if column.weights is not None]
+    if weights_by_column:
+        weights = np.concatenate(weights_by_column)
+    return Column(np.concatenate([column.values for column in columns]), offsets, weights)
 
 
 def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:

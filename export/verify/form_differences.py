@@ -115,6 +115,61 @@ class ComparedOutputs:
         return worst
 
 
+@dataclass
+class NotFinite:
+    """The smallest numbers of which only one of two forms makes NaN or an infinity.
+
+    Attributes:
+      lacks: Numbers for which the form gives none and the trained model does: a clause, and their
+        magnitude.
+      invents: Numbers for which it gives one and the trained model does not: likewise.
+    """
+
+    lacks: tuple[str, float] = ("", np.inf)
+    invents: tuple[str, float] = ("", np.inf)
+
+    def add(self, compared: ComparedOutputs) -> None:
+        """Adds the smallest numbers of which only one of two forms makes NaN or an infinity."""
+        examples = compared.examples
+        lacks, invents = compared.without_number()
+        self.lacks = _smaller(self.lacks, examples, lacks)
+        invents &= examples.magnitudes <= MEANINGFUL_MAX
+        self.invents = _smaller(self.invents, examples, invents)
+
+    def notes(self) -> list[str]:
+        """Returns notes on a form that is served all the same."""
+        notes = []
+        text, _ = self.lacks
+        if text:
+            notes.append(
+                f"it makes NaN or an infinity of {text}, where the trained model gives a number: "
+                "such requests are rejected"
+            )
+        text, _ = self.invents
+        if text:
+            notes.append(
+                f"it gives a number for {text}, of which the trained model makes NaN or an "
+                "infinity: let callers send no such numbers, or clip them in the model"
+            )
+        return notes
+
+
+def _smaller(
+    smallest: tuple[str, float], examples: HostileExamples, rows: NDArray[np.bool_]
+) -> tuple[str, float]:
+    """Returns the text and the magnitude of the smallest of some examples, if it is smaller than
+    the smallest so far, which is returned otherwise.
+    """
+    if not rows.any():
+        return smallest
+    # The examples are in the order of their magnitudes.
+    row = int(rows.argmax())
+    magnitude = float(examples.magnitudes[row])
+    if magnitude >= smallest[1]:
+        return smallest
+    return examples.text(row), magnitude
+
+
 def typical_magnitudes(outputs: Values) -> dict[str, NDArray[np.float64]]:
     """Returns the median magnitude of each output over examples, as the parity rule takes it."""
     medians = {}

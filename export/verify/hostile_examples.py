@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -53,10 +53,13 @@ class HostileExamples:
       values: [n, ...] values of each feature of the tower.
       numbers: [n, size] the hostile numbers, by input; without any, these are the recipe's
         examples.
+      columns: The inputs with hostile numbers, as clients send them. All others are those of the
+        recipe's examples, in turn.
     """
 
     values: Values
     numbers: Mapping[str, NDArray[Any]]
+    columns: Mapping[str, Column] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -77,7 +80,15 @@ class HostileExamples:
         return HostileExamples(
             {name: array[rows] for name, array in self.values.items()},
             {name: numbers[rows] for name, numbers in self.numbers.items()},
+            {
+                name: chosen(column, np.arange(self.n)[rows], self.n)
+                for name, column in self.columns.items()
+            },
         )
+
+    def ordered(self) -> HostileExamples:
+        """Returns the examples in the order of their magnitudes."""
+        return self.chosen(np.argsort(self.magnitudes, kind="stable"))
 
     def text(self, row: int) -> str:
         """Returns the numbers of an example for a message: `1.7e+09 in input 'time'`."""
@@ -170,10 +181,11 @@ class NumberInput:
             for name, column in examples.columns.items()
             if name in self.inputs
         }
-        columns[self.name] = self._column(numbers, columns.get(self.name), element)
+        column = self._column(numbers, columns.get(self.name), element)
+        columns[self.name] = column
         activations = self.reference.features.activations(self.readers, columns, n)
         values = {name: activation.values for name, activation in activations.items()}
-        return HostileExamples(values, {self.name: numbers})
+        return HostileExamples(values, {self.name: numbers}, {self.name: column})
 
     def _column(self, numbers: NDArray[Any], base: Column | None, element: int | None) -> Column:
         """Returns the column of examples that hold [n, k] numbers.
@@ -240,7 +252,7 @@ def _dtype_of(entries: Sequence[DenseFeature]) -> NumberType:
 
 
 def hostile_examples(
-    spec: TowerSpec, inputs: Sequence[NumberInput], values: Values
+    spec: TowerSpec, inputs: Sequence[NumberInput], values: Values, rows_max: int = _ROWS_MAX
 ) -> Iterator[HostileExamples]:
     """Yields examples with hostile numbers, some inputs at a time.
 
@@ -248,11 +260,12 @@ def hostile_examples(
       spec: The tower.
       inputs: The inputs of the tower by which callers send numbers.
       values: [n, ...] values of each feature of the examples.
+      rows_max: The number of examples that hold hostile numbers in one input, over all inputs.
     """
     if not inputs:
         return
     costly = max(_ROWS_MIN, _PRODUCTS_MAX // max(1, spec.largest_bytes // 4))
-    size = min(_ROWS_MAX, costly) // len(inputs)
+    size = min(rows_max, costly) // len(inputs)
     for position, number_input in enumerate(inputs):
         # Each input and element gets other numbers where it gets only a few.
         drawn: list[tuple[int | None, NDArray[Any]]] = [
@@ -276,7 +289,9 @@ def hostile_examples(
         if number_input.numbers.size:
             examples = number_input.examples(random.choice(number_input.numbers, shape))
             together = HostileExamples(
-                {**together.values, **examples.values}, {**together.numbers, **examples.numbers}
+                {**together.values, **examples.values},
+                {**together.numbers, **examples.numbers},
+                {**together.columns, **examples.columns},
             )
     for rows in batches(together.n, values):
         yield completed(together.chosen(rows), values)
@@ -336,7 +351,7 @@ def completed(examples: HostileExamples, values: Values) -> HostileExamples:
         for name, array in values.items()
         if name not in examples.values
     }
-    return HostileExamples({**base, **examples.values}, examples.numbers)
+    return replace(examples, values={**base, **examples.values})
 
 
 def _some(numbers: NDArray[Any], count: int, offset: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from export.errors import (
     UsageError,
     VerificationFailed,
 )
-from export.front_end.interface import ReadRows, ReferenceRun, Results, Rows
+from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceRun, Results, Rows
 from export.tables.dumped import KeyFile
 from export.verify.examples import without_signs
 from export.verify.reference_inputs import Reference
@@ -175,10 +175,16 @@ def reference_results(reference: Reference, only: str | None = None) -> Results:
     return _run(reference).results
 
 
-def _run(reference: Reference, expect_numbers: bool = False) -> ReferenceRun:
+def model_inputs(reference: Reference) -> ReferenceInputs:
+    """Returns the examples as the reference model reads them."""
     inputs = reference.inputs
     if inputs.keyed:
         inputs = replace(inputs, read_rows=_by_key(inputs.read_rows, reference.dumped))
+    return inputs
+
+
+def _run(reference: Reference, expect_numbers: bool = False) -> ReferenceRun:
+    inputs = model_inputs(reference)
     reference_run = reference.original.run(reference.model, inputs, expect_numbers)
     for name, outputs in reference_run.results.items():
         for output, values in outputs.items():

@@ -65,6 +65,26 @@ def nested(parameters, inputs):
     return jax.checkpoint(lambda x: x.sum(1))(total)
 
 
+def looped(parameters, inputs):
+    liked = inputs["liked"]
+
+    def add(total, ids):
+        total = 2 * total + parameters["users"].at[ids].get(mode="clip")
+        return total, total[:, 0]
+
+    zeros = jnp.zeros((liked.shape[0], 2))
+    last, every = jax.lax.scan(add, zeros, liked.T, reverse=True)
+    _, counted = jax.lax.while_loop(
+        lambda state: state[0] < 2,
+        lambda state: (state[0] + 1, add(state[1], liked[:, state[0]])[0]),
+        (0, zeros),
+    )
+    chosen = jax.lax.cond(
+        liked.sum() > 0, lambda: add(zeros, liked[:, 1])[0], lambda: add(zeros, liked[:, 0])[0]
+    )
+    return {"last": last, "every": every.T, "counted": counted, "chosen": chosen}
+
+
 def failing(parameters, inputs):
     raise ValueError("no such  thing " * 99)
 
@@ -100,7 +120,7 @@ def build():
     return SHAPES, {
         name: function
         for name, function in globals().items()
-        if name in ("score", "nested", "failing", "reading_lost", "in_batches_of_four")
+        if name in ("score", "nested", "looped", "failing", "reading_lost", "in_batches_of_four")
     }
 
 
@@ -194,6 +214,22 @@ def test_lookup_inside_of_another_computation_is_read(reference: JaxReference) -
         "nested": {"result": [a + 10 * b for a, b in zip(first, second, strict=True)]}
     }
     assert read == [[1, 2, 3, 4, 5, 6]]
+
+
+def test_lookups_inside_of_loops_and_branches_are_read_in_each_step(
+    reference: JaxReference,
+) -> None:
+    paths = {name: (name,) for name in ("last", "every", "counted", "chosen")}
+    results, _ = run(reference, tower("looped", "liked", **paths))
+    ids = np.array([[1, 2], [3, 4], [5, 6]])
+    first, second = np.stack([ids % 7, -ids % 5], 2).swapaxes(0, 1)
+    last = 2 * second + first
+    assert results["looped"] == {
+        "last": last.tolist(),
+        "every": np.stack([last[:, 0], second[:, 0]], 1).tolist(),
+        "counted": (2 * first + second).tolist(),
+        "chosen": second.tolist(),
+    }
 
 
 def test_towers_of_one_call_run_it_once(reference: JaxReference) -> None:
