@@ -142,8 +142,8 @@ def _compare(
         example = replace(reference, examples=Examples(_COPIES, copies.columns))
         cause = _cause(original, example, name)
         raise VerificationFailed(
-            f"tower {name!r}, output {output!r}: for {clearest.examples.text(0)}, {framework}, which "
-            f"trained the model, gives {number_text(trained_result)}, and TensorFlow, which "
+            f"tower {name!r}, output {output!r}: for {clearest.examples.text(0)}, {framework}, "
+            f"which trained the model, gives {number_text(trained_result)}, and TensorFlow, which "
             f"computes the tower, {number_text(result)}{cause}; {len(differing)} of {examples.n} "
             f"examples with hostile numbers differ: {_REMEDY}"
         )
