@@ -4,7 +4,7 @@ where a tower gives another number than training did, the first that differs is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ def compared_operations(
     arguments: Sequence[Pair],
     run_equation: Callable[[Any, list[Any]], Sequence[Any]],
     outer: str = "",
-) -> Iterator[ComparedOperation]:
+) -> Generator[ComparedOperation, None, list[Pair]]:
     """Yields the operations of a computation in their order. Returns the results' pairs.
 
     Args:

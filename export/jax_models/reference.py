@@ -163,9 +163,14 @@ class JaxReference:
         arrays = self._arrays(functions, call, inputs)
         sizes = {name: functions.activations.positions(name) for name in arrays}
         examples = _Examples(inputs.n, arrays, sizes)
-        if call not in self.fixed_batches:
+        # The order of its inputs does not change the size of the batch that code runs in.
+        batch_sizes = {
+            fixed.in_order(sorted(fixed.inputs)): size for fixed, size in self.fixed_batches.items()
+        }
+        batch_size = batch_sizes.get(call.in_order(sorted(call.inputs)))
+        if batch_size is None:
             return [examples]
-        return examples.in_batches(self.fixed_batches[call])
+        return examples.in_batches(batch_size)
 
     def _arrays(
         self, functions: JaxFunctions, call: Call, inputs: ReferenceInputs

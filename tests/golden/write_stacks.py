@@ -66,7 +66,7 @@ def embedding_object(
         for n, (name, (rows, dim)) in enumerate(SHAPES.items())
     }
     rule = getattr(embedding, optimizer)(0.1)
-    # TensorFlow 2.21 asks an initializer for the rows of a device, and this makes them of a table.
+    # TensorFlow 2.21 requests the rows of a device, and this makes them of a table.
     sharded = getattr(tpu_embedding_v3_utils, "shard_initializer", lambda _, whole: whole)
     strategy = tpu_embedding_v3.distribute_lib.get_strategy()
     configs = {

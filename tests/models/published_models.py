@@ -268,8 +268,9 @@ class GRU4Rec(tf_keras.Model):
         self.top = [Dense_1(DIM, "relu"), _Scale(), Dense_1(1)]
 
     def call(self, inputs):
-        user = self.users(inputs["user"])
-        vectors = self.joined([self.product([user, self.movies(inputs["movie"])]), user])
+        users, movies = self.tables
+        user = users(inputs["user"])
+        vectors = self.joined([self.product([user, movies(inputs["movie"])]), user])
         for layer in self.top:
             vectors = layer(vectors)
         return vectors
