@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
-_OWN = (str(Path(__file__).resolve().parent), sysconfig.get_paths()["stdlib"])
+_PACKAGE = Path(__file__).resolve().parent
+_OWN = (
+    str(_PACKAGE),
+    # The package that starts the program.
+    str(_PACKAGE.with_name("rowcast_programs")),
+    sysconfig.get_paths()["stdlib"],
+)
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders that libraries are in, of whichever environment."""
 _CELL = ", cell "

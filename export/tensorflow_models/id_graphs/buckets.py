@@ -83,8 +83,11 @@ def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | No
     if rows is not None and call.from_end:
         rows_below = rows
 
+    # What only passes integers on, such as a reshape, is none of the operations.
+    last = computation.operations[-1]
+
     def row(numbers: Numbers) -> NDArray[np.int64]:
-        integers: NDArray[np.int64] = computation.results(values, numbers).astype(np.int64)
+        integers: NDArray[np.int64] = computation.results(last, numbers).astype(np.int64)
         if rows is None:
             return integers
         # One step leads to all rows outside of the table on each side.

@@ -51,7 +51,8 @@ _WORDS = (
     "let TextVectorization have an output_sequence_length, or average the rows of its words by "
     "GlobalAveragePooling1D under mask_zero, where no word has row 0; change texts by "
     "tf.strings.lower or upper without an encoding, strip, or regex_replace of ASCII characters or "
-    "one text, and split at whitespace or into characters; or let callers send the words"
+    "one text, and split at whitespace, at a separator or into characters; or let callers send the "
+    "words"
 )
 _SEPARATE = (
     "let callers send what is looked up as a separate input, or compute it by arithmetic, "

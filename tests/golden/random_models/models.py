@@ -187,9 +187,14 @@ def _recipe(draft: Draft, heads: Sequence[str], contexts: Sequence[str]) -> str:
         entries.append('verify.examples = "examples.jsonl"')
     for name in draft.vocabularies:
         entries.append(f'vocabularies.{name} = {{ file = "{name}.txt", dtype = "int64" }}')
+    options = ""
+    if draft.all_tables_are_read:
+        options += ", table_threshold = 0"
+    if draft.dialect.name == "keras":
+        options += ', trained_with = "tensorflow"'
     return RECIPE.format(
         checkpoint=draft.choice(*CHECKPOINTS[draft.dialect.name]),
-        options=", table_threshold = 0" if draft.all_tables_are_read else "",
+        options=options,
         tower=", ".join(tower),
         entries="\n".join(entries),
     )

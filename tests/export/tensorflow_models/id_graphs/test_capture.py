@@ -197,7 +197,7 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
         ("text", {}, r" LINE.*let callers send the words"),
         ("unmasked", TEXTS, r"LINE.*let TextVectorization have an output_sequence_length"),
         ("unicode", TEXTS, r"LINE.*change texts by tf.strings.lower"),
-        ("separated", TEXTS, r"LINE.*split at whitespace or into characters"),
+        ("separated", TEXTS, r"LINE.*split at whitespace, at a separator or into characters"),
         ("zeroed", TEXTS, r"LINE.*where no word has row 0"),
         ("zeroed_unknown", TEXTS, r"LINE.*where no word has row 0"),
         ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
