@@ -13,13 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bundle.errors import DigestMismatch
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.format.manifest import Manifest
+from bundle.storage.integrity import check_file
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
 from export.corpora.changes import read_changes
+from export.errors import VerificationFailed
 from export.front_end.interface import ReadRows
 from export.jobs.bundle_context import BundleContext
 from export.jobs.index_steps import IndexSteps
@@ -290,6 +293,7 @@ class _BundleSteps:
             compared = compare_on_hostile_numbers(
                 reference, self.directory, entries, values, self.prepared.traced.towers
             )
+            self._check_left_out(entries, compared.towers)
             entries = compared.towers
             self.notes += compared.notes
             self.notes += compare_with_training(
@@ -344,6 +348,25 @@ class _BundleSteps:
                 update = {"unavailable": section.unavailable}
                 chosen[name] = chosen[name].model_copy(update=update)
         return chosen
+
+    def _check_left_out(
+        self, towers: Mapping[str, manifest.Tower], remaining: Mapping[str, manifest.Tower]
+    ) -> None:
+        """Checks that forms which differ from the model are as they were written: a damaged file
+        says nothing about its form.
+
+        Raises:
+          VerificationFailed: A file has other bytes than were written.
+        """
+        left_out = set(_forms_of(towers)) - set(_forms_of(remaining))
+        for path in sorted(left_out):
+            for file in self.context.stage.files(path):
+                try:
+                    check_file(self.directory, file)
+                except DigestMismatch as problem:
+                    raise VerificationFailed(
+                        f"file {file.path!r} changed after it was written: {problem}"
+                    ) from problem
 
     def _included_changes(self) -> int | None:
         """Returns the number of the last change that the bundle contains; None: it has none."""

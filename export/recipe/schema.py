@@ -312,7 +312,7 @@ class TowerSection(Section):
     the name of an input. Lists and tables inside are lists and dicts that the call takes; booleans
     and numbers are passed as they are.
     """
-    outputs: dict[Name, OutputStep | Annotated[tuple[OutputStep, ...], Field(min_length=1)]] = {}
+    outputs: dict[Name, OutputStep | Annotated[Array[OutputStep], Field(min_length=1)]] = {}
     """Name of each output, and where it is in what the call returns: its key in a dict, its
     position in a list or tuple, from 0, its name among the `output_names` of a functional model of
     Keras, or its position on the last axis of a tensor. A list leads into nested results: with

@@ -117,14 +117,18 @@ class ComparedOutputs:
 
 @dataclass
 class NotFinite:
-    """The smallest numbers of which only one of two forms makes NaN or an infinity.
+    """The smallest numbers of which only one of two forms makes NaN or an infinity, or for which
+    they differ although they measure nothing.
 
     Attributes:
+      differs: Numbers that measure nothing, for which the two give different numbers: a clause, and
+        their magnitude.
       lacks: Numbers for which the form gives none and the trained model does: a clause, and their
         magnitude.
       invents: Numbers for which it gives one and the trained model does not: likewise.
     """
 
+    differs: tuple[str, float] = ("", np.inf)
     lacks: tuple[str, float] = ("", np.inf)
     invents: tuple[str, float] = ("", np.inf)
 
@@ -136,9 +140,19 @@ class NotFinite:
         invents &= examples.magnitudes <= MEANINGFUL_MAX
         self.invents = _smaller(self.invents, examples, invents)
 
+    def add_differing(self, compared: ComparedOutputs, differs: Flags) -> None:
+        """Adds the smallest numbers of [n] examples that differ and measure nothing."""
+        self.differs = _smaller(self.differs, compared.examples, differs)
+
     def notes(self) -> list[str]:
         """Returns notes on a form that is served all the same."""
         notes = []
+        text, _ = self.differs
+        if text:
+            notes.append(
+                f"it gives another number than the trained model for {text}: let callers send no "
+                "such numbers, or clip them in the model"
+            )
         text, _ = self.lacks
         if text:
             notes.append(

@@ -117,7 +117,7 @@ def write_zarr(
         spec["store_data_equal_to_fill_value"] = True
         tensorstore.open(spec).result().write(array.values).result()
         leaf = {"value_type": "jax.Array", "skip_deserialize": False}
-        tree[key] = {"key_metadata": [{"key": key}], "value_metadata": leaf}
+        tree[key] = {"key_metadata": [{"key": key, "key_type": 2}], "value_metadata": leaf}
     page = {"tree_metadata": tree, "use_ocdbt": packed, "use_zarr3": driver == "zarr3"}
     page["store_array_data_equal_to_fill_value"] = True
     (directory / "_METADATA").write_text(json.dumps(page))

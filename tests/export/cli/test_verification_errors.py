@@ -84,7 +84,7 @@ def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
 @pytest.mark.parametrize(
     ("after", "file", "words"),
     [
-        (TOWER, TOWER, "tower 'query', LiteRT f32"),
+        (TOWER, TOWER, f"file {TOWER!r} changed after it was written"),
         (TOWER, USERS, "tower 'query', SavedModel f32"),
         ("indexes/movies/scann", USERS, "table 'users'"),
     ],
