@@ -102,9 +102,10 @@ def test_logarithms_are_buckets_within_a_graph(place: int | None) -> None:
     assert isinstance(actual, ResolvedIds)
     assert isinstance(actual.rule, GraphIds)
     assert actual.source.position == place
-    assert [node.op for node in actual.rule.nodes] == [
-        *("Input", "Bucketize", "Const", "AddV2", "Cast", "Square")
-    ]
+    operations = [node.op for node in actual.rule.nodes]
+    assert operations[:2] == ["Input", "Bucketize"]
+    assert operations[-1] == "Square"
+    assert "Log1p" not in operations
     numbers = np.array([-1.0, 0.0, 0.5, 9.0, 3e38], np.float32)
     expected = np.floor(np.log1p(np.maximum(numbers, 0)) * 3).astype(np.int64) ** 2
     assert rule_of(actual.rule, {}).resolve("x", numbers).tolist() == expected.tolist()

@@ -73,7 +73,7 @@ def orbax(directory: Path, values: Values) -> Path:
     metadata = {"zarr_format": 2, "shape": [40, 8], "chunks": [10, 8], "dtype": "<f4", "order": "C"}
     absent = dict.fromkeys(("compressor", "fill_value", "filters"))
     (array / ".zarray").write_text(json.dumps(metadata | absent | {"dimension_separator": "."}))
-    steps = [{"key": step} for step in array.name.split(".")]
+    steps = [{"key": step, "key_type": 2} for step in array.name.split(".")]
     leaf = {"key_metadata": steps, "value_metadata": {"value_type": "jax.Array"}}
     (directory / "item" / "_METADATA").write_text(json.dumps({"tree_metadata": {"leaf": leaf}}))
     return directory / "item"
