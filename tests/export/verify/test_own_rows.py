@@ -135,7 +135,7 @@ def test_rule_that_reads_the_models_rows_passes(
             "int64",
             {"ids": REMAINDER},
             r"with x = \[-9223372036854775808\], a bundle would read row 2 of 't', and the model's "
-            r"own operations read row 3; 1 of 10000 values differ",
+            r"own operations read row 3; 1 of 20000 values differ",
         ),
         (elsewhere((1 << 31) - 1, 0, remainder), "int32", {"ids": REMAINDER}, r"\[2147483647\]"),
         (

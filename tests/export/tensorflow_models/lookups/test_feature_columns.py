@@ -127,7 +127,7 @@ def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
         ),
         (
             lambda: embedded(
-                fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.square), [1.0])
+                fc.bucketized_column(fc.numeric_column("ids", normalizer_fn=tf.sin), [1.0])
             ),
             "leave normalizer_fn out",
         ),
