@@ -148,7 +148,13 @@ class NumberInput:
         return self.accepted(hostile_numbers(self.dtype))
 
     def accepted(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Returns those of [m] numbers that the features accept, ascending."""
+        """Returns those of [m] numbers that the features accept, ascending.
+
+        Denormal numbers are left out: TensorFlow takes them for zeros, and no caller means one.
+        """
+        if self.dtype == "float32":
+            is_denormal = (numbers != 0) & (np.abs(numbers) < np.finfo(np.float32).tiny)
+            numbers = numbers[~is_denormal]
         # Rows of a table are the smallest numbers of one sign.
         by_magnitude = np.lexsort((np.abs(numbers.astype(np.float64)), numbers < 0))
         ordered = numbers[by_magnitude]
