@@ -25,6 +25,8 @@ from export.tensorflow_models.graph.origins import Source
 
 OPERATIONS_MAX = 128
 """Maximum number of operations that a step function is computed by."""
+_UNKNOWN = "no step function"
+"""The kind of `CallGraph.rules` by which values are remembered that no step function computes."""
 _PACKET = 64
 """A multiple of the number of values that one instruction computes."""
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
@@ -178,18 +180,24 @@ def _computation(values: Values, call: CallGraph) -> _Computation | None:
     operations: dict[ValuesKey, Values] = {}
     numbers: dict[ValuesKey, Values] = {}
     # Operands first, without recursion: a graph may be deeper than Python's stack.
-    path = [call.followed(values)]
+    first = call.followed(values)
+    path = [first]
     while path:
         current = path[-1]
+        # What reads values that are not known is not known either.
+        if (_UNKNOWN, *current.key) in call.rules:
+            call.rules[_UNKNOWN, *first.key] = True
+            return None
         is_input = isinstance(call.origin(current), Source)
         if is_input or _is_cast_to_floats(current):
             numbers[current.key] = current
             path.pop()
             continue
-        if len(path) + len(operations) > OPERATIONS_MAX:
-            return None
-        operands = _variable_operands(current, call)
+        operands = None
+        if len(path) + len(operations) <= OPERATIONS_MAX:
+            operands = _variable_operands(current, call)
         if operands is None:
+            call.rules[_UNKNOWN, *first.key] = True
             return None
         visited = operations.keys() | numbers.keys()
         pending = [operand for operand in operands if operand.key not in visited]
