@@ -27,6 +27,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -744,6 +745,8 @@ def _numpy_name(dtype: str) -> str:
     if dtype == "bfloat16":
         return dtype
     # NumPy also accepts lists of dtypes, and evaluates texts that look like one.
-    if _ZARR_2_DTYPE.fullmatch(dtype) is None:
-        raise ValueError(f"{shown(dtype)} is no dtype of an array in zarr 2")
-    return np.dtype(dtype).name
+    if _ZARR_2_DTYPE.fullmatch(dtype) is not None:
+        # Some such texts name no dtype: there is no <f9.
+        with suppress(TypeError):
+            return np.dtype(dtype).name
+    raise ValueError(f"{shown(dtype)} is no dtype of an array in zarr 2")

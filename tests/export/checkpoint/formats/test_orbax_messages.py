@@ -199,7 +199,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
             with_metadata(dtype=dtype),
             f"{UNREADABLE}{dtype!r} is no dtype of an array in zarr 2; copy it anew",
         )
-        for dtype in (",f4", "|a1", "float32")
+        for dtype in (",f4", "|a1", "float32", "<f9")
     },
     "chunk left out of zarr 3": (
         chunk_left_out,
