@@ -1,4 +1,6 @@
-"""Prepares traced towers for writing: splits ranking towers into parts and packs inputs."""
+"""Prepares traced towers for writing: bounds functions that saturate, splits ranking towers into
+parts and packs inputs.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,14 @@ from export.front_end.interface import PartitionedModel
 from export.recipe.schema import ExportJob
 from export.towers.division import Split, split_tower
 from export.towers.packing import pack
+from export.towers.saturating_functions import with_saturating_functions
 
 
 def arrange_towers(
     traced: PartitionedModel, job: ExportJob, features: Mapping[str, manifest.Feature]
 ) -> tuple[PartitionedModel, dict[str, Split]]:
-    """Splits ranking towers unless the recipe disables it, and packs inputs.
+    """Writes functions as LiteRT computes them, splits ranking towers unless the recipe disables
+    it, and packs inputs.
 
     Args:
       traced: The model, with one tower input for each feature.
@@ -26,7 +30,8 @@ def arrange_towers(
     """
     splits = {}
     towers = []
-    for tower in traced.towers:
+    for traced_tower in traced.towers:
+        tower = with_saturating_functions(traced_tower)
         name = tower.spec.name
         if tower.spec.role == "ranking" and job.towers[name].split:
             # Before the tower is packed: a packed input may belong to both sides.

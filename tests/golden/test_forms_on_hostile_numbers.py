@@ -103,7 +103,8 @@ FORMULAS = {
     ),
     "probability": Formula("tf.sigmoid(x[:, None] * w[0])", (0.0, 90.0, -1e9, 1e15)),
     "attention": Formula("tf.nn.softmax(x @ w) @ w", ((1e5, *range(7)), (1e12,) * 8), shape=(8,)),
-    "scale": Formula("tf.nn.softplus(x[:, None] * w[2])", (0.0, 130.0, -25000.0), "Softplus"),
+    "scale": Formula("tf.nn.softplus(x[:, None] * w[2])", (0.0, 130.0, -25000.0, 3e12)),
+    "odds": Formula("tf.sigmoid((x * x * x)[:, None] * w[0])", (0.5, -1.0, 2e9, -4e12)),
     "quantized": Formula(
         "tf.nn.relu(x @ v - 1.0) @ v",
         ((0.1,) * 64, (1e9,) * 64),
