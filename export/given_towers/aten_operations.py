@@ -164,8 +164,34 @@ def _norm(values: Any, order: float = 2, dim: Any = None, keepdim: bool = False)
     return tf.sqrt(tf.reduce_sum(tf.square(values), dim, keepdim))
 
 
-_UNARY = ("abs", "erf", "exp", "log", "log1p", "neg", "rsqrt", "sqrt", "tanh")
-_BINARY = ("add", "eq", "ge", "gt", "le", "lt", "mul", "ne", "sub")
+_UNARY = (
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "floor",
+    "log",
+    "log1p",
+    "neg",
+    "rsqrt",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+)
+_BINARY = ("add", "atan2", "eq", "ge", "gt", "le", "lt", "mul", "ne", "sub")
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     # Elements
@@ -220,6 +246,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "index": _index,
     # Reductions
     "amax": tf.reduce_max,
+    "amin": tf.reduce_min,
     "linalg_vector_norm": _norm,
     "mean": tf.reduce_mean,
     "sum": _sum,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from runtime.towers import open_tower
-from tests.export.given_towers.graphs import extract
+from tests.export.given_towers.graphs import extract, operation, write_graph
 
 MODEL = '''
 """Tables of TorchRec and a tower of PyTorch."""
@@ -61,6 +62,14 @@ def build_from_saved_model():
 
 def build_with_fixed_batch():
     return TABLES, {"rank": "fixed_batch"}
+
+
+def build_wave():
+    return TABLES[:1], {"rank": "wave.npz"}
+
+
+def build_wave_from_saved_model():
+    return TABLES[:1], {"rank": "wave"}
 
 
 def build_from_pickle():
@@ -224,6 +233,55 @@ def test_bundle_gives_what_pytorch_gave(factory: str, folder: Path) -> None:
         for output in EXPECTED:
             wanted = [example[output] for example in examples]
             np.testing.assert_allclose(outputs[output], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("factory", ["build_wave", "build_wave_from_saved_model"])
+def test_tower_whose_compiled_form_differs_is_served_by_its_saved_model(
+    factory: str, folder: Path
+) -> None:
+    user, age = np.ones((3, 4), np.float32), np.arange(3, dtype=np.float32)
+    write_graph(
+        folder / "wave.npz",
+        {
+            "weights": [],
+            "inputs": {"user": "p_user", "age": "p_age"},
+            "operations": [
+                operation("norm", "mul", {"result": "p_user"}, 0.0),
+                operation("nothing", "sum", {"result": "norm"}, [1]),
+                operation("wave", "sin", {"result": "p_age"}),
+                operation("score", "add", {"result": "wave"}, {"result": "nothing"}),
+            ],
+            "outputs": {"result": "score"},
+        },
+        examples__user=user,
+        examples__age=age,
+        results__result=np.sin(age),
+    )
+    wave = tf.Module()
+    wave.rank = tf.function(
+        lambda user, age: {"result": tf.sin(age) + 0.0 * tf.reduce_sum(user, 1)},
+        input_signature=[
+            tf.TensorSpec([None, 4], tf.float32, "user"),
+            tf.TensorSpec([None], tf.float32, "age"),
+        ],
+    )
+    tf.saved_model.save(wave, str(folder / "wave"), signatures=wave.rank)
+    lines = [{"user": row, "age": row / 8, "score": math.sin(row / 8)} for row in range(8)]
+    (folder / "wave.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+    job = job_of(
+        factory,
+        inputs={name: INPUTS[name] for name in ("user", "age")},
+        towers={"rank": {"role": "ranking", "call": "rank", "outputs": {"score": "result"}}},
+        features={"user": {"role": "context"}, "age": {"role": "candidate"}},
+        verify={"examples": "wave.jsonl", "expected": {"score": "score"}},
+    )
+    tower = publish(folder, job).towers["rank"]
+    assert {form.kind for form in tower.forms} == {"saved_model"}
+    bundle = folder / "bundles" / factory / "1"
+    times = np.array([0.5, 1.7e9, -1_732_800_000], np.float32)
+    (output,) = open_tower(bundle, tower, "f32").run({"user": user, "age": times}).values()
+    np.testing.assert_allclose(output, np.sin(times.astype(np.float64)), atol=1e-6)
 
 
 def test_tower_is_divided_by_context_and_candidate(folder: Path) -> None:
