@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from bundle.format import manifest
+from bundle.format.id_graphs import OperationNode
 from export.front_end.calls import Call
 from export.front_end.outside_ids import UNDEFINED, OutsideIds
 from export.recipe.schema import ExportJob
@@ -106,6 +107,17 @@ class FeatureSpec:
         if not self.has_unknown:
             return None
         return self.entry.unknown
+
+    @property
+    def computes_floats(self) -> bool:
+        """Whether floats are on the way from its inputs to its rows."""
+        for node in getattr(self.entry.ids, "nodes", ()):
+            dtype = getattr(node, "dtype", "")
+            if isinstance(node, OperationNode):
+                dtype = node.attributes.get("DstT", "")
+            if dtype.startswith("float") or node.op == "Bucketize":
+                return True
+        return isinstance(self.entry.ids, manifest.MultiInputIds)
 
     @property
     def plain(self) -> bool:

@@ -77,11 +77,19 @@ def without_gradient(operation: Any) -> None:
         _private(operation, "_clear_attr")("_gradient_op_type")
 
 
-def run_flat(function: Any, arguments: list[Any]) -> Any:
-    """Runs a traced function as it is: optimizing a graph takes longer than a few calls save.
+def run_flat(function: Any, arguments: list[Any], is_rewritten: bool = False) -> Any:
+    """Runs a traced function on the tensors of its arguments.
 
     The public call formats all arguments into an error text that it then discards.
+
+    Args:
+      function: The function.
+      arguments: The tensors.
+      is_rewritten: Whether TensorFlow rewrites the graph before, as it does in training. That takes
+        longer than a few calls save, and changes the last bit of results.
     """
+    if is_rewritten:
+        return _private(function, "_call_flat")(arguments, function.captured_inputs)
     optimizer = tf.config.optimizer
     before = optimizer.get_experimental_options().get("disable_meta_optimizer", False)
     optimizer.set_experimental_options({"disable_meta_optimizer": True})

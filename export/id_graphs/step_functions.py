@@ -22,6 +22,11 @@ Rows = NDArray[np.int64]
 ComputeRows = Callable[[Numbers], Rows]
 """[m] numbers -> [m] rows."""
 
+PACKET = 64
+"""A multiple of the number of values that one instruction computes. TensorFlow computes the last
+values of an array by other instructions than whole packets, and the last bit of a logarithm with
+them.
+"""
 _SPREAD = 1 << 14
 """The number of keys, spread over all of a type, that are computed first, and others in the end."""
 _NEIGHBORS = 64

@@ -106,7 +106,7 @@ def check_own_rows(  # noqa: C901 - one story of each feature
     trainer = traced.trainer
     lookups: Mapping[str, Sequence[OwnRows]] | None = None
     # Frameworks differ in floats: their arithmetic of integers is the same.
-    if trainer is not None and any(_computes_floats(spec) for spec in compared.values()):
+    if trainer is not None and any(spec.computes_floats for spec in compared.values()):
         try:
             lookups = trainer.lookups()
         except NotConvertible as problem:
@@ -160,17 +160,6 @@ def _notes_on_trainer(
             f"the rows of {', '.join(changed)} are those that {framework} computes; TensorFlow "
             "computes others of some numbers"
         )
-
-
-def _computes_floats(spec: FeatureSpec) -> bool:
-    """Returns whether floats are on the way from the inputs of a feature to its rows."""
-    for node in getattr(spec.entry.ids, "nodes", ()):
-        dtype = getattr(node, "dtype", "")
-        if isinstance(node, OperationNode):
-            dtype = node.attributes.get("DstT", "")
-        if dtype.startswith("float") or node.op == "Bucketize":
-            return True
-    return isinstance(spec.entry.ids, manifest.MultiInputIds)
 
 
 def _table_of(spec: FeatureSpec, model: ModelSpec) -> str:

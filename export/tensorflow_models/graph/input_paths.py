@@ -6,7 +6,7 @@ Operations that select or join columns are resolved by running them on numbered 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -406,29 +406,34 @@ def _is_handle(value: Any) -> bool:
     return str(value.dtype.name) in ("resource", "variant")
 
 
-def run(operation: Any, operands: list[NDArray[Any]]) -> list[Any]:
+def run(operation: Any, operands: Sequence[NDArray[Any]]) -> list[Any]:
     """Runs an operation of a graph eagerly on these values."""
-    arguments: dict[str, Any] = {}
-    inferred = set()
-    remaining = iter(operands)
     # Outside of the graph that is being traced.
     with tf.init_scope():
-        for argument in operation.op_def.input_arg:
-            name = argument.name
-            # `tf.raw_ops` calls this one operand otherwise than the operation does.
-            if name == "split_dim":
-                name = "axis"
-            # TensorFlow infers these attributes from the operands.
-            inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
-            if argument.number_attr:
-                count = operation.get_attr(argument.number_attr)
-                arguments[name] = [tf.constant(next(remaining)) for _ in range(count)]
-            else:
-                arguments[name] = tf.constant(next(remaining))
-        for attribute in operation.op_def.attr:
-            if attribute.name not in inferred:
-                arguments[attribute.name] = operation.get_attr(attribute.name)
-        result = getattr(tf.raw_ops, operation.type)(**arguments)
+        return [output.numpy() for output in applied(operation, operands)]
+
+
+def applied(operation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Applies an operation of a graph to other operands, arrays or tensors."""
+    arguments: dict[str, Any] = {}
+    inferred = set()
+    remaining = iter(map(tf.convert_to_tensor, operands))
+    for argument in operation.op_def.input_arg:
+        name = argument.name
+        # `tf.raw_ops` calls this one operand otherwise than the operation does.
+        if name == "split_dim":
+            name = "axis"
+        # TensorFlow infers these attributes from the operands.
+        inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
+        if argument.number_attr:
+            count = operation.get_attr(argument.number_attr)
+            arguments[name] = [next(remaining) for _ in range(count)]
+        else:
+            arguments[name] = next(remaining)
+    for attribute in operation.op_def.attr:
+        if attribute.name not in inferred:
+            arguments[attribute.name] = operation.get_attr(attribute.name)
+    result = getattr(tf.raw_ops, operation.type)(**arguments)
     if isinstance(result, list | tuple):
-        return [output.numpy() for output in result]
-    return [result.numpy()]
+        return list(result)
+    return [result]

@@ -8,27 +8,25 @@ step of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.id_graphs import InputDtype
+from export.graphs.loading import tf
 from export.graphs.number_keys import Numbers
-from export.graphs.walks import ID_DTYPES
-from export.id_graphs.step_functions import StepFunction, ends_of, monotonic_steps
-from export.tensorflow_models.graph.input_paths import CallGraph, Values, ValuesKey, run
+from export.graphs.walks import ID_DTYPES, needed
+from export.id_graphs.step_functions import PACKET, StepFunction, ends_of, monotonic_steps
+from export.tensorflow_models.graph.input_paths import CallGraph, Values, ValuesKey, applied
 from export.tensorflow_models.graph.origins import Source
 
 OPERATIONS_MAX = 128
 """Maximum number of operations that a step function is computed by."""
 _UNKNOWN = "no step function"
 """The kind of `CallGraph.rules` by which values are remembered that no step function computes."""
-_PACKET = 64
-"""A multiple of the number of values that one instruction computes."""
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
 SERIES = frozenset({"Log", "Log1p", "Exp", "Expm1", "Tanh", "Sigmoid", "Softplus", "Erf"})
 """Operations that are computed by series: their last bit differs between libraries."""
@@ -88,8 +86,10 @@ def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | No
     # What only passes integers on, such as a reshape, is none of the operations.
     last = computation.operations[-1]
 
+    integers_of = computation.function(last)
+
     def row(numbers: Numbers) -> NDArray[np.int64]:
-        integers: NDArray[np.int64] = computation.results(last, numbers).astype(np.int64)
+        integers: NDArray[np.int64] = integers_of(numbers).astype(np.int64)
         if rows is None:
             return integers
         # One step leads to all rows outside of the table on each side.
@@ -132,45 +132,78 @@ class _Computation:
         turns = ends_of(dtype)
         for operation in self.operations:
             if operation.type in _COMPARISONS | _FOLDS:
-                changes = monotonic_steps(partial(self._outcomes, operation), dtype, turns)
+                changes = monotonic_steps(self._outcomes(operation), dtype, turns)
                 if changes is None:
                     return None
                 turns = np.union1d(turns, changes.beside_steps())
         return turns
 
-    def results(self, values: Values, numbers: Numbers) -> NDArray[Any]:
-        """Returns the results of one of the operations for [m] numbers."""
-        # TensorFlow computes the last numbers of an array by other instructions than whole packets,
-        # and the last bit of a logarithm with them.
-        padding = -numbers.size % _PACKET
-        padded = np.concatenate([numbers, np.ones(padding, numbers.dtype)])
-        results: dict[ValuesKey, NDArray[Any]] = {self.number.key: padded}
-        for operation in self.operations:
-            results[operation.key] = self._result(operation, results)
-            if operation is values:
-                break
-        return results[values.key][: numbers.size]
+    def function(self, last: Values) -> Callable[[Numbers], NDArray[Any]]:
+        """Returns what computes the results of one of the operations for [m] numbers, in a graph:
+        TensorFlow rewrites graphs before it runs them, in training as in a SavedModel, and a
+        quotient `x / c` becomes the product `x * (1 / c)`.
+        """
+        dtype = self.number.tensor.dtype
 
-    def _outcomes(self, operation: Values, numbers: Numbers) -> NDArray[Any]:
-        """Returns the results of a comparison, or whether what an operation folds is negative."""
+        def compute(numbers: Any) -> Any:
+            results = {self.number.key: numbers}
+            for operation in self.operations:
+                results[operation.key] = self._result(operation, results)
+                if operation is last:
+                    break
+            return results[last.key]
+
+        # Outside of the graph that is being traced.
+        with tf.init_scope():
+            signature = tf.TensorSpec([None], dtype)
+            function = tf.function(compute, autograph=False).get_concrete_function(signature)
+
+        def results_of(numbers: Numbers) -> NDArray[Any]:
+            padding = -numbers.size % PACKET
+            padded = np.concatenate([numbers, np.ones(padding, numbers.dtype)])
+            with tf.init_scope():
+                results: NDArray[Any] = function(tf.constant(padded, dtype)).numpy()
+            return results[: numbers.size]
+
+        return results_of
+
+    def _outcomes(self, operation: Values) -> Callable[[Numbers], NDArray[Any]]:
+        """Returns what computes the results of a comparison, or whether what an operation folds is
+        negative.
+        """
         if operation.type in _COMPARISONS:
-            return self.results(operation, numbers)
-        return self.results(self.call.followed(operation.inputs[0]), numbers) < 0
+            return self.function(operation)
+        folded = self.function(self.call.followed(operation.inputs[0]))
+        return lambda numbers: folded(numbers) < 0
 
-    def _result(self, values: Values, results: Mapping[ValuesKey, NDArray[Any]]) -> NDArray[Any]:
+    def _result(self, values: Values, results: Mapping[ValuesKey, Any]) -> Any:
+        """Returns the result of an operation, a tensor of the graph that is being traced."""
         operation = values.tensor.op
         operands = []
         for operand in _operands(values):
             argument = results.get(self.call.followed(operand).key)
             if argument is None:
-                argument = self.call.number(operand)
-            operands.append(np.asarray(argument, operand.tensor.dtype.as_numpy_dtype))
+                argument = self._constant(operand)
+            operands.append(argument)
         if values.type in SEARCHES:
             # Both operands have an axis of examples, which is one here.
-            sorted_numbers = np.asarray(self.call.constant(operation.inputs[0]))
+            sorted_numbers = self.call.constant(operation.inputs[0])
             (searched,) = operands
-            return np.asarray(run(operation, [sorted_numbers, searched[np.newaxis]])[0]).reshape(-1)
-        return np.asarray(run(operation, operands)[0])
+            (positions,) = applied(operation, [sorted_numbers, searched[tf.newaxis]])
+            return tf.reshape(positions, [-1])
+        (result,) = applied(operation, operands)
+        return result
+
+    def _constant(self, values: Values) -> Any:
+        """Returns a number as a constant, or captured as the model's graph captures it: TensorFlow
+        rewrites operations on the former alone.
+        """
+        dtype = values.tensor.dtype
+        number = np.asarray(self.call.number(values), dtype.as_numpy_dtype)
+        if not needed([values.tensor], []).placeholders:
+            return tf.constant(number)
+        with tf.init_scope():
+            return tf.constant(number)
 
 
 def _computation(values: Values, call: CallGraph) -> _Computation | None:

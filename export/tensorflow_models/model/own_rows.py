@@ -44,7 +44,7 @@ class _LookedUpRows:
             # The batch is the only open axis.
             shape = [n if size is None else size for size in tensor.shape.as_list()]
             values.append(tf.constant(columns[name].reshape(shape), tensor.dtype))
-        (tensor,) = run_flat(self._function, values).values()
+        (tensor,) = run_flat(self._function, values, is_rewritten=True).values()
         ids = tensor.numpy().astype(np.int64)
         if self.position is not None:
             # The lookup as the model made it reads all ids of an example.

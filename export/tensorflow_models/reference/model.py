@@ -20,7 +20,7 @@ import numpy as np
 from bundle.errors import BundleError
 from bundle.features.columns import Column
 from export.checkpoint.reader import Checkpoint
-from export.errors import CheckpointError, ExportError
+from export.errors import CheckpointError, ExportError, NotConvertible
 from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec, at_path
@@ -33,6 +33,7 @@ from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.keras_graphs import KerasGraph, built_model
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
+from export.tensorflow_models.graph.input_paths import TRACED_CALL
 from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros
 from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
 from export.tensorflow_models.model.call_tracing import resolve_call, with_booleans
@@ -120,9 +121,9 @@ class TensorFlowReference:
         calls = tuple(dict.fromkeys(tower.call for tower in model.towers.values()))
         tensors = {name: self._input(name, inputs) for call in calls for name in call.inputs}
 
-        def run_call(call: Call) -> _Run:
+        def run_call(call: Call, in_graph: bool = False) -> _Run:
             arguments = {name: tensors[name] for name in call.inputs}
-            return self._run_call(root, call, arguments, facts)
+            return self._run_call(root, call, arguments, facts, in_graph)
 
         # Code of TF1 builds the graph of each call, and restores it then.
         is_tf1 = isinstance(root, NamedGraph | KerasGraph)
@@ -132,7 +133,13 @@ class TensorFlowReference:
         tables.use_model(built_model(root))
         if not is_tf1:
             self._restore(root)
-        return {call: run_call(call) for call in calls}
+        runs = {call: run_call(call) for call in calls}
+        features = [spec for spec in self.whole.features.values() if isinstance(spec, FeatureSpec)]
+        if not is_tf1 and any(feature.computes_floats for feature in features):
+            # Code that needs the sizes of eager tensors does not run in a graph.
+            with contextlib.suppress(NotConvertible):
+                runs = {call: run_call(call, in_graph=True) for call in calls}
+        return runs
 
     def _input(self, name: str, inputs: ReferenceInputs) -> Any:
         section = self.job.inputs[name]
@@ -140,9 +147,14 @@ class TensorFlowReference:
         return composed(name, section, column, inputs.n, inputs.padding.get(name))
 
     def _run_call(
-        self, root: Any, call: Call, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]
+        self,
+        root: Any,
+        call: Call,
+        inputs: Mapping[str, Any],
+        facts: Mapping[str, TableFacts],
+        in_graph: bool,
     ) -> _Run:
-        """Runs a call on examples.
+        """Runs a call on examples, eagerly or in a graph. TF1 has graphs alone.
 
         Raises:
           NotConvertible: The model raises an error; names the user's line.
@@ -156,6 +168,8 @@ class TensorFlowReference:
                 return _Run(returned, [])
             if isinstance(root, KerasGraph):
                 return _Run(self._run_graph(root, call, inputs), [])
+            if in_graph:
+                return _run_in_graph(root, call, inputs)
             with queries_recorded() as queries:
                 returned = resolve_call(root, call)(inputs)
             # Queries without a value are of graphs in which Keras infers shapes.
@@ -212,6 +226,31 @@ class TensorFlowReference:
                 f"checkpoint {self.prefix}: TensorFlow cannot restore the model: "
                 f"{' '.join(problem.message.split())}"
             ) from problem
+
+
+def _run_in_graph(root: Any, call: Call, inputs: Mapping[str, Any]) -> _Run:
+    """Runs a call as training and a SavedModel do: TensorFlow rewrites a graph before it runs it,
+    and its quotient `x / c`, then `x * (1 / c)`, may lie on the other side of a step.
+    """
+    target = resolve_call(root, call)
+
+    def called(values: Mapping[str, Any]) -> Any:
+        return target(values)
+
+    converted = tf.autograph.to_graph(called)
+
+    def body(values: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+        graph = tf.compat.v1.get_default_graph()
+        graph.name = TRACED_CALL
+        with queries_recorded() as queries:
+            returned = converted(values)
+        return returned, [query for query in queries if getattr(query, "graph", None) is graph]
+
+    specs = {name: tf.type_spec_from_value(value) for name, value in inputs.items()}
+    function = tf.compat.v1.wrap_function(body, [specs])
+    arguments = tf.nest.flatten(dict(inputs), expand_composites=True)
+    returned, queries = run_flat(function, arguments, is_rewritten=True)
+    return _Run(returned, queries)
 
 
 def _results(tower: TowerSpec, runs: Mapping[Call, _Run]) -> dict[str, Any]:
