@@ -239,7 +239,8 @@ def test_bundle_gives_what_pytorch_gave(factory: str, folder: Path) -> None:
 def test_tower_whose_compiled_form_differs_is_served_by_its_saved_model(
     factory: str, folder: Path
 ) -> None:
-    user, age = np.ones((3, 4), np.float32), np.arange(3, dtype=np.float32)
+    user = np.ones((3, 4), np.float32)
+    age = np.arange(3, dtype=np.float32)
     write_graph(
         folder / "wave.npz",
         {
