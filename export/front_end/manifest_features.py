@@ -49,16 +49,16 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
 def _check_names(model: ModelSpec, job: schema.ExportJob) -> None:
     """Checks that every feature that the recipe names is an input of the model."""
     for name in job.features:
-        _check_input(name, model, "features")
+        _check_input(name, model, job, "features")
     for store, corpus in job.corpora.items():
         for name in corpus.features:
-            _check_input(name, model, f"corpora.{store}.features")
+            _check_input(name, model, job, f"corpora.{store}.features")
     for store, context in job.contexts.items():
         for name in context.features:
-            _check_input(name, model, f"contexts.{store}.features")
+            _check_input(name, model, job, f"contexts.{store}.features")
 
 
-def _check_input(name: str, model: ModelSpec, section: str) -> None:
+def _check_input(name: str, model: ModelSpec, job: schema.ExportJob, section: str) -> None:
     """Checks that a name in a section of the recipe is an input of a feature."""
     if name in model.inputs:
         return
@@ -67,6 +67,12 @@ def _check_input(name: str, model: ModelSpec, section: str) -> None:
         raise UsageError(
             f"{section}.{name}: this input holds the weights of feature {weighted[0]!r}, and is "
             "sent with it"
+        )
+    if name in job.inputs:
+        raise UsageError(
+            f"{section}.{name}: the recipe declares this input, but no tower's result depends on "
+            "it, so the service ignores it; leave this entry out, or, if the call of a tower "
+            "needs the input, list it in the tower's 'inputs'"
         )
     close = difflib.get_close_matches(name, model.inputs, n=1)
     if close:

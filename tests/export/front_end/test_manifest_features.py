@@ -94,6 +94,10 @@ def test_describe_features_second_rule_beside_the_models_is_rejected() -> None:
             "features.usr: no tower takes a feature of that name; did you mean 'user'?",
         ),
         (
+            {"features": {"hour": {"role": "context"}}},
+            "features.hour: the recipe declares this input, but no tower's result depends on it",
+        ),
+        (
             {"features": {"seen_weights": {}}},
             "this input holds the weights of feature 'seen', and is sent with it",
         ),
