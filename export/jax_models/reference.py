@@ -361,7 +361,11 @@ def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
         return _run_closed(inner, inputs)
     # Only gathers of rows read a table: a parameter that is also read in another way is no table.
     table, indices = inputs
-    return [table.gather(indices[..., 0], params["mode"].name, params["fill_value"])]
+    # `lax.dynamic_slice` has an index of the columns, too, and keeps the axis of the one row.
+    row_index = params["dimension_numbers"].start_index_map.index(0)
+    rows = table.gather(indices[..., row_index], params["mode"].name, params["fill_value"])
+    (result,) = eqn.outvars
+    return [rows.reshape(result.aval.shape)]
 
 
 def _run_closed(inner: Any, arguments: Sequence[Any]) -> list[Any]:

@@ -30,24 +30,70 @@ mode, a gather reads the filling there, and a scatter changes nothing.
 
 
 def _gather(equation: Equation, operand: Value, indices: Value) -> Any:
-    if _is_row_lookup(equation, operand):
-        return _look_up(operand, indices, equation)
+    needed_indices, indexed_axes = _without_whole_axes(equation, operand, indices)
+    if _is_row_lookup(equation, operand, indexed_axes):
+        rows = _look_up(operand, needed_indices, equation)
+        if equation.params["dimension_numbers"].collapsed_slice_dims:
+            return rows
+        return tf.expand_dims(rows, -2)
     if len(indices.shape) == 1:
         return _one_window(equation, operand, indices)
-    return _gather_slices(equation, operand, indices)
+    return _gather_slices(equation, operand, needed_indices, indexed_axes)
 
 
-def _is_row_lookup(equation: Equation, operand: Value) -> bool:
+def _without_whole_axes(
+    equation: Equation, operand: Value, indices: Value
+) -> tuple[Value, tuple[int, ...]]:
+    """Leaves out indices of axes that are read whole, which `lax.dynamic_slice` has for all axes:
+    where JAX moves slices inside, a whole axis begins at 0, whatever its index.
+
+    Returns:
+      The indices of the remaining axes, and these axes; one axis at least remains.
+    """
+    axes = equation.params["dimension_numbers"].start_index_map
+    if equation.params["mode"].name not in _MOVES_INSIDE["gather"]:
+        return indices, axes
+    sizes = equation.params["slice_sizes"]
+    collapsed_axes = equation.params["dimension_numbers"].collapsed_slice_dims
+    remaining = [
+        position
+        for position, axis in enumerate(axes)
+        if axis in collapsed_axes or not _same_size(sizes[axis], operand.shape[axis])
+    ]
+    remaining = remaining or [0]
+    if len(remaining) == len(axes):
+        return indices, axes
+    remaining_axes = tuple(axes[position] for position in remaining)
+    return _columns(equation, indices, remaining), remaining_axes
+
+
+def _columns(equation: Equation, indices: Value, positions: list[int]) -> Value:
+    """Returns some columns of indices. One that was joined to the others is returned as it was
+    before, since a lookup follows its computation.
+    """
+    columns = indices.arguments_of("concatenate")
+    is_joined_of_columns = all(column.shape[-1] == 1 for column in columns)
+    if len(positions) == 1 and len(columns) == indices.shape[-1] and is_joined_of_columns:
+        return columns[positions[0]]
+    if indices.constant is not None:
+        return constant(indices.constant[..., positions])
+    tensor = tf.gather(equation.sizes.full(indices), positions, axis=-1)
+    return Value((*indices.shape[:-1], len(positions)), tensor)
+
+
+def _is_row_lookup(equation: Equation, operand: Value, indexed_axes: tuple[int, ...]) -> bool:
     """Returns whether a gather reads whole rows of a parameter whose lookups are intercepted."""
+    if not isinstance(operand, Parameter) or not isinstance(operand.variable, placeholder_class()):
+        return False
     numbers = equation.params["dimension_numbers"]
+    row_axes = [axis for axis in (0, 1) if axis not in numbers.collapsed_slice_dims]
+    rank = len(equation.shape)
     return (
-        isinstance(operand, Parameter)
-        and isinstance(operand.variable, placeholder_class())
-        and numbers.start_index_map == (0,)
-        and numbers.collapsed_slice_dims == (0,)
+        indexed_axes == (0,)
+        and numbers.collapsed_slice_dims in ((0,), ())
         and not numbers.operand_batching_dims
-        and numbers.offset_dims == (len(equation.shape) - 1,)
-        and equation.params["slice_sizes"][1] == operand.shape[1]
+        and numbers.offset_dims == tuple(range(rank - len(row_axes), rank))
+        and equation.params["slice_sizes"] == (1, operand.shape[1])
     )
 
 
@@ -163,12 +209,14 @@ def _constant_window(equation: Equation, operand: Value, start: NDArray[Any]) ->
     return equation.sizes.full(operand)[tuple(index)]
 
 
-def _gather_slices(equation: Equation, operand: Value, indices: Value) -> Any:
+def _gather_slices(
+    equation: Equation, operand: Value, indices: Value, indexed_axes: tuple[int, ...]
+) -> Any:
     """Reads whole slices: indices select positions on some axes, and every other axis is read
     whole.
     """
     numbers = equation.params["dimension_numbers"]
-    operand, indices, indexed_axes = _without_windows(equation, operand, indices)
+    operand, indices, indexed_axes = _without_windows(equation, operand, indices, indexed_axes)
     batch_axes = numbers.operand_batching_dims
     whole_axes = [
         axis for axis in range(len(operand.shape)) if axis not in (*indexed_axes, *batch_axes)
@@ -232,7 +280,10 @@ def _check_slices(
     reads_one_entry = all(_same_size(sizes[axis], 1) for axis in unit_axes)
     collapses_whole_axes = not set(numbers.collapsed_slice_dims).isdisjoint(whole_axes)
     if not reads_whole_axes or not reads_one_entry or collapses_whole_axes:
-        raise equation.rejected(f"it reads parts of rows by ids; {_AS_IS}")
+        raise equation.rejected(
+            f"it reads parts of rows by ids, slices of shape {tuple(sizes)} of an array of shape "
+            f"{operand.shape}; {_AS_IS}"
+        )
     batch_axes = numbers.operand_batching_dims
     if numbers.start_indices_batching_dims != tuple(range(len(batch_axes))):
         raise equation.rejected(f"the batch is not the first axis of its indices; {_AS_IS}")
@@ -245,7 +296,7 @@ def _transpose(tensor: Any, order: list[int]) -> Any:
 
 
 def _without_windows(
-    equation: Equation, operand: Value, indices: Value
+    equation: Equation, operand: Value, indices: Value, indexed_axes: tuple[int, ...]
 ) -> tuple[Value, Value, tuple[int, ...]]:
     """Slices the axes of which all indices read the same window, as in `x[:, 1:, [0, 2]]`.
 
@@ -253,7 +304,6 @@ def _without_windows(
       The sliced array, the indices of the remaining axes, and these axes.
     """
     numbers = equation.params["dimension_numbers"]
-    indexed_axes = numbers.start_index_map
     window_axes = [axis for axis in indexed_axes if axis not in numbers.collapsed_slice_dims]
     if indices.constant is None or not window_axes:
         return operand, indices, indexed_axes

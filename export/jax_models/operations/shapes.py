@@ -45,10 +45,10 @@ def _transpose(equation: Equation, operand: Value) -> Value:
     return Value(equation.shape, tf.transpose(operand.tensor, equation.params["permutation"]))
 
 
-def _concatenate(equation: Equation, *operands: Value) -> Any:
-    return tf.concat(
-        [equation.sizes.full(operand) for operand in operands], equation.params["dimension"]
-    )
+def _concatenate(equation: Equation, *operands: Value) -> Value:
+    tensors = [equation.sizes.full(operand) for operand in operands]
+    tensor = tf.concat(tensors, equation.params["dimension"])
+    return Value(equation.shape, tensor, computation=Computation(equation.primitive, operands))
 
 
 def _slice(equation: Equation, operand: Value) -> Any:

@@ -65,6 +65,13 @@ def nested(parameters, inputs):
     return jax.checkpoint(lambda x: x.sum(1))(total)
 
 
+def sliced(parameters, inputs):
+    def row(user):
+        return jax.lax.dynamic_slice(parameters["users"], (user, 0), (1, 2))
+
+    return jax.vmap(row)(inputs["user"])[:, 0] @ parameters["w"]
+
+
 def looped(parameters, inputs):
     liked = inputs["liked"]
 
@@ -120,7 +127,8 @@ def build():
     return SHAPES, {
         name: function
         for name, function in globals().items()
-        if name in ("score", "nested", "looped", "failing", "reading_lost", "in_batches_of_four")
+        if name
+        in ("score", "nested", "sliced", "looped", "failing", "reading_lost", "in_batches_of_four")
     }
 
 
@@ -214,6 +222,13 @@ def test_lookup_inside_of_another_computation_is_read(reference: JaxReference) -
         "nested": {"result": [a + 10 * b for a, b in zip(first, second, strict=True)]}
     }
     assert read == [[1, 2, 3, 4, 5, 6]]
+
+
+def test_slice_of_one_row_is_read_as_a_lookup(reference: JaxReference) -> None:
+    results, read = run(reference, tower("sliced", "user", result=()))
+    last = 999_999_999
+    assert results == {"sliced": {"result": [3 + 20, last % 7 + 10 * (-last % 5), 3 + 20]}}
+    assert read == [[3, last]]
 
 
 def test_lookups_inside_of_loops_and_branches_are_read_in_each_step(

@@ -45,6 +45,15 @@ BY_IDS: dict[str, Callable[[Any], Any]] = {
     "jnp.take of bfloat16": lambda ids: jnp.take(jnp.asarray(TABLE, jnp.bfloat16), ids, axis=0),
     "add rows": lambda ids: jnp.zeros((6, 2)).at[ids[:, 0]].add(1.0),
     "vmap of indexing": jax.vmap(lambda i: jnp.asarray(TABLE)[i]),
+    "vmap of a slice": jax.vmap(
+        lambda i: jax.lax.dynamic_slice(jnp.asarray(TABLE), (i[0], i[1]), (1, 3))
+    ),
+    "vmap of a slice of one column": jax.vmap(
+        lambda i: jax.lax.dynamic_slice(jnp.asarray(TABLE), (i[0], i[1]), (6, 1))
+    ),
+    "vmap of a slice of one number": jax.vmap(
+        lambda i: jax.lax.dynamic_slice(jnp.asarray(TABLE[:, :1]), (i[0], i[1]), (1, 1))
+    ),
     "one_hot": lambda ids: jax.nn.one_hot(ids, 6),
 }
 OF_VALUES: dict[str, Callable[[Any, Any], Any]] = {
@@ -248,9 +257,15 @@ PARTS_OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+PART_OF_ROWS = (
+    r"gather.*it reads parts of rows by ids, slices of shape \(.*2.*\) of an array of shape "
+    r"\(.*\); use jnp\.take"
+)
+
+
 @pytest.mark.parametrize("case", PARTS_OF_ROWS)
 def test_reading_parts_of_rows_by_ids_is_rejected(case: str) -> None:
-    with pytest.raises(Exception, match=r"gather.*it reads parts of rows by ids; use jnp\.take"):
+    with pytest.raises(Exception, match=PART_OF_ROWS):
         evaluated(PARTS_OF_ROWS[case], np.ones((3, 4), np.float32), EDGES)
 
 
@@ -274,6 +289,14 @@ def by_formula(dimension_numbers: Any, slice_sizes: tuple[int, int]) -> Callable
 OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "indexing": lambda table, ids: table[ids],
     "jnp.take": lambda table, ids: jnp.take(table, ids % 6, axis=0),
+    "vmap of an index": lambda table, ids: jax.vmap(lambda row: table[row])(ids[:, 0]),
+    "vmap of indexes": jax.vmap(jax.vmap(lambda table, row: table[row], (None, 0)), (None, 0)),
+    "vmap of a slice": lambda table, ids: jax.vmap(
+        lambda row: jax.lax.dynamic_slice(table, (row, 0), (1, 3))
+    )(ids[:, 1]),
+    "vmap of slices": lambda table, ids: jax.vmap(
+        jax.vmap(lambda row: jax.lax.dynamic_slice_in_dim(table, row, 1)[0])
+    )(ids),
     "by hand": by_hand,
     "by hand, of a vector": lambda table, ids: by_hand(table, ids[:, 0]),
 }
