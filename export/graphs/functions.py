@@ -47,12 +47,13 @@ def narrowed(
       The new function, and the variables that it reads.
 
     Raises:
-      NotConvertible: The new function reads a resource that is not a variable.
+      NotConvertible: The new function reads a resource that is neither a variable nor a constant
+        table.
     """
     graph = function.graph
     all_captures = graph.captures
     subgraph = needed(fetches.values(), feeds)
-    captures = captures_of(function, subgraph)
+    captures = captures_of(graph, subgraph)
     # Custom gradients, as of tf.nn.silu, refer to what is pruned here.
     for operation in subgraph.operations:
         if operation.type == "IdentityN":
@@ -75,18 +76,17 @@ def narrowed(
         # The other towers are extracted from the same function.
         set_captures(graph, all_captures)
 
-    variables = {resource(variable.handle): variable for variable in graph.variables}
-    return pruned, _variables(name, variables, subgraph, captures)
+    return pruned, variables_of(f"tower {name!r}", graph, subgraph)
 
 
-def captures_of(function: Any, subgraph: Needed) -> list[tuple[Any, Any]]:
-    """Returns the captures that a part of a function's graph needs: the outer variable or constant
-    of each, and its inner placeholder.
+def captures_of(graph: Any, subgraph: Needed) -> list[tuple[Any, Any]]:
+    """Returns the captures that a part of a traced graph needs: the outer variable or constant of
+    each, and its inner placeholder.
     """
     reached_names = {placeholder.name for placeholder in subgraph.placeholders}
     return [
         (outer, placeholder)
-        for outer, placeholder in function.graph.captures
+        for outer, placeholder in graph.captures
         if placeholder.name in reached_names
     ]
 
@@ -159,22 +159,20 @@ def type_of(tensor: Any) -> dict[str, Any]:
     return {"dtype": tensor.dtype.name, "shape": tuple(tensor.shape.as_list())}
 
 
-def _variables(
-    name: str, variables: Mapping[str, Any], subgraph: Needed, captures: list[tuple[Any, Any]]
-) -> tuple[Any, ...]:
-    """Returns the variables among the captures of a tower.
+def variables_of(subject: str, graph: Any, subgraph: Needed) -> tuple[Any, ...]:
+    """Returns the variables that a part of a traced graph reads.
 
     Args:
-      name: The tower's name, for messages.
-      variables: The variables of the whole call, by their resource.
-      subgraph: The part of the graph that becomes the tower.
-      captures: The captures of that part.
+      subject: What is computed by that part, for messages.
+      graph: The whole graph.
+      subgraph: The part.
 
     Raises:
-      NotConvertible: A capture is a resource of another kind.
+      NotConvertible: It reads a resource that is neither a variable nor a constant table.
     """
+    variables = {resource(variable.handle): variable for variable in graph.variables}
     captured_variables = []
-    for outer, inner in captures:
+    for outer, inner in captures_of(graph, subgraph):
         # A capture that is no resource is a constant of the model's code.
         if outer.dtype.name != "resource":
             continue
@@ -182,13 +180,23 @@ def _variables(
             continue
         variable = variables.get(resource(outer))
         if variable is None:
-            line = line_of_reader(inner, subgraph)
-            raise NotConvertible(
-                f"tower {name!r} reads a resource that is not a variable (a mutable hash "
-                f"table?){line}; do that before the model and pass the result as an input"
-            )
+            raise unknown_resource(subject, line_of_reader(inner, subgraph))
         captured_variables.append(variable)
     return tuple(captured_variables)
+
+
+def unknown_resource(subject: str, line: str) -> NotConvertible:
+    """Returns the error about a resource that is neither a variable nor a constant table.
+
+    Args:
+      subject: What reads it.
+      line: The user's line that reads it, as part of a sentence.
+    """
+    return NotConvertible(
+        f"{subject} reads a resource that is not a variable (a mutable hash table?){line}; let the "
+        "factory make a tf.lookup.StaticHashTable of what it holds after training, or look up "
+        "before the model and pass the result as an input"
+    )
 
 
 def line_of_reader(tensor: Any, subgraph: Needed) -> str:

@@ -103,7 +103,7 @@ def prune(
         if activation.name in part_of_graph.stops
     }
     inputs.update(_dense_inputs(name, part_of_graph, trace))
-    captures = captures_of(trace.function, part_of_graph)
+    captures = captures_of(trace.function.graph, part_of_graph)
     _check_no_tables(name, part_of_graph, captures, layer_tables)
     _check_no_python(name, part_of_graph)
     _check_not_random(name, results.values(), trace.activations.values())
@@ -292,7 +292,7 @@ def _check_no_untrained(name: str, part_of_graph: Needed, function: Any) -> None
     ]
     constants += [
         outer.numpy()
-        for outer, _ in captures_of(function, part_of_graph)
+        for outer, _ in captures_of(function.graph, part_of_graph)
         if outer.dtype == tf.float32
     ]
     line = next(filter(None, map(line_of_early, constants)), "")

@@ -8,7 +8,9 @@ from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.graphs.elementwise import function_of
+from export.graphs.functions import variables_of
 from export.graphs.loading import tf
+from export.graphs.walks import needed
 from export.recipe.schema import TowerSection, name_of_call
 from export.tensorflow_models.graph.input_paths import per_example
 
@@ -90,6 +92,8 @@ def tower_results(name: str, section: TowerSection, returned: Returned) -> Tower
                 f"{label}: output {output!r} is {tensor}; a dense tensor of floats was expected"
             )
         if per_example(tensor) is None:
+            # TensorFlow knows no shape of what a mutable hash table returns: that is the cause.
+            variables_of(f"{label}: output {output!r}", tensor.graph, needed([tensor], []))
             raise NotConvertible(
                 f"{label}: output {output!r} has shape {tensor.shape}; [batch, ...] with only the "
                 "batch open is needed"

@@ -26,13 +26,15 @@ from bundle.format.id_graphs import (
     OperationNode,
 )
 from export.front_end.specs import Keys
-from export.graphs.functions import asserts_without
+from export.graphs.functions import asserts_without, unknown_resource
+from export.graphs.internals import table_of
 from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_graphs import buckets
 from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_graphs.vocabularies import UNNAMED, exported, text_of
+from export.user_lines import at_line, line_of_operation
 
 _FIND = "LookupTableFindV2"
 _STACK_JOIN = "ReduceJoin"
@@ -415,10 +417,18 @@ class _Capture:
         return len(self.nodes) - 1
 
     def _find(self, values: Values, operands: list[Values]) -> OperationNode:
-        """Returns the node of a search for keys in a vocabulary."""
+        """Returns the node of a search for keys in a vocabulary.
+
+        Raises:
+          NotComputed: Its keys or values have no form in a bundle.
+          NotConvertible: The vocabulary has no keys yet, or is no constant.
+        """
         table = self.call.resource(values.tensor.op.inputs[0])
         if table is None:
             raise NotComputed(values)
+        if table_of(table) is None:
+            line = at_line(line_of_operation(values.tensor.op))
+            raise unknown_resource("the computation of ids", line)
         vocabulary = exported(values, table)
         if vocabulary is None:
             raise NotComputed(values)

@@ -22,7 +22,7 @@ from export.recipe.schema import InputSection, TowerSection
 from export.tensorflow_models.frameworks.placeholders import early_rows
 from export.tensorflow_models.graph.pruning import TracedCall, prune
 from export.tensorflow_models.graph.tower_results import Returned
-from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
+from tests.export.tensorflow_models.graph.traced_calls import numbers, trace
 from tests.export.traced_features import embedded
 
 INPUTS = {
@@ -130,24 +130,6 @@ def test_narrowed_function_takes_a_tensor_inside_the_graph() -> None:
     fetches = {"score": traced.results["score"]}
     function, _ = narrowed("tower", traced.function, [traced.results["hidden"]], fetches)
     np.testing.assert_array_equal(function(tf.constant([4.0]))["score"], [8.0])
-
-
-def test_narrowed_function_that_reads_a_mutable_table_is_rejected() -> None:
-    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
-
-    def call(features: Any) -> dict[str, Any]:
-        doubled = features["x"] * 2
-        result = table.lookup(doubled)
-        return {"score": result + 1.0}
-
-    traced = trace(call, x=ids())
-    line = call.__code__.co_firstlineno + 2
-    message = (
-        r"tower 'tower' reads a resource that is not a variable \(a mutable hash table\?\) "
-        rf"\(test_pruning\.py:{line}\)"
-    )
-    with pytest.raises(NotConvertible, match=message):
-        narrowed("tower", traced.function, [traced.inputs["x"]], traced.results)
 
 
 def test_prune_bypasses_reshapes_that_change_nothing_and_keeps_all_others() -> None:

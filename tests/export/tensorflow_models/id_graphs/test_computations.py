@@ -243,7 +243,6 @@ DEFAULTS = [table_of([10, 20], [0, 1], default) for default in (-5, -1, 0, 1, 8,
 WITH_A_GAP = table_of([10, 20], [0, 2])
 FROM_MINUS_1 = table_of(["", "red"], [-1, 0])
 LATIN_1 = table_of([b"\xe9", b"red"], [0, 1])
-EMPTY = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
 
 
 def clip(values: Any, low: Any, high: Any) -> Any:
@@ -637,11 +636,9 @@ UNSUPPORTED: list[tuple[str, Change]] = [
     # Strings that are not in UTF-8, which no manifest holds.
     ("Const", lambda f: masked(tf.equal(f["city"], b"\xe9"), hashed(f["city"]))),
     ("LookupTableFindV2", lambda f: LATIN_1.lookup(f["city"])),
-    # Tables whose values are no consecutive ones from 0 on, without keys, or with a default that
-    # is no constant.
+    # Tables whose values are no consecutive ones from 0 on, or with a default that is no constant.
     ("LookupTableFindV2", lambda f: WITH_A_GAP.lookup(f["x"])),
     ("LookupTableFindV2", lambda f: FROM_MINUS_1.lookup(f["city"])),
-    ("LookupTableFindV2", lambda f: EMPTY.lookup(f["x"])),
     (
         "LookupTableFindV2",
         lambda f: tf.raw_ops.LookupTableFindV2(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.errors import NotConvertible
 from export.front_end.specs import DenseSpec, FeatureSpec, TableFacts
 from export.graphs.loading import tf
 from export.recipe.schema import ExportJob
@@ -139,6 +140,37 @@ def test_one_feature_of_several_calls_has_one_name() -> None:
         ["item"],
         ["item", "other"],
     ]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0),
+        tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, -1, -2),
+    ],
+    ids=["mutable", "dense"],
+)
+@pytest.mark.parametrize("rows", [5, 11], ids=["table inside", "feature"])
+@pytest.mark.parametrize("shape", [None, [-1]], ids=["unknown shape", "known shape"])
+def test_hash_table_that_may_change_is_named_with_its_line(
+    table: Any, rows: int, shape: list[int] | None
+) -> None:
+    table.insert(tf.constant([7, 8], tf.int64), tf.constant([0, 1], tf.int64))
+
+    def call(model: Any, inputs: Any) -> Any:
+        positions = table.lookup(inputs["item"])
+        if shape is not None:
+            positions = tf.reshape(positions, shape)
+        return gather(model.items, positions)
+
+    line = call.__code__.co_firstlineno + 1
+    message = (
+        r"reads a resource that is not a variable \(a mutable hash table\?\) "
+        rf"\(test_towers_of_small_models\.py:{line}\); let the factory make a "
+        r"tf\.lookup\.StaticHashTable"
+    )
+    with pytest.raises(NotConvertible, match=message):
+        traced(call, job_of("item"), items=rows)
 
 
 def limits(call: Callable[[Any, Any], Any], *inputs: str, **rows: Any) -> dict[str, int | None]:

@@ -102,7 +102,7 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
         ),
         (
             "one_table.py:build_reads_a_hash_table",
-            r"reads a resource that is not a variable .* \(one_table.py:\d+\); do that",
+            r"reads a resource that is not a variable .* \(one_table.py:\d+\); let the factory",
         ),
         (
             "one_table.py:build_runs_python",
