@@ -7,6 +7,7 @@ KERAS_BACKEND=jax python train_keras_3.py FOLDER
 # mypy: ignore-errors
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import keras
@@ -65,6 +66,31 @@ def save_lists(folder, model):
         checkpointer.save(folder / "lists", named)
 
 
+def save_by_recml(folder, model):
+    """Saves the variables of a model by a trainer of RecML, whose one step changes none."""
+    import optax
+    import tensorflow as tf
+    from recml.core.training.jax import JaxTask, JaxTrainer, KerasState
+
+    class Task(JaxTask):
+        def create_datasets(self):
+            return tf.data.Dataset.from_tensors({"unused": [0.0]})
+
+        def create_state(self, batch, rng):
+            return KerasState.create(model=model, tx=optax.adam(0.0))
+
+        def train_step(self, batch, state, rng):
+            return state.update(grads=state.tvars), {}
+
+        def eval_step(self, batch, state):
+            return {}
+
+        def export_model(self, state, model_dir):
+            pass
+
+    JaxTrainer(model_dir=str(folder / "recml"), train_steps=1).train(Task())
+
+
 def main(root):
     backend = keras.backend.backend()
     assert backend == "jax", backend
@@ -84,6 +110,8 @@ def main(root):
     train(root / "second", second, inputs, calls, save_weights_only=True)
 
     save_lists(root / "first", first)
+    if find_spec("recml"):
+        save_by_recml(root / "first", first)
 
     keras.utils.clear_session()
     twins = models.build_twins()

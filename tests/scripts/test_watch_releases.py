@@ -27,18 +27,14 @@ def checkout(tmp_path: Path) -> Path:
         "result": "works: 3 passed",
         "date": "2026-11-01",
     }
-    results = {"recml": earlier, "faiss-cpu": earlier, "scann": earlier}
+    results = {"faiss-cpu": earlier, "scann": earlier}
     (tmp_path / "scripts" / "releases.json").write_text(json.dumps(results))
-    for name, version in [
-        ("recml", "1.10.post1"),
-        ("recml", "1.9"),
-        ("faiss_cpu", "2.0"),
-    ]:
-        wheel = tmp_path / f"{name}-{version}-py3-none-any.whl"
+    for version in ("1.10.post1", "1.9"):
+        wheel = tmp_path / f"faiss_cpu-{version}-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr(
-                f"{name}-{version}.dist-info/METADATA",
-                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+                f"faiss_cpu-{version}.dist-info/METADATA",
+                f"Metadata-Version: 2.1\nName: faiss_cpu\nVersion: {version}\n",
             )
     # The only Python that the script finds is this one.
     (tmp_path / "bin").mkdir()
@@ -54,16 +50,14 @@ def test_newest_release_is_tried_and_stands_on_the_page(checkout: Path) -> None:
         "PIP_FIND_LINKS": str(checkout),
     }
     command = [sys.executable, str(checkout / "scripts" / "watch_releases")]
-    for upstream in ("recml", "faiss-cpu", "scann"):
+    for upstream in ("faiss-cpu", "scann"):
         command += ["--only", upstream]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
-    without_tests, refused, unreachable = done.stdout.splitlines()
-    assert without_tests.startswith("recml 1.10.post1: not run: ")
-    assert refused.startswith("faiss-cpu 2.0: refused: pip: ERROR: ")
+    refused, unreachable = done.stdout.splitlines()
+    assert refused.startswith("faiss-cpu 1.10.post1: refused: pip: ERROR: ")
     assert unreachable == "scann: not reachable"
     page = (checkout / "docs" / "reference" / "tested-with.md").read_text()
-    assert "| `recml` |  | 1.10.post1 | 3.11 | not run: " in page
-    assert "| `faiss-cpu` |  | 2.0 | 3.11 | refused: pip: ERROR: " in page
+    assert "| `faiss-cpu` |  | 1.10.post1 | 3.11 | refused: pip: ERROR: " in page
     assert "| `scann` |  | 1.0 | 3.11 | works: 3 passed | 2026-11-01 |" in page
     assert "| `jax` |  | | | not run | |" in page

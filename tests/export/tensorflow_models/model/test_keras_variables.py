@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -302,12 +303,16 @@ def recorded(folder: Path, file: Path, inputs: Collection[str]) -> str:
     return str(file)
 
 
-LISTS = ("keras_trainer", "jax_trainer", "lists")
+RECML = pytest.param(
+    "recml/checkpoints",
+    marks=pytest.mark.skipif(find_spec("recml") is None, reason="RecML is not installed"),
+)
+LISTS = ("keras_trainer", "jax_trainer", "lists", RECML)
 BOTH = {"query.result": "query", "candidate.result": "candidate"}
 NUMBERS = {"numbers": {"dtype": "float32", "shape": [2]}}
 
 
-@pytest.mark.parametrize("name", LISTS[:2])
+@pytest.mark.parametrize("name", ["keras_trainer", "jax_trainer", RECML])
 def test_towers_of_lists_give_what_keras_gives_in_jax(
     name: str, trained: Path, tmp_path: Path
 ) -> None:
