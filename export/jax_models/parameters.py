@@ -44,7 +44,14 @@ class StoredParameters:
 
     def key(self, path: str) -> str:
         """Returns the key of a parameter's array; "" if the checkpoint lacks it."""
-        return self._key_in(self.beginning, path)
+        key = self._stored_paths[path]
+        if self.beginning:
+            key = f"{self.beginning}.{key}"
+        # nnx stores a parameter as the `value` of a variable.
+        for stored_key in (key, f"{key}.value"):
+            if stored_key in self.checkpoint.entries:
+                return stored_key
+        return ""
 
     def find(self, paths: Iterable[str]) -> dict[str, str]:
         """Returns the key of each parameter.
@@ -79,12 +86,10 @@ class StoredParameters:
           CheckpointError: Several trees of the checkpoint have these parameters.
         """
         if self.object_path:
-            return ".".join(step for step in self.object_path.replace("/", ".").split(".") if step)
+            return self._stated_beginning
 
         # The tree that has the largest number of the model's parameters.
-        parameter_counts: Counter[str] = Counter()
-        for key in self.checkpoint.entries:
-            parameter_counts.update(self._beginnings_of(key))
+        parameter_counts = self._parameter_counts(self._stored_paths)
         largest = max(parameter_counts.values(), default=0)
         beginnings = sorted(
             beginning for beginning, count in parameter_counts.items() if count == largest
@@ -130,27 +135,52 @@ class StoredParameters:
 
         return left_out_siblings(parameter_keys, {*dense} - parameter_keys, module)
 
-    def _key_in(self, beginning: str, path: str) -> str:
-        key = path.replace("/", ".")
-        if beginning:
-            key = f"{beginning}.{key}"
-        # nnx stores a parameter as the `value` of a variable.
-        for stored_key in (key, f"{key}.value"):
-            if stored_key in self.checkpoint.entries:
-                return stored_key
-        return ""
+    @property
+    def _stated_beginning(self) -> str:
+        steps = self.object_path.replace("/", ".").split(".")
+        return ".".join(step for step in steps if step)
 
-    def _beginnings_of(self, key: str) -> Iterable[str]:
-        """Yields the keys at which a tree of parameters may begin, if an array is one of them."""
-        steps = key.removesuffix(".value").split(".")
-        # The trees of an optimizer repeat the paths and shapes of the parameters.
-        if not _OPTIMIZER_BRANCHES.isdisjoint(steps):
-            return
-        shape = tuple(self.checkpoint.entries[key].shape)
-        for depth in range(len(steps)):
-            leaf = self._leaf_of_dotted_path.get(".".join(steps[depth:]))
-            if leaf is not None and shape == leaf.shape:
-                yield ".".join(steps[:depth])
+    @cached_property
+    def _stored_paths(self) -> Mapping[str, str]:
+        """The path of each parameter in the checkpoint's tree of parameters, with dots.
+
+        `init` of Flax linen returns the parameters in a branch, `params`. A `TrainState` holds what
+        is in that branch, and a program may save this alone.
+        """
+        paths = {path: path.replace("/", ".") for path in self.model.leaves}
+        branches = {dotted.partition(".")[0] for dotted in paths.values()}
+        inner_paths = {path: dotted.partition(".")[2] for path, dotted in paths.items()}
+        has_one_branch = len(branches) == 1 and all(inner_paths.values())
+        if has_one_branch and self._is_stored(inner_paths) and not self._is_stored(paths):
+            return inner_paths
+        return paths
+
+    def _is_stored(self, paths: Mapping[str, str]) -> bool:
+        """Returns whether a tree of the checkpoint has one of the parameters at its path."""
+        parameter_counts = self._parameter_counts(paths)
+        if self.object_path:
+            return self._stated_beginning in parameter_counts
+        return bool(parameter_counts)
+
+    def _parameter_counts(self, paths: Mapping[str, str]) -> Counter[str]:
+        """Returns the number of parameters in each tree of the checkpoint, by the key at which it
+        begins.
+
+        Args:
+          paths: The path of each parameter in such a tree, with dots.
+        """
+        leaves = {dotted: self.model.leaves[path] for path, dotted in paths.items()}
+        counts: Counter[str] = Counter()
+        for key, entry in self.checkpoint.entries.items():
+            steps = key.removesuffix(".value").split(".")
+            # The trees of an optimizer repeat the paths and shapes of the parameters.
+            if not _OPTIMIZER_BRANCHES.isdisjoint(steps):
+                continue
+            for depth in range(len(steps)):
+                leaf = leaves.get(".".join(steps[depth:]))
+                if leaf is not None and tuple(entry.shape) == leaf.shape:
+                    counts[".".join(steps[:depth])] += 1
+        return counts
 
     def _cause(self) -> str:
         """Returns a possible cause of missing parameters, and a remedy."""
@@ -166,10 +196,6 @@ class StoredParameters:
             "The model code is not the one that was saved, or checkpoint.object_path "
             f"({self.object_path!r}) is not where its parameters begin"
         )
-
-    @cached_property
-    def _leaf_of_dotted_path(self) -> Mapping[str, Any]:
-        return {path.replace("/", "."): leaf for path, leaf in self.model.leaves.items()}
 
     def _problem(self, path: str, key: str) -> str:
         """Returns the reason why an array cannot be a parameter; "" if it can be."""

@@ -27,10 +27,14 @@ PATHS = ("bias", "users/table")
 
 
 def stored(
-    folder: Path, *keys: str, object_path: str = "", extra_arrays: Mapping[str, Any] | None = None
+    folder: Path,
+    *keys: str,
+    object_path: str = "",
+    extra_arrays: Mapping[str, Any] | None = None,
+    branch: str = "",
 ) -> StoredParameters:
     """Writes a checkpoint that has an array at each key, of the size that its name has in the
-    model, and finds the model's parameters in it.
+    model, and finds the model's parameters in it, which are in a branch of its tree if it has one.
     """
     leaves: dict[str, Any] = {}
     for index, key in enumerate(keys):
@@ -38,6 +42,8 @@ def stored(
         leaves[key] = np.full(size, index, np.float32)
     write_item(folder / "checkpoint", {**leaves, **(extra_arrays or {})})
     tree = {"users": shapes(table=(4, 2)), **shapes(bias=(3,))}
+    if branch:
+        tree = {branch: tree}
     checkpoint = open_checkpoint(folder / "checkpoint")
     return StoredParameters(JaxFunctions(tree, {}), checkpoint, object_path)
 
@@ -65,6 +71,24 @@ def test_parameters_begin_where_most_of_them_are(
         assert parameters.key(path) == keys[wanted]
         assert set(parameters.read(path).reshape(-1)) == {wanted}
     assert parameters.find(PATHS) == {path: parameters.key(path) for path in PATHS}
+
+
+@pytest.mark.parametrize(
+    ("keys", "object_path", "bias"),
+    [
+        (("users.table", "bias"), "", "bias"),
+        (("model.users.table.value", "model.bias.value"), "", "model.bias.value"),
+        (("params.users.table", "params.bias", "users.table", "bias"), "", "params.bias"),
+        (("params.users.table", "params.bias", "ema.users.table", "ema.bias"), "ema", "ema.bias"),
+        (("state.params.users.table", "state.params.bias"), "state", "state.params.bias"),
+    ],
+)
+def test_branch_of_all_parameters_is_stored_or_what_is_in_it(
+    keys: tuple[str, ...], object_path: str, bias: str, tmp_path: Path
+) -> None:
+    parameters = stored(tmp_path, *keys, object_path=object_path, branch="params")
+    keys_of_parameters = parameters.find(["params/bias", "params/users/table"])
+    assert keys_of_parameters["params/bias"] == bias
 
 
 @pytest.mark.parametrize(
