@@ -170,6 +170,16 @@ SOURCES = {
         revision="579577c9a25f75fc6bbdfeb2f258f7c8a35833dd",
         keras=2,
     ),
+    "herec": Source(
+        "https://github.com/KaiSugahara/HERec",
+        folder="HERec",
+        revision="7f226475b48a83f12b792fdd4ae5a52d9ea6f8f9",
+    ),
+    "pair": Source(
+        "https://github.com/PAIR-code/jax-recommenders",
+        folder="jax-recommenders",
+        revision="1eed8118e2c25912c30e3177634bff63666ba3d5",
+    ),
 }
 ENTRIES = [
     Entry("keras_rs/basic_ranking", "examples/basic_ranking.py"),
@@ -315,6 +325,21 @@ ENTRIES = [
         "TFRecModel/src/com/sparrowrecsys/offline/tensorflow/WideNDeep.py",
         unseen=True,
     ),
+    Entry(
+        "herec/neumf",
+        "herec/model/NeuMF.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+        backend="jax",
+    ),
+    Entry(
+        "herec/protomf",
+        "herec/model/ProtoMF.py",
+        shared_recipe="ranking.toml",
+        unseen=True,
+        backend="jax",
+    ),
+    Entry("pair/cf_dnn", "recommenders/cfdnn/model_cfdnn.py", unseen=True, backend="jax"),
 ]
 
 

@@ -20,6 +20,14 @@ BATCH = 500
 LIST = 3
 
 
+def dcn() -> Any:
+    """Returns the cross network of dcn.py, which joins features in the order of vocabularies."""
+    names = ("movie_id", "user_id", "user_gender", "bucketized_user_age")
+    vocabularies = {name: np.loadtxt(FOLDER / f"{name}.txt", np.int64) for name in names}
+    published = definitions(f"{EXAMPLES}/dcn.py", vocabularies=vocabularies)
+    return published.get_model([192, 192], use_cross_layer=True, projection_dim=20)
+
+
 def deep_recommender() -> Any:
     """Returns the towers of deep_recommender.py, whose constructor computes vectors."""
     movies = dict(np.load(FOLDER / "movies.npz"))

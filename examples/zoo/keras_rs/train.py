@@ -53,8 +53,7 @@ def dcn(run: Run) -> Recorded:
         name: keras.layers.IntegerLookup(vocabulary=vocabulary)
         for name, vocabulary in vocabularies.items()
     }
-    published = run.published("keras-rs/examples/dcn.py", vocabularies=vocabularies)
-    model = published.get_model([192, 192], use_cross_layer=True, projection_dim=20)
+    model = run.built("dcn")
 
     def rows(columns: Columns) -> dict[str, Any]:
         return {name: np.asarray(lookups[name](columns[name])) for name in names}

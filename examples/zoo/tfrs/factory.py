@@ -55,6 +55,16 @@ def basic_retrieval() -> Any:
     return published.MovielensModel(user_model, movie_model)
 
 
+def dcn() -> Any:
+    """Returns the cross network of dcn.ipynb, which joins features in the order of vocabularies."""
+    names = ("movie_id", "user_id", "user_zip_code", "user_occupation_text")
+    vocabularies = {name: keys(name) for name in names}
+    for name in ("user_gender", "bucketized_user_age"):
+        vocabularies[name] = keys(name).astype(np.int64)
+    published = definitions(f"{TUTORIALS}/dcn.ipynb", vocabularies=vocabularies)
+    return published.DCN(use_cross_layer=True, deep_layer_sizes=[192, 192], projection_dim=20)
+
+
 def listwise_ranking() -> Any:
     """Returns the ranker of listwise_ranking.ipynb, with its first loss.
 

@@ -42,8 +42,7 @@ def dcn(run: Run) -> Recorded:
     vocabularies = {name: np.unique(viewings[name]) for name in ("movie_id", *context)}
     for name, vocabulary in vocabularies.items():
         write_lines(run.folder / f"{name}.txt", vocabulary)
-    published = run.published(f"{TUTORIALS}/dcn.ipynb", vocabularies=vocabularies)
-    model = published.DCN(use_cross_layer=True, deep_layer_sizes=[192, 192], projection_dim=20)
+    model = run.built("dcn")
     _fit(model, viewings, "movie_id", *context, "user_rating")
     _save(run, model)
     return _rankings(run, lambda columns: model(_tensors(columns)), context, "movie_id")
