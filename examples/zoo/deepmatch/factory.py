@@ -11,7 +11,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is import
 import numpy as np
 import tensorflow as tf
 from deepctr.feature_column import SparseFeat, VarLenSparseFeat
-from deepmatch.models import NCF, YoutubeDNN
+from deepmatch.models import MIND, NCF, YoutubeDNN
 from deepmatch.utils import NegativeSampler
 
 DIM = 16
@@ -26,7 +26,17 @@ def ncf() -> Any:
 
 
 def youtubednn() -> Any:
-    """Returns a YoutubeDNN, and its two parts, as the example of it builds them."""
+    """Returns a YoutubeDNN, and its two parts."""
+    return retrieval(YoutubeDNN)
+
+
+def mind() -> Any:
+    """Returns a MIND, and its two parts."""
+    return retrieval(MIND)
+
+
+def retrieval(build: Any) -> Any:
+    """Returns a model of two towers, and its two parts, as the examples build them."""
     tf.compat.v1.disable_eager_execution()
     watched = SparseFeat("hist_movie_id", MOVIES, DIM, embedding_name="movie_id")
     user = [
@@ -37,7 +47,7 @@ def youtubednn() -> Any:
     sampler = NegativeSampler(
         "frequency", num_sampled=5, item_name="movie_id", item_count=np.ones(MOVIES, np.int64)
     )
-    model = YoutubeDNN(
+    model = build(
         user,
         [SparseFeat("movie_id", MOVIES, DIM)],
         user_dnn_hidden_units=(64, DIM),

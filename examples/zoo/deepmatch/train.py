@@ -18,12 +18,12 @@ RETRIEVED = {**VALUES, "hist_movie_id": range(1, 9_743), "hist_len": range(1, 11
 ncf = partial(train_ranker, values=VALUES)
 
 
-def youtubednn(run: Run) -> Recorded:
-    """Trains the model with sampled movies; its two parts compute the vectors that are served."""
+def _train(run: Run) -> Recorded:
+    """Trains a model with sampled movies; its two parts compute the vectors that are served."""
     from deepmatch.utils import sampledsoftmaxloss
 
     job = read_recipe(run.folder / "recipe.toml")
-    parts = run.built("youtubednn")
+    parts = run.built(run.name)
     examples = {
         name: drawn(job.inputs[name], values, BATCH * STEPS, seed=1)
         for name, values in RETRIEVED.items()
@@ -36,3 +36,6 @@ def youtubednn(run: Run) -> Recorded:
     user = {name: column[: RECORDED // 2] for name, column in examples.items()}
     queries = recorded.embeddings("query", user, parts.user.predict(user))
     return queries + recorded.embeddings("candidate", movie, parts.movie.predict(movie))
+
+
+youtubednn = mind = _train

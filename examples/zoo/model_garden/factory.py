@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported
 
+import tf_keras
 from official.recommendation.ranking import task
 from official.recommendation.ranking.configs import config
+
+from export.model_code import definitions
 
 VOCABULARY_SIZES = [9_743, 611, 2_000, 100]
 
@@ -21,6 +25,22 @@ def dlrm() -> Any:
 def dcn() -> Any:
     """Returns a DCN v2, whose features interact by a cross layer."""
     return ranking("cross")
+
+
+def ncf() -> Any:
+    """Returns a NeuMF; `tf.estimator`, which its file imports, is no longer part of TensorFlow."""
+    published = definitions(Path(task.__file__).parents[1] / "neumf_model.py")
+    user = tf_keras.Input((1,), name="user_id", dtype="int32")
+    item = tf_keras.Input((1,), name="item_id", dtype="int32")
+    parameters = {
+        "num_users": 611,
+        "num_items": 9_743,
+        "mf_dim": 8,
+        "model_layers": [64, 32, 16, 8],
+        "mf_regularization": 0.0,
+        "mlp_reg_layers": [0.0, 0.0, 0.0, 0.0],
+    }
+    return published.construct_model(user, item, parameters)
 
 
 def ranking(interaction: str) -> Any:

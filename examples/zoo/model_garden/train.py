@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from examples.columns import Columns
 from examples.zoo import recorded
+from examples.zoo.random_rankings import save_checkpoint, train_ranker
 from examples.zoo.recorded import Recorded
 from examples.zoo.train import Run
 
@@ -34,6 +35,12 @@ def dlrm(run: Run) -> Recorded:
 def dcn(run: Run) -> Recorded:
     """Trains the DCN v2."""
     return _ranking(run, "dcn")
+
+
+def ncf(run: Run) -> Recorded:
+    """Trains the NeuMF."""
+    values = {"user_id": range(611), "item_id": range(9_743)}
+    return train_ranker(run, values, save=save_checkpoint)
 
 
 def _ranking(run: Run, name: str) -> Recorded:

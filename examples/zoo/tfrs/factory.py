@@ -16,11 +16,19 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is import
 import numpy as np
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
+from tensorflow_recommenders.layers.feature_multiplexing import unified_embedding
 
 from export.model_code import definitions
 
 FOLDER = Path(__file__).parent
 TUTORIALS = "recommenders/docs/examples"
+BUCKETS = {
+    "movie_id": 600,
+    "user_id": 400,
+    "user_gender": 20,
+    "user_zip_code": 400,
+    "user_occupation_text": 20,
+}
 
 
 def keys(name: str) -> Any:
@@ -53,6 +61,15 @@ def basic_retrieval() -> Any:
     task = retrieval_task(movies().batch(128).map(movie_model))
     published = definitions(f"{TUTORIALS}/basic_retrieval.ipynb", task=task)
     return published.MovielensModel(user_model, movie_model)
+
+
+def quickstart() -> Any:
+    """Returns the two towers of quickstart.ipynb."""
+    user_model = tower(keys("users"))
+    movie_model = tower(keys("titles"))
+    task = retrieval_task(movies().batch(128).map(movie_model))
+    published = definitions(f"{TUTORIALS}/quickstart.ipynb")
+    return published.MovieLensModel(user_model, movie_model, task)
 
 
 def dcn() -> Any:
@@ -129,6 +146,31 @@ def tpu_embedding_layer() -> Any:
         strategy=tf.distribute.get_strategy(),
     )
     return published.EmbeddingModel()
+
+
+def uet() -> Any:
+    """Returns the definitions of uet.ipynb."""
+    return definitions(f"{TUTORIALS}/uet.ipynb", recsys_task=tfrs.tasks.Ranking())
+
+
+def uet_hashed() -> Any:
+    """Returns the ranker of uet.ipynb with a table of hashed ids for each feature."""
+    return uet().HashEmbeddingModel([128, 64], 16, BUCKETS)
+
+
+def uet_unified() -> Any:
+    """Returns the ranker of uet.ipynb that hashes all features into the same two tables."""
+    config = unified_embedding.UnifiedEmbeddingConfig(
+        buckets_per_table=sum(BUCKETS.values()),
+        dim_per_table=8,
+        num_tables=2,
+        name="unified_table",
+    )
+    for name in (*BUCKETS, "bucketized_user_age"):
+        config.add_feature(name, 2)
+    model = uet().UnifiedEmbeddingModel([128, 64], config)
+    model.compile(optimizer=tf.keras.optimizers.legacy.Adam(0.01))  # makes its tables
+    return model
 
 
 def sequential_retrieval() -> Any:

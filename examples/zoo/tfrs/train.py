@@ -21,6 +21,7 @@ RECORDED = 100
 """The number of requests whose responses are compared."""
 LISTED = 5
 """The number of movies in a list that a listwise ranker is trained on."""
+CONTEXT_TEXTS = ("user_id", "user_gender", "user_zip_code", "user_occupation_text")
 INTEGERS = ("user_gender", "bucketized_user_age")
 
 
@@ -90,12 +91,45 @@ def multitask(run: Run) -> Recorded:
 def basic_retrieval(run: Run) -> Recorded:
     """Trains two towers."""
     _vocabularies(run)
-    model = run.built("basic_retrieval")
+    model = run.built(run.name)
     _fit(model, _draw(run, TRAINED), "user_id", "movie_title")
     _save(run, model)
     query = model.user_model
     return _retrievals(
         run, ("user_id",), lambda contexts: query(contexts["user_id"]), model.movie_model
+    )
+
+
+quickstart = basic_retrieval
+
+
+def uet_hashed(run: Run) -> Recorded:
+    """Trains a ranker of hashed texts."""
+    return _with_texts(run, CONTEXT_TEXTS)
+
+
+def uet_unified(run: Run) -> Recorded:
+    """Trains a ranker of texts that are hashed into the same tables."""
+    return _with_texts(run, (*CONTEXT_TEXTS, "bucketized_user_age"))
+
+
+def _with_texts(run: Run, context: tuple[str, ...]) -> Recorded:
+    import tensorflow as tf
+
+    def draw(count: int, seed: int = 1) -> Any:
+        viewings = _draw(run, count, seed)
+        return {name: viewings[name].astype(str) for name in ("movie_id", *context)}
+
+    model = run.built(run.name)
+    viewings = draw(TRAINED)
+    viewings["user_rating"] = np.random.default_rng(1).integers(2, size=TRAINED)
+    model.compile(optimizer=tf.keras.optimizers.legacy.Adam(0.01))
+    model.fit(tf.data.Dataset.from_tensor_slices(viewings).batch(BATCH), verbose=0)
+    _save(run, model)
+    return recorded.rankings(
+        _columns_of(draw(RECORDED, seed=2), *context),
+        _columns_of(draw(RECORDED * recorded.CANDIDATES, seed=3), "movie_id"),
+        lambda columns: model(_tensors(columns)),
     )
 
 
