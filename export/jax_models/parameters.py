@@ -148,10 +148,10 @@ class StoredParameters:
         is in that branch, and a program may save this alone.
         """
         paths = {path: path.replace("/", ".") for path in self.model.leaves}
-        branches = {dotted.partition(".")[0] for dotted in paths.values()}
-        inner_paths = {path: dotted.partition(".")[2] for path, dotted in paths.items()}
-        has_one_branch = len(branches) == 1 and all(inner_paths.values())
-        if has_one_branch and self._is_stored(inner_paths) and not self._is_stored(paths):
+        inner_paths = {path: dotted.removeprefix("params.") for path, dotted in paths.items()}
+        # A branch of another name, such as `ema`, may be one of several with the same paths.
+        has_branch = all(dotted.startswith("params.") for dotted in paths.values())
+        if has_branch and self._is_stored(inner_paths) and not self._is_stored(paths):
             return inner_paths
         return paths
 

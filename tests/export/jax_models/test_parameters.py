@@ -83,12 +83,20 @@ def test_parameters_begin_where_most_of_them_are(
         (("state.params.users.table", "state.params.bias"), "state", "state.params.bias"),
     ],
 )
-def test_branch_of_all_parameters_is_stored_or_what_is_in_it(
+def test_branch_of_flax_is_stored_or_what_is_in_it(
     keys: tuple[str, ...], object_path: str, bias: str, tmp_path: Path
 ) -> None:
     parameters = stored(tmp_path, *keys, object_path=object_path, branch="params")
     keys_of_parameters = parameters.find(["params/bias", "params/users/table"])
     assert keys_of_parameters["params/bias"] == bias
+
+
+def test_branch_of_another_name_must_be_stored(tmp_path: Path) -> None:
+    parameters = stored(tmp_path, "params.users.table", "params.bias", branch="ema")
+    with pytest.raises(
+        CheckpointError, match=r"parameter ema\.bias \[3\] is not in the checkpoint"
+    ):
+        parameters.find(["ema/bias", "ema/users/table"])
 
 
 @pytest.mark.parametrize(
