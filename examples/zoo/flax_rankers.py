@@ -1,4 +1,4 @@
-"""Trains rankers of Flax on random examples, as `random_rankings` trains those of Keras."""
+"""Trains rankers of Flax linen on random examples, for `random_rankings.train_ranker`."""
 
 from __future__ import annotations
 
@@ -21,41 +21,32 @@ class FlaxRanker:
 
     Attributes:
       module: The module.
-      arguments: Returns the argument of the module for columns of inputs.
-      parameters: The parameters; None before training.
+      argument: Returns the argument of the module for columns of inputs.
+      variables: What `init` of the module returns, trained; None before training.
     """
 
     module: Any
-    arguments: Callable[[Columns], Any]
-    parameters: Any = None
+    argument: Callable[[Columns], Any]
+    variables: Any = None
+
+    def fit(self, examples: Columns) -> None:
+        """Trains the module on labels that are drawn at random."""
+        inputs = self.argument(examples)
+        labels = np.random.default_rng(0).integers(2, size=size(examples)).astype(np.float32)
+        optimizer = optax.adamw(1e-2)
+
+        def loss(variables: Any) -> Any:
+            scores = self.module.apply(variables, inputs)
+            return jnp.mean((scores.reshape(-1) - labels) ** 2)
+
+        variables = self.module.init(jax.random.key(0), inputs)
+        state = optimizer.init(variables)
+        gradient = jax.jit(jax.grad(loss))
+        for _ in range(STEPS):
+            updates, state = optimizer.update(gradient(variables), state, variables)
+            variables = optax.apply_updates(variables, updates)
+        self.variables = variables
 
     def predict(self, columns: Columns) -> Any:
-        """Returns the scores of examples."""
-        return self.module.apply(self.parameters, self.arguments(columns))
-
-
-def fit(model: FlaxRanker, examples: Columns) -> None:
-    """Trains a ranker on labels that are drawn at random."""
-    inputs = model.arguments(examples)
-    labels = np.random.default_rng(0).integers(2, size=size(examples)).astype(np.float32)
-    optimizer = optax.adamw(1e-2)
-    parameters = model.module.init(jax.random.key(0), inputs)
-    state = optimizer.init(parameters)
-
-    @jax.jit
-    def step(parameters: Any, state: Any) -> Any:
-        def loss(parameters: Any) -> Any:
-            scores = model.module.apply(parameters, inputs).reshape(-1)
-            return jnp.mean((scores - labels) ** 2)
-
-        updates, state = optimizer.update(jax.grad(loss)(parameters), state, parameters)
-        return optax.apply_updates(parameters, updates), state
-
-    for _ in range(STEPS):
-        parameters, state = step(parameters, state)
-    model.parameters = parameters
-
-
-def predict(model: FlaxRanker, columns: Columns) -> Any:
-    """Returns the scores of a trained ranker."""
-    return model.predict(columns)
+        """Returns the scores of the trained module."""
+        return self.module.apply(self.variables, self.argument(columns))

@@ -41,6 +41,11 @@ def save_hdf5(model: Any, folder: Path) -> None:
     model.save_weights(folder / "model.weights.h5")
 
 
+def save_older_hdf5(model: Any, folder: Path) -> None:
+    """Saves the weights in one file, as Keras 2 does for this name."""
+    model.save_weights(folder / "model.h5")
+
+
 def save_checkpoint(model: Any, folder: Path) -> None:
     """Saves the weights in TensorFlow's format."""
     model.save_weights(folder / "weights" / "model")

@@ -11,7 +11,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is import
 import numpy as np
 import tensorflow as tf
 from deepctr.feature_column import SparseFeat, VarLenSparseFeat
-from deepmatch.models import MIND, NCF, YoutubeDNN
+from deepmatch.models import DSSM, MIND, NCF, YoutubeDNN
 from deepmatch.utils import NegativeSampler
 
 DIM = 16
@@ -30,12 +30,17 @@ def youtubednn() -> Any:
     return retrieval(YoutubeDNN)
 
 
+def dssm() -> Any:
+    """Returns a DSSM, and its two parts."""
+    return retrieval(DSSM, item_dnn_hidden_units=(64, DIM))
+
+
 def mind() -> Any:
     """Returns a MIND, and its two parts."""
     return retrieval(MIND)
 
 
-def retrieval(build: Any) -> Any:
+def retrieval(build: Any, **options: Any) -> Any:
     """Returns a model of two towers, and its two parts, as the examples build them."""
     tf.compat.v1.disable_eager_execution()
     watched = SparseFeat("hist_movie_id", MOVIES, DIM, embedding_name="movie_id")
@@ -52,6 +57,7 @@ def retrieval(build: Any) -> Any:
         [SparseFeat("movie_id", MOVIES, DIM)],
         user_dnn_hidden_units=(64, DIM),
         sampler_config=sampler,
+        **options,
     )
     return SimpleNamespace(
         model=model,

@@ -38,4 +38,4 @@ def _train(run: Run) -> Recorded:
     return queries + recorded.embeddings("candidate", movie, parts.movie.predict(movie))
 
 
-youtubednn = mind = _train
+youtubednn = mind = dssm = _train

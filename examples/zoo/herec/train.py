@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples.columns import Columns
-from examples.zoo.flax_rankers import FlaxRanker, fit, predict
+from examples.zoo.flax_rankers import FlaxRanker
 from examples.zoo.random_rankings import STEPS, train_ranker
 from examples.zoo.recorded import Recorded
 from examples.zoo.train import Run
@@ -19,7 +19,9 @@ VALUES = {"user": range(611), "movie": range(9_743)}
 def _train(run: Run) -> Recorded:
     module = run.built(f"{run.name}_module")
     model = FlaxRanker(module, _pairs)
-    return train_ranker(run, VALUES, model=model, fit=fit, save=_save, predict=predict)
+    return train_ranker(
+        run, VALUES, model=model, fit=FlaxRanker.fit, save=_save, predict=FlaxRanker.predict
+    )
 
 
 def _pairs(columns: Columns) -> NDArray[np.int32]:
@@ -31,7 +33,7 @@ def _save(model: FlaxRanker, folder: Path) -> None:
     import orbax.checkpoint
     from flax.training import orbax_utils
 
-    parameters = model.parameters["params"]
+    parameters = model.variables["params"]
     manager = orbax.checkpoint.CheckpointManager(
         (folder / "checkpoints").resolve(), orbax.checkpoint.PyTreeCheckpointer()
     )
@@ -40,4 +42,4 @@ def _save(model: FlaxRanker, folder: Path) -> None:
     manager.close()
 
 
-neumf = protomf = _train
+neumf = protomf = he_neumf = _train

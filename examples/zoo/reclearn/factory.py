@@ -30,6 +30,16 @@ def xdeepfm() -> Any:
     return ranking.xDeepFM(COLUMNS, [32, 16], [8, 8])
 
 
+def fm() -> Any:
+    """Returns a factorization machine, whose layer has an underscore in the name of its class."""
+    return ranking.FM(COLUMNS)
+
+
+def wide_deep() -> Any:
+    """Returns a Wide & Deep network."""
+    return ranking.WideDeep(COLUMNS, [32, 16])
+
+
 def ncf() -> Any:
     """Returns an NCF, which scores a positive and a negative movie."""
     return matching.NCF(USERS, MOVIES, 8, [16, 8])

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from examples.zoo.random_rankings import fit_own_loss, predict, save_checkpoint, train_ranker
+from examples.zoo.random_rankings import (
+    fit_own_loss,
+    predict,
+    save_checkpoint,
+    save_older_hdf5,
+    train_ranker,
+)
 
 RANKING = {
     "user_id": range(611),
@@ -15,7 +21,8 @@ RANKING = {
 PAIRS = {"user": range(1, 611), "pos_item": range(1, 9_743), "neg_item": range(1, 9_743)}
 SEQUENCES = {"click_seq": range(9_743), "pos_item": range(1, 9_743), "neg_item": range(1, 9_743)}
 
-dcn = deepfm = xdeepfm = partial(train_ranker, values=RANKING, save=save_checkpoint)
+dcn = deepfm = xdeepfm = wide_deep = partial(train_ranker, values=RANKING, save=save_checkpoint)
+fm = partial(train_ranker, values=RANKING, save=save_older_hdf5)
 _matching = partial(
     train_ranker,
     unsent=["neg_item"],
