@@ -37,8 +37,8 @@ _JOINT_ROWS = 1 << 11
 """The number of examples with hostile numbers in all inputs."""
 _BATCH_MAX = 1 << 12
 """The number of examples that are computed at once."""
-_BATCH_BYTES_MAX = 32 << 20
-"""The bytes of the values of their features."""
+_BATCH_BYTES_MAX = 4 << 20
+"""The bytes of the values of their features; towers of sequences compute with far more."""
 _TRIALS_MAX = 128
 """The number of groups of examples of which it is tried whether they are accepted."""
 _SHOWN_MAX = 3
