@@ -364,32 +364,10 @@ ENTRIES = [
         unseen=True,
         backend="jax",
     ),
-    Entry("deepctr/afm", "deepctr/models/afm.py", shared_recipe="ranking.toml", unseen=True),
-    Entry("deepctr/edcn", "deepctr/models/edcn.py", shared_recipe="ranking.toml", unseen=True),
-    Entry("deepctr/ifm", "deepctr/models/ifm.py", shared_recipe="ranking.toml", unseen=True),
     Entry("deepctr/onn", "deepctr/models/onn.py", shared_recipe="ranking.toml", unseen=True),
-    Entry(
-        "deepctr/dien",
-        "deepctr/models/sequence/dien.py",
-        shared_recipe="history.toml",
-        unseen=True,
-    ),
     Entry("reclearn/fm", "reclearn/models/ranking/fm.py", unseen=True),
     Entry(
-        "reclearn/wide_deep",
-        "reclearn/models/ranking/wdl.py",
-        shared_recipe="ranking.toml",
-        unseen=True,
-    ),
-    Entry(
         "deepmatch/dssm", "deepmatch/models/dssm.py", shared_recipe="retrieval.toml", unseen=True
-    ),
-    Entry(
-        "herec/he_neumf",
-        "herec/model/HE_NeuMF.py",
-        shared_recipe="ranking.toml",
-        unseen=True,
-        backend="jax",
     ),
     Entry("pair/cf_dnn", "recommenders/cfdnn/model_cfdnn.py", unseen=True, backend="jax"),
 ]

@@ -8,7 +8,6 @@ from typing import Any
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported
 
-import tensorflow as tf
 from deepctr import models
 from deepctr.feature_column import DenseFeat, SparseFeat, VarLenSparseFeat
 
@@ -73,12 +72,6 @@ def pnn() -> Any:
     return models.PNN(columns(), task="binary")
 
 
-def dien() -> Any:
-    """Returns a DIEN, whose recurrent layers run with eager execution off."""
-    tf.compat.v1.disable_eager_execution()
-    return models.DIEN(sequence_columns(), ["movie_id"], att_hidden_units=(16, 8))
-
-
 def dsin() -> Any:
     """Returns a DSIN, which divides the history into two sessions."""
     movie = SparseFeat("movie_id", MOVIES, embedding_dim=8)
@@ -93,16 +86,13 @@ def dsin() -> Any:
     return models.DSIN([user, movie, *sessions], ["movie_id"], sess_max_count=2)
 
 
-afm = of_columns(models.AFM)
 autoint = of_columns(models.AutoInt)
 bst = of_history(models.BST, att_head_num=4)
 dcnmix = of_columns(models.DCNMix)
 deepfm = of_columns(models.DeepFM)
 din = of_history(models.DIN)
-edcn = of_columns(models.EDCN)
 esmm = of_tasks(models.ESMM)
 fibinet = of_columns(models.FiBiNET)
-ifm = of_columns(models.IFM)
 mmoe = of_tasks(models.MMOE)
 nfm = of_columns(models.NFM)
 onn = of_columns(models.ONN)

@@ -65,7 +65,7 @@ def _predictions(model: Any, outputs: tuple[str, ...], columns: Columns) -> Any:
 
 
 deepfm = xdeepfm = dcnmix = autoint = ccpm = fgcnn = fibinet = nfm = pnn = flen = _train
-afm = edcn = ifm = onn = _train
-din = bst = dien = partial(_train, context=(*USER, *HISTORY))
+onn = _train
+din = bst = partial(_train, context=(*USER, *HISTORY))
 dsin = partial(_train, context=("user_id", *SESSIONS, "sess_length"))
 mmoe = ple = esmm = partial(_train, outputs=TASKS)

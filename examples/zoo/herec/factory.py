@@ -27,12 +27,6 @@ def protomf_module() -> Any:
     return published.ProtoMF(USERS, MOVIES, 20, 30, DIM, lam1=0.1, lam2=0.1, lam3=0.1, lam4=0.1)
 
 
-def he_neumf_module() -> Any:
-    """Returns a NeuMF whose embeddings are mixtures of those of clusters, in two levels."""
-    published = definitions(MODELS / "HE_NeuMF.py")
-    return published.HE_NeuMF(USERS, MOVIES, [40, 10], [60, 10], DIM, temperature=0.5)
-
-
 def neumf() -> Any:
     """Returns the shapes of the parameters of a NeuMF, and its function."""
     return shapes_and_function(neumf_module())
@@ -41,11 +35,6 @@ def neumf() -> Any:
 def protomf() -> Any:
     """Returns the shapes of the parameters of a ProtoMF, and its function."""
     return shapes_and_function(protomf_module())
-
-
-def he_neumf() -> Any:
-    """Returns the shapes of the parameters of a HE_NeuMF, and its function."""
-    return shapes_and_function(he_neumf_module())
 
 
 def shapes_and_function(module: Any) -> Any:

@@ -26,7 +26,7 @@ def _train(run: Run) -> Recorded:
 
 def _pairs(columns: Columns) -> NDArray[np.int32]:
     """Returns users and movies as the loader of HERec gives them: [n, 2]."""
-    return np.stack([columns["user"], columns["movie"]], axis=1)
+    return np.stack([np.asarray(columns[name]) for name in VALUES], axis=1)
 
 
 def _save(model: FlaxRanker, folder: Path) -> None:
@@ -42,4 +42,4 @@ def _save(model: FlaxRanker, folder: Path) -> None:
     manager.close()
 
 
-neumf = protomf = he_neumf = _train
+neumf = protomf = _train

@@ -35,11 +35,6 @@ def fm() -> Any:
     return ranking.FM(COLUMNS)
 
 
-def wide_deep() -> Any:
-    """Returns a Wide & Deep network."""
-    return ranking.WideDeep(COLUMNS, [32, 16])
-
-
 def ncf() -> Any:
     """Returns an NCF, which scores a positive and a negative movie."""
     return matching.NCF(USERS, MOVIES, 8, [16, 8])

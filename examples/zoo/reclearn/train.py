@@ -21,7 +21,7 @@ RANKING = {
 PAIRS = {"user": range(1, 611), "pos_item": range(1, 9_743), "neg_item": range(1, 9_743)}
 SEQUENCES = {"click_seq": range(9_743), "pos_item": range(1, 9_743), "neg_item": range(1, 9_743)}
 
-dcn = deepfm = xdeepfm = wide_deep = partial(train_ranker, values=RANKING, save=save_checkpoint)
+dcn = deepfm = xdeepfm = partial(train_ranker, values=RANKING, save=save_checkpoint)
 fm = partial(train_ranker, values=RANKING, save=save_older_hdf5)
 _matching = partial(
     train_ranker,
