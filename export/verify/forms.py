@@ -28,9 +28,9 @@ RELATIVE = 1e-5
 """The share of a value that the parity rule allows as a difference: 84 epsilons of float32.
 """
 TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * max(|y|, median |y|)"
-"""The parity rule of float32 forms. The median is that of all examples. A sum of large terms may be
-close to 0 for one example, and still has the rounding of its terms, as any order of float32
-additions has.
+"""The parity rule of float32 forms. The median is that of all examples, and |y| of a vector that of
+its largest value. A sum of large terms may be close to 0 for one example, or in one value of a
+vector, and still has the rounding of its terms, as any order of float32 additions has.
 """
 UNLIKE = "its results would not be the model's"
 """The consequence of a difference, a clause of messages."""
@@ -200,7 +200,8 @@ def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
     typical = np.zeros(values.shape[1:])
     if len(values):
         typical = np.median(finite, axis=0)
-    return ABSOLUTE + RELATIVE * np.maximum(magnitudes, typical)
+    of_example = finite.max(axis=tuple(range(1, values.ndim)), keepdims=True, initial=0.0)
+    return ABSOLUTE + RELATIVE * np.maximum(of_example, typical)
 
 
 def open_form(

@@ -117,6 +117,11 @@ def test_sum_of_large_terms_that_is_near_0_may_have_the_rounding_of_its_terms() 
         largest_difference("here", original + rounding[:, ::-1], original, None, "the_limit")
     with pytest.raises(VerificationFailed, match="1 of 2 values"):
         largest_difference("here", original[:1] + rounding[:1], original[:1], None, "the_limit")
+    # So does the largest value of a vector.
+    vector = original[1:2]
+    assert largest_difference("here", vector + rounding[:1, ::-1], vector, None, "x") == (
+        pytest.approx(4e-4)
+    )
 
 
 def test_first_example_alone_is_judged_by_the_magnitudes_of_all() -> None:
