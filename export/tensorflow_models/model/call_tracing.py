@@ -82,6 +82,31 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
     return run
 
 
+def graph_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns a function that runs a call in the graph that is being built.
+
+    Raises:
+      UsageError: The call cannot be resolved.
+    """
+    target = resolve_call(root, call)
+
+    def called(values: Mapping[str, Any]) -> Any:
+        return target(values)
+
+    if isinstance(root, NamedGraph | KerasGraph):
+        # AutoGraph does not convert code of TF1, whose programs build a graph themselves.
+        return called
+    converted = tf.autograph.to_graph(called)
+
+    def run(values: Mapping[str, Any]) -> Any:
+        # By the name that wrap_function gives its graph, tf-keras takes code for that of TF1: a
+        # layer that is created there would turn the model's layers of its class into TF1's.
+        tf.compat.v1.get_default_graph().name = TRACED_CALL
+        return converted(values)
+
+    return run
+
+
 def target_of(root: Any, call: Call) -> Any:
     """Returns the target of a call: the model, or an attribute or layer below it."""
     if not call.path:
@@ -166,20 +191,10 @@ def trace_call(
       NotConvertible: The model raises an error; the message names the user's line.
       UsageError: The recipe declares a string as numbers, or the reverse.
     """
-    target = resolve_call(root, call)
+    run_in_graph = graph_call(root, call)
     lengths: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
     recorder = _Recorder(tensors, lengths, has_own_inputs=isinstance(root, KerasGraph))
-
-    def called(inputs: Mapping[str, Any]) -> Any:
-        return target(inputs)
-
-    is_tf1 = isinstance(root, NamedGraph | KerasGraph)
-    # AutoGraph does not convert code of TF1, whose programs build a graph themselves.
-    converted = called
-    if not is_tf1:
-        converted = tf.autograph.to_graph(called)
-
     uses_of_name: Counter[str] = Counter()
 
     def create_variable(make_variable: Callable[..., Any], **options: Any) -> Any:
@@ -194,13 +209,9 @@ def trace_call(
 
     def body(inputs: Mapping[str, Any]) -> Any:
         recorder.graph = tf.compat.v1.get_default_graph()
-        if not is_tf1:
-            # By the name that wrap_function gives its graph, tf-keras takes code for that of TF1: a
-            # layer that is created there would turn the model's layers of its class into TF1's.
-            recorder.graph.name = TRACED_CALL
         tensors.update(_with_row_lengths(inputs, sections, lengths))
         with tf.variable_creator_scope(create_variable):
-            return _without_placeholders(converted(with_booleans(tensors, sections)))
+            return _without_placeholders(run_in_graph(with_booleans(tensors, sections)))
 
     runs_eagerly = tf.config.functions_run_eagerly()
     # tf.functions inside the call become part of the one graph.

@@ -33,10 +33,13 @@ from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.keras_graphs import KerasGraph, built_model
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
-from export.tensorflow_models.graph.input_paths import TRACED_CALL
 from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros
 from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
-from export.tensorflow_models.model.call_tracing import resolve_call, with_booleans
+from export.tensorflow_models.model.call_tracing import (
+    graph_call,
+    resolve_call,
+    with_booleans,
+)
 from export.tensorflow_models.model.dense_copy import restored_bytes_max
 from export.tensorflow_models.model.keras_variables import saved_by_keras
 from export.tensorflow_models.model.roots import build_root
@@ -232,18 +235,12 @@ def _run_in_graph(root: Any, call: Call, inputs: Mapping[str, Any]) -> _Run:
     """Runs a call as training and a SavedModel do: TensorFlow rewrites a graph before it runs it,
     and its quotient `x / c`, then `x * (1 / c)`, may lie on the other side of a step.
     """
-    target = resolve_call(root, call)
-
-    def called(values: Mapping[str, Any]) -> Any:
-        return target(values)
-
-    converted = tf.autograph.to_graph(called)
+    run = graph_call(root, call)
 
     def body(values: Mapping[str, Any]) -> tuple[Any, list[Any]]:
         graph = tf.compat.v1.get_default_graph()
-        graph.name = TRACED_CALL
         with queries_recorded() as queries:
-            returned = converted(values)
+            returned = run(values)
         return returned, [query for query in queries if getattr(query, "graph", None) is graph]
 
     specs = {name: tf.type_spec_from_value(value) for name, value in inputs.items()}
