@@ -200,8 +200,9 @@ def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
     typical = np.zeros(values.shape[1:])
     if len(values):
         typical = np.median(finite, axis=0)
-    of_example = finite.max(axis=tuple(range(1, values.ndim)), keepdims=True, initial=0.0)
-    return ABSOLUTE + RELATIVE * np.maximum(of_example, typical)
+    largest = finite.max(axis=tuple(range(1, values.ndim)), keepdims=True, initial=0.0)
+    tolerance: NDArray[Any] = ABSOLUTE + RELATIVE * np.maximum(largest, typical)
+    return tolerance
 
 
 def open_form(

@@ -270,9 +270,14 @@ def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
     for worker in workers_of(service):
         replace_killed(service, worker)
         until(lambda: count_of(service, requests_ok) == 8)
-    running = {str(worker.pid) for worker in workers_of(service)}
-    # Each scrape removes the files of ended workers.
-    assert {file.stem.rpartition("_")[2] for file in directory.glob("*.db")} <= running | {"ended"}
+    live = {"ended", *(str(worker.pid) for worker in workers_of(service))}
+
+    def are_files_removed() -> bool:
+        # Each scrape removes the files of workers that have ended by then.
+        assert count_of(service, requests_ok) == 8
+        return {file.stem.rpartition("_")[2] for file in directory.glob("*.db")} <= live
+
+    until(are_files_removed)
     assert versions_of(service) == {1}
     assert service.stop() == 0
 

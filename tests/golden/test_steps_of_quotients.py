@@ -30,7 +30,7 @@ class Model(tf.Module):
             tf.math.log(count) / tf.math.log(10.0),
             count / 0.1,
         ]
-        ids = [tf.cast(tf.minimum(tf.floor(each), 49.0), tf.int32) for each in quotients]
+        ids = [tf.cast(tf.minimum(tf.floor(quotient), 49.0), tf.int32) for quotient in quotients]
         rows = [tf.gather(table, row) for table, row in zip(self.tables, ids)]
         return tf.concat(rows, axis=1)
 
