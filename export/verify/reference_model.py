@@ -22,7 +22,9 @@ from export.errors import (
 from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceRun, Results, Rows
 from export.front_end.specs import FeatureSpec
 from export.id_graphs.step_functions import PACKET
+from export.raised_errors import one_line
 from export.tables.dumped import KeyFile
+from export.user_lines import at_line, line_of_exception
 from export.verify.examples import chosen, without_signs
 from export.verify.reference_inputs import Reference
 from export.verify.table_rows import read_rows
@@ -89,11 +91,32 @@ def _run_on_accepted(reference: Reference, expect_numbers: bool) -> tuple[Refere
     """
     try:
         return reference, _run(reference, expect_numbers)
+    except NotConvertible as problem:
+        if reference.examples.with_known_ids is not None:
+            reference = _with_known_ids(reference)
+            return _run_on_accepted(reference, expect_numbers)
+        if reference.examples.n > 1 and _runs_alone(reference):
+            cause = problem.__cause__ or problem
+            raise NotConvertible(
+                "the call computes one example at a time, and a service computes several at once: "
+                "write a function in the factory's file that computes any number, and name it as "
+                f"towers.NAME.call. For {reference.examples.n} examples, the call raised "
+                f"{one_line(cause)}{at_line(line_of_exception(cause))}"
+            ) from problem
+        raise
+
+
+def _runs_alone(reference: Reference) -> bool:
+    """Returns whether the reference model computes the first example by itself."""
+    inputs = model_inputs(reference)
+    columns = {
+        name: chosen(column, np.arange(1), inputs.n) for name, column in inputs.columns.items()
+    }
+    try:
+        reference.original.run(reference.model, replace(inputs, n=1, columns=columns))
     except NotConvertible:
-        if reference.examples.with_known_ids is None:
-            raise
-        reference = _with_known_ids(reference)
-        return reference, _run(reference, expect_numbers)
+        return False
+    return True
 
 
 def _with_known_ids(reference: Reference) -> Reference:

@@ -94,9 +94,16 @@ def tower_results(name: str, section: TowerSection, returned: Returned) -> Tower
         if per_example(tensor) is None:
             # TensorFlow knows no shape of what a mutable hash table returns: that is the cause.
             variables_of(f"{label}: output {output!r}", tensor.graph, needed([tensor], []))
+            remedy = ""
+            if tensor.shape.rank and tensor.shape[0] is not None:
+                remedy = (
+                    f". The call computes {tensor.shape[0]} examples at a time: write a function "
+                    "in the factory's file that computes any number, and name it as "
+                    f"towers.{name}.call"
+                )
             raise NotConvertible(
                 f"{label}: output {output!r} has shape {tensor.shape}; [batch, ...] with only the "
-                "batch open is needed"
+                f"batch open is needed{remedy}"
             )
     return results
 
