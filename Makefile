@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-neighbors soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -45,11 +45,11 @@ demo-scale: venv ## the small bundle on two routers and four shards on Ray, one 
 test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)
 	$(PYTEST) -m "not slow"
 
-test-change: venv ## what a change must pass: all tests but the nightly ones (BASE=COMMIT: those that a change since then can reach)
-	$(PYTEST) -m "not nightly" $(if $(BASE),--changed-since $(BASE))
+test-change: venv ## what a change must pass: all tests but the nightly ones
+	$(PYTEST) -m "not nightly"
 
-test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks (BASE=COMMIT: those that a change since then can reach. THOROUGH=1: laws on ten times as many cases, drawn anew)
-	$(PYTEST) $(if $(BASE),--changed-since $(BASE)) $(if $(THOROUGH),--thorough)
+test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks; prints the costliest (THOROUGH=1: laws on ten times as many cases, drawn anew)
+	$(PYTEST) --durations 30 $(if $(THOROUGH),--thorough)
 
 test-clients: venv ## clients in Java, Go, TypeScript and C++, built and run against the small bundle; skips those whose tools are not installed (ONLY="java go")
 	$(BIN)/python -m examples.clients $(foreach name,$(ONLY),--only $(name))
@@ -61,9 +61,6 @@ test-triton: venv ## Triton's own clients against the service, in an environment
 	@[ -e build/triton/venv/.installed ] || { $(BIN)/python -m venv --clear build/triton/venv && \
 	  build/triton/venv/bin/python -m pip install --quiet 'tritonclient[http,grpc]~=2.73' && touch build/triton/venv/.installed; }
 	$(BIN)/python -m pytest -q tests/service/open_inference/test_triton_clients.py
-
-costs: venv ## all tests; prints the costliest files, and writes the CPU seconds of each, which order the runs
-	$(PYTEST) --costs
 
 check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code (BASE=COMMIT: of packages that changed since then)
 	BASE=$(BASE) scripts/check

@@ -32,6 +32,12 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, database
 settings.load_profile("fixed")
 
 
+COSTLY_FOLDERS = ("tests/e2e/", "tests/benchmarks/", "tests/golden/", "tests/export/jobs/")
+"""Folders whose files run first, so that the processes that share the files end at about the same
+time.
+"""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="more random cases, and other ones")
 
@@ -46,6 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     end_what_this_process_leaves()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(COSTLY_FOLDERS))
 
 
 def pytest_collection_finish() -> None:
