@@ -32,7 +32,12 @@ settings.register_profile("thorough", deadline=None, max_examples=1000, database
 settings.load_profile("fixed")
 
 
-COSTLY_FOLDERS = ("tests/e2e/", "tests/benchmarks/", "tests/golden/", "tests/export/jobs/")
+COSTLY_FOLDERS = (
+    "tests/e2e/",
+    "tests/repository/benchmarks/",
+    "tests/differential/",
+    "tests/units/export/jobs/",
+)
 """Folders whose files run first, so that the processes that share the files end at about the same
 time.
 """

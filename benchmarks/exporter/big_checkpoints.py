@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 
 from bundle.format.checksums import combine, joined
-from tests.export.checkpoint.tensor_bundles import (
+from tests.units.export.checkpoint.tensor_bundles import (
     entry,
     field,
     header,

@@ -16,9 +16,8 @@ from rich.console import Console
 from benchmarks.report import Sheet
 from export.checkpoint.layouts import stored_rows
 from export.errors import NotConvertible
-from tests.export.checkpoint.tensor_bundles import write_bundle
-from tests.properties.stated_stacks import recognized
-from tests.properties.trained_stacks import (
+from tests.laws.stated_stacks import recognized
+from tests.laws.trained_stacks import (
     OPTIMIZERS,
     WRONG,
     Stack,
@@ -26,6 +25,7 @@ from tests.properties.trained_stacks import (
     draw_stack,
     is_right,
 )
+from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
 RIGHT = "right, stated"
 DERIVED = "right, derived"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.golden.test_checkpoints import ENVIRONMENT
+from tests.differential.test_checkpoints import ENVIRONMENT
 from tests.hostile.damage import case_files, trial
 from tests.hostile.mutations import Files
 from tests.hostile.ordeal import TooSlow
@@ -30,7 +30,7 @@ SHOW = Console(highlight=False, soft_wrap=True, markup=False)
 
 def written(root: Path) -> dict[str, Files]:
     """Returns what TensorFlow and Keras write, by case."""
-    command = [sys.executable, "-m", "tests.golden.write_checkpoints", str(root)]
+    command = [sys.executable, "-m", "tests.differential.write_checkpoints", str(root)]
     subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, capture_output=True)
     return {case.name: case_files(case) for case in sorted(root.iterdir())}
 

@@ -19,8 +19,8 @@ SHOW = Console(highlight=False, soft_wrap=True, markup=False)
 
 def run(first: int, count: int) -> int:
     """Compares programs; returns the exit code."""
-    from tests.golden.id_programs import Program
-    from tests.golden.test_id_graphs import difference
+    from tests.differential.id_programs import Program
+    from tests.differential.test_id_graphs import difference
 
     failed = 0
     for seed in range(first, first + count):

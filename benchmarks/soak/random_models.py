@@ -50,7 +50,7 @@ class Result:
 def try_seeds(first: int, count: int) -> list[Result]:
     """Tries some models one after the other, in a child."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    from tests.golden.random_models.models import draw_model
+    from tests.differential.random_models.models import draw_model
 
     _silence()
     results = []
@@ -64,7 +64,7 @@ def try_seeds(first: int, count: int) -> list[Result]:
 
 
 def _result(seed: int, library: str) -> Result:
-    from tests.golden.random_models.trials import trial
+    from tests.differential.random_models.trials import trial
 
     with tempfile.TemporaryDirectory() as directory:
         try:

@@ -23,7 +23,7 @@ def printed_by_export(
       variables: Of its environment, beside those of this process.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.export.preloaded"])
+    context.set_forkserver_preload(["tests.units.export.preloaded"])
     with TemporaryDirectory() as folder:
         files = [str(Path(folder) / name) for name in ("stdout", "stderr")]
         given = (list(arguments), directory, dict(variables or {}), files)

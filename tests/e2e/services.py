@@ -15,7 +15,7 @@ import pytest
 
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
-from tests.service import reference
+from tests.units.service import reference
 
 Write = Callable[..., SmallBundle]
 Launch = Callable[..., Process]

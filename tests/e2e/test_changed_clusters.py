@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.process import Process, until
 from tests.e2e.services import Launch, Write, client_of, ctl, wait_for
 from tests.e2e.test_changes import admin_of, upsert
-from tests.service.changes.keyed import KEYS, MISSING, keyed_features
+from tests.units.service.changes.keyed import KEYS, MISSING, keyed_features
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ import pytest
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.e2e.process import Process, until
 from tests.e2e.services import Launch, Write, client_of, ctl, versions_of, wait_for
-from tests.service.grpc_api.requests import call, retrieve
+from tests.units.service.grpc_api.requests import call, retrieve
 
 FEATURES = {"context": {"user": 3}, "k": 40}
 CALLS = {"retrieve": FEATURES, "recommend": FEATURES | {"pool_size": 40}}

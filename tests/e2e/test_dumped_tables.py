@@ -19,9 +19,9 @@ from rowcast_client import Client
 from export.cli.main import main
 from export.graphs.loading import load_tensorflow
 from tests.e2e.process import Process
-from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
-from tests.export.movies_job import toml
-from tests.export.traced_models import MODELS
+from tests.units.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
+from tests.units.export.movies_job import toml
+from tests.units.export.traced_models import MODELS
 
 USERS = 3000
 ITEMS = 500

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.gcs_server import GcsServer, gcs_server
-from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
 pytestmark = pytest.mark.skipif(
     not all(map(find_spec, ("gcsfs", "gcp_storage_emulator"))),

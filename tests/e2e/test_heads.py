@@ -15,7 +15,7 @@ from rowcast_client import Client, InvalidArgument
 
 from tests.bundles.small import STORED_USERS, SmallBundle, write_small_bundle
 from tests.e2e.process import Process
-from tests.service import reference
+from tests.units.service import reference
 
 FORMULA = "watch^0.5 * exp(-0.1 * rating)"
 

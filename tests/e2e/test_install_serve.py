@@ -17,9 +17,9 @@ from rowcast_client import Client
 
 from examples import replay, trained
 from tests.bundles.small import SmallBundle, write_small_bundle
+from tests.differential.write_examples import unpacked
 from tests.e2e.process import PROGRAM, Process
 from tests.e2e.services import workers_of
-from tests.golden.write_examples import unpacked
 
 pytestmark = pytest.mark.slow
 

@@ -32,7 +32,7 @@ from tests.e2e.services import (
     wait_for_workers,
     workers_of,
 )
-from tests.service.security.authorities import Authority
+from tests.units.service.security.authorities import Authority
 
 ENDS_THE_PROCESS = """
 import os, signal, sys

@@ -28,8 +28,8 @@ from bundle.storage.catalog import read_manifest
 from export.model_code.factories import load_factory
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import workers_of
-from tests.export.forked_runs import ForkedRuns
-from tests.export.movies_job import (
+from tests.units.export.forked_runs import ForkedRuns
+from tests.units.export.movies_job import (
     MOVIE_IDS,
     MOVIES,
     changed,
@@ -39,7 +39,7 @@ from tests.export.movies_job import (
     write_project,
     year_of,
 )
-from tests.export.traced_models import MODELS, movies_recipe, save_checkpoint
+from tests.units.export.traced_models import MODELS, movies_recipe, save_checkpoint
 
 Array = NDArray[Any]
 Example = dict[str, Any]

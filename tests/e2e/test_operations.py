@@ -19,7 +19,6 @@ from service.observability.derived_metrics import DERIVED
 from service.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from service.request_log.record import read_newest
 from service.workers import supervisor_metrics
-from tests.deploy.test_monitoring import metrics_of
 from tests.e2e.process import until
 from tests.e2e.services import (
     BODY,
@@ -34,8 +33,9 @@ from tests.e2e.services import (
     versions_of,
     wait_for,
 )
-from tests.service.grpc_api.requests import call, lookup, retrieve
-from tests.service.security.authorities import Authority
+from tests.repository.deploy.test_monitoring import metrics_of
+from tests.units.service.grpc_api.requests import call, lookup, retrieve
+from tests.units.service.security.authorities import Authority
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OLD = "old-0123456789abcdef"

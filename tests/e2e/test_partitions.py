@@ -14,8 +14,8 @@ from rowcast_client import Client, where
 
 from bundle.storage.catalog import read_manifest
 from tests.e2e.process import Process
-from tests.export.forked_runs import ForkedRuns
-from tests.export.movies_job import (
+from tests.units.export.forked_runs import ForkedRuns
+from tests.units.export.movies_job import (
     MOVIE_IDS,
     changed,
     example_requests,
@@ -24,7 +24,7 @@ from tests.export.movies_job import (
     write_project,
     year_of,
 )
-from tests.export.traced_models import movies_recipe, save_checkpoint
+from tests.units.export.traced_models import movies_recipe, save_checkpoint
 
 INDEX = {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
 TREE = {"kind": "tree_ah", "parameters": {"num_leaves": 3}}

@@ -42,7 +42,7 @@ from tests.e2e.services import (
     wait_for_workers,
     workers_of,
 )
-from tests.service.grpc_api.requests import call, retrieve
+from tests.units.service.grpc_api.requests import call, retrieve
 
 
 @contextmanager

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from tests.e2e.valve import Valve
-from tests.export.checkpoint.orbax_trees import write_step
-from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.units.export.checkpoint.orbax_trees import write_step
+from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
 pytestmark = pytest.mark.slow
 

@@ -33,10 +33,10 @@ from tests.e2e.services import (
     launching,
     versions_of,
 )
-from tests.service import cases, reference, reordering_cases
-from tests.service.cases import LIMITS
-from tests.service.grpc_api.requests import call
-from tests.service.security.authorities import Authority
+from tests.units.service import cases, reference, reordering_cases
+from tests.units.service.cases import LIMITS
+from tests.units.service.grpc_api.requests import call
+from tests.units.service.security.authorities import Authority
 
 Cluster = tuple[Process, list[Process], Process]
 ALL = ("--shard-min-bytes", "1")

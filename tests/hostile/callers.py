@@ -18,7 +18,7 @@ import numpy as np
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.servicer import SERVICE
-from tests.service.grpc_api.requests import PREFACE, frame, request_frames
+from tests.units.service.grpc_api.requests import PREFACE, frame, request_frames
 
 MIB = 1 << 20
 CALL = b"POST /v1/models/movies:retrieve HTTP/1.1\r\nhost: localhost\r\n"

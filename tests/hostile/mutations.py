@@ -17,7 +17,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from export.checkpoint.formats.coding import read_varint
 from export.checkpoint.formats.sstable import read_table
-from tests.export.checkpoint.tensor_bundles import (
+from tests.units.export.checkpoint.tensor_bundles import (
     block,
     entry,
     joined,

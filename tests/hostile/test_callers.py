@@ -46,8 +46,8 @@ from tests.hostile.callers import (
     secured,
     send,
 )
-from tests.service.clients import SIMPLE
-from tests.service.security.authorities import Authority
+from tests.units.service.clients import SIMPLE
+from tests.units.service.security.authorities import Authority
 
 MAX_GROWTH_BYTES = 256 * MIB
 """Of one attack: max_inflight_bytes, two bodies of 16 MiB that are joined or decoded, 10 KiB for

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bundle.arithmetic import ceil_div
-from tests.export.checkpoint.tensor_bundles import (
+from tests.hostile.ordeal import deadline, endure, memory_limit
+from tests.units.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
     block,
@@ -30,7 +31,6 @@ from tests.export.checkpoint.tensor_bundles import (
     text_data,
     varint,
 )
-from tests.hostile.ordeal import deadline, endure, memory_limit
 
 FLOOR_BYTES = 8 << 20
 """What a trial may hold beside the file: mostly what Python and rich take for the page."""

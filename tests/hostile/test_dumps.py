@@ -17,9 +17,9 @@ from export.cli.inspect import inventory_json, inventory_table
 from export.errors import CheckpointError, DestinationError
 from export.jobs.space import check_plan_fits
 from export.tables.plan import plan_tables
-from tests.export.checkpoint.dump_files import collection_dump, head, hugectr_dump, sok_dump
 from tests.hostile.damage import case_files, trial
 from tests.hostile.ordeal import deadline, endure
+from tests.units.export.checkpoint.dump_files import collection_dump, head, hugectr_dump, sok_dump
 
 IDS = np.arange(40, dtype=np.int64) * 3
 ROWS = np.ones((40, 4), np.float32)

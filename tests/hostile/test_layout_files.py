@@ -18,7 +18,9 @@ from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import ExportError
 from export.tables.plan import plan_tables
-from tests.export.checkpoint.inventory.test_layout_file import (
+from tests.hostile.mutations import NUMBERS, flip, reword
+from tests.hostile.ordeal import deadline
+from tests.units.export.checkpoint.inventory.test_layout_file import (
     KEY,
     SPEC_TEXT,
     STACK,
@@ -26,9 +28,7 @@ from tests.export.checkpoint.inventory.test_layout_file import (
     spec_bytes,
     stated,
 )
-from tests.export.checkpoint.tensor_bundles import write_bundle
-from tests.hostile.mutations import NUMBERS, flip, reword
-from tests.hostile.ordeal import deadline
+from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
 STATED = TOML.partition("[tables.words]")[0]
 """Without the table that is to be derived."""

@@ -17,7 +17,7 @@ from bundle.storage.catalog import read_manifest
 from tests.hostile.manifest_edits import Json, sealed, setting
 from tests.id_graphs import hash_ids
 
-IN_PARTS = Path(__file__).parents[1] / "golden/bundle/root/movies/1/manifest.json"
+IN_PARTS = Path(__file__).parents[1] / "differential/bundle/root/movies/1/manifest.json"
 """Of a tower in parts, in version 1."""
 SEGMENT = "tables/users/rows-00001-of-00003.bin"
 ROWS = 1 << 21

@@ -24,11 +24,11 @@ from service.codec.stubs import open_inference_pb2 as inference_pb
 from service.codec.stubs import tensorflow_serving_pb2 as tensorflow_pb
 from tests.bundles.small import write_small_bundle
 from tests.hostile.mutations import NUMBERS, flip, reword
-from tests.service.cases import CASES, LIMITS, MODEL
-from tests.service.changes.making import candidate
-from tests.service.open_inference import forms
-from tests.service.running import RunningService, log_lines
-from tests.service.tensor_requests import random_request, tensor_message
+from tests.units.service.cases import CASES, LIMITS, MODEL
+from tests.units.service.changes.making import candidate
+from tests.units.service.open_inference import forms
+from tests.units.service.running import RunningService, log_lines
+from tests.units.service.tensor_requests import random_request, tensor_message
 
 MUTATED = 1_000
 MUTATED_THOROUGH = 40_000

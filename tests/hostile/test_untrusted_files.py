@@ -30,8 +30,8 @@ from export.tables.vocabularies import read_keys
 from export.verify.examples import read_table
 from export.verify.recorded_examples import read_record_table
 from export.verify.serving_records import read_prediction_log
-from tests.export.checkpoint.formats.safetensors_files import write_header
 from tests.hostile.ordeal import deadline, memory_limit
+from tests.units.export.checkpoint.formats.safetensors_files import write_header
 
 tf = load_tensorflow()
 from tensorflow_serving.apis import prediction_log_pb2  # noqa: E402 - TensorFlow is loaded first
@@ -276,7 +276,7 @@ def test_fifo_in_the_place_of_a_file_is_rejected_and_not_waited_for(
 
 
 UNKNOWN_FIELD = "these fields are unknown: "
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "differential"
 NAMES_OF_DATA = {"tree_metadata", "weight_map"}
 """Objects whose keys are names that a program chose, and no fields."""
 FREE = {"metrics", "performance_metrics", "item_handlers", "metadata", "configuration"}

@@ -18,8 +18,8 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from tests.export.checkpoint.orbax_trees import write_item
 from tests.models import sparsecore_ranker as ranker
+from tests.units.export.checkpoint.orbax_trees import write_item
 
 BATCH = 8
 LENGTH = 3

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.export.checkpoint.orbax_trees import write_item
+from tests.units.export.checkpoint.orbax_trees import write_item
 
 CORES = 8
 DENSE = 3

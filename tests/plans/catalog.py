@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from export.graphs.loading import load_tensorflow
-from tests.export.traced_models import MODELS
 from tests.plans import ids_recipes, keras_recipes, ranker_recipes, table_recipes
 from tests.plans.dumped_plans import dumped_plans
 from tests.plans.example_plans import EXAMPLES, example_plans
@@ -14,6 +13,7 @@ from tests.plans.jax_plans import jax_tpu_embedding_plans, sparsecore_plans
 from tests.plans.planned_models import PlannedModel
 from tests.plans.script_plans import script_plans
 from tests.plans.torch_plans import torch_plans
+from tests.units.export.traced_models import MODELS
 
 MODULES = (
     *table_recipes.MODULES,
@@ -22,15 +22,14 @@ MODULES = (
     ids_recipes.IDS,
 )
 WITHOUT_PLAN: Mapping[str, str] = {
-    "tests/models/published_models.py": "tests/golden/test_published_models.py exports and serves "
-    "them",
-    "tests/models/graph_mode.py": "tests/golden/test_published_models.py exports and serves it",
+    "tests/models/published_models.py": "are exported and served by differential tests",
+    "tests/models/graph_mode.py": "is exported and served by differential tests",
     "tests/models/linear.py": "writes compiled towers, and is never exported",
     "tests/models/tensorflow_process.py": "starts processes",
     "tests/models/train_keras_3.py": "trains the models of keras_3.py",
-    "tests/models/fixed_batch_ranker.py": "is exported whole in tests/export/jax_models",
-    "tests/models/staged.py": "is exported whole in tests/golden/test_stages.py",
-    "tests/models/published_calls.py": "is exported whole in tests/golden/test_published_calls.py",
+    "tests/models/fixed_batch_ranker.py": "is exported whole in tests/units/export/jax_models",
+    "tests/models/staged.py": "is exported whole in tests/differential/test_stages.py",
+    "tests/models/published_calls.py": "is exported whole by differential tests",
     "examples/zoo": "builds models of other repositories",
     "examples/clients": "sends requests to the bundle of the quick start",
     "examples/stream": "sends changes to a served model",

@@ -64,7 +64,7 @@ def write_model_in_order(build: Build, _job: ExportJob, folder: Path) -> None:
 
 def write_keras_lists(build: Build, job: ExportJob, folder: Path) -> None:
     """Saves variables of a model of Keras 3 without names, as RecML's KerasTrainer does."""
-    from tests.export.checkpoint.orbax_trees import write_step
+    from tests.units.export.checkpoint.orbax_trees import write_step
 
     model = build()
     model(_batch(job))
@@ -88,7 +88,7 @@ def write_session(build: Build, job: ExportJob, folder: Path) -> None:
 
 def write_keras_tree(build: Build, job: ExportJob, folder: Path) -> None:
     """Saves variables by their paths, as the callback OrbaxCheckpoint of Keras 3 does."""
-    from tests.export.checkpoint.orbax_trees import write_step
+    from tests.units.export.checkpoint.orbax_trees import write_step
 
     leaves = {
         f"trainable_variables.{variable.path.replace('/', '.')}": variable.numpy()

@@ -9,11 +9,11 @@ import numpy as np
 
 from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
-from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
-from tests.export.traced_models import MODELS
 from tests.plans.checkpoints import write_objects
 from tests.plans.planned_models import PlannedModel, Project, source_of
 from tests.plans.recipe_parts import ID, RAGGED, candidates, ranking
+from tests.units.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
+from tests.units.export.traced_models import MODELS
 
 USERS = 30
 ITEMS = 20

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from export.recipe.schema import ExportJob
-from tests.export.traced_models import MODELS
 from tests.plans.planned_models import PlannedModel, Project, source_of
+from tests.units.export.traced_models import MODELS
 
 WITHOUT_LAYOUT = {"path": "checkpoint"}
 """The checkpoint of a recipe that names no layout file."""

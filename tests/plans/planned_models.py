@@ -11,8 +11,8 @@ from typing import Any
 
 from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
-from tests.export.traced_models import MODELS
 from tests.plans.checkpoints import Write, write_objects
+from tests.units.export.traced_models import MODELS
 
 Page = Mapping[str, Any]
 """Sections of a recipe."""

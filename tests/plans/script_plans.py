@@ -8,10 +8,10 @@ from pathlib import Path
 
 from export.model_code.factories import factory_of
 from export.recipe.schema import read_recipe
-from tests.export.notebooks import write_notebook
-from tests.export.traced_models import MODELS
 from tests.plans.checkpoints import write_objects
 from tests.plans.planned_models import PlannedModel, Project, source_of
+from tests.units.export.notebooks import write_notebook
+from tests.units.export.traced_models import MODELS
 
 NAME = "training_script"
 NEXT_CELL = "\n\n\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from export.recipe.schema import ExportJob
-from tests.export.given_towers.graphs import extract
 from tests.plans.planned_models import PlannedModel, Project, source_of
 from tests.plans.recipe_parts import FLOAT, ID, RAGGED, Part, candidates, query, ranking, several
+from tests.units.export.given_towers.graphs import extract
 
 TABLES = {
     "user": {"name": "users", "num_embeddings": 21, "embedding_dim": 4, "pooling": "sum"},

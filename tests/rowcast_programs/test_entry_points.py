@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rowcast_programs
-from tests.docs.blocks import ROOT
+from tests.repository.docs.blocks import ROOT
 
 SHARED = ("bundle", "object_store", "runtime")
 CASES = [

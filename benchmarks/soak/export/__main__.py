@@ -29,8 +29,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from tests.export.forked_runs import ForkedRuns
-from tests.export.killed_jobs import (
+from tests.differential.test_checkpoints import ENVIRONMENT
+from tests.units.export.forked_runs import ForkedRuns
+from tests.units.export.killed_jobs import (
     KILLED,
     Expected,
     Job,
@@ -39,8 +40,7 @@ from tests.export.killed_jobs import (
     tables_job,
     undisturbed,
 )
-from tests.export.movies_job import recipe_of, write_project
-from tests.golden.test_checkpoints import ENVIRONMENT
+from tests.units.export.movies_job import recipe_of, write_project
 
 ALL_S_MAX = 600
 BEGIN_NO_MORE_S = 510
@@ -220,7 +220,7 @@ def write_by_tensorflow(code: str, base: Path) -> None:
 def write_layouts(base: Path) -> list[Job]:
     """Has TensorFlow write a checkpoint of each layout."""
     code = (
-        "import sys; from pathlib import Path; from tests.golden import write_checkpoints as "
+        "import sys; from pathlib import Path; from tests.differential import write_checkpoints as "
         "golden\n"
         f"golden.CASES = {{name: golden.CASES[name] for name in {LAYOUTS!r}}}; "
         "golden.main(Path(sys.argv[1]))"
@@ -232,7 +232,7 @@ def write_layouts(base: Path) -> list[Job]:
 def write_run(base: Path) -> Job:
     """Has TensorFlow write the movies' checkpoint, and a whole recipe beside it."""
     code = (
-        "import sys; from pathlib import Path; from tests.export.traced_models import "
+        "import sys; from pathlib import Path; from tests.units.export.traced_models import "
         "movies_recipe, save_and_trace\n"
         "save_and_trace(movies_recipe(), Path(sys.argv[1]))"
     )

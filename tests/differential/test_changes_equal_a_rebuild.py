@@ -1,0 +1,299 @@
+"""A bundle that was changed while it was served gives the same responses, bit for bit, as one that
+is exported anew from the changed checkpoint and the changed candidates.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from export.errors import UsageError
+from export.graphs.loading import tf
+from export.jobs.staged import Published
+from export.model_code.factories import load_factory
+from export.recipe.schema import read_recipe
+from export.verify.published import verify_against_recipe
+from service.changes import absorption
+from service.codec.changes import read_change
+from service.engine.calls import (
+    Condition,
+    Filter,
+    IdLists,
+    LookupRequest,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
+    Target,
+)
+from tests.units.export.movies_job import (
+    MOVIE_IDS,
+    Recipe,
+    export,
+    genres_of,
+    recipe_of,
+    title_of,
+    write_project,
+    year_of,
+)
+from tests.units.export.movies_job import changed as edited
+from tests.units.export.traced_models import MODELS, movies_recipe, save_checkpoint
+from tests.units.service.running import RunningService
+
+TARGET = Target("movies")
+TABLES = {"users": (50, 8), "movies": (40, 8), "hours": (24, 4), "genres_all": (9, 4)}
+STEPS = 120
+ABSORBED_SHARE = 0.03
+"""Of the changes, those after which all changed candidates are absorbed into a segment."""
+SHARES = {"rows": 0.3, "add": 0.3, "replace": 0.2, "delete": 0.1, "attributes": 0.1}
+
+
+@dataclass
+class Movie:
+    """A candidate, as the corpus has it; `movie` is the id that its features hold."""
+
+    movie: int
+    genres: list[int]
+    feature_year: float
+    title: str
+    year: int
+
+
+@dataclass
+class History:
+    """What changes were made, as data.
+
+    Attributes:
+      movies: The candidates by id, in the order in which they were last changed.
+      rows: The changed rows by table and row.
+    """
+
+    movies: dict[int, Movie]
+    rows: dict[str, dict[int, NDArray[np.float32]]] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_checkpoint(movies_recipe(), tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(autouse=True)
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
+
+
+@pytest.fixture
+def changed(checkpoint: Path, tmp_path: Path) -> Iterator[RunningService]:
+    """A service of the bundle as it was first exported."""
+    service = _served(tmp_path / "changed", checkpoint, _first_movies())
+    yield service
+    service.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_responses_after_any_history_equal_those_of_a_rebuild(
+    changed: RunningService, checkpoint: Path, tmp_path: Path, seed: int
+) -> None:
+    history = History(_first_movies())
+    random = np.random.default_rng(seed)
+    for _ in range(STEPS):
+        kind, action, body = _change(random, history)
+        changed.worker.changes.change(TARGET, read_change(kind, action, body))
+        if random.random() < ABSORBED_SHARE:
+            changed.worker.changes.absorb(1)
+
+    final = _with_rows(checkpoint, history, tmp_path / "final")
+    rebuilt = _served(tmp_path / "rebuilt", final, history.movies)
+    try:
+        for request, call in _requests(history):
+            result = changed.execute(request, call)
+            expected = rebuilt.execute(request, call)
+            _assert_equal(result, expected)
+    finally:
+        rebuilt.close()
+
+
+@pytest.mark.slow
+def test_an_export_with_the_log_equals_a_rebuild_and_leaves_nothing_to_apply(
+    changed: RunningService, checkpoint: Path, tmp_path: Path
+) -> None:
+    history = History(_first_movies())
+    random = np.random.default_rng(4)
+    shares = {**SHARES, "rows": 0.0, "add": 0.6}
+    for _ in range(STEPS):
+        kind, action, body = _change(random, history, shares)
+        changed.worker.changes.change(TARGET, read_change(kind, action, body))
+    assert changed.worker.changes.absorb(1)
+    log = changed.worker.changes.path_of("movies")
+
+    project = changed.settings.root.parent / "recipe.toml"
+    published = export(project, 2, with_changes=log)
+    assert any("120 changes of" in note for note in published.notes)
+    assert published.manifest.changes_included == STEPS + 1
+    _assert_verified(project, published, log)
+    changed.scan()
+    current = changed.current()
+    assert (current.version, current.changes) == (2, STEPS + 1)
+    assert current.indexes["movies"].is_changed is False
+    rebuilt = _served(tmp_path / "rebuilt", checkpoint, history.movies)
+    try:
+        for request, call in _requests(history):
+            _assert_equal(changed.execute(request, call), rebuilt.execute(request, call))
+    finally:
+        rebuilt.close()
+
+
+def test_a_restarted_service_answers_as_before(changed: RunningService, tmp_path: Path) -> None:
+    history = History(_first_movies())
+    random = np.random.default_rng(3)
+    for _ in range(STEPS):
+        kind, action, body = _change(random, history)
+        changed.worker.changes.change(TARGET, read_change(kind, action, body))
+        if random.random() < ABSORBED_SHARE:
+            changed.worker.changes.absorb(1)
+    second = RunningService(changed.settings.root)
+    try:
+        for request, call in _requests(history):
+            _assert_equal(second.execute(request, call), changed.execute(request, call))
+    finally:
+        second.close()
+
+
+def _first_movies() -> dict[int, Movie]:
+    return {
+        movie: Movie(movie, genres_of(row), float(year_of(row)), title_of(row), year_of(row))
+        for row, movie in enumerate(MOVIE_IDS)
+    }
+
+
+def _change(
+    random: np.random.Generator, history: History, shares: Mapping[str, float] | None = None
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Returns a random change, which the history has then."""
+    known = [*history.movies]
+    shares = shares or SHARES
+    kind = random.choice([*shares], p=[*shares.values()])
+    if kind == "rows":
+        table = str(random.choice([*TABLES]))
+        count, dim = TABLES[table]
+        row = int(random.integers(count))
+        vector = random.normal(0, 0.3, dim).astype(np.float32)
+        history.rows.setdefault(table, {})[row] = vector
+        item = {"id": row, "vector": [float(number) for number in vector]}
+        return "rows", "upsert", {"table": table, "items": [item]}
+    if kind == "delete" and len(known) > 10:
+        key = int(random.choice(known))
+        del history.movies[key]
+        return "candidates", "delete", {"items": [{"id": key}]}
+    key = int(random.choice(known))
+    if kind == "attributes":
+        movie = history.movies.pop(key)
+        movie.year = int(random.integers(1900, 2030))
+        history.movies[key] = movie
+        return (
+            "candidates",
+            "attributes",
+            {"items": [{"id": key, "attributes": {"year": movie.year}}]},
+        )
+    if kind == "add":
+        key = int(random.integers(10_000))
+    history.movies.pop(key, None)
+    movie = Movie(
+        int(random.choice(MOVIE_IDS)),
+        random.integers(9, size=random.integers(3)).tolist(),
+        float(random.integers(1900, 2030)),
+        f"New {key}",
+        int(random.integers(1900, 2030)),
+    )
+    history.movies[key] = movie
+    features = {"movie_id": movie.movie, "genres": movie.genres, "year": movie.feature_year}
+    attributes = {
+        "title": movie.title,
+        "year": movie.year,
+        "genres": [str(genre) for genre in movie.genres],
+    }
+    return (
+        "candidates",
+        "upsert",
+        {"items": [{"id": key, "features": features, "attributes": attributes}]},
+    )
+
+
+def _requests(history: History) -> Iterator[tuple[Any, str]]:
+    """Yields requests of every call, with all candidates that there are."""
+    users = np.arange(50)
+    context = {"user_id": Column(users), "hour": Column(users % 24)}
+    count = len(history.movies)
+    keys = np.array([*history.movies])
+    attributes = ("title", "year")
+    for k in (5, count):
+        yield (
+            RetrievalRequest(TARGET, context=context, k=k, exact=True, attributes=attributes),
+            "retrieve",
+        )
+        yield RetrievalRequest(TARGET, ids=keys, k=min(k, 20), exact=True), "retrieve"
+    later = Filter({"year": Condition(ge=1990)})
+    yield RetrievalRequest(TARGET, context=context, k=7, exact=True, filter=later), "retrieve"
+    excluded = IdLists(keys[: count // 2])
+    yield (
+        RetrievalRequest(TARGET, context=context, k=7, exact=True, exclude_ids=excluded),
+        "retrieve",
+    )
+    for user in range(0, 50, 10):
+        one = {"user_id": Column(users[user : user + 1]), "hour": Column(users[:1])}
+        yield RankingRequest(TARGET, context=one, candidate_ids=keys), "rank"
+        yield RecommendationRequest(TARGET, context=one, k=10, pool_size=count), "recommend"
+    for feature, size in (("user_id", 50), ("hour", 24), ("genres", 9)):
+        yield LookupRequest(TARGET, feature, Column(np.arange(size))), "lookup"
+
+
+def _assert_equal(result: Any, expected: Any) -> None:
+    for name, value in vars(expected).items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(getattr(result, name), value, err_msg=name)
+        elif name != "version":
+            assert getattr(result, name) == value, name
+
+
+def _served(directory: Path, checkpoint: Path, movies: Mapping[int, Movie]) -> RunningService:
+    """Exports a checkpoint and candidates, and serves them."""
+    features = {"movie_id": "movie", "genres": "genres", "year": "feature_year"}
+    recipe: Recipe = edited(recipe_of(checkpoint), "corpora.movies.features", features)
+    project = write_project(directory / "project", recipe)
+    with (project.parent / "movies.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["movieId", "movie", "title", "genres", "feature_year", "year"])
+        for key, movie in movies.items():
+            genres = "|".join(map(str, movie.genres))
+            writer.writerow([key, movie.movie, movie.title, genres, movie.feature_year, movie.year])
+    export(project)
+    return RunningService(project.parent / "bundles")
+
+
+def _with_rows(checkpoint: Path, history: History, directory: Path) -> Path:
+    """Saves a checkpoint again with the changed rows, as a training script would."""
+    model = load_factory("two_towers.py:build_movies", MODELS)()
+    saved = tf.train.Checkpoint(model=model)
+    saved.read(str(checkpoint)).expect_partial()
+    for config, variable in model.embedding.embedding_tables.items():
+        values = variable.numpy()
+        for row, vector in history.rows.get(config.name.replace("/", "_"), {}).items():
+            values[row] = vector
+        variable.assign(values)
+    return Path(saved.write(str(directory / "ckpt")))
+
+
+def _assert_verified(project: Path, published: Published, log: Path) -> None:
+    """Has the bundle compared with its recipe and its log once more, as `verify` does."""
+    job = read_recipe(project)
+    bundle = Path(str(published.directory))
+    verify_against_recipe(bundle, job, project.parent, log=log)
+    with pytest.raises(UsageError, match="name the log as --with-changes, as it was"):
+        verify_against_recipe(bundle, job, project.parent)

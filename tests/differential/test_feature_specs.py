@@ -1,0 +1,102 @@
+"""A model in JAX that takes the activations of SparseCores: the service computes the bags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bundle.format.manifest import EmbeddedFeature, Manifest
+from bundle.storage.catalog import read_manifest
+from export.jobs import bundle_job
+from export.jobs.progress import Progress
+from export.recipe.schema import ExportJob
+from export.recipe.settings import ExportSettings
+from tests.differential.served_rankers import assert_ranked, serving
+from tests.models import sparsecore_ranker as ranker
+
+pytest.importorskip("jax")
+
+CONTEXT: dict[str, Any] = {"user": 77, "liked": [3, 69, 3], "dense": [0.5, -1.0, 2.0]}
+CANDIDATES: dict[str, list[Any]] = {
+    "movie": [0, 69, 12, 8],
+    "genres": [[1, 23, 4], [], [7], [0, 0]],
+    "tags": [
+        {"ids": [3, 11, 59], "weights": [0.5, 2.0, -1.0]},
+        {"ids": [], "weights": []},
+        {"ids": [0], "weights": [3.0]},
+        {"ids": [5, 6], "weights": [0.0, 1.5]},
+    ],
+}
+
+
+def export(folder: Path, page: dict[str, Any]) -> None:
+    ranker.write(folder)
+    prepared = bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("sparsecore")
+    export(made, ranker.recipe())
+    return made
+
+
+@pytest.fixture(scope="module")
+def published(folder: Path) -> Manifest:
+    return read_manifest(folder / "bundles" / "ranker" / "1")
+
+
+def test_bags_are_features_with_the_combiner_of_their_table(published: Manifest) -> None:
+    actual = {
+        name: (feature.table, feature.kind, feature.combiner, feature.weighted)
+        for name, feature in published.features.items()
+        if isinstance(feature, EmbeddedFeature)
+    }
+    assert actual == {
+        "user": ("users", "single", None, False),
+        "movie": ("movies", "single", None, False),
+        "liked": ("movies", "bag", "mean", False),
+        "genres": ("genres", "bag", "sqrtn", False),
+        "tags": ("tags", "bag", "sum", True),
+    }
+
+
+def test_tables_are_cut_out_of_their_stacks(published: Manifest) -> None:
+    shapes = {name: (table.rows, table.dim) for name, table in published.tables.items()}
+    assert shapes == {name: (table.rows, table.dim) for name, table in ranker.TABLES.items()}
+    assert published.tables["users"].source.key == "embedding.movies_users.table"
+    assert published.tables["users"].source.layout == "sparse_core"
+
+
+def assert_served(folder: Path, context: dict[str, Any], candidates: dict[str, list[Any]]) -> None:
+    """Checks the scores that a service responds with, over both transports."""
+    examples = [
+        dict(zip(candidates, each, strict=True)) for each in zip(*candidates.values(), strict=True)
+    ]
+    expected = np.array([ranker.score({**context, **example}) for example in examples])
+    with serving(folder / "bundles") as clients:
+        for client in clients:
+            assert_ranked(client, {"score": expected}, candidates, context)
+
+
+def test_service_responds_with_the_scores_of_the_model(folder: Path) -> None:
+    assert_served(folder, CONTEXT, CANDIDATES)
+
+
+def test_every_combiner_is_weighted_as_on_sparsecores(tmp_path: Path) -> None:
+    page = ranker.recipe()
+    for name, kind in (("liked", "ragged"), ("genres", "sparse")):
+        weights = {"dtype": "float32", "kind": kind, "weights_for": name}
+        page["inputs"][f"{name}_weights"] = weights
+    export(tmp_path, page)
+    # Weights that are negative or 0 count as they are.
+    liked = {"ids": [3, 69, 3], "weights": [2.0, -0.5, 0.0]}
+    genres = [
+        {"ids": ids, "weights": [1.5, -1.0, 0.25][: len(ids)]} for ids in CANDIDATES["genres"]
+    ]
+    assert_served(tmp_path, {**CONTEXT, "liked": liked}, {**CANDIDATES, "genres": genres})

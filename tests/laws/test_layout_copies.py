@@ -1,0 +1,199 @@
+"""Stacks and partitions, cut into slices in any way, copied and verified: every row of every table,
+and every crc.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bundle.arithmetic import ceil_div
+from export.checkpoint.inventory.recognition import recognize
+from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.layouts import Layout, Mod, SparseCore, StoredOrder, stored_rows
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.errors import CheckpointError, VerificationFailed
+from export.tables.plan import WriteOptions
+from export.verify.table_rows import verify_tables
+from tests.differential.copies import copied, copied_tables
+from tests.units.export.checkpoint.tensor_bundles import write_bundle
+
+Values = np.ndarray[Any, Any]
+Opened = tuple[Checkpoint, Inventory]
+
+
+def stack(
+    cores: int, rows: list[int], dim: int, columns: int, chips: int
+) -> tuple[Values, dict[str, Values], list[Layout], list[Any]]:
+    """Lays tables out as a SparseCore stack does, with garbage for padding; returns it, the tables
+    and the slices.
+    """
+    random = np.random.default_rng(len(rows) * 100 + cores)
+    offsets = np.cumsum([0, *(ceil_div(count, 8 * cores) * 8 for count in rows)]).tolist()
+    core_rows = offsets[-1] + 3
+    stored = random.standard_normal((cores * core_rows, columns)).astype(np.float32)
+    tables = {}
+    layouts = []
+    for which, count in enumerate(rows):
+        layout = SparseCore(cores, core_rows, offsets[which], which * (cores // chips) % cores)
+        values = random.standard_normal((count, dim)).astype(np.float32)
+        stored[stored_rows(layout, np.arange(count)), :dim] = values
+        tables[f"t{which}"] = values
+        layouts.append(layout)
+    part = cores // chips * core_rows
+    boxes = [[(chip * part, part), (0, -1)] for chip in range(chips)]
+    return stored, tables, list(layouts), boxes
+
+
+def opened(
+    directory: Path,
+    stored: Values,
+    table_values: dict[str, Values],
+    layouts: list[Layout],
+    boxes: Any,
+    spoiled: bytes = b"",
+) -> Opened:
+    """Writes a checkpoint of one variable in slices, of which a bit may be flipped; returns it and
+    its tables.
+    """
+    write_bundle(directory / "ckpt", {"stack": stored}, boxes={"stack": boxes}, files=2)
+    for path in directory.glob("*.data*"):
+        data = path.read_bytes()
+        if spoiled and (place := data.find(spoiled)) >= 0:
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    checkpoint = open_checkpoint(directory)
+    actual = recognize(checkpoint, {"stack": "stack"})
+    specs = [
+        replace(actual.tables[0], name=name, rows=len(values), dim=values.shape[1], layout=layout)
+        for (name, values), layout in zip(table_values.items(), layouts, strict=True)
+    ]
+    return checkpoint, replace(actual, tables=tuple(specs))
+
+
+@settings(max_examples=50)
+@given(
+    chips=st.sampled_from([1, 2, 4]),
+    per_chip=st.integers(1, 3),
+    rows=st.lists(st.integers(1, 70), min_size=1, max_size=3),
+    dim=st.integers(1, 8),
+    padding=st.sampled_from([0, 3]),
+    writing=st.builds(
+        WriteOptions,
+        st.sampled_from([None, 7, 24]),
+        st.sampled_from([None, None, "int8", "float16"]),
+    ),
+    budget=st.sampled_from([200, 4000, 1 << 20]),
+    wanted=st.integers(1, 3),
+)
+def test_sparse_core_stack_any_shape_gives_every_table_and_every_crc(
+    chips: int,
+    per_chip: int,
+    rows: list[int],
+    dim: int,
+    padding: int,
+    writing: WriteOptions,
+    budget: int,
+    wanted: int,
+) -> None:
+    stored, tables, layouts, boxes = stack(chips * per_chip, rows, dim, dim + padding, chips)
+    chosen = list(tables)[:wanted]
+    with tempfile.TemporaryDirectory() as directory:
+        checkpoint, inventory = opened(Path(directory), stored, tables, layouts, boxes)
+        out = Path(directory, "out")
+        written = copied(checkpoint, inventory, out, chosen, writing=writing, budget_bytes=budget)
+    if writing.dtype is None:
+        assert written == {name: tables[name].tobytes() for name in chosen}
+
+
+@settings(max_examples=30)
+@given(
+    stored=st.tuples(st.integers(1, 90), st.integers(1, 9)),
+    left_out=st.tuples(st.integers(0, 89), st.integers(0, 8)),
+    cuts=st.sets(st.integers(1, 89), max_size=3),
+    writing=st.builds(
+        WriteOptions, st.sampled_from([None, 7, 24]), st.sampled_from([None, "int8", "float16"])
+    ),
+    budget=st.sampled_from([200, 4000, 1 << 20]),
+)
+def test_plain_variable_with_padding_rows_and_columns_gives_the_table_and_every_crc(
+    stored: tuple[int, int],
+    left_out: tuple[int, int],
+    cuts: set[int],
+    writing: WriteOptions,
+    budget: int,
+) -> None:
+    values = np.random.default_rng(sum(stored)).standard_normal(stored).astype(np.float32)
+    rows, dim = (max(1, size - gone) for size, gone in zip(stored, left_out, strict=True))
+    ends = [0, *sorted(cut for cut in cuts if cut < stored[0]), stored[0]]
+    boxes: Any = [[(low, high - low), (0, -1)] for low, high in pairwise(ends)]
+    stated = StatedTable(key="t", kind="plain", rows=rows, dim=dim)
+    with tempfile.TemporaryDirectory() as directory:
+        write_bundle(Path(directory, "ckpt"), {"t": values}, boxes={"t": boxes}, files=2)
+        checkpoint = open_checkpoint(Path(directory))
+        inventory = recognize(checkpoint, Statements(layouts={"t": stated}))
+        out = Path(directory, "out")
+        written = copied(checkpoint, inventory, out, writing=writing, budget_bytes=budget)
+    if writing.dtype is None:
+        assert written == {"t": np.ascontiguousarray(values[:rows, :dim]).tobytes()}
+
+
+@settings(max_examples=50)
+@given(
+    cores=st.integers(1, 9),
+    rows=st.integers(1, 60),
+    offset=st.integers(0, 5),
+    rotation=st.integers(0, 8),
+    mod=st.booleans(),
+)
+def test_stored_order_is_the_order_of_the_stored_rows(
+    cores: int, rows: int, offset: int, rotation: int, mod: bool
+) -> None:
+    sizes = [ceil_div(rows - lane, cores) if lane < rows else 0 for lane in range(cores)]
+    layout: Layout = SparseCore(cores, 70, offset, rotation % cores)
+    if mod:
+        layout = Mod((0, *np.cumsum(sizes)[:-1].tolist()))
+    order = StoredOrder(layout, rows)
+    ranks = np.arange(rows)
+    expected = np.argsort(stored_rows(layout, ranks))
+    np.testing.assert_array_equal(order.rows_at(ranks), expected)
+    np.testing.assert_array_equal(order.ranks_of(expected), ranks)
+    order = StoredOrder(layout, rows, descending=True)
+    np.testing.assert_array_equal(order.rows_at(ranks), expected[::-1])
+    np.testing.assert_array_equal(order.ranks_of(expected[::-1]), ranks)
+
+
+@pytest.mark.parametrize(("table", "column"), [(0, 0), (None, 0), (0, 7), (1, 0)])
+def test_sparse_core_stack_with_a_flipped_bit_anywhere_is_rejected(
+    tmp_path: Path, table: int | None, column: int
+) -> None:
+    """In the table, in a padding row, in a padding column, and in a table that is left out."""
+    stored, tables, layouts, boxes = stack(4, [30, 20], 5, 8, 2)
+    row = -1 if table is None else stored_rows(layouts[table], np.array([17]))[0]
+    checkpoint, inventory = opened(
+        tmp_path, stored, tables, layouts, boxes, stored[row, column].tobytes()
+    )
+    with pytest.raises(CheckpointError, match="do not match their checksum"):
+        copied(checkpoint, inventory, tmp_path / "out", ["t0"])
+
+
+@pytest.mark.parametrize("rows", [None, 10])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rotation": 1}, {"offset": 1}, {"cores": 2, "core_rows": 70}, {"rotation": 0, "offset": 8}],
+)
+def test_verify_tables_stack_read_by_another_layout_is_found(
+    tmp_path: Path, wrong: dict[str, int], rows: int | None
+) -> None:
+    checkpoint, inventory = opened(tmp_path, *stack(4, [30, 20], 5, 8, 2))
+    entry = copied_tables(checkpoint, inventory, tmp_path / "out")["t1"]
+    message = entry.model_copy(update={"source": entry.source.model_copy(update=wrong)})
+    with pytest.raises(VerificationFailed, match="'t1'"):
+        verify_tables(checkpoint, tmp_path / "out", {"t1": message}, rows)

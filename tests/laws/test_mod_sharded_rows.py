@@ -1,0 +1,218 @@
+"""Tables that TorchRec shards over the SparseCores of TPUs are copied in the order of ids.
+
+They are sharded by operations on whole arrays, as TorchRec does it, and share no formula with the
+code that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.arithmetic import ceil_div
+from export.checkpoint.inventory.recognition import recognize
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+from tests.differential.copies import copied
+from tests.units.export.checkpoint.formats.torch_files import Part, write_torch
+
+BAGS = "model.ebc.embedding_bags"
+Tables = dict[str, NDArray[np.float32]]
+
+
+def padded(values: NDArray[np.float32], rows: int, columns: int) -> NDArray[np.float32]:
+    return np.pad(values, ((0, rows - values.shape[0]), (0, columns - values.shape[1])))
+
+
+def sharded(values: NDArray[np.float32], cores: int) -> NDArray[np.float32]:
+    """Shards rows over cores; returns [cores, rows of a core, columns]."""
+    return values.reshape(-1, cores, values.shape[1]).swapaxes(0, 1)
+
+
+def stacked(
+    tables: Tables, cores: int, per_device: int
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Stacks tables as TorchRec does; returns the variable, and what a planner records of it."""
+    columns = max(ceil_div(values.shape[1], 8) * 8 for values in tables.values())
+    blocks: list[NDArray[np.float32]] = []
+    offsets: dict[str, int] = {}
+    rotations: dict[str, int] = {}
+    padded_rows: dict[str, int] = {}
+    offset = 0
+    for place, (name, values) in enumerate(tables.items()):
+        rows = ceil_div(len(values), 8 * cores) * 8 * cores
+        rotation = place * per_device % cores
+        blocks.append(np.roll(sharded(padded(values, rows, columns), cores), rotation, 0))
+        offsets[name] = offset
+        rotations[name] = rotation
+        padded_rows[name] = rows
+        offset += rows // cores
+    variable = np.concatenate(blocks, 1).reshape(-1, columns)
+    described = [
+        {
+            "name": name,
+            "num_embeddings": values.shape[0],
+            "embedding_dim": values.shape[1],
+            "is_bag": True,
+            "pooling": "SUM",
+            "max_seq_len": None,
+            "feature_names": [name],
+            "padded_vocab_size": padded_rows[name],
+            "padded_embedding_dim": columns,
+            "row_offset_in_shard": offsets[name],
+            "shard_rotation": rotations[name],
+        }
+        for name, values in tables.items()
+    ]
+    return variable, {
+        "stack_name": "s",
+        "stack_table_name": "s",
+        "feature_names": list(tables),
+        "stack_num_embeddings": len(variable),
+        "stack_embedding_dim": columns,
+        "total_sample_count_multiplier": len(tables),
+        "row_offsets_in_shard": offsets,
+        "shard_rotations": rotations,
+        "padded_vocab_sizes": padded_rows,
+        "padded_embedding_dims": dict.fromkeys(tables, columns),
+        "tables": described,
+    }
+
+
+def save(directory: Path, variables: Tables, devices: int, recorded: dict[str, Any]) -> Path:
+    """Saves variables in a part for each device."""
+    directory.mkdir()
+    parts = [
+        Part(name, (device * len(values) // devices, 0), part, f"__{device}_0.distcp")
+        for name, values in variables.items()
+        for device, part in enumerate(np.split(values, devices))
+    ]
+    write_torch(directory, variables, parts, {"sparsecore": recorded})
+    return directory
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_sharded_over_cores_are_copied_in_the_order_of_ids(seed: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(seed)
+    devices = int(random.integers(1, 5))
+    per_device = int(random.integers(1, 5))
+    cores = devices * per_device
+
+    def table(columns: int) -> NDArray[np.float32]:
+        rows = int(random.integers(1, 40 * cores))
+        return random.standard_normal((rows, columns), np.float32)
+
+    tables = {f"t{place}": table(int(random.integers(1, 20))) for place in range(3)}
+    stack, config = stacked(tables, cores, per_device)
+    alone = random.standard_normal((8 * cores, 4), np.float32)
+    variables = {
+        f"{BAGS}.s.weight": stack,
+        f"{BAGS}.alone.weight": sharded(alone, cores).reshape(-1, 4),
+        "model.ebc.accumulators.s": np.ones_like(stack),
+        "model.over.weight": random.standard_normal((devices, 3), np.float32),
+    }
+    recorded: dict[str, Any] = {"world_size": devices, "num_sc_per_device": per_device}
+    recorded["stacked_configs"] = {"s": config} if seed % 2 else [config]
+    checkpoint = open_checkpoint(save(tmp_path / "c", variables, devices, recorded))
+
+    actual = recognize(checkpoint)
+
+    assert {spec.name: (spec.rows, spec.dim) for spec in actual.tables} == {
+        **{name: values.shape for name, values in tables.items()},
+        "alone": alone.shape,
+    }
+    assert [slot.key for slot in actual.slots] == ["model.ebc.accumulators.s"]
+    assert [entry.key for entry in actual.dense] == ["model.over.weight"]
+    expected = {name: values.tobytes() for name, values in (tables | {"alone": alone}).items()}
+    assert copied(checkpoint, actual, tmp_path) == expected
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "more columns": (
+        lambda config: config | {"stack_embedding_dim": 24},
+        r"the stack of table 'a' is recorded as \[32, 24\]",
+    ),
+    "an offset beyond the core": (
+        lambda config: config | {"row_offsets_in_shard": {"a": 0, "b": 13}, "tables": bare(config)},
+        "table 'b' takes rows 13 to 17 of each core's shard, which has 16",
+    ),
+    "overlapping tables": (
+        lambda config: config | {"row_offsets_in_shard": {"a": 0, "b": 2}, "tables": bare(config)},
+        "tables 'a' and 'b' overlap",
+    ),
+    "two offsets of a table": (
+        lambda config: config | {"row_offsets_in_shard": {"a": 0, "b": 4}},
+        "table 'b' has row_offset_in_shard 8 in one place and 4 in another",
+    ),
+    "no offset": (
+        lambda config: config | {"row_offsets_in_shard": {"a": 0}},
+        r"\['row_offsets_in_shard'\] has nothing of table 'b'",
+    ),
+    "fewer padded rows": (
+        lambda config: config | {"padded_vocab_sizes": {"a": 6, "b": 16}, "tables": bare(config)},
+        "table 'a' of 8 rows is padded to 6, which are no rows for each of 2 SparseCores",
+    ),
+    "an unknown key": (
+        lambda config: config | {"column_order": [1, 0]},
+        r"TorchRec 1\.9\.2 .* unknown: .*\['column_order'\]\. They may say",
+    ),
+    "an unknown key of a table": (
+        lambda config: config | {"tables": [{**table, "hash": 1} for table in config["tables"]]},
+        r"unknown: .*a table\['hash'\]\.",
+    ),
+    "a number of tables": (
+        lambda config: config | {"tables": 3},
+        r"\['tables'\] \(int\)",
+    ),
+    "no tables": (
+        lambda config: {key: value for key, value in config.items() if key != "tables"},
+        "without 'tables'",
+    ),
+    "a rotation that is no number": (
+        lambda config: config | {"shard_rotations": {"a": "1", "b": 0}},
+        r"\['shard_rotations'\]\['a'\] is '1'; an integer from 0 was expected",
+    ),
+}
+
+
+def bare(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tables of a stack, without what is recorded of them twice."""
+    kept = ("name", "num_embeddings", "embedding_dim")
+    return [{key: table[key] for key in kept} for table in config["tables"]]
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_record_that_contradicts_itself_or_the_variable_is_rejected(
+    case: str, tmp_path: Path
+) -> None:
+    change, message = CONTRADICTIONS[case]
+    tables = {"a": np.ones((8, 4), np.float32), "b": np.ones((8, 4), np.float32)}
+    stack, config = stacked(tables, 2, 1)
+    recorded = {"world_size": 2, "num_sc_per_device": 1, "stacked_configs": [change(config)]}
+    directory = save(tmp_path / "c", {f"{BAGS}.s.weight": stack}, 2, recorded)
+    with pytest.raises(CheckpointError, match=message):
+        recognize(open_checkpoint(directory))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "message"),
+    [
+        ({"world_size": 2}, r"\['sparsecore'\] without 'num_sc_per_device'"),
+        ({"world_size": 0, "num_sc_per_device": 1}, r"\['world_size'\] is 0; an integer from 1"),
+        ({"world_size": 2, "num_sc_per_device": True}, r"\['num_sc_per_device'\] is True"),
+        ({"world_size": 2, "num_sc_per_device": 1, "order": "div"}, r"unknown: .*\['order'\]\."),
+        ({"world_size": 3, "num_sc_per_device": 1}, "its 32 rows do not divide among 3 Sparse"),
+    ],
+)
+def test_record_of_the_cores_that_is_not_understood_is_rejected(
+    recorded: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    values = {f"{BAGS}.s.weight": np.ones((32, 8), np.float32)}
+    directory = save(tmp_path / "c", values, 2, recorded)
+    with pytest.raises(CheckpointError, match=message):
+        recognize(open_checkpoint(directory))

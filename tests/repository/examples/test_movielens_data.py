@@ -1,0 +1,201 @@
+"""The example's data: what is read, what is made, and how it is split."""
+
+import io
+import re
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.movielens import data, generated
+
+ROOT = Path(__file__).parents[3]
+SMALL = generated.Shape(users=30, movies=400, ratings=1_500, clusters=4)
+
+
+def write_files(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "README.txt").write_text("licence")
+    (directory / "movies.csv").write_text(
+        'movieId,title,genres\n193609,"Dice, The (1991)",Comedy\n'
+        "1,Toy Story (1995),Adventure|Children\n7,Untold,(no genres listed)\n"
+    )
+    (directory / "ratings.csv").write_text(
+        "userId,movieId,rating,timestamp\n2,7,3.0,50\n1,193609,4.0,100\n1,7,4.0,100\n1,1,5.0,99\n"
+    )
+
+
+def test_synthetic_data_has_the_shape_of_movielens() -> None:
+    movielens = data.make()
+    ratings = movielens.ratings
+    assert len(movielens.movies.ids) == 9_700
+    assert np.all(np.diff(movielens.movies.ids) > 0)
+    assert movielens.movies.ids[-1] <= 193_609
+    assert len(ratings.users) == 100_000
+    assert np.array_equal(np.unique(ratings.users), np.arange(1, 611))
+    assert np.bincount(ratings.users)[1:].min() >= 20
+    pairs = np.stack([ratings.users, ratings.movies])
+    assert np.unique(pairs, axis=1).shape[1] == 100_000
+    assert set(ratings.movies) <= set(movielens.movies.ids)
+    assert all(0 < len(names) <= 3 for names in movielens.movies.genres)
+    assert len(set(movielens.movies.titles)) == 9_700
+    assert "made up" in movielens.source
+
+
+def test_synthetic_data_has_the_movies_of_the_docs() -> None:
+    pages = [ROOT / "README.md", ROOT / "client" / "README.md"]
+    request_pattern = re.compile(
+        r'(?:candidates|history|exclude|"id|"ids|--candidates)"?[ :=]+\[?(\d[\d, ]*)'
+    )
+    ids = {
+        int(movie)
+        for page in pages
+        for history_text in request_pattern.findall(page.read_text())
+        for movie in re.findall(r"\d+", history_text)
+    }
+    assert {1, 260, 1196} <= ids
+    assert ids <= set(data.make().movies.ids.tolist())
+
+
+def test_synthetic_data_depends_on_the_seed_alone() -> None:
+    first = data.make(3, SMALL)
+    same_seed = data.make(3, SMALL)
+    other_seed = data.make(4, SMALL)
+    assert np.array_equal(first.ratings.movies, same_seed.ratings.movies)
+    assert np.array_equal(first.ratings.timestamps, same_seed.ratings.timestamps)
+    assert first.movies.genres == same_seed.movies.genres
+    assert not np.array_equal(first.ratings.movies, other_seed.ratings.movies)
+
+
+def test_synthetic_viewers_watch_few_clusters() -> None:
+    generated_data = generated.generate(SMALL, np.random.default_rng(5))
+    cluster_of = dict(
+        zip(generated_data.movie_ids.tolist(), generated_data.clusters.tolist(), strict=True)
+    )
+    user = generated_data.users == 1
+    counts = np.bincount(
+        [cluster_of[movie] for movie in generated_data.movies[user].tolist()], minlength=4
+    )
+    assert np.sort(counts)[-3:].sum() >= 0.7 * counts.sum()
+
+
+def test_synthetic_sequels_follow_their_movies_and_no_movie_is_watched_twice() -> None:
+    frequent = {}
+    for share in (0.0, 0.5):
+        ratings = data.make(5, replace(SMALL, users=60, ratings=3_000, sequels=share)).ratings
+        assert (
+            len(set(zip(ratings.users.tolist(), ratings.movies.tolist(), strict=True)))
+            == len(ratings.users)
+            == 3_000
+        )
+        pairs = np.stack([ratings.movies[:-1], ratings.movies[1:]], 1)[
+            ratings.users[:-1] == ratings.users[1:]
+        ]
+        _, counts = np.unique(pairs, axis=0, return_counts=True)
+        frequent[share] = np.count_nonzero(counts >= 3)
+    assert frequent[0.5] > 5 * frequent[0.0]
+
+
+def test_read_orders_by_time_then_movie_and_takes_titles_apart(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    read = data.read(tmp_path)
+    assert read.movies.ids.tolist() == [1, 7, 193609]
+    assert read.movies.titles == ("Toy Story", "Untold", "Dice, The")
+    assert read.movies.years.tolist() == [1995, 0, 1991]
+    assert read.movies.genres[0] == ("Adventure", "Children")
+    assert read.ratings.users.tolist() == [1, 1, 1, 2]
+    assert read.ratings.movies.tolist() == [1, 7, 193609, 7]
+    assert str(tmp_path) in read.source
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("movies.csv", None, "movies.csv cannot be read"),
+        ("ratings.csv", "userId,movieId\n1,1\n", "no column 'timestamp'"),
+        ("ratings.csv", "userId,movieId,timestamp\n1,x,3\n", "no MovieLens data"),
+        ("ratings.csv", "userId,movieId,timestamp\n1,5,3\n", "names movie 5"),
+        ("movies.csv", "movieId,title,genres\n", "has no rows"),
+    ],
+)
+def test_read_of_other_files_names_the_fault(
+    tmp_path: Path, file: str, content: str | None, message: str
+) -> None:
+    write_files(tmp_path)
+    (tmp_path / file).unlink()
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(data.DataError, match=message):
+        data.read(tmp_path)
+
+
+def test_split_holds_out_the_last_ten_and_the_ten_before() -> None:
+    users = np.repeat(np.array([1, 2, 3], np.int64), [25, 20, 12])
+    ratings = data.ordered(users, np.arange(57), np.arange(57))
+    parts = data.split(ratings)
+    assert parts.train.tolist() == [0, 1, 2, 3, 4]
+    assert parts.validation.tolist() == [*range(5, 15), *range(25, 35), 45, 46]
+    assert parts.test.tolist() == [*range(15, 25), *range(35, 45), *range(47, 57)]
+
+
+def test_split_of_ties_goes_by_movie_id_whatever_the_file_order() -> None:
+    movies = np.array([9, 3, 7, 1, 5], np.int64)
+    ratings = data.ordered(np.ones(5, np.int64), movies, np.array([4, 4, 2, 4, 4]))
+    parts = data.split(ratings, held_out=2)
+    assert ratings.movies.tolist() == [7, 1, 3, 5, 9]
+    assert ratings.movies[parts.test].tolist() == [5, 9]
+    assert ratings.movies[parts.validation].tolist() == [1, 3]
+    assert ratings.movies[parts.train].tolist() == [7]
+
+
+def test_download_unpacks_what_the_site_sends_once(tmp_path: Path) -> None:
+    source = tmp_path / "files"
+    write_files(source)
+    archive = tmp_path / "site.zip"
+    with zipfile.ZipFile(archive, "w") as pack:
+        for file in source.iterdir():
+            pack.write(file, f"ml-latest-small/{file.name}")
+    directory = data.download(tmp_path / "build", archive.as_uri())
+    archive.unlink()
+    assert data.download(tmp_path / "build", archive.as_uri()) == directory
+    assert len(data.read(directory).ratings.users) == 4
+
+
+@pytest.mark.parametrize("content", [None, b"no archive", b""])
+def test_download_of_an_unusable_file_is_an_error_and_leaves_no_file(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    archive = tmp_path / "site.zip"
+    if content is not None:
+        archive.write_bytes(content)
+    with pytest.raises(data.DataError, match=r"site\.zip cannot be downloaded"):
+        data.download(tmp_path / "build", archive.as_uri())
+    assert not (tmp_path / "build").exists()
+
+
+def test_download_of_a_foreign_archive_is_rejected(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as pack:
+        pack.writestr("other/movies.csv", "x")
+    (tmp_path / "site.zip").write_bytes(stream.getvalue())
+    with pytest.raises(data.DataError, match="cannot be downloaded"):
+        data.download(tmp_path / "build", (tmp_path / "site.zip").as_uri())
+
+
+def test_find_without_directory_or_site_makes_synthetic_data_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> Path:
+        raise data.DataError("the site cannot be downloaded")
+
+    monkeypatch.setattr(data, "download", unreachable)
+    movielens = data.find(None, tmp_path)
+    assert "made up" in movielens.source
+    assert "cannot be downloaded" in movielens.source
+
+
+def test_find_with_a_wrong_directory_does_not_fall_back(tmp_path: Path) -> None:
+    with pytest.raises(data.DataError, match=r"movies\.csv"):
+        data.find(tmp_path / "nowhere", tmp_path)

@@ -1,0 +1,339 @@
+"""Clients of several addresses: turns, failover, and what is reported if no address can be used."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rowcast_client import (
+    AsyncClient,
+    Call,
+    Client,
+    InvalidArgument,
+    InvalidResponse,
+    NotReady,
+    Retries,
+    RowcastError,
+    TlsFailed,
+    Unauthenticated,
+    Unreachable,
+    calls,
+    changes,
+    rotation,
+)
+from rowcast_client.addresses import Address
+from rowcast_client.grpc_transport import GrpcTransport
+from rowcast_client.retries import Deadline
+
+from tests.e2e.process import Process, until
+from tests.units.client.conftest import RunningService
+from tests.units.client.servers import (
+    EMBED,
+    NOT_READY,
+    OK,
+    OVERLOADED,
+    WAYS,
+    Reply,
+    Server,
+    Way,
+    grpc_server,
+    http_page,
+    http_server,
+)
+from tests.units.client.test_transports import tls_of
+
+ONCE = Retries(attempts_max=1)
+LOOKUP = calls.lookup("user", [3], model="movies")
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def way(request: pytest.FixtureRequest) -> Way:
+    chosen: Way = request.param
+    return chosen
+
+
+def servers(running: ExitStack, way: Way, *replies: Reply) -> list[Server]:
+    """Servers that run until the end, each with one reply to everything."""
+    return [running.enter_context(way.server([reply])) for reply in replies]
+
+
+def urls_of(started: Sequence[Server]) -> list[str]:
+    return [server.url for server in started]
+
+
+def closed_url(way: Way) -> str:
+    """An address at which nothing listens."""
+    with way.server([OK]) as server:
+        return server.url
+
+
+def test_calls_take_several_addresses_in_turns(way: Way) -> None:
+    with ExitStack() as running:
+        started = servers(running, way, OK, OK, OK)
+        way.send(urls_of(started), *[EMBED] * 6)
+        assert [len(server.requests) for server in started] == [2, 2, 2]
+
+
+def test_addresses_are_a_list_or_a_text_with_commas() -> None:
+    urls = ("grpc://a:1", "grpc://b:2")
+    for url in (list(urls), "grpc://a:1,b:2", "grpc://a:1, grpc://b:2", [*urls, urls[0]]):
+        client = Client(url)
+        assert tuple(address.url for address in client.addresses) == urls
+
+
+def test_call_goes_to_the_next_address_at_once_and_later_ones_avoid_the_first(way: Way) -> None:
+    with ExitStack() as running:
+        away, usable = servers(running, way, NOT_READY, OK)
+        urls = [closed_url(way), away.url, usable.url]
+        assert way.send(urls, *[EMBED] * 9, retries=ONCE).version == 7
+        assert len(away.requests) <= 1
+        assert len(usable.requests) == 9
+
+
+def test_address_that_works_again_gets_calls_again(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "AVOIDED_S", 0.0)
+    with ExitStack() as running:
+        returning = running.enter_context(way.server([NOT_READY, OK]))
+        (steady,) = servers(running, way, OK)
+        way.send([returning.url, steady.url], *[EMBED] * 8, retries=ONCE)
+        assert len(returning.requests) == 4
+        assert len(steady.requests) == 5
+
+
+def test_retry_of_an_overloaded_service_goes_to_another_address(way: Way) -> None:
+    with ExitStack() as running:
+        overloaded, usable = servers(running, way, OVERLOADED, OK)
+        way.send([overloaded.url, usable.url], EMBED, EMBED)
+        assert len(usable.requests) == 2
+        assert len(overloaded.requests) in {1, 2}  # the first call may begin with either
+
+
+def test_call_passes_an_address_that_accepts_no_connection(way: Way) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as running:
+        host, port = full.getsockname()
+        for _ in range(3):  # fill the queue: further connections get no response
+            waiting = running.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((host, port))
+        (usable,) = servers(running, way, OK)
+        urls = [f"{usable.url.rpartition(':')[0]}:{port}", usable.url]
+        assert way.send(urls, EMBED, EMBED, timeout_s=60, retries=ONCE).version == 7
+        assert len(usable.requests) == 2
+
+
+def test_address_that_does_not_respond_is_avoided(way: Way) -> None:
+    with ExitStack() as running:
+        silent = running.enter_context(way.server([None]))
+        (usable,) = servers(running, way, OK)
+        urls = [silent.url, usable.url]
+        assert statuses(way, urls, 6).count("DEADLINE") == len(silent.requests) == 1
+
+
+def statuses(way: Way, urls: list[str], count: int) -> list[str]:
+    """What becomes of calls of one client, each with two seconds: "OK", or the error's code."""
+    if not way.asynchronous:
+        with Client(urls, timeout_s=2) as client:
+            return [status_of(client) for _ in range(count)]
+
+    async def awaited() -> list[str]:
+        async with AsyncClient(urls, timeout_s=2) as client:
+            return [await awaited_status_of(client) for _ in range(count)]
+
+    return asyncio.run(awaited())
+
+
+def status_of(client: Client) -> str:
+    try:
+        client.send(EMBED)
+    except RowcastError as error:
+        return error.code
+    return "OK"
+
+
+async def awaited_status_of(client: AsyncClient) -> str:
+    try:
+        await client.send(EMBED)
+    except RowcastError as error:
+        return error.code
+    return "OK"
+
+
+def test_call_without_any_usable_address_lists_all_of_them(way: Way) -> None:
+    urls = [closed_url(way), closed_url(way)]
+    with pytest.raises(Unreachable) as caught:
+        way.send(urls, EMBED, retries=Retries(attempts_max=2, backoff_s=0.01))
+    assert type(caught.value) is Unreachable
+    assert caught.value.message.startswith("none of 2 addresses can be used: ")
+    assert all(url in caught.value.message for url in urls)
+    assert sorted(caught.value.address.split(", ")) == sorted(urls)
+    with way.server([NOT_READY]) as away, pytest.raises(NotReady) as unready:
+        way.send([*urls, away.url], EMBED, retries=ONCE)
+    assert f"{away.url}: a sentence" in unready.value.message
+    assert unready.value.request_id == away.requests[0][1]["x-request-id"]
+
+
+def test_call_without_any_secure_connection_is_not_retried(way: Way) -> None:
+    with (
+        way.server([OK], tls_of(way, mutual=False)) as first,
+        way.server([OK], tls_of(way, mutual=False)) as second,
+        pytest.raises(TlsFailed) as caught,
+    ):
+        way.send([first.url, second.url], EMBED)
+    assert first.url in caught.value.message
+    assert second.url in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "call", [changes.changes(), changes.delete_candidates([5])], ids=lambda call: call.method
+)
+def test_changes_are_not_sent_to_several_addresses(way: Way, call: Call[Any]) -> None:
+    with pytest.raises(InvalidArgument, match="changes belong to one service"):
+        way.send([closed_url(way), closed_url(way)], call)
+
+
+def test_grpc_target_with_several_addresses_is_used_in_turns() -> None:
+    with grpc_server([OK]) as first, grpc_server([OK]) as second:
+        hosts = ",".join(server.url.removeprefix("grpc://") for server in (first, second))
+        # As gRPC resolves a name with two addresses.
+        address = Address("grpc://name", "grpc", False, f"ipv4:{hosts}", "")
+        transport = GrpcTransport(address, None, {}, asynchronous=False)
+        try:
+            until(lambda: is_sent(transport) and bool(first.requests and second.requests))
+            before = len(first.requests) - len(second.requests)
+            for _ in range(10):
+                assert is_sent(transport)
+            assert len(first.requests) - len(second.requests) == before
+        finally:
+            transport.close()
+
+
+def is_sent(transport: GrpcTransport) -> bool:
+    return bool(transport.read(EMBED, transport.send(EMBED, Deadline(30), "id")).version == 7)
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[Process]:
+    """Another service, over an empty root, which goes on serving after SIGTERM."""
+    root = tmp_path / "bundles"
+    root.mkdir()
+    process = Process(root, "--drain-delay-s", "3600")
+    try:
+        process.event("listening")
+        yield process
+    finally:
+        if process.process.poll() is None:
+            kill_all(process)
+        process.kill()
+
+
+def add_movies(service: RunningService, root: Path) -> None:
+    """Gives a service the bundle of another one."""
+    copied = shutil.copytree(service.movies.directory, root.parent / "copied")
+    (root / "movies").mkdir()
+    copied.rename(root / "movies" / "2")
+
+
+def url_of(process: Process, way: Way) -> str:
+    return f"{way.transport}://127.0.0.1:{process.ports[way.transport]}"
+
+
+def test_ready_follows_the_states_of_a_service(
+    service: RunningService, second: Process, tmp_path: Path
+) -> None:
+    urls = {way: url_of(second, way) for way in WAYS}
+    for way, url in urls.items():
+        assert not way.ready(url)
+        assert way.ready([url, service.url(way)])
+        assert way.send([url, service.url(way)], LOOKUP, LOOKUP, retries=ONCE).found.all()
+    add_movies(service, tmp_path / "bundles")
+    second.event("ready")
+    for way, url in urls.items():
+        until(lambda way=way, url=url: way.ready(url))  # type: ignore[misc]
+    second.process.send_signal(signal.SIGTERM)
+    second.event("draining")
+    for way, url in urls.items():
+        assert not way.ready(url)
+        assert way.send(url, LOOKUP, retries=ONCE).found.all()
+    kill_all(second)
+    for way, url in urls.items():
+        assert not way.ready(url)
+
+
+def kill_all(process: Process) -> None:
+    """Kills a service and its workers at once."""
+    supervisor = psutil.Process(process.process.pid)
+    for running in (supervisor, *supervisor.children(recursive=True)):
+        running.kill()
+    process.process.wait()
+
+
+@pytest.mark.parametrize("end", [Process.stop, kill_all])
+def test_end_of_a_service_fails_no_call(
+    service: RunningService, tmp_path: Path, end: Callable[[Process], object]
+) -> None:
+    root = tmp_path / "bundles"
+    root.mkdir()
+    add_movies(service, root)
+    ending = Process(root)
+    finished = threading.Event()
+    counts: dict[str, int] = {}
+
+    def call_on(way: Way) -> None:
+        with Client([url_of(ending, way), service.url(way)], retries=ONCE) as client:
+            while not finished.wait(0.005):
+                client.send(LOOKUP)
+                counts[way.transport] = counts.get(way.transport, 0) + 1
+
+    try:
+        ending.event("ready")
+        with ThreadPoolExecutor() as pool:
+            callers = [pool.submit(call_on, way) for way in WAYS if not way.asynchronous]
+            try:
+                until(lambda: min(counts.values(), default=0) > 10 and len(counts) == 2)
+                end(ending)
+                before = dict(counts)
+                until(
+                    lambda: (
+                        all(counts[name] > before[name] + 10 for name in before)
+                        or any(caller.done() for caller in callers)
+                    )
+                )
+            finally:
+                finished.set()
+        for caller in callers:
+            caller.result()
+    finally:
+        ending.kill()
+
+
+def test_ready_raises_what_does_not_pass(way: Way) -> None:
+    denied = Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED")
+    with way.server([denied]) as server, pytest.raises(Unauthenticated):
+        way.ready(server.url)
+    with way.server([OK], tls_of(way, mutual=False)) as server, pytest.raises(TlsFailed):
+        way.ready(server.url)
+
+
+def test_ready_of_a_service_that_does_not_respond_is_false_within_its_time(way: Way) -> None:
+    with way.server([None]) as first, way.server([None]) as second:
+        assert not way.ready([first.url, second.url], timeout_s=0.4)
+        assert first.requests
+        assert second.requests
+
+
+def test_ready_of_another_http_server_is_an_error() -> None:
+    page = http_page(b"welcome", "text/html")
+    with http_server([page]) as server, pytest.raises(InvalidResponse, match="/readyz"):
+        Way("http", asynchronous=False).ready(server.url)

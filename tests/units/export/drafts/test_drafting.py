@@ -1,0 +1,254 @@
+"""Drafts of recipes: they hold what a model, its examples and its checkpoint show."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.errors import UsageError
+from export.graphs.loading import load_tensorflow
+from tests.units.export.movies_job import export
+
+load_tensorflow()
+
+from export.drafts.drafting import draft_recipe  # noqa: E402 after TensorFlow
+from export.model_code.factories import load_factory  # noqa: E402
+from tests.models import published_calls as models  # noqa: E402
+
+FACTORIES = "tests.models.published_calls"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Layer ':UserWarning"),  # of calls that Keras tries
+    pytest.mark.filterwarnings("ignore:`build\\(\\)` was called:UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoint of a functional model."""
+    directory = tmp_path_factory.mktemp("draft")
+    models.list_of_results().save_weights(directory / "model.weights.h5")
+    return directory
+
+
+def drafted(factory: str, folder: Path, examples: Path | None = None) -> tuple[str, Any]:
+    text = draft_recipe(f"{FACTORIES}:{factory}", "model.weights.h5", examples, folder).text
+    return text, tomllib.loads(text)
+
+
+def test_draft_of_a_functional_model_is_a_recipe_that_publishes(folder: Path) -> None:
+    text, recipe = drafted("list_of_results", folder)
+    assert recipe["inputs"] == {"user": {"dtype": "int32"}, "movie": {"dtype": "int32"}}
+    assert recipe["towers"]["tower"]["outputs"] == {"click": "click", "like": "like"}
+    assert "#   embedding: 300 rows of 8\n#   embedding_1: 400 rows of 8\n" in text
+    assert recipe["features"] == {"movie": {"role": "candidate"}}
+    (folder / "recipe.toml").write_text(text)
+    published = export(folder / "recipe.toml")
+    assert published.manifest.towers["tower"].role == "ranking"
+
+
+def test_draft_finds_the_inputs_that_a_call_asks_for(folder: Path) -> None:
+    text, recipe = drafted("nested_ranker", folder)
+    assert set(recipe["inputs"]) == {"dense_features", "sparse_features.0", "sparse_features.1"}
+    assert text.count("Nothing states them") == 3
+
+
+def test_draft_takes_an_input_for_numbers_where_integers_do_not_fit(folder: Path) -> None:
+    _, recipe = drafted("ages_beside_users", folder)
+    assert recipe["inputs"] == {"user": {"dtype": "int64"}, "age": {"dtype": "float32"}}
+    assert recipe["towers"]["tower"]["outputs"] == {"score": "score"}
+
+
+def test_draft_gives_a_call_its_arguments(folder: Path) -> None:
+    _, recipe = drafted("retrieval", folder)
+    assert recipe["inputs"] == {"inputs": {"dtype": "int64"}}
+    tower = recipe["towers"]["tower"]
+    assert (tower["role"], tower["arguments"]) == ("query", ["inputs"])
+    assert "outputs" not in tower
+
+
+def test_draft_takes_inputs_of_examples(folder: Path) -> None:
+    examples = folder / "examples.jsonl"
+    row = {
+        "user": 7,
+        "movie": 8,
+        "age": 0.5,
+        "tags": ["a"],
+        "last": [1, 2, 3],
+        "new": True,
+        "at": None,
+    }
+    rows = [row, row | {"tags": ["a", "b"], "age": 3}]
+    examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text, recipe = drafted("many_arguments", folder, examples)
+    assert "\n# columns of the examples that no input takes: at\n" in text
+    assert recipe["inputs"] == {
+        "user": {"dtype": "int64"},
+        "movie": {"dtype": "int64"},
+        "age": {"dtype": "float32"},
+        "tags": {"dtype": "string", "kind": "ragged"},
+        "last": {"dtype": "int64", "shape": [3]},
+        "new": {"dtype": "bool"},
+    }
+    assert recipe["verify"]["examples"] == str(examples)
+
+
+def test_draft_says_why_a_call_could_not_be_run(folder: Path) -> None:
+    text, recipe = drafted("many_arguments", folder)
+    assert recipe["towers"]["tower"]["arguments"] == ["users", "movies", "known", "scale"]
+    assert "# The call could not be run with these inputs: " in text
+    assert "name examples as --examples FILE" in text
+
+
+def test_draft_of_nothing_says_what_is_missing(folder: Path) -> None:
+    with pytest.raises(UsageError, match="has no function 'missing'"):
+        drafted("missing", folder)
+    with pytest.raises(UsageError, match=r"\A--examples: .*none\.jsonl does not exist"):
+        drafted("retrieval", folder, Path("none.jsonl"))
+
+
+KERAS = """
+import keras
+import tensorflow as tf
+
+
+class Ranker(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.user_ids = keras.layers.StringLookup(vocabulary=["u1", "u2"])
+        self.users = keras.layers.Embedding(3, 4)
+        self.movies = keras.layers.Embedding(50, 4)
+        self.mean = keras.layers.GlobalAveragePooling1D()
+        self.top = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        user = self.users(self.user_ids(inputs["user_id"]))
+        watched = self.mean(self.movies(inputs["history"]))
+        age = inputs["age"][:, None] / 100.0
+        movie = self.movies(inputs["movie_id"])
+        return self.top(keras.ops.concatenate([user, watched, movie, age], axis=-1))
+
+
+def build():
+    model = Ranker()
+    ids = tf.constant([1])
+    ages = tf.constant([1.0])
+    model({"user_id": tf.constant(["u1"]), "history": ids[:, None], "movie_id": ids, "age": ages})
+    return model
+
+
+def write(folder):
+    build().save_weights(folder / "checkpoint.weights.h5")
+"""
+JAX = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def query(tables, inputs):
+    return tables["users"][inputs["user_id"]] + tables["movies"][inputs["history"]].mean(axis=1)
+
+
+def candidate(tables, inputs):
+    return tables["movies"][inputs["movie_id"]] * inputs["age"][:, None]
+
+
+def rank(tables, inputs):
+    return (query(tables, inputs) * candidate(tables, inputs)).sum(axis=1)
+
+
+def build():
+    table = jax.ShapeDtypeStruct((50, 4), jnp.float32)
+    return {"users": table, "movies": table}, {f.__name__: f for f in (query, candidate, rank)}
+
+
+def write(folder):
+    import orbax.checkpoint as ocp
+
+    tables = {name: np.ones((50, 4), np.float32) for name in ("users", "movies")}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "checkpoint", {"params": tables})
+"""
+METHODS = """
+import tensorflow as tf
+
+
+class Towers(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.users = tf.keras.layers.Embedding(50, 4)
+        self.movies = tf.keras.layers.Embedding(50, 4)
+        self.top = tf.keras.layers.Dense(4)
+
+    def query(self, inputs):
+        return self.top(self.users(inputs["user_id"]))
+
+    def candidate(self, inputs):
+        return self.movies(inputs["movie_id"]) * inputs["age"][:, None]
+
+    def call(self, inputs):
+        return {"score": tf.reduce_sum(self.query(inputs) * self.candidate(inputs), 1)}
+
+
+def build():
+    model = Towers()
+    model({"user_id": tf.constant([1]), "movie_id": tf.constant([1]), "age": tf.constant([1.0])})
+    return model
+
+
+def write(folder):
+    tf.train.Checkpoint(net=build()).write(str(folder / "checkpoint"))
+"""
+ROLES = {"query": "query", "candidate": "candidate", "rank": "ranking"}
+
+
+@pytest.mark.parametrize("with_examples", [False, True])
+@pytest.mark.parametrize(
+    ("code", "checkpoint", "user_id", "history", "roles"),
+    [
+        (KERAS, "checkpoint.weights.h5", "string", None, {"tower": "ranking"}),
+        (JAX, "checkpoint", "int32", (3,), ROLES),
+        (METHODS, "checkpoint", "int64", None, {"tower": "ranking"} | ROLES),
+    ],
+    ids=["keras", "jax", "methods"],
+)
+def test_draft_can_be_planned_as_it_is(
+    code: str,
+    checkpoint: str,
+    user_id: str,
+    history: tuple[int, ...] | None,
+    roles: dict[str, str],
+    with_examples: bool,
+    tmp_path: Path,
+) -> None:
+    if code is JAX:
+        pytest.importorskip("orbax.checkpoint")
+    (tmp_path / "model.py").write_text(code)
+    arguments = {"folder": tmp_path}
+    load_factory("model.py:write", tmp_path, arguments=arguments).function(tmp_path)
+    examples = None
+    if with_examples:
+        examples = tmp_path / "examples.jsonl"
+        rows = [
+            {"user_id": row, "history": [1, 2, 3][: row + 1], "movie_id": 3, "age": 2.5}
+            for row in range(3)
+        ]
+        if user_id == "string":
+            rows = [row | {"user_id": f"u{row['user_id']}"} for row in rows]
+        examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    draft = draft_recipe("model.py:build", checkpoint, examples, tmp_path)
+    assert draft.problem == ""
+    recipe = tomllib.loads(draft.text)
+    assert recipe["inputs"]["user_id"]["dtype"] == user_id
+    towers = {name: tower["role"] for name, tower in recipe["towers"].items()}
+    assert towers == {name: roles[name] for name in towers}
+    if "candidate" in towers:
+        assert "# [indexes.items]" in draft.text
+    if with_examples and history is not None:
+        assert recipe["inputs"]["history"] == {"dtype": "int32", "shape": [3], "pad": 0}

@@ -1,0 +1,143 @@
+"""The smallest and the largest integer of a graph: no row of any program is beyond them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.format.graph_builder import GraphBuilder
+from bundle.format.id_graphs import LookupTable
+from export.id_graphs.limits import limits_of
+from export.tensorflow_models.id_graphs.capture import find_graph
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
+from tests.differential.id_programs import Program
+from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
+
+PROGRAMS = 300
+INT32 = (-(1 << 31), (1 << 31) - 1)
+INT64 = (-(1 << 63), (1 << 63) - 1)
+WRAPPED = [("Cast", "int32"), ("Cast", "int64")]
+NINE = ("FloorMod", 10)
+
+
+def test_no_row_of_a_random_program_is_beyond_the_limits_of_its_graph() -> None:
+    for seed in range(PROGRAMS):
+        program = Program(seed)
+        resolved = find_graph(program.ids, program.call)
+        assert isinstance(resolved, ResolvedIds)
+        limits = limits_of(resolved.rule, [len(keys) for keys in resolved.keys])  # type: ignore[arg-type]
+        rows = np.unique(program.computed).tolist()
+        assert limits.low <= rows[0], (seed, limits)
+        assert limits.high >= rows[-1], (seed, limits)
+        assert all(limits.may_be(row) for row in rows), (seed, limits, rows)
+
+
+@pytest.mark.parametrize(
+    ("steps", "limits"),
+    [
+        ([], INT64),
+        ([("Maximum", 0)], (0, INT64[1])),
+        ([("Minimum", 0)], (INT64[0], 0)),
+        ([("Maximum", 3), ("Maximum", 1)], (3, INT64[1])),
+        ([("Maximum", 3), ("Maximum", 5)], (5, INT64[1])),
+        ([NINE], (0, 9)),
+        ([NINE, ("Minimum", 4)], (0, 4)),
+        ([NINE, ("Minimum", 40)], (0, 9)),
+        ([NINE, ("AddV2", -20), ("Maximum", -15)], (-15, -11)),
+        ([("TruncateMod", 10)], (-9, 9)),
+        ([("Maximum", 0), ("TruncateMod", 10)], (0, 9)),
+        ([("Maximum", -1), ("TruncateMod", 10)], (-9, 9)),
+        ([("Minimum", 0), ("TruncateMod", 10)], (-9, 0)),
+        ([("Minimum", 1), ("TruncateMod", 10)], (-9, 9)),
+        ([NINE, ("Mul", 3)], (0, 27)),
+        ([NINE, ("Mul", -3)], (-27, 0)),
+        ([NINE, ("AddV2", -7), ("Mul", 3)], (-21, 6)),
+        ([NINE, ("AddV2", -7), ("Mul", -3)], (-6, 21)),
+        ([NINE, ("Sub", 5), ("FloorDiv", 2)], (-3, 2)),
+        ([NINE, ("AddV2", -7), ("Abs", None)], (0, 7)),
+        ([NINE, ("AddV2", 3), ("Abs", None)], (3, 12)),
+        ([NINE, ("AddV2", -20), ("Abs", None)], (11, 20)),
+        ([NINE, ("AddV2", 3), ("Neg", None)], (-12, -3)),
+        ([NINE, ("Cast", "int8"), ("Cast", "int64")], (0, 9)),
+        (WRAPPED, INT32),
+        ([*WRAPPED, ("AddV2", 1)], (INT32[0] + 1, INT32[1] + 1)),
+        ([("AddV2", 1), *WRAPPED], INT32),
+        ([*WRAPPED, ("Mul", 1 << 32)], (INT32[0] << 32, INT32[1] << 32)),
+        ([("Mul", 2), ("FloorMod", 5)], (0, 4)),
+        # These wrap around, or divide by what may be negative.
+        ([("AddV2", 1)], INT64),
+        ([("AddV2", -1)], INT64),
+        ([*WRAPPED, ("Mul", 1 << 33)], INT64),
+        ([("Abs", None)], INT64),
+        ([("Neg", None)], INT64),
+        ([("FloorMod", -10)], INT64),
+        ([("FloorDiv", -1)], INT64),
+    ],
+)
+def test_limits_of_operations_are_exact_where_nothing_wraps_around(
+    steps: list[tuple[str, Any]], limits: tuple[int, int]
+) -> None:
+    builder = GraphBuilder("int64")
+    for op, constant in steps:
+        value = builder.last
+        if op == "Cast":
+            builder.compute(op, value, DstT=constant)
+        elif constant is None:
+            builder.compute(op, value)
+        else:
+            builder.compute(op, value, builder.constant(constant))
+    actual = limits_of(builder.graph(), ())
+    assert (actual.low, actual.high) == limits
+
+
+def limited(low: int, high: int) -> Any:
+    builder = GraphBuilder("int64")
+    builder.limited(builder.last, low, high)
+    return builder.graph()
+
+
+def selected(low: int, high: int) -> Any:
+    """Returns hashes of 10 buckets, and constants in place of some."""
+    builder = GraphBuilder("string")
+    text = builder.last
+    is_empty = builder.compute("Equal", text, builder.constant("", "string"))
+    is_a = builder.compute("Equal", text, builder.constant("a", "string"))
+    rows = builder.compute("SelectV2", is_a, builder.constant(high), builder.hashed(text, 10))
+    builder.compute("SelectV2", is_empty, builder.constant(low), rows)
+    return builder.graph()
+
+
+def looked_up(default: int, is_complete: bool = False) -> Any:
+    builder = GraphBuilder("int64")
+    table = LookupTable(vocabulary="v", first_value=2, is_complete=is_complete)
+    builder.positions(builder.last, table, default)
+    return builder.graph()
+
+
+@pytest.mark.parametrize(
+    ("graph", "limits"),
+    [
+        (limited(-3, 9), (-3, 9)),
+        (selected(-5, 12), (-5, 12)),
+        (selected(3, 4), (0, 9)),
+        (hash_ids(50, first_row=3), (3, 52)),
+        (hash_ids(50, key=(1, 2)), (0, 49)),
+        (bucket_ids([0.5, 2.0], first_row=-1), (-1, 1)),
+        (looked_up(-1), (-1, 4)),
+        (looked_up(9), (2, 9)),
+        (looked_up(9, is_complete=True), (2, 4)),
+        (vocabulary_ids("v", first_row=2), (-1, 4)),
+        (vocabulary_ids("v", oov_buckets=4, oov_first_row=5), (0, 8)),
+        (vocabulary_ids("v", first_row=4, oov_buckets=4, mask=""), (0, 6)),
+    ],
+)
+def test_limits_of_hashes_tables_and_choices_are_exact(graph: Any, limits: tuple[int, int]) -> None:
+    actual = limits_of(graph, [3 for _ in graph.tables])
+    assert (actual.low, actual.high) == limits
+
+
+def test_value_of_unknown_keys_lies_apart_from_those_of_a_table() -> None:
+    limits = limits_of(looked_up(-1), [3])
+    assert [row for row in range(-3, 7) if limits.may_be(row)] == [-1, 2, 3, 4]

@@ -1,0 +1,315 @@
+"""The original model as JAX runs it, over rows that are read when it needs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.features.columns import Column
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError, NotConvertible
+from export.front_end.calls import Call
+from export.front_end.interface import ReferenceInputs
+from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
+from export.jax_models.functions import build_functions
+from export.jax_models.parameters import StoredParameters
+from export.jax_models.reference import JaxReference
+from tests.units.export.checkpoint.orbax_trees import write_item
+from tests.units.export.traced_models import recipe
+
+pytest.importorskip("jax")
+MODEL = """
+import jax
+import jax.numpy as jnp
+
+CALLS = []
+
+
+def shape(*sizes):
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+SHAPES = {
+    "users": shape(1_000_000_000, 2),
+    "w": shape(2),
+    "unread": shape(3),
+    "lost": shape(4),
+    "dropout": jax.eval_shape(lambda: jax.random.key(0)),
+}
+
+
+def score(parameters, inputs):
+    CALLS.append(1)
+    rows = parameters["users"].at[inputs["user"]].get(mode="clip")
+    return {
+        "score": rows @ parameters["w"] + inputs["age"],
+        "rows": rows,
+        # Only training needs a score of each row.
+        "logits": rows @ parameters["users"].T,
+        "hot": jax.nn.one_hot(inputs["user"], 1_000_000_000) @ parameters["users"],
+    }
+
+
+@jax.jit
+def looked_up(table, ids):
+    return jax.nn.relu(jnp.take(table, ids, axis=0, mode="clip"))
+
+
+def nested(parameters, inputs):
+    total = looked_up(parameters["users"], inputs["liked"]).sum(1) * parameters["w"]
+    total = jax.lax.cond(total.sum() > 0, lambda x: x, lambda x: -x, total)
+    return jax.checkpoint(lambda x: x.sum(1))(total)
+
+
+def sliced(parameters, inputs):
+    def row(user):
+        return jax.lax.dynamic_slice(parameters["users"], (user, 0), (1, 2))
+
+    return jax.vmap(row)(inputs["user"])[:, 0] @ parameters["w"]
+
+
+def looped(parameters, inputs):
+    liked = inputs["liked"]
+
+    def add(total, ids):
+        total = 2 * total + parameters["users"].at[ids].get(mode="clip")
+        return total, total[:, 0]
+
+    zeros = jnp.zeros((liked.shape[0], 2))
+    last, every = jax.lax.scan(add, zeros, liked.T, reverse=True)
+    _, counted = jax.lax.while_loop(
+        lambda state: state[0] < 2,
+        lambda state: (state[0] + 1, add(state[1], liked[:, state[0]])[0]),
+        (0, zeros),
+    )
+    chosen = jax.lax.cond(
+        liked.sum() > 0, lambda: add(zeros, liked[:, 1])[0], lambda: add(zeros, liked[:, 0])[0]
+    )
+    return {"last": last, "every": every.T, "counted": counted, "chosen": chosen}
+
+
+def failing(parameters, inputs):
+    raise ValueError("no such  thing " * 99)
+
+
+def reading_lost(parameters, inputs):
+    return inputs["age"] + parameters["lost"].sum()
+
+
+def of_rows(parameters, inputs):
+    return inputs["user"] @ parameters["w"]
+
+
+SPECS = {
+    "user": {
+        "table_spec": {
+            "name": "users",
+            "vocabulary_size": 1_000_000_000,
+            "embedding_dim": 2,
+            "combiner": "sum",
+        }
+    }
+}
+
+
+def in_batches_of_four(parameters, inputs):
+    CALLS.append(inputs["liked"].shape)
+    age = jnp.reshape(inputs["age"], (4,))
+    # The sum shows that the first example fills up the batch.
+    return {"own": jnp.reshape(inputs["liked"], (4, 2))[:, 1] + age, "sum": age.sum() + age * 0}
+
+
+def build():
+    return SHAPES, {
+        name: function
+        for name, function in globals().items()
+        if name
+        in ("score", "nested", "sliced", "looped", "failing", "reading_lost", "in_batches_of_four")
+    }
+
+
+def build_specified():
+    return {"w": SHAPES["w"]}, {"score": of_rows}, SPECS
+"""
+INPUTS = {
+    "user": {"dtype": "int32"},
+    "liked": {"dtype": "int32", "shape": [2]},
+    "age": {"dtype": "float32"},
+}
+ROWS = 1_000_000_000
+
+
+def tower(call: str, *inputs: str, **paths: tuple[str | int, ...]) -> TowerSpec:
+    return TowerSpec(
+        name=call,
+        role="query",
+        call=Call(call, inputs),
+        paths=paths,
+        inputs=(),
+        outputs=(),
+        result=next(iter(paths)),
+    )
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> JaxReference:
+    return reference_of(tmp_path, "build", INPUTS)
+
+
+def reference_of(folder: Path, factory: str, inputs: dict[str, Any]) -> JaxReference:
+    (folder / "model.py").write_text(MODEL)
+    weights = {"params.w": np.array([1, 10], np.float32), "params.unread": np.zeros(3, np.float32)}
+    write_item(folder / "checkpoint", weights)
+    towers = {"tower": {"role": "query", "call": "score"}}
+    job = recipe(f"model.py:{factory}", inputs, towers)
+    stored = StoredParameters(
+        build_functions(job, folder), open_checkpoint(folder / "checkpoint"), ""
+    )
+    whole = ModelSpec({"users_table": TableFacts("users_table", "users", ROWS, 2)}, {}, {})
+    return JaxReference(job, folder, stored, whole)
+
+
+def given() -> tuple[ReferenceInputs, list[list[int]]]:
+    """Returns three examples, and the rows that are read for them."""
+    read: list[list[int]] = []
+
+    def read_rows(table: str, rows: Any) -> Any:
+        assert table == "users_table"
+        read.append(rows.tolist())
+        # Stored wider than the table.
+        return np.stack([rows % 7, -rows % 5, rows * 0 + 9], 1).astype(np.float64)
+
+    columns = {
+        "user": Column(np.array([3, 999_999_999, 3])),
+        "liked": Column(np.array([1, 2, 3, 4, 5, 6])),
+        "age": Column(np.array([0.5, 0.25, 0.0], np.float32)),
+    }
+    return ReferenceInputs(3, columns, {}, read_rows), read
+
+
+def run(reference: JaxReference, *towers: TowerSpec) -> tuple[dict[str, Any], list[list[int]]]:
+    inputs, read = given()
+    model = ModelSpec({}, {}, {spec.name: spec for spec in towers})
+    results = reference.run(model, inputs).results
+    return {
+        name: {output: value.tolist() for output, value in outputs.items()}
+        for name, outputs in results.items()
+    }, read
+
+
+def test_rows_are_read_as_the_model_asks_for_them(reference: JaxReference) -> None:
+    results, read = run(reference, tower("score", "user", "age", out=("score",), vector=("rows",)))
+    last = 999_999_999
+    rows = [[3, 2], [last % 7, -last % 5], [3, 2]]
+    assert results == {
+        "score": {
+            "out": [a + 10 * b + age for (a, b), age in zip(rows, (0.5, 0.25, 0), strict=True)],
+            "vector": rows,
+        }
+    }
+    assert read == [[3, last]]
+
+
+def test_lookup_inside_of_another_computation_is_read(reference: JaxReference) -> None:
+    results, read = run(reference, tower("nested", "liked", result=()))
+    first = [1 + 2, 3 + 4, 5 + 6]
+    second = [4 + 3, 2 + 1, 0 + 4]
+    assert results == {
+        "nested": {"result": [a + 10 * b for a, b in zip(first, second, strict=True)]}
+    }
+    assert read == [[1, 2, 3, 4, 5, 6]]
+
+
+def test_slice_of_one_row_is_read_as_a_lookup(reference: JaxReference) -> None:
+    results, read = run(reference, tower("sliced", "user", result=()))
+    last = 999_999_999
+    assert results == {"sliced": {"result": [3 + 20, last % 7 + 10 * (-last % 5), 3 + 20]}}
+    assert read == [[3, last]]
+
+
+def test_lookups_inside_of_loops_and_branches_are_read_in_each_step(
+    reference: JaxReference,
+) -> None:
+    paths = {name: (name,) for name in ("last", "every", "counted", "chosen")}
+    results, _ = run(reference, tower("looped", "liked", **paths))
+    ids = np.array([[1, 2], [3, 4], [5, 6]])
+    first, second = np.stack([ids % 7, -ids % 5], 2).swapaxes(0, 1)
+    last = 2 * second + first
+    assert results["looped"] == {
+        "last": last.tolist(),
+        "every": np.stack([last[:, 0], second[:, 0]], 1).tolist(),
+        "counted": (2 * first + second).tolist(),
+        "chosen": second.tolist(),
+    }
+
+
+def test_towers_of_one_call_run_it_once(reference: JaxReference) -> None:
+    names = ("user", "age")
+    score_tower = tower("score", *names, out=("score",))
+    second_tower = TowerSpec(
+        name="other",
+        role="query",
+        call=Call("score", names),
+        paths={"vector": ("rows",)},
+        inputs=(),
+        outputs=(),
+        result="vector",
+    )
+    results, read = run(reference, score_tower, second_tower)
+    assert set(results) == {"score", "other"}
+    assert len(read) == 1
+
+
+def test_error_of_the_model_is_told_with_its_line_and_cut(reference: JaxReference) -> None:
+    with pytest.raises(NotConvertible) as caught:
+        run(reference, tower("failing", "age", result=()))
+    line = MODEL.splitlines().index('    raise ValueError("no such  thing " * 99)') + 1
+    before, _, reason = str(caught.value).partition(": ")
+    assert before.endswith(f"raised an error on the examples (model.py:{line})")
+    text, _, remedy = reason.partition("...; ")
+    assert text.startswith("ValueError: no such thing no such thing")
+    assert len(text) == 300
+    assert remedy.endswith("name their file as verify.examples")
+
+
+@pytest.mark.parametrize(("examples", "sums"), [(3, [1.25] * 3), (5, [0.75] * 4 + [2.5])])
+def test_fixed_batch_is_filled_up_with_the_first_example(
+    examples: int, sums: list[float], reference: JaxReference
+) -> None:
+    called = tower("in_batches_of_four", "liked", "age", own=("own",), sum=("sum",))
+    own_batch = replace(reference, fixed_batches={called.call: 4})
+    liked = np.arange(2 * examples)
+    age = np.array([0.5, 0.25, 0.0, 0.0, 1.0][:examples], np.float32)
+    columns = {"liked": Column(liked), "age": Column(age)}
+    inputs = ReferenceInputs(examples, columns, {}, given()[0].read_rows)
+
+    outputs = own_batch.run(ModelSpec({}, {}, {called.name: called}), inputs).results[called.name]
+
+    assert outputs["own"].tolist() == (liked[1::2] + age).tolist()
+    assert outputs["sum"].tolist() == sums
+
+
+def test_parameter_that_the_checkpoint_lacks_matters_where_it_is_read(
+    reference: JaxReference,
+) -> None:
+    with pytest.raises((NotConvertible, CheckpointError)):
+        run(reference, tower("reading_lost", "age", result=()))
+
+
+def test_activations_are_combined_rows(tmp_path: Path) -> None:
+    ragged = {"user": {"dtype": "int32", "kind": "ragged"}}
+    reference = reference_of(tmp_path, "build_specified", ragged)
+    inputs, read = given()
+    bags = Column(np.array([1, 2, 3]), np.array([0, 2, 2, 3]))
+    columns = {"user": bags}
+    specified = ReferenceInputs(3, columns, {}, inputs.read_rows)
+    model = ModelSpec({}, {}, {"score": tower("score", "user", result=())})
+    actual = reference.run(model, specified).results["score"]["result"]
+    # Rows [1, 4], [2, 3] and [3, 2].
+    assert actual.tolist() == [1 + 2 + 10 * (4 + 3), 0, 3 + 10 * 2]
+    assert actual.dtype == np.float32
+    assert read == [[1, 2, 3]]

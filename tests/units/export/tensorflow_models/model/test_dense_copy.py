@@ -1,0 +1,194 @@
+"""Which variables of a checkpoint in a store are copied for the reference model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.inventory.recognition import recognize
+from export.checkpoint.inventory.specs import Duplicate, RejectedTable, SlotSpec, Statements
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.variables import Listing, Storage
+from export.front_end.calls import Call
+from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
+from export.recipe.schema import ExportJob
+from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
+from export.tensorflow_models.model.dense_copy import local_prefix, restored_bytes_max
+from object_store.remote_path import RemotePath
+from tests.units.export.checkpoint import single_tables
+from tests.units.export.checkpoint.tensor_bundles import write_bundle
+from tests.units.export.traced_models import one_table_recipe
+from tests.units.object_store.memory_stores import uploaded
+
+ROWS = FIRST_VALUE_BYTES // 4096 + 1
+SMALL = np.arange(60, dtype=np.float32).reshape(20, 3)
+VARIABLES = {
+    "user/embeddings": SMALL,
+    "user/embeddings/Adagrad": SMALL + 1,
+    "inside/embeddings": SMALL + 2,
+    "large/embeddings": np.zeros((ROWS, 1024), np.float32),
+    "out/kernel": SMALL[:3],
+}
+
+
+def with_limit(inline_bytes_max: int) -> ExportJob:
+    job = one_table_recipe("build")
+    code = job.code.model_copy(update={"inline_bytes_max": inline_bytes_max})
+    return job.model_copy(update={"code": code})
+
+
+@pytest.mark.parametrize(
+    ("inline_bytes_max", "copied"),
+    [
+        (0, {"inside/embeddings", "out/kernel"}),
+        (4096 * ROWS - 1, {"inside/embeddings", "out/kernel"}),
+        (4096 * ROWS, {"inside/embeddings", "large/embeddings", "out/kernel"}),
+    ],
+)
+def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores(
+    tmp_path: Path, inline_bytes_max: int, copied: set[str]
+) -> None:
+    write_bundle(tmp_path / "c/ckpt-1", VARIABLES)
+    store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
+    checkpoint = open_checkpoint(store / "ckpt-1")
+    model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
+    job = with_limit(inline_bytes_max)
+
+    prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "copy")
+
+    whole = (tmp_path / "c/ckpt-1.data-00000-of-00001").read_bytes()
+    data = prefix.with_name("ckpt-1.data-00000-of-00001").read_bytes()
+    assert prefix == tmp_path / "copy/ckpt-1"
+    for key, entry in checkpoint.entries.items():
+        (part,) = entry.slices
+        byte_range = slice(part.offset, part.offset + part.bytes)
+        if key in copied:
+            assert data[byte_range] == whole[byte_range]
+        elif key != "large/embeddings":  # it is zeros, as a gap is
+            assert data[byte_range].count(0) == len(data[byte_range])
+    stored = prefix.with_name("ckpt-1.data-00000-of-00001").stat().st_blocks * 512
+    assert ("large/embeddings" in copied) == (stored > FIRST_VALUE_BYTES)
+
+
+def test_checkpoint_on_a_local_disk_is_its_own_copy(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "ckpt-1", {"out/kernel": SMALL})
+    job = one_table_recipe("build")
+    model = ModelSpec({}, {}, {})
+    checkpoint = open_checkpoint(tmp_path / "ckpt-1")
+    prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "copy")
+    assert prefix == tmp_path / "ckpt-1"
+
+    orbax_checkpoint = open_checkpoint(single_tables.orbax(tmp_path / "orbax"))
+    averages = Storage(kind="Orbax", averages={"a": "b"})
+    listing = Listing(orbax_checkpoint.fingerprint, orbax_checkpoint.entries, averages)
+    orbax_checkpoint = Checkpoint(orbax_checkpoint.prefix, listing, orbax_checkpoint.name)
+    prefix = local_prefix(
+        orbax_checkpoint, recognize(orbax_checkpoint), model, job, tmp_path / "copy"
+    )
+    assert prefix == orbax_checkpoint.prefix
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("inline_bytes_max", "largest", "expected"), [(10, (), 10), (10, (4, 20), 20), (30, (20,), 30)]
+)
+def test_tables_are_restored_up_to_the_limit_or_the_largest_variable_of_a_tower(
+    inline_bytes_max: int, largest: tuple[int, ...], expected: int
+) -> None:
+    towers = {
+        str(size): TowerSpec("", "query", Call(), {}, (), (), "", largest_bytes=size)
+        for size in largest
+    }
+    job = with_limit(inline_bytes_max)
+    assert restored_bytes_max(job, ModelSpec({}, {}, towers)) == expected
+
+
+def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_path: Path) -> None:
+    """Copies of a table that left the towers, and large ones of others."""
+    large = np.zeros((ROWS, 1024), np.float32) + 1
+    variables = {
+        "user/embeddings": SMALL,
+        "user again": SMALL + 1,
+        "inside/embeddings": SMALL + 2,
+        "inside again": SMALL + 3,
+        "large again": large,
+        "rejected": large,
+        "rejected and small": SMALL + 4,
+    }
+    write_bundle(tmp_path / "c/ckpt-1", variables)
+    store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
+    checkpoint = open_checkpoint(store / "ckpt-1")
+    inventory = replace(
+        recognize(checkpoint, Statements({"user": "user/embeddings"})),
+        duplicates=(
+            Duplicate("user again", "user/embeddings", 0),
+            Duplicate("inside again", "inside/embeddings", 0),
+            Duplicate("large again", "inside/embeddings", 0),
+        ),
+        rejected=(
+            RejectedTable("a", "rejected", ""),
+            RejectedTable("b", "rejected and small", ""),
+            RejectedTable("c", "not there", ""),
+        ),
+    )
+    model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
+    prefix = local_prefix(checkpoint, inventory, model, with_limit(0), tmp_path / "copy")
+
+    data = prefix.with_name("ckpt-1.data-00000-of-00001").read_bytes()
+    copied = set()
+    for key, entry in checkpoint.entries.items():
+        (part,) = entry.slices
+        if any(data[part.offset : part.offset + part.bytes]):
+            copied.add(key)
+    assert copied == {"inside/embeddings", "inside again", "rejected and small"}
+
+
+def test_copy_of_moving_averages_in_a_store_is_read_in_the_places_of_their_variables(
+    tmp_path: Path,
+) -> None:
+    variables = {
+        "out/bias": SMALL[6],
+        "out/kernel": SMALL[:3],
+        "out/kernel/average": SMALL[3:6],
+        "user/embeddings": SMALL,
+    }
+    write_bundle(tmp_path / "c/ckpt-1", variables, files=2)
+    store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
+    opened = open_checkpoint(store / "ckpt-1")
+    averages = {"out/kernel": "out/kernel/average"}
+    listing = Listing(opened.fingerprint, opened.entries, Storage(averages=averages))
+    checkpoint = Checkpoint(opened.prefix, listing, opened.name)
+    inventory = replace(
+        recognize(checkpoint, Statements({"user": "user/embeddings"})),
+        # As where the averages are those of an optimizer.
+        slots=(SlotSpec("average", "out/kernel/average", "out/kernel", 36),),
+    )
+    model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
+
+    for _ in range(2):  # a run that resumes finds what the last one wrote
+        prefix = local_prefix(checkpoint, inventory, model, with_limit(0), tmp_path / "copy")
+        read = open_checkpoint(prefix, complete=False)
+        np.testing.assert_array_equal(read.read_all("out/kernel"), SMALL[3:6])
+        np.testing.assert_array_equal(read.read_all("out/bias"), SMALL[6])
+
+
+def test_variables_with_moving_averages_are_those_of_the_averages_in_every_run(
+    tmp_path: Path,
+) -> None:
+    variables = {"out/kernel": SMALL[:3], "out/kernel/average": SMALL[3:6], "out/bias": SMALL[6]}
+    write_bundle(tmp_path / "ckpt-1", variables)
+    opened = open_checkpoint(tmp_path / "ckpt-1")
+    averages = {"out/kernel": "out/kernel/average"}
+    listing = Listing(opened.fingerprint, opened.entries, Storage(averages=averages))
+    checkpoint = Checkpoint(opened.prefix, listing, opened.name)
+    model = ModelSpec({}, {}, {})
+    job = one_table_recipe("build")
+
+    for _ in range(2):  # a run that resumes finds what the last one wrote
+        prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "aside")
+        read = open_checkpoint(prefix)
+        np.testing.assert_array_equal(read.read_all("out/kernel"), SMALL[3:6])
+        np.testing.assert_array_equal(read.read_all("out/bias"), SMALL[6])

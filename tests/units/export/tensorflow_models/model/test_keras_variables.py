@@ -1,0 +1,449 @@
+"""Models of Keras 3 that JAX trained, exported from every form in which Keras saves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bundle.format.manifest import EmbeddedFeature, Manifest
+from bundle.storage.catalog import read_manifest
+from export.checkpoint.reader import is_jax, may_hold_keras_lists
+from export.errors import CheckpointError, NotConvertible, VerificationFailed
+from export.jobs import bundle_job
+from export.jobs.progress import Progress
+from export.recipe.schema import ExportJob
+from export.recipe.settings import ExportSettings
+from runtime.towers import open_tower
+from tests.models import keras_3
+from tests.units.export.checkpoint.orbax_trees import write_item
+from tests.units.export.traced_models import MODELS
+
+pytest.importorskip("jax")
+pytest.importorskip("keras_rs")
+pytest.importorskip("orbax.checkpoint")
+
+FORMS = ("model.weights.h5", "model.keras", "orbax")
+INPUTS = {
+    "user": {"dtype": "int32"},
+    "age": {"dtype": "float32"},
+    "movie": {"dtype": "int32"},
+    "genres": {"dtype": "int32", "shape": [keras_3.SLOTS]},
+}
+TOWERS = {
+    "query": {"role": "query", "call": "query", "inputs": ["user", "age"]},
+    "candidate": {"role": "candidate", "call": "candidate", "inputs": ["movie", "genres"]},
+}
+IDS = {"dtype": "int32", "shape": [keras_3.SLOTS]}
+RANKER: dict[str, Any] = {
+    "code": {"factory": "keras_3.py:build_ranker", "table_threshold": 1},
+    "inputs": {"user": IDS, "movie": IDS},
+    "towers": {"score": {"role": "ranking"}},
+    "features": {"movie": {"role": "candidate"}},
+}
+RANKER_TABLES = {
+    "embed.user_table": "ranker.embed.user_table.embeddings",
+    "embed.movie_table": "ranker.embed.movie_table.embeddings",
+}
+CORES = 2
+"""SparseCores of the stack that stands for the tables of a ranker trained on a TPU."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What train_keras_3.py writes: in JAX, which Keras cannot run beside TensorFlow."""
+    folder = tmp_path_factory.mktemp("keras_on_jax")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    environment.pop("PYTHONPATH", None)
+    command = [sys.executable, str(MODELS / "train_keras_3.py"), str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def job_of(saved: Path, output: Path, **changes: Any) -> ExportJob:
+    page = {
+        "model": "tested",
+        "checkpoint": {"path": str(saved)},
+        "code": {"factory": "keras_3.py:build", "table_threshold": 1},
+        "output": {"root": str(output)},
+        "inputs": INPUTS,
+        "towers": TOWERS,
+        **changes,
+    }
+    return ExportJob.model_validate(page)
+
+
+def published(saved: Path, output: Path, **changes: Any) -> Manifest:
+    job = job_of(saved, output, **changes)
+    prepared = bundle_job.prepare(job, MODELS, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    return read_manifest(output / "tested" / "1")
+
+
+def rejected(saved: Path, output: Path, factory: str = "build", **changes: Any) -> str:
+    code = {"factory": f"keras_3.py:{factory}", "table_threshold": 1}
+    with pytest.raises((CheckpointError, NotConvertible)) as caught:
+        published(saved, output, **{"code": code, **changes})
+    return str(caught.value)
+
+
+def arrays(file: Path) -> dict[str, Any]:
+    with np.load(file) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def check_towers(
+    bundle: Path, folder: Path, tables: Mapping[str, str], names: Mapping[str, str]
+) -> None:
+    """Compares both forms of each tower with what Keras returned in JAX.
+
+    Args:
+      bundle: The bundle.
+      folder: The folder in which the model was trained.
+      tables: The path of each table's variable.
+      names: The result of the model that each tower's output is compared with.
+    """
+    manifest = read_manifest(bundle)
+    expected = arrays(folder / "expected.npz")
+    variables = arrays(folder / "variables.npz")
+    for name, tower in manifest.towers.items():
+        assert {form.kind for form in tower.forms} == {"saved_model", "litert"}
+        arguments = {}
+        for tensor in tower.inputs:
+            feature = manifest.features[tensor.sources[0].partition("@")[0]]
+            values = expected[tensor.sources[0].partition("@")[0]]
+            if isinstance(feature, EmbeddedFeature):
+                values = variables[tables[feature.table]][values]
+            arguments[tensor.name] = values
+        for form in tower.forms:
+            opened = open_tower(bundle, tower.model_copy(update={"forms": (form,)}), "f32")
+            (result,) = opened.run(arguments).values()
+            np.testing.assert_allclose(result, expected[names[name]], rtol=1e-5, atol=1e-6)
+
+
+TABLES = {
+    "users": "two_tower.users.embeddings",
+    "movies": "two_tower.embedding.embeddings",
+    "genres": "two_tower.embedding_1.embeddings",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_towers_of_every_form_give_what_keras_gives_in_jax(
+    form: str, trained: Path, tmp_path: Path
+) -> None:
+    folder = trained / "first"
+    manifest = published(folder / form, tmp_path)
+    assert {name: table.rows for name, table in manifest.tables.items()} == {
+        "users": keras_3.USERS,
+        "movies": keras_3.MOVIES,
+        "genres": keras_3.GENRES,
+    }
+    check_towers(
+        tmp_path / "tested" / "1", folder, TABLES, {"query": "query", "candidate": "candidate"}
+    )
+
+
+@pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
+def test_one_tower_needs_no_variable_of_the_other(form: str, trained: Path, tmp_path: Path) -> None:
+    folder = trained / "first"
+    towers = {"query": TOWERS["query"]}
+    inputs = {name: INPUTS[name] for name in ("user", "age")}
+    manifest = published(folder / form, tmp_path, towers=towers, inputs=inputs)
+    assert set(manifest.tables) == {"users"}
+    check_towers(tmp_path / "tested" / "1", folder, TABLES, {"query": "query"})
+
+
+@pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
+def test_distributed_embedding_of_keras_rs_gives_what_it_gives_in_jax(
+    form: str, trained: Path, tmp_path: Path
+) -> None:
+    folder = trained / "ranker"
+    manifest = published(folder / form, tmp_path, **RANKER)
+    assert set(manifest.tables) == {*RANKER_TABLES}
+    check_towers(tmp_path / "tested" / "1", folder, RANKER_TABLES, {"score": "score"})
+
+
+def stacked(users: np.ndarray[Any, Any], movies: np.ndarray[Any, Any]) -> Any:
+    """Returns two tables as a SparseCore stack: movies behind users, turned by one core."""
+    users_rows = len(users) // CORES
+    stack = np.full((CORES, users_rows + len(movies) // CORES, keras_3.DIM), np.nan, np.float32)
+    for row, vector in enumerate(users):
+        stack[row % CORES, row // CORES] = vector
+    for row, vector in enumerate(movies):
+        stack[(row + 1) % CORES, users_rows + row // CORES] = vector
+    return stack.reshape(-1, keras_3.DIM)
+
+
+def write_on_sparse_cores(
+    folder: Path, ranker: Path, accumulators: np.ndarray[Any, Any] | None = None
+) -> None:
+    """Writes a ranker's variables as training on a TPU would: one stack instead of two tables."""
+    variables = arrays(ranker / "variables.npz")
+    dense = {path: values for path, values in variables.items() if "_table" not in path}
+    stack = stacked(
+        variables["ranker.embed.user_table.embeddings"],
+        variables["ranker.embed.movie_table.embeddings"],
+    )
+    tree = {f"trainable_variables.{path}": values for path, values in dense.items()}
+    path = "trainable_variables.ranker.embed.var:user_table_movie_table:table"
+    tree[path] = stack
+    if accumulators is not None:
+        tree[f"{path}:slot:accumulator"] = accumulators
+    tree["optimizer_variables.adam.iteration"] = np.int32(6)
+    write_item(folder / "checkpoint", tree, zarr3=True)
+
+
+LAYOUT = "\n".join(
+    f"""[tables.{name}]
+key = "user_table_movie_table"
+kind = "sparse_core"
+rows = {rows}
+dim = {keras_3.DIM}
+cores = {CORES}
+offset = {offset}
+rotation = {rotation}
+"""
+    for name, rows, offset, rotation in (
+        ("user_table", keras_3.USERS, 0, 0),
+        ("movie_table", keras_3.MOVIES, keras_3.USERS // CORES, 1),
+    )
+)
+
+
+def test_tables_on_sparse_cores_come_from_their_layout(trained: Path, tmp_path: Path) -> None:
+    write_on_sparse_cores(tmp_path, trained / "ranker")
+    (tmp_path / "layout.toml").write_text(LAYOUT)
+    checkpoint = {"path": str(tmp_path / "checkpoint"), "layout": str(tmp_path / "layout.toml")}
+    accepted = {"checkpoint": checkpoint, "verify": {"stated_layouts": "accept"}}
+    published(tmp_path, tmp_path, **RANKER, **accepted)
+    bundle = tmp_path / "tested" / "1"
+    check_towers(bundle, trained / "ranker", RANKER_TABLES, {"score": "score"})
+
+
+def test_layout_of_tables_on_sparse_cores_is_derived_from_ids_that_occur_in_training(
+    trained: Path, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(2)
+    users = np.full((keras_3.USERS, keras_3.DIM), 0.1, np.float32)
+    movies = np.full((keras_3.MOVIES, keras_3.DIM), 0.1, np.float32)
+    trained_ids = {}
+    for name, accumulators in (("user_table", users), ("movie_table", movies)):
+        read = np.flatnonzero(random.random(len(accumulators)) < 0.5)
+        accumulators[read] += random.random((len(read), keras_3.DIM)).astype(np.float32)
+        (tmp_path / f"{name}.txt").write_text("\n".join(map(str, read)))
+        trained_ids[f"embed.{name}"] = str(tmp_path / f"{name}.txt")
+    accumulators = np.nan_to_num(stacked(users, movies), nan=0.1)
+    write_on_sparse_cores(tmp_path, trained / "ranker", accumulators)
+    checkpoint = {"path": str(tmp_path / "checkpoint"), "layout": "derive"}
+    verify = {"trained_ids": trained_ids}
+    manifest = published(tmp_path, tmp_path, **RANKER, checkpoint=checkpoint, verify=verify)
+    checks = manifest.verification.tables.values()
+    assert {check.stated_layout for check in checks} == {"derived"}
+    check_towers(tmp_path / "tested" / "1", trained / "ranker", RANKER_TABLES, {"score": "score"})
+
+
+def test_tables_on_sparse_cores_without_a_layout_are_rejected(
+    trained: Path, tmp_path: Path
+) -> None:
+    write_on_sparse_cores(tmp_path, trained / "ranker")
+    message = rejected(tmp_path / "checkpoint", tmp_path, **RANKER)
+    assert "table 'embed.movie_table'" in message
+    assert "var:user_table_movie_table:table': it is a SparseCore stack" in message
+    assert "--layout FILE" in message
+
+
+def test_second_model_of_a_process_is_rejected_by_its_numbers(
+    trained: Path, tmp_path: Path
+) -> None:
+    message = rejected(trained / "second" / "orbax", tmp_path)
+    assert "no layer of the model is called 'sequential_1'" in message
+    assert 'Sequential(..., name="sequential_1")' in message
+    assert "model.save_weights" in message
+
+
+def test_second_model_of_a_process_is_exported_under_its_names_or_from_hdf5(
+    trained: Path, tmp_path: Path
+) -> None:
+    """Both cures of the message."""
+    folder = trained / "second"
+    numbered = {
+        "users": "two_tower.users.embeddings",
+        "movies": "two_tower.embedding_2.embeddings",
+        "genres": "two_tower.embedding_3.embeddings",
+    }
+    results = {"query": "query", "candidate": "candidate"}
+    published(folder / "model.weights.h5", tmp_path / "hdf5")
+    check_towers(tmp_path / "hdf5" / "tested" / "1", folder, numbered, results)
+    code = {"factory": "keras_3.py:build_as_second", "table_threshold": 1}
+    published(folder / "orbax", tmp_path / "named", code=code)
+    check_towers(tmp_path / "named" / "tested" / "1", folder, numbered, results)
+
+
+def recorded(folder: Path, file: Path, inputs: Collection[str]) -> str:
+    """Writes what the trained model returned, beside the inputs, and returns the file."""
+    columns = arrays(folder / "expected.npz")
+    assert columns.keys() >= {*inputs}
+    lines = [
+        json.dumps({name: values[row].tolist() for name, values in columns.items()})
+        for row in range(len(next(iter(columns.values()))))
+    ]
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+RECML = pytest.param(
+    "recml/checkpoints",
+    marks=pytest.mark.skipif(find_spec("recml") is None, reason="RecML is not installed"),
+)
+LISTS = ("keras_trainer", "jax_trainer", "lists", RECML)
+BOTH = {"query.result": "query", "candidate.result": "candidate"}
+NUMBERS = {"numbers": {"dtype": "float32", "shape": [2]}}
+
+
+@pytest.mark.parametrize("name", ["keras_trainer", "jax_trainer", RECML])
+def test_towers_of_lists_give_what_keras_gives_in_jax(
+    name: str, trained: Path, tmp_path: Path
+) -> None:
+    folder = trained / "first"
+    examples = recorded(folder, tmp_path / "examples.jsonl", INPUTS.keys())
+    published(folder / name, tmp_path, verify={"examples": examples, "expected": BOTH})
+    results = {"query": "query", "candidate": "candidate"}
+    check_towers(tmp_path / "tested" / "1", folder, TABLES, results)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_variables_of_one_shape_are_rejected_without_recorded_outputs(
+    name: str, trained: Path, tmp_path: Path
+) -> None:
+    message = rejected(trained / "first" / name, tmp_path)
+    assert (
+        "sequential/dense_1/kernel and dense_3/kernel of the model have one shape, [6, 4]"
+    ) in message
+    assert 'the column of the outputs as verify.expected."query.result"' in message
+    examples = recorded(trained / "first", tmp_path / "examples.jsonl", INPUTS.keys())
+    verify = {"examples": examples, "expected": {"query.result": "query"}}
+    message = rejected(trained / "first" / name, tmp_path, verify=verify)
+    assert "compute 'result' of tower 'candidate'" in message
+
+
+def test_lists_of_a_model_with_another_order_are_rejected_by_recorded_outputs(
+    trained: Path, tmp_path: Path
+) -> None:
+    examples = recorded(trained / "twins", tmp_path / "examples.jsonl", NUMBERS.keys())
+    changes: dict[str, Any] = {
+        "inputs": NUMBERS,
+        "towers": {"tower": {"role": "query"}},
+        "verify": {"examples": examples, "expected": {"result": "call"}},
+    }
+    lists = trained / "twins" / "jax_trainer"
+    published(lists, tmp_path, **changes, code={"factory": "keras_3.py:build_twins"})
+    with pytest.raises(VerificationFailed, match=r"differs from verify\.expected"):
+        published(lists, tmp_path, **changes, code={"factory": "keras_3.py:build_exchanged"})
+
+
+def test_layers_without_variables_are_made_by_a_call_in_the_factory(
+    trained: Path, tmp_path: Path
+) -> None:
+    folder = trained / "first"
+    examples = recorded(folder, tmp_path / "examples.jsonl", INPUTS.keys())
+    changes: dict[str, Any] = {
+        "towers": {"query": TOWERS["query"]},
+        "inputs": {name: INPUTS[name] for name in ("user", "age")},
+        "verify": {"examples": examples, "expected": {"result": "query"}},
+    }
+    message = rejected(folder / "lists", tmp_path, **changes)
+    assert "has 13 variables in its list 'trainable_variables', and trainable_variables" in message
+    assert "are 7" in message
+    assert "call the model once in the factory" in message
+    code = {"factory": "keras_3.py:build_called", "table_threshold": 1}
+    published(folder / "lists", tmp_path, **changes, code=code)
+    check_towers(tmp_path / "tested" / "1", folder, TABLES, {"query": "query"})
+
+
+@pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
+def test_variable_that_was_not_saved_is_rejected_with_its_line(
+    form: str, trained: Path, tmp_path: Path
+) -> None:
+    message = rejected(trained / "first" / form, tmp_path, "build_with_more")
+    assert ("layers/dense_2/vars/0" if form.endswith("h5") else "shift/kernel") in message
+    assert "[4, 4] (keras_3.py:" in message
+    assert "is not in the checkpoint" in message
+
+
+def test_shorter_list_of_layers_is_rejected(trained: Path, tmp_path: Path) -> None:
+    message = rejected(trained / "first" / "model.weights.h5", tmp_path, "build_shorter")
+    assert "also holds candidate_layers/dense_1/vars/0 [6, 4]" in message
+    assert "fewer layers" in message
+
+
+def test_whole_model_that_does_not_state_the_order_of_layers_is_rejected(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "model.h5", "w") as file:
+        file.create_dataset("model_weights/users/users/embeddings", data=np.ones((60, 4), "f4"))
+    message = rejected(tmp_path / "model.h5", tmp_path)
+    assert "older format, and lacks the attribute layer_names" in message
+    assert 'model.save("model.keras")' in message
+
+
+def test_layer_that_may_be_either_of_two_is_rejected(trained: Path, tmp_path: Path) -> None:
+    changes = {
+        "inputs": {"numbers": {"dtype": "float32", "shape": [2]}},
+        "towers": {"left": {"role": "query", "call": "left"}},
+    }
+    message = rejected(trained / "twins" / "orbax", tmp_path, "build_left", **changes)
+    assert "variable deep/kernel" in message
+    assert "twins.left.deep.kernel, twins.right.deep.kernel" in message
+    assert "checkpoint.object_path" in message
+
+
+def test_object_path_says_which_of_two_layers_is_meant(trained: Path, tmp_path: Path) -> None:
+    """The cure of the message."""
+    orbax = trained / "twins" / "orbax"
+    changes = {
+        "code": {"factory": "keras_3.py:build_left"},
+        "checkpoint": {"path": str(orbax), "object_path": "twins/left"},
+        "inputs": {"numbers": {"dtype": "float32", "shape": [2]}},
+        "towers": {"left": {"role": "query", "call": "left"}},
+    }
+    manifest = published(orbax, tmp_path, **changes)
+    variables = arrays(trained / "twins" / "variables.npz")
+    numbers = np.array([[0.5, -2.0]], np.float32)
+    wanted = numbers @ variables["twins.left.deep.kernel"] + variables["twins.left.deep.bias"]
+    tower = manifest.towers["left"]
+    opened = open_tower(tmp_path / "tested" / "1", tower, "f32")
+    (result,) = opened.run({"numbers": numbers}).values()
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_other_result_of_the_factory_is_rejected(trained: Path, tmp_path: Path) -> None:
+    towers = {"query": {"role": "query", "inputs": ["age"]}}
+    message = rejected(trained / "first" / "orbax", tmp_path, "build_function", towers=towers)
+    assert "returned a function: return the keras.Model that was saved" in message
+
+
+def test_model_of_keras_for_parameters_of_flax_is_rejected(tmp_path: Path) -> None:
+    users = np.ones((keras_3.USERS, keras_3.DIM), np.float32)
+    write_item(tmp_path / "checkpoint", {"params.users.embedding": users})
+    message = rejected(tmp_path / "checkpoint", tmp_path)
+    assert "returned a model of Keras, and the checkpoint has its variables neither by" in message
+    assert "(0/1 or tvars/ntvars or trainable_variables/non_trainable_variables)" in message
+
+
+def test_keras_state_is_told_from_other_trees(trained: Path) -> None:
+    assert not is_jax(trained / "first" / "orbax")  # with the configuration of the model
+    assert not is_jax(trained / "second" / "orbax")  # weights only
+    for name in ("keras_trainer", "jax_trainer"):
+        assert is_jax(trained / "first" / name)
+        assert may_hold_keras_lists(trained / "first" / name)
+    assert not may_hold_keras_lists(trained / "first" / "orbax")

@@ -1,0 +1,373 @@
+"""Models of both generations of Keras, exported from the HDF5 files that their training saves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bundle.format.manifest import EmbeddedFeature
+from bundle.storage.catalog import read_manifest
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+from export.graphs.loading import load_tensorflow
+from export.jobs import bundle_job
+from export.jobs.progress import Progress
+from export.recipe.schema import ExportJob
+from export.recipe.settings import ExportSettings
+from export.tensorflow_models.model.keras_generation import generation_of_checkpoint
+from export.tensorflow_models.model.keras_variables import find_keras_variables
+from export.tensorflow_models.model.ordered_variables import find_ordered_variables
+from runtime.towers import open_tower
+from tests.units.export.traced_models import MODELS
+
+load_tensorflow()  # as the exporter needs it, before a model imports it
+
+import tf_keras  # noqa: E402
+
+from tests.models import saved_in_order  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword"),
+]
+"""What Keras warns of when it saves a whole model in HDF5."""
+EXAMPLES = 5
+IDS = {"user": np.arange(EXAMPLES, dtype=np.int32), "item": np.arange(7, 12, dtype=np.int32)}
+FORMS = {
+    "weights": ("build_2", "weights.h5"),
+    "whole model": ("build_2", "model.h5"),
+    "archive": ("build_2", "model.keras"),
+    "whole model of Keras 3": ("build_3", "model.h5"),
+    "weights of a subclass": ("build_subclassed", "weights.h5"),
+    "weights by attributes": ("build_subclassed", "model.weights.h5"),
+    "weights of an attribute": ("build_parts", "weights.h5"),
+}
+"""The factory, and the name of a file, from which Keras takes the format."""
+
+
+def trained(factory: str) -> Any:
+    """Returns what a factory returns, its model after a call; no two weights have one value."""
+    root = getattr(saved_in_order, factory)()
+    model = getattr(root, "trained", root)
+    model(IDS)
+    random = np.random.default_rng(4)
+    model.set_weights([random.random(value.shape, np.float32) for value in model.get_weights()])
+    return root
+
+
+def saved(model: Any, file: Path) -> Path:
+    model = getattr(model, "trained", model)
+    if "weights" in file.name:
+        model.save_weights(file)
+    else:
+        model.save(file)
+    return file
+
+
+def published(factory: str, file: Path, output: Path) -> Path:
+    """Returns the bundle of a model."""
+    call = {"call": "served"} if factory == "build_parts" else {}
+    page = {
+        "model": "tested",
+        "checkpoint": {"path": str(file)},
+        "code": {"factory": f"saved_in_order.py:{factory}", "table_threshold": 1},
+        "output": {"root": str(output)},
+        "inputs": {"user": {"dtype": "int32"}, "item": {"dtype": "int32"}},
+        "towers": {"query": {"role": "query", **call}},
+    }
+    job = ExportJob.model_validate(page)
+    prepared = bundle_job.prepare(job, MODELS, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    return output / "tested" / "1"
+
+
+@pytest.mark.parametrize(("factory", "name"), FORMS.values(), ids=FORMS)
+def test_model_gives_what_the_trained_one_gave_from_every_form(
+    factory: str, name: str, tmp_path: Path
+) -> None:
+    root = trained(factory)
+    model = getattr(root, "trained", root)
+    bundle = published(factory, saved(root, tmp_path / name), tmp_path)
+    manifest = read_manifest(bundle)
+    assert {table.rows for table in manifest.tables.values()} == {saved_in_order.ROWS}
+    arguments = {}
+    for tensor in manifest.towers["query"].inputs:
+        feature = manifest.features[tensor.sources[0]]
+        assert isinstance(feature, EmbeddedFeature)
+        name = feature.table
+        layer = getattr(model, name, None) or model.get_layer(name)
+        arguments[tensor.name] = layer.get_weights()[0][IDS[tensor.sources[0]]]
+    opened = open_tower(bundle, manifest.towers["query"], "f32")
+    (result,) = opened.run(arguments).values()
+    expected = np.asarray(getattr(root, "served", model)(IDS))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def pair(
+    library: Any = tf_keras,
+    names: tuple[str | None, ...] = ("left", "right"),
+    sizes: tuple[int, ...] = (3, 3),
+    **options: Any,
+) -> Any:
+    """Returns a model with a layer of each name, side by side."""
+    numbers = library.Input((2,))
+    layers = [
+        library.layers.Dense(size, name=name, **options)
+        for name, size in zip(names, sizes, strict=True)
+    ]
+    return library.Model(
+        numbers, library.layers.Concatenate()([layer(numbers) for layer in layers])
+    )
+
+
+def nested(trainable: bool = True) -> Any:
+    """Returns a model with another one inside that has weights which are not trained."""
+    layers = [tf_keras.layers.BatchNormalization(name=name) for name in ("first", "second")]
+    inner = tf_keras.Sequential(layers, name="inner")
+    inner.trainable = trainable
+    numbers = tf_keras.Input((4,))
+    return tf_keras.Model(numbers, inner(numbers))
+
+
+def tied(shared: bool = True) -> Any:
+    """Returns a model, two layers of which have one layer inside, or one each."""
+    layers = [tf_keras.layers.Dense(2, use_bias=False, name="inside") for _ in "12"]
+    outer = [
+        tf_keras.layers.TimeDistributed(layers[0 if shared else number], name=f"outer{number}")
+        for number in range(2)
+    ]
+    numbers = tf_keras.Input((3, 2))
+    return tf_keras.Model(numbers, outer[1](outer[0](numbers)))
+
+
+def recurrent(units: int = 3) -> Any:
+    numbers = tf_keras.Input((4, 2))
+    return tf_keras.Model(numbers, tf_keras.layers.LSTM(units, name="steps")(numbers))
+
+
+def of_cudnn(file: Path) -> None:
+    """Makes the weights of an LSTM those of a CuDNNLSTM, which has two biases."""
+    with h5py.File(file, "r+") as opened:
+        group = opened["steps"]
+        (bias,) = [name for name in group.attrs["weight_names"] if "bias" in name]
+        del group[bias]
+        group[bias] = np.zeros(24, np.float32)
+
+
+def without_version(file: Path) -> None:
+    with h5py.File(file, "r+") as opened:
+        del opened.attrs["keras_version"]
+
+
+def unchanged(file: Path) -> None:
+    pass
+
+
+OTHER_CODE = ". The model code is not the one that was saved"
+Change = Callable[[Path], None]
+OTHERS: dict[str, tuple[Callable[[], Any], Change, Callable[[], Any], str]] = {
+    "layers in another order": (
+        pair,
+        unchanged,
+        lambda: pair(names=("right", "left")),
+        "layer 0 of those with weights is 'left' in the file and layer 'right' (Dense) in the "
+        "model. Layers must be in the order of training; if it is the same layer, give it its "
+        'name: Dense(..., name="left")',
+    ),
+    "fewer layers": (
+        pair,
+        unchanged,
+        lambda: pair(names=("left",), sizes=(3,)),
+        "layers with weights: 2 in the file, 1 in the model; the model lacks 'right'" + OTHER_CODE,
+    ),
+    "more layers": (
+        lambda: pair(names=("left",), sizes=(3,)),
+        unchanged,
+        pair,
+        "layers with weights: 1 in the file, 2 in the model; the file lacks layer 'right' (Dense)"
+        + OTHER_CODE,
+    ),
+    "other shape": (
+        pair,
+        unchanged,
+        lambda: pair(sizes=(3, 4)),
+        "layer 'right' (Dense), weight 0: right/kernel [2, 3] in the file, and right/kernel [2, 4] "
+        "in the model" + OTHER_CODE,
+    ),
+    "fewer weights": (
+        pair,
+        unchanged,
+        lambda: pair(use_bias=False),
+        "layer 'left' (Dense) has 2 weights in the file (left/kernel, left/bias) and 1 in the "
+        "model (left/kernel)" + OTHER_CODE,
+    ),
+    "weights in another order": (
+        lambda: nested(trainable=False),
+        unchanged,
+        nested,
+        "layer 'inner' (Sequential), weight 2: first/moving_mean [4] in the file, and second/gamma "
+        "[4] in the model. The weights of a layer must have the names and the order of training; "
+        "in a model inside of another, `trainable` changes their order",
+    ),
+    "layers that were not called": (
+        lambda: trained("build_subclassed"),
+        unchanged,
+        saved_in_order.build_subclassed,
+        "it has weights of layer 'embedding_N', and layer 'embedding_N' (Embedding) of the model "
+        "has made none: call the model once in the factory, as training does",
+    ),
+    "weights of cuDNN": (
+        recurrent,
+        of_cudnn,
+        recurrent,
+        "layer 'steps' (LSTM), weight 2: steps/lstm_cell_N/bias [24] in the file, and "
+        "steps/lstm_cell_N/bias [12] in the model. Those of CuDNNLSTM and CuDNNGRU have other "
+        "shapes: if training used these, load the file into the model of the factory with its "
+        'load_weights, and save that with model.save_weights("converted.h5")',
+    ),
+    "Keras 1": (
+        pair,
+        without_version,
+        pair,
+        "it was saved by Keras 1, whose weights Keras 2 converts, or does not say by which version "
+        "(attribute keras_version): load the file with Keras 2, and save it anew",
+    ),
+    "Keras 2": (
+        pair,
+        unchanged,
+        lambda: pair(keras),
+        f"it was saved by Keras {tf_keras.__version__}, and the model is of Keras 3, whose layers "
+        "may compute something else: set TF_USE_LEGACY_KERAS=1 in the environment of "
+        "rowcast-export, so that tf.keras is Keras 2, or let the model import tf_keras",
+    ),
+    "variable that was not shared": (
+        lambda: tied(shared=False),
+        unchanged,
+        tied,
+        "outer0/outer0/kernel:0 and outer1/outer1/kernel:0 have different values, and are one "
+        "variable of the model: two layers share it in the factory, which did not in training",
+    ),
+    "no model": (
+        pair,
+        unchanged,
+        lambda: pair,
+        "was saved by Keras; the factory returned a function: return the model that was saved, or "
+        "an object that has it as an attribute",
+    ),
+}
+"""What was saved, what is changed in the file, what the factory returns, and the message."""
+
+
+def rejected(root: Any, file: Path) -> str:
+    """Returns why a file is not that of a model, without the numbers of layers."""
+    with pytest.raises(CheckpointError) as problem:
+        find_ordered_variables(root, open_checkpoint(file))
+    message = str(problem.value).removeprefix(f"checkpoint {file}").removeprefix(": ").lstrip()
+    return re.sub(r"(embedding|lstm_cell)(_\d+)?\b(?=['/])", r"\1_N", message)
+
+
+@pytest.mark.parametrize(("save", "change", "build", "message"), OTHERS.values(), ids=OTHERS)
+def test_file_of_another_model_is_rejected_with_the_difference(
+    save: Callable[[], Any], change: Change, build: Callable[[], Any], message: str, tmp_path: Path
+) -> None:
+    file = saved(save(), tmp_path / "weights.h5")
+    change(file)
+    assert rejected(build(), file) == message
+
+
+REMEDIES: dict[str, tuple[Callable[[], Any], Change, Callable[[Path], Any]]] = {
+    "names of the file": (pair, unchanged, lambda _: pair(names=("left", "right"))),
+    "trainable as in training": (
+        lambda: nested(trainable=False),
+        unchanged,
+        lambda _: nested(trainable=False),
+    ),
+    "call in the factory": (
+        lambda: trained("build_subclassed"),
+        unchanged,
+        lambda _: trained("build_subclassed"),
+    ),
+    "weights that Keras converted": (recurrent, of_cudnn, lambda file: converted(recurrent, file)),
+    "file with a version": (pair, without_version, lambda file: converted(pair, file)),
+}
+"""What was saved, what is changed in the file, and the model after the remedy of a message."""
+
+
+def converted(build: Callable[[], Any], file: Path) -> Any:
+    """Saves a file anew after Keras has loaded it, and returns the model."""
+    model = build()
+    model.load_weights(file)
+    model.save_weights(file)
+    return model
+
+
+@pytest.mark.parametrize(("save", "change", "remedy"), REMEDIES.values(), ids=REMEDIES)
+def test_remedy_of_a_message_finds_every_weight(
+    save: Callable[[], Any], change: Change, remedy: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    file = saved(save(), tmp_path / "weights.h5")
+    change(file)
+    model = remedy(file)
+    ordered = find_ordered_variables(model, open_checkpoint(file))
+    assert {id(variable) for variable, _ in ordered.locations} == set(map(id, model.weights))
+    assert len(ordered.locations) == len(model.weights)
+
+
+def test_variable_that_two_layers_share_is_read_once_for_each(tmp_path: Path) -> None:
+    model = tied()
+    file = saved(model, tmp_path / "weights.h5")
+    ordered = find_ordered_variables(model, open_checkpoint(file))
+    assert [variable is model.weights[0] for variable, _ in ordered.locations] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "generation"),
+    [
+        (tf_keras, "weights.h5", 2),
+        (tf_keras, "model.h5", 2),
+        (tf_keras, "model.keras", 2),
+        (tf_keras, "model.weights.h5", None),
+        (keras, "model.h5", 3),
+        (keras, "model.keras", 3),
+        (keras, "model.weights.h5", 3),
+    ],
+)
+def test_file_tells_the_generation_of_keras_that_wrote_it(
+    library: Any, name: str, generation: int | None, tmp_path: Path
+) -> None:
+    file = saved(pair(library), tmp_path / name)
+    assert generation_of_checkpoint(open_checkpoint(file)) == generation
+
+
+def test_numbers_that_keras_chose_may_differ(tmp_path: Path) -> None:
+    file = saved(pair(names=("dense_7", "dense_3")), tmp_path / "weights.h5")
+    ordered = find_ordered_variables(pair(names=(None, None)), open_checkpoint(file))
+    assert [location.key.partition("/")[0] for _, location in ordered.locations] == [
+        "dense_7"
+    ] * 2 + ["dense_3"] * 2
+
+
+def test_object_path_of_a_file_that_holds_the_model_itself_is_rejected(tmp_path: Path) -> None:
+    file = saved(pair(), tmp_path / "weights.h5")
+    with pytest.raises(CheckpointError, match=r"no object 'model' .*: leave it out"):
+        find_keras_variables(pair(), open_checkpoint(file), "model")
+    assert find_keras_variables(pair(), open_checkpoint(file), "")
+
+
+def test_file_that_fits_several_models_is_rejected(tmp_path: Path) -> None:
+    file = saved(pair(), tmp_path / "weights.h5")
+    models = SimpleNamespace(first=pair(), second=pair())
+    assert rejected(models, file) == (
+        "fits several models of the SimpleNamespace that the factory returned: let it hold one of "
+        "them"
+    )
+    assert find_ordered_variables(SimpleNamespace(only=models.first), open_checkpoint(file))

@@ -1,0 +1,106 @@
+"""A candidate that cannot be scored is left out, and changes no bit of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from rowcast_client import Client
+
+from runtime import vectors
+from service.errors import InvalidArgument
+from tests.bundles.small import GENRES, SmallBundle
+from tests.units.service.changes.making import candidate, change
+from tests.units.service.running import RunningService
+
+POISON = 9001
+DIM = 8
+CONTEXTS = [{"user": 7, "hour": 9.0}, {"user": 8, "hour": 21.0}]
+
+
+def poisoned(**features: Any) -> dict[str, Any]:
+    """Returns a candidate whose vector was sent, so that no tower has read its features."""
+    item = candidate(POISON, vectors={"movies": [0.1] * DIM})
+    item["features"] |= features
+    return item
+
+
+@pytest.mark.parametrize(
+    ("features", "formula", "reason"),
+    [
+        ({"movie": 7}, "", "features"),
+        ({"year": 3e38}, "log(1e30 - rating) + log(1e30 + rating)", "score"),
+    ],
+)
+@pytest.mark.parametrize("keep", [0, 60])
+def test_candidate_that_cannot_be_scored_is_left_out(
+    features: dict[str, Any],
+    formula: str,
+    reason: str,
+    keep: int,
+    write: Callable[..., SmallBundle],
+    serve: Callable[..., RunningService],
+) -> None:
+    write(keep=keep)
+    service = serve()
+    sources: list[Any] = [{"ids": [POISON, 1000, 1007]}, {"index": "movies"}]
+    with Client(service.http) as client:
+        before = client.recommend(CONTEXTS, k=40, pool_size=60, formula=formula)
+        change(service, "candidates/upsert", poisoned(**features))
+        after = client.recommend(CONTEXTS, k=41, pool_size=60, formula=formula)
+        merged = client.recommend(CONTEXTS[0], k=41, sources=sources, formula=formula)
+        retrieved = client.retrieve(CONTEXTS[0], k=41)
+    for scored, expected in zip(after, before, strict=True):
+        assert list(scored.ids) == list(expected.ids)
+        np.testing.assert_array_equal(scored.scores, expected.scores)
+    assert after.degraded
+    assert "2 of 82 candidates are left out, because the" in after.degraded_reason
+    assert POISON not in merged[0].ids
+    # Its vector is sound, and a retrieval reads nothing else.
+    assert POISON in retrieved[0].ids
+    assert service.value("rowcast_candidates_left_out_total", reason=reason) == 3
+
+
+def test_formula_without_a_value_for_a_candidate_leaves_it_out(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve()
+    with Client(service.http) as client:
+        bound = client.retrieve(CONTEXTS[1], k=40, formula="score")
+        limit = sorted(bound[0].scores)[20]
+        ranked = client.retrieve(CONTEXTS[1], k=40, formula=f"log(score - {limit:.6f})")
+    assert 0 < len(ranked[0].ids) < 40
+    assert set(ranked[0].ids) <= set(bound[0].ids)
+
+
+@pytest.mark.parametrize("numbers", [[3e38] * DIM, [1e19] * DIM])
+def test_vector_that_cannot_be_searched_is_rejected_with_its_id(
+    numbers: list[float], write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    item = candidate(POISON, vectors={"movies": numbers})
+    with pytest.raises(InvalidArgument, match=r"vectors\.movies\[0\] has numbers up to .*id 9001"):
+        change(serve(), "candidates/upsert", item)
+
+
+def test_vector_of_an_earlier_export_that_cannot_be_searched_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[..., SmallBundle],
+    serve: Callable[..., RunningService],
+) -> None:
+    genres = np.ones((GENRES, 4), np.float32)
+    genres[1] *= np.float32(1e38)
+    # Exports once accepted any finite vector.
+    with monkeypatch.context() as earlier:
+        earlier.setattr(vectors, "_SQUARE_MAX", np.inf)
+        bundle = write(tables={"genres": genres})
+    is_searchable = vectors.is_searchable(bundle.vectors)
+    assert 0 < np.count_nonzero(is_searchable) < is_searchable.size
+    with Client(serve().http) as client:
+        retrieved = client.retrieve(CONTEXTS, k=40)
+        recommended = client.recommend(CONTEXTS, k=40)
+    for neighbors in (*retrieved, *recommended):
+        assert sorted(neighbors.ids) == sorted(bundle.ids[is_searchable].tolist())

@@ -1,0 +1,345 @@
+"""Lists for all users of a file: what they hold, errors of users and of the command, and a run that
+is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner, Result
+
+from service.cli.batch_recommendation import BLOCK_USERS, Task, run
+from service.cli.recommend import ProgressLines
+from service.cli.serve import command
+from service.engine.calls import Condition, Filter, IdLists
+from tests.bundles.small import SmallBundle
+from tests.e2e.process import PROGRAM, until
+from tests.units.service.engine.served import Served, column
+from tests.units.service.running import flip
+
+Write = Callable[..., SmallBundle]
+
+
+def users_file(path: Path, count: int, **columns: Any) -> Path:
+    users = {
+        "key": [f"u{number}" for number in range(count)],
+        "user": [number % 50 for number in range(count)],
+    }
+    parquet.write_table(pa.table(users | columns), path)
+    return path
+
+
+def recommend(
+    root: Path, users: Path, out: Path, *options: object, model: str = "movies"
+) -> Result:
+    command_line = [
+        "recommend",
+        model,
+        users,
+        out,
+        "--root",
+        root,
+        "--id",
+        "key",
+        "--workers",
+        1,
+        *options,
+    ]
+    return CliRunner().invoke(command(), list(map(str, command_line)))
+
+
+def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    small = write(users=True, unread_inputs=("note",))
+    users = tmp_path / "users.parquet"
+    rows: dict[str, Any] = {
+        "key": [10, 11, 12, 13, 14],
+        "user": [2, None, 3, 4, None],
+        "context_id": [None, 7, None, None, None],
+        "history": pa.array([[1000, 1007], None, [], [1000], None], pa.list_(pa.int64())),
+        "hour": [1.0, 2.0, None, float("inf"), 1.0],
+        "note": ["a", None, "b", "c", "d"],
+        "seen": [[1000, 1007], None, [], None, None],
+    }
+    parquet.write_table(pa.table(rows), users)
+    options: dict[str, Any] = {
+        "k": 4,
+        "attributes": ["title"],
+        "crowding": {"studio": 1},
+        "diversity": 0.25,
+    }
+    options["filter"] = {"year": {"ge": 1992}}
+    arguments = "--exclude", "seen", "--options", json.dumps(options)
+    done = recommend(root, users, tmp_path / "out.parquet", *arguments)
+    assert done.exit_code == 0, done.stderr
+    progress = re.compile(r"\d of 5 users after \d+ s")  # on a busy machine
+    assert all(progress.fullmatch(line) for line in done.stderr.splitlines()), done.stderr
+    assert "5 users by movies version 1" in done.stdout
+    assert "2 have an error instead of a list" in done.stdout
+    written_rows = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["key"] for row in written_rows] == rows["key"]
+    service = Served(small)
+    same: dict[str, Any] = {
+        "k": 4,
+        "attributes": ("title",),
+        "crowding": {"studio": 1},
+        "diversity": 0.25,
+    }
+    same["filter"] = Filter({"year": Condition(ge=1992)})
+    requests: list[dict[str, Any]] = [
+        {
+            "context": {
+                "user": column(2),
+                "history": column(1000, 1007, offsets=[0, 2]),
+                "hour": column(1.0),
+            },
+            "exclude_ids": IdLists(np.array([1000, 1007])),
+        },
+        {"context": {"hour": column(2.0)}, "context_ids": np.array([7])},
+        {"context": {"user": column(3), "history": column(offsets=[0, 0])}},
+    ]
+    for row, request in zip(written_rows, requests, strict=False):
+        expected = service.recommend(**request, **same)
+        assert row["ids"] == expected.ids.tolist()
+        np.testing.assert_array_equal(np.float32(row["scores"]), expected.scores)
+        assert row["attribute:title"] == expected.attributes["title"]
+        assert row["error"] is None
+    for row, at_fault in zip(written_rows[3:], ("hour", "user"), strict=True):
+        assert (row["ids"], row["scores"], row["attribute:title"]) == (None, None, None)
+        assert at_fault in row["error"]
+    service.close()
+
+
+@pytest.mark.parametrize("options", ['{"k": 3}', '{"k": 5, "pool_size": 2}'])
+def test_program_leaves_nothing_behind_that_python_warns_of(
+    write: Write, root: Path, tmp_path: Path, options: str
+) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", 30)
+    arguments = ["recommend", "movies", users, tmp_path / "out.parquet", "--root", root]
+    arguments += ["--id", "key", "--workers", "2", "--options", options]
+    done = subprocess.run([*PROGRAM, *map(str, arguments)], check=False, capture_output=True)
+    assert done.returncode == (0 if "pool_size" not in options else 2)
+    assert b"leaked" not in done.stderr
+    assert b"Warning" not in done.stderr
+
+
+def test_progress_without_a_terminal_is_a_line_every_few_seconds() -> None:
+    times = iter([0.0, 1.0, 10.0, 11.0, 19.9, 3600.0])
+    written = list[str]()
+    lines = ProgressLines(written.append, lambda: next(times), every_s=10)
+    for done in (0, 4096, 8192, 12288, 12345678):
+        lines.update(done, 20_000_000)
+    assert written == [
+        "4,096 of 20,000,000 users after 10 s\n",
+        "12,345,678 of 20,000,000 users after 3,600 s\n",
+    ]
+
+
+def test_progress_is_written_where_no_terminal_shows_a_bar(
+    write: Write, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.cli.recommend._LINE_S", 0.0)
+    write()
+    users = users_file(tmp_path / "users.parquet", 3)
+    done = recommend(root, users, tmp_path / "out.parquet", "--exclude", "")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert re.fullmatch(r"3 of 3 users after \d+ s", lines[-1])
+    assert all(re.fullmatch(r"\d of 3 users after \d+ s", line) for line in lines)
+
+
+def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_path: Path) -> None:
+    write(id_kind="string")
+    users = tmp_path / "users.parquet"
+    parquet.write_table(
+        pa.table({"key": pa.array([], pa.string()), "user": pa.array([], pa.int64())}), users
+    )
+    assert recommend(root, users, tmp_path / "out.parquet").exit_code == 0
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.num_rows == 0
+    assert table.schema.field("ids").type == pa.list_(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--id", "name"], 2, "has no column 'name'; it has ['key', 'user']"),
+        (["--options", "{"], 2, "--options is not valid JSON"),
+        (["--options", '{"kk": 3}'], 2, "the body has the unknown field 'kk'"),
+        (["--options", '{"attributes": ["titel"]}'], 2, "did you mean 'title'?"),
+        (
+            ["--options", '{"k": 5, "pool_size": 2}'],
+            2,
+            "none of the first 3 users has a list; the first error: pool_size is 2",
+        ),
+        (["--version", "9"], 3, "model 'movies' has no version 9; it has [1]"),
+    ],
+)
+def test_command_that_cannot_be_run_writes_nothing(
+    write: Write, root: Path, tmp_path: Path, options: list[str], code: int, message: str
+) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", 3)
+    out = tmp_path / "out.parquet"
+    done = recommend(root, users, out, *options)
+    assert done.exit_code == code
+    flat = " ".join(done.stderr.replace("│", " ").split())
+    assert message in flat
+    assert [*tmp_path.glob("*out*"), *tmp_path.glob(".out*")] == []
+
+
+def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", 3)
+    (tmp_path / "text").write_text("no Parquet")
+    assert recommend(root, tmp_path / "text", tmp_path / "out").exit_code == 3
+    assert recommend(root, users, tmp_path / "none" / "out").exit_code == 6
+
+
+def test_output_that_is_not_a_file_is_rejected_before_anything_is_computed(
+    root: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("directory")
+    before = sorted(tmp_path.iterdir())
+    for name in ("pipe", "directory", "link"):
+        done = recommend(root, tmp_path / "not-read", tmp_path / name)  # no model, and no users
+        assert done.exit_code == 2
+        kind = "pipe" if name == "pipe" else "directory"
+        assert f"OUT: {tmp_path / name} is a {kind}, which a rename would replace" in done.stderr
+    done = recommend(root, tmp_path / "not-read", Path("-"))
+    assert (done.exit_code, "OUT: '-' is not the name of a file" in done.stderr) == (2, True)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_output_behind_a_link_is_replaced_and_the_link_stays(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", 3)
+    (tmp_path / "elsewhere").mkdir()
+    target = tmp_path / "elsewhere" / "dated[1].parquet"
+    target.write_text("yesterday")
+    leftover = target.with_name(f".{target.name}.parts-of-another-run")
+    leftover.mkdir()
+    link = tmp_path / "latest.parquet"
+    link.symlink_to(target)
+    done = recommend(root, users, link)
+    assert done.exit_code == 0, done.stderr
+    assert link.is_symlink()
+    assert parquet.read_table(target).num_rows == 3
+    assert [*target.parent.iterdir()] == [target]
+
+
+def test_model_that_does_not_exist_is_reported_with_those_that_do(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    write()
+    (root / "unfinished").mkdir()
+    users = users_file(tmp_path / "users.parquet", 3)
+    done = recommend(root, users, tmp_path / "out", model="books")
+    assert done.exit_code == 3
+    assert "has no model 'books'; it has movies\n" in done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("by", "code"),
+    [pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow), (signal.SIGINT, 130)],
+)
+def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
+    write: Write, root: Path, tmp_path: Path, by: signal.Signals, code: int
+) -> None:
+    write()
+    count = 12 * BLOCK_USERS + 7
+    users = users_file(tmp_path / "users.parquet", count)
+    out = tmp_path / "out.parquet"
+    arguments = ["recommend", "movies", users, out, "--root", root, "--id", "key", "--workers", "2"]
+    arguments += ["--options", '{"k": 3}']
+    process = subprocess.Popen([*PROGRAM, *map(str, arguments)])
+    until(lambda: len(list(tmp_path.glob(".out.parquet.parts-*/*.parquet"))) >= 2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(by)
+    assert process.wait() == code
+    until(lambda: not any(_runs(int(child)) for child in children))
+    blocks = sorted(tmp_path.glob(".out.parquet.parts-*/*.parquet"))
+    assert not out.exists()
+    flip(blocks[0])
+    task = Task(root, "movies", '{"k": 3}', "key")
+    steps: list[int] = []
+    summary = run(task, users, out, 1, lambda done, total: steps.append(done))
+    assert (summary.users, summary.failed, summary.done_before) == (
+        count,
+        0,
+        (len(blocks) - 1) * BLOCK_USERS,
+    )
+    assert steps == sorted(steps)
+    assert steps[-1] == count
+    assert not list(tmp_path.glob(".out*"))
+    table = parquet.read_table(out)
+    assert table["key"].to_pylist() == [f"u{number}" for number in range(count)]
+    lists = table["ids"].to_pylist()
+    assert lists == [lists[number % 50] for number in range(count)]
+    assert all(len(candidates) == 3 for candidates in lists[:50])
+
+
+def test_blocks_of_other_inputs_are_not_taken(write: Write, root: Path, tmp_path: Path) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", BLOCK_USERS + 1)
+    out = tmp_path / "out.parquet"
+
+    def stop(done: int, _: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    task = Task(root, "movies", '{"k": 3}', "key")
+    with pytest.raises(KeyboardInterrupt):
+        run(task, users, out, 1, stop)
+    assert len(list(tmp_path.glob(".out.parquet.parts-*/*.parquet"))) == 1
+    users_file(users, BLOCK_USERS + 1, hour=[1.0] * (BLOCK_USERS + 1))
+    assert run(task, users, out, 1, lambda *_: None).done_before == 0
+
+
+def test_run_keeps_the_blocks_of_another_one_that_is_under_way(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    write()
+    out = tmp_path / "out.parquet"
+    many, single = (
+        users_file(tmp_path / f"{count}.parquet", count) for count in (BLOCK_USERS + 1, 1)
+    )
+    task = Task(root, "movies", '{"k": 3}', "key")
+    sizes = list[int]()
+
+    def run_another(done: int, _: int) -> None:
+        if done and not sizes:
+            run(task, single, out, 1, lambda *_: None)
+            sizes.append(parquet.read_metadata(out).num_rows)
+
+    run(task, many, out, 1, run_another)
+    assert [*sizes, parquet.read_metadata(out).num_rows] == [1, BLOCK_USERS + 1]
+    assert not list(tmp_path.glob(".out*"))
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,70 @@
+"""What the tests send, and connections without an HTTP client."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from tests.e2e.process import until
+from tests.units.service.running import RunningService
+
+RETRIEVE = "/v1/models/movies:retrieve"
+PROTOBUF = {"content-type": "application/x-protobuf"}
+BODY: dict[str, Any] = {"k": 2, "context": {"user": 7}}
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) - {"violations", "retry_after_s"} == {"code", "message", "request_id"}
+    assert error.get("violations") != []
+    assert str(error.get("retry_after_s", "")) == response.headers.get("retry-after", "")
+    assert error["request_id"] == response.headers["x-request-id"]
+    return error
+
+
+@contextmanager
+def connected(service: RunningService) -> Iterator[socket.socket]:
+    host, _, port = service.http.rpartition("://")[2].partition(":")
+    with socket.create_connection((host, int(port)), timeout=15) as connection:
+        yield connection
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the service closes the connection."""
+    parts = []
+    while part := connection.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def head(length: int | None = None, *headers: str) -> bytes:
+    body = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+    return "\r\n".join(
+        [f"POST {RETRIEVE} HTTP/1.1", "host: localhost", body, *headers, "", ""]
+    ).encode()
+
+
+@contextmanager
+def one_in_progress(service: RunningService, **options: Any) -> Iterator[None]:
+    """A request that is computed until the block ends."""
+    tower = service.waiting()
+    responses = list[int]()
+    sender = threading.Thread(
+        target=lambda: responses.append(
+            httpx.post(service.http + RETRIEVE, json=BODY, timeout=20, **options).status_code
+        )
+    )
+    sender.start()
+    try:
+        assert tower.entered.wait(10)
+        yield
+    finally:
+        tower.release.set()
+        sender.join(20)
+    assert responses == [200]
+    until(lambda: service.dataplane.engine.inflight == 0)

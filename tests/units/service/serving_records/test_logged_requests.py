@@ -1,0 +1,329 @@
+"""Requests that TensorFlow Serving recorded: of a bundle for its warm-up, and in files that are
+replayed to a new version.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bundle.format import paths
+from bundle.format.checksums import crc32c
+from bundle.format.manifest import File, WarmUpRequests, dump
+from service.codec.stubs import tensorflow_serving_pb2 as pb
+from service.config import ServiceSettings, SettingsError
+from service.engine.calls import RankingRequest
+from service.request_log.record import read_newest, record_directory
+from service.request_log.replay import Replay
+from service.serving_records import recordings, warm_up
+from service.serving_records.recordings import check_readable, read_recordings
+from service.tensorflow_serving.protocol import PREDICTION_SERVICE
+from tests.bundles.small import SmallBundle
+from tests.bundles.tfrecords import record, write_records
+from tests.e2e.process import until
+from tests.units.service.running import RunningService
+from tests.units.service.tensorflow_serving.conftest import PROTOCOLS
+from tests.units.service.versions.driven import Driven
+
+Write = Callable[..., SmallBundle]
+
+
+def tensor(dtype: Any, *sizes: int, **values: Any) -> pb.TensorProto:
+    dims = [pb.TensorShapeProto.Dim(size=size) for size in sizes]
+    return pb.TensorProto(dtype=dtype, tensor_shape=pb.TensorShapeProto(dim=dims), **values)
+
+
+def feature(*values: Any) -> pb.Feature:
+    if isinstance(values[0], bytes):
+        return pb.Feature(bytes_list=pb.BytesList(value=values))
+    if isinstance(values[0], float):
+        return pb.Feature(float_list=pb.FloatList(value=values))
+    return pb.Feature(int64_list=pb.Int64List(value=values))
+
+
+def example(**features: pb.Feature) -> pb.Example:
+    return pb.Example(features=pb.Features(feature=features))
+
+
+def predict_log(signature: str, spec: dict[str, Any] | None = None, **inputs: Any) -> bytes:
+    spec_message = pb.ModelSpec(signature_name=signature, **(spec or {}))
+    request = pb.PredictRequest(model_spec=spec_message, inputs=inputs)
+    log = pb.PredictionLog(predict_log=pb.PredictLog(request=request))
+    return bytes(log.SerializeToString())
+
+
+USERS = tensor(pb.DT_INT64, 3, int64_val=[5, 7, 9])
+QUERY = predict_log("query", user=USERS)
+RETRIEVE = predict_log("retrieve", {"name": "of another server", "version_label": "a"}, user=USERS)
+CONTEXT = example(user=feature(5), other=feature(1.0))
+CANDIDATES = [
+    example(movie=feature(1000), genres=feature(b"comedy"), year=feature(0.5)),
+    example(movie=feature(1007), genres=feature(b"drama", b"horror"), year=feature(0.25)),
+]
+ELWC = pb.ExampleListWithContext(examples=CANDIDATES, context=CONTEXT)
+EXAMPLES = pb.ExamplesRequest(input=pb.Input(example_list_with_context=ELWC))
+CLASSIFY = pb.PredictionLog(classify_log=pb.ExamplesLog(request=EXAMPLES)).SerializeToString()
+REGRESS = pb.PredictionLog(regress_log=pb.ExamplesLog(request=EXAMPLES)).SerializeToString()
+UNKNOWN_MOVIE = [example(movie=feature(5), genres=feature(b"drama"), year=feature(0.5))]
+
+
+def with_warm_up(small: SmallBundle, data: bytes, size: int) -> None:
+    """Adds requests for the warm-up to a bundle."""
+    (small.directory / paths.WARM_UP_REQUESTS).parent.mkdir()
+    (small.directory / paths.WARM_UP_REQUESTS).write_bytes(data)
+    file = File(path=paths.WARM_UP_REQUESTS, bytes=len(data), crc32c=crc32c(data))
+    entry = WarmUpRequests(file=paths.WARM_UP_REQUESTS, size=size)
+    update = {"warm_up": entry, "files": (*small.manifest.files, file)}
+    (small.directory / "manifest.json").write_bytes(dump(small.manifest.model_copy(update=update)))
+
+
+NEVER_S = 3600.0
+"""The interval of scans in tests that add requests to a bundle which a scan could load before."""
+
+
+def problem_of(service: RunningService, write: Write, data: bytes, size: int) -> str:
+    """Returns why a version with these requests is not served."""
+    version = max(service.states(), default=0) + 1
+    with_warm_up(write(version=version), data, size)
+    service.scan()
+    assert service.states()[version] == "failed"
+    return service.problem(version)
+
+
+def test_requests_of_the_bundle_are_computed_before_a_version_is_served(
+    write: Write, serve: Callable[..., RunningService], caplog: Any
+) -> None:
+    records = [QUERY, RETRIEVE, CLASSIFY, REGRESS]
+    with_warm_up(write(parts=True), b"".join(map(record, records)), len(records))
+    with caplog.at_level("INFO", "rowcast"):
+        service = serve()
+    assert service.states() == {1: "available"}, service.problem(1)
+    (line,) = [line for line in caplog.records if line.message == "warm_up_requests_computed"]
+    assert (line.rowcast_fields["requests"], line.rowcast_fields["records"]) == (4, 4)
+
+
+def wrong(**inputs: Any) -> bytes:
+    return record(predict_log("query", **inputs))
+
+
+FLIPPED = bytearray(record(QUERY))
+FLIPPED[20] ^= 1
+OTHER_LOG = pb.PredictionLog(session_run_log=pb.OtherLog()).SerializeToString()
+REJECTING = pb.PredictionLog(
+    regress_log=pb.ExamplesLog(
+        request=pb.ExamplesRequest(
+            input=pb.Input(
+                example_list_with_context=pb.ExampleListWithContext(
+                    examples=UNKNOWN_MOVIE, context=CONTEXT
+                )
+            )
+        )
+    )
+).SerializeToString()
+DAMAGED: dict[str, tuple[bytes, int, str]] = {
+    "truncated": (record(QUERY)[:-1], 1, "record 1 is cut short"),
+    "truncated length": (record(QUERY) + b"\1\2", 2, "record 2 is cut short in its length"),
+    "other bytes": (bytes(FLIPPED), 1, "record 1 differs from its checksum"),
+    "no records": (b"{}" * 9, 1, "record 1 is no TFRecord"),
+    "no message": (record(b"\xff" * 9), 1, f"record 1 of {paths.WARM_UP_REQUESTS} is no Predict"),
+    "no log": (record(b""), 1, "holds no request"),
+    "elwc": (record(ELWC.SerializeToString()), 1, "holds a classify_log without examples"),
+    "other log": (record(OTHER_LOG), 1, "holds a session_run_log; predict_log, classify_log"),
+    "signature": (
+        record(QUERY) + record(predict_log("serving", user=USERS)),
+        2,
+        f"record 2 of {paths.WARM_UP_REQUESTS}: the predict request fails: model 'movies'",
+    ),
+    "dtype": (
+        wrong(user=tensor(pb.DT_FLOAT, 1, float_val=[0.5])),
+        1,
+        "input 'user' is float32; int64 was expected",
+    ),
+    "missing": (wrong(hour=tensor(pb.DT_FLOAT, 1)), 1, "input 'user' of signature 'query' is miss"),
+    "unread": (wrong(user=USERS, usr=USERS), 1, "input 'usr' is unknown"),
+    "rows": (
+        wrong(user=USERS, hour=tensor(pb.DT_FLOAT, 2)),
+        1,
+        "input 'hour' has 2 rows and 'user' has 3",
+    ),
+    "rejected": (record(REJECTING), 1, "the regress request fails: feature 'movie'"),
+    "fewer": (record(QUERY), 2, "has 1 records; the manifest has 2"),
+    "more": (record(QUERY) * 2, 1, "the manifest has 1 records"),
+}
+
+
+def test_damaged_and_foreign_requests_reject_the_version(
+    write: Write, serve: Callable[..., RunningService]
+) -> None:
+    service = serve(poll_interval_s=NEVER_S)
+    for name, (data, size, message) in DAMAGED.items():
+        assert message in problem_of(service, write, data, size), name
+
+
+def test_more_requests_than_tensorflow_serving_takes_are_rejected(write: Write) -> None:
+    with pytest.raises(ValueError, match="less than or equal to 1000"):
+        with_warm_up(write(), record(QUERY) * 1_001, 1_001)
+
+
+def test_computations_end_when_time_is_up_and_all_records_are_read(
+    write: Write,
+    serve: Callable[..., RunningService],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+) -> None:
+    monkeypatch.setattr(warm_up, "SECONDS_MAX", -1.0)
+    with_warm_up(write(), record(QUERY) * 2 + record(REJECTING), 3)
+    with caplog.at_level("INFO", "rowcast"):
+        service = serve(poll_interval_s=NEVER_S)
+    assert service.states() == {1: "available"}
+    (line,) = [line for line in caplog.records if line.message == "warm_up_requests_computed"]
+    assert (line.rowcast_fields["requests"], line.rowcast_fields["records"]) == (0, 3)
+    assert "input 'usr' is unknown" in problem_of(service, write, wrong(user=USERS, usr=USERS), 1)
+
+
+class Replaying:
+    """Versions under a root, to each of which recordings are replayed."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.directory = root.parent / "recordings"
+        self.directory.mkdir()
+        self.settings = ServiceSettings(root=root, replay_dir=self.directory, **settings)
+        self.driven = Driven(root)
+
+        def read(model: str) -> Iterator[Any]:
+            return read_recordings(self.settings, model)
+
+        self.driven.warm_up = Replay(self.settings, self.driven.manager, read).check
+
+    def write(self, name: str, records: list[bytes], changed_s: int = 0) -> Path:
+        path = write_records(self.directory / "movies" / name, records)
+        os.utime(path, (changed_s, changed_s))
+        return path
+
+
+@pytest.fixture
+def replaying(write: Write, root: Path) -> Iterator[Callable[..., Replaying]]:
+    write()
+    started: list[Replaying] = []
+
+    def start(**settings: Any) -> Replaying:
+        started.append(Replaying(root, **settings))
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.driven.manager.close()
+
+
+def without_default(small: SmallBundle) -> None:
+    """Removes the default of a feature: requests without it fail from then on."""
+    features = dict(small.manifest.features)
+    features["city"] = features["city"].model_copy(update={"default": None})
+    (small.directory / "manifest.json").write_bytes(
+        dump(small.manifest.model_copy(update={"context": features, "features": features}))
+    )
+
+
+def test_recordings_reject_a_version_that_fails_what_the_current_one_serves(
+    replaying: Callable[..., Replaying], write: Write, caplog: Any
+) -> None:
+    service = replaying()
+    both_fail = predict_log("serving", user=USERS)
+    service.write("a.tfrecord", [QUERY, both_fail, RETRIEVE, CLASSIFY, REGRESS])
+    write(version=2)
+    with caplog.at_level("INFO", "rowcast"):
+        service.driven.scan()
+    assert service.driven.serving() == 2, service.driven.problem(2)
+    (line,) = [line for line in caplog.records if line.message == "requests_replayed"]
+    assert (line.rowcast_fields["requests"], line.rowcast_fields["failed"]) == (5, 0)
+    without_default(write(version=3))
+    service.driven.scan()
+    assert service.driven.serving() == 2
+    problem = service.driven.problem(3)
+    assert problem.startswith("2 of 5 recorded requests that version 2 served fail")
+    assert "input 'city' of signature 'query' is missing" in problem
+
+
+def test_requests_of_the_protocol_are_recorded_and_replayed(
+    write: Write, serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(protocols=PROTOCOLS, record_rate=1.0)
+    predict = pb.PredictionLog.FromString(QUERY).predict_log.request
+    predict.model_spec.name = "movies"
+    regress = pb.ExamplesRequest(model_spec=pb.ModelSpec(name="movies"), input=EXAMPLES.input)
+    with grpc.insecure_channel(service.grpc) as channel:
+        for method, message in (("Predict", predict), ("Regress", regress)):
+            send = channel.unary_unary(f"/{PREDICTION_SERVICE}/{method}")
+            send(message.SerializeToString(), timeout=30)
+    directory = record_directory(service.settings) / "movies"
+    until(lambda: len(read_newest(directory, 9)) == 2)
+    without_default(write(version=2))
+    service.scan()
+    assert service.problem(2).startswith(
+        "1 of 2 recorded requests that version 1 served fail; the first to fail is a embed"
+    )
+
+
+def test_elwc_recordings_are_rankings_by_the_signature(
+    replaying: Callable[..., Replaying], write: Write
+) -> None:
+    service = replaying(replay_format="elwc", replay_signature="ranking")
+    service.write("a.tfrecord", [ELWC.SerializeToString()])
+    (request,) = read_recordings(service.settings, "movies")
+    with service.driven.manager.acquire("movies") as version:
+        bound = request.bind(version, service.settings)
+        request.compute(version, service.settings)
+    assert (request.call, bound.signature.name) == ("classify", "ranking")
+    ranking = bound.request
+    assert isinstance(ranking, RankingRequest)
+    assert ranking.candidate_features["movie"].values.tolist() == [1000, 1007]
+    assert ranking.candidate_features["year"].values.tolist() == [0.5, 0.25]
+    assert ranking.context["user"].values.tolist() == [5, 5]
+
+
+def test_newest_files_are_read_first_and_damaged_ones_as_far_as_they_are_sound(
+    replaying: Callable[..., Replaying], caplog: Any
+) -> None:
+    service = replaying()
+    zipped = service.write("old.gz", [], changed_s=10)
+    zipped.write_bytes(gzip.compress(record(QUERY)))
+    os.utime(zipped, (10, 10))
+    cut = service.write("new", [RETRIEVE, REGRESS], changed_s=20)
+    cut.write_bytes(cut.read_bytes()[:-3])
+    os.utime(cut, (20, 20))
+    service.write("elwc", [ELWC.SerializeToString(), QUERY], changed_s=5)
+    service.write("_hidden", [QUERY], changed_s=30)
+    with caplog.at_level("WARNING", "rowcast"):
+        read = list(read_recordings(service.settings, "movies"))
+    assert [request.call for request in read] == ["predict"] * 3
+    assert b"retrieve" in read[0].body
+    assert b"query" in read[1].body
+    lines = [line for line in caplog.records if line.message == "recording_unreadable"]
+    problems = {line.rowcast_fields["file"]: line.rowcast_fields["problem"] for line in lines}
+    assert problems["new"] == "record 2 is cut short; copy the file again"
+    assert problems["elwc"].startswith("record 1 holds a classify_log without examples")
+    assert list(read_recordings(service.settings, "another")) == []
+
+
+def test_records_beyond_the_size_of_recorded_requests_are_left_out(
+    replaying: Callable[..., Replaying], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = replaying()
+    service.write("a", [RETRIEVE, QUERY])
+    monkeypatch.setattr(recordings, "BODY_BYTES_MAX", len(QUERY))
+    assert [
+        b"query" in request.body for request in read_recordings(service.settings, "movies")
+    ] == [True]
+
+
+def test_directory_of_recordings_must_exist(root: Path) -> None:
+    settings = ServiceSettings(root=root, replay_dir=root / "none")
+    with pytest.raises(SettingsError, match=r"--replay-dir .* is no directory"):
+        check_readable(settings)

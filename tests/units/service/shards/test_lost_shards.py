@@ -1,0 +1,179 @@
+"""What a router responds while no replica of a shard can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from rowcast_client import Client
+
+from bundle.format.manifest import dump
+from bundle.format.paths import MANIFEST
+from service.engine.calls import RecommendationRequest, Target
+from tests.bundles.small import SmallBundle
+from tests.e2e.process import until
+from tests.units.service.engine.merging.together import alone, together
+from tests.units.service.running import RunningService, column
+from tests.units.service.shards.cluster import Cluster, response
+
+IDS = [1, 2, 26, 27, 1_000_000]
+"""Two of the rows of each half of the table, and an id that it does not have."""
+VECTOR = [0.5] * 8
+
+
+@pytest.fixture
+def small(write: Callable[..., SmallBundle]) -> SmallBundle:
+    """Writes a bundle whose lost rows count as unknown, and whose index has four partitions."""
+    small = write(partitions=4)
+    tables = {
+        name: table.model_copy(update={"unavailable": "unknown"})
+        for name, table in small.manifest.tables.items()
+    }
+    manifest = small.manifest.model_copy(update={"tables": tables})
+    (small.directory / MANIFEST).write_bytes(dump(manifest))
+    return small
+
+
+def start_and_lose(cluster: Cluster, **settings: Any) -> RunningService:
+    """Starts a router of two shards, and ends the second one."""
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router(**settings)
+    cluster.drop("2/2")
+    return router
+
+
+def test_lookup_tells_lost_ids_from_unknown_ones_over_both_transports(
+    cluster: Cluster, small: SmallBundle
+) -> None:
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router()
+    body = {"feature": "user", "ids": IDS}
+    with httpx.Client(base_url=router.http, timeout=60) as client:
+        code, whole = response(client, "lookup", body)
+        assert (code, whole["found"]) == (200, [True, True, True, True, False])
+        assert not {"lost", "coverage"} & whole.keys()
+        cluster.drop("2/2")
+        code, content = response(client, "lookup", body)
+    assert code == 200
+    assert content["found"] == [True, True, False, False, False]
+    assert content["lost"] == [False, False, True, True, False]
+    assert content["coverage"] == 0.6  # the unknown row is one of those that were read
+    assert content["vectors"][:2] == whole["vectors"][:2]
+    for url in (router.http, f"grpc://{router.grpc}"):
+        with Client(url) as client_of_rowcast:
+            looked_up = client_of_rowcast.lookup("user", IDS)
+        assert looked_up.lost is not None
+        assert looked_up.lost.tolist() == content["lost"]
+        assert looked_up.coverage == pytest.approx(0.6)
+
+
+def test_recommendations_of_a_batch_are_degraded_by_their_own_lost_rows(
+    cluster: Cluster, small: SmallBundle
+) -> None:
+    router = start_and_lose(cluster, shard_min_searched=0.1, inline_max_us=1_000_000)
+    features = [{"user": column(user), "history": column(*small.ids[:3])} for user in IDS]
+    requests = [
+        ("recommend", RecommendationRequest(Target("movies"), context=context, k=5))
+        for context in features
+    ]
+    expected = alone(router, requests)
+    batches = router.value("rowcast_batch_requests_count", call="recommend")
+    assert together(router, requests) == expected
+    assert router.value("rowcast_batch_requests_count", call="recommend") == batches + 1
+
+
+@pytest.mark.parametrize(("minimum", "status"), [(0.6, 200), (0.7, 503)])
+def test_request_below_the_minimum_coverage_is_rejected(
+    minimum: float, status: int, cluster: Cluster, small: SmallBundle
+) -> None:
+    router = start_and_lose(cluster, shard_min_coverage=minimum)
+    with httpx.Client(base_url=router.http, timeout=60) as client:
+        code, content = response(client, "lookup", {"feature": "user", "ids": IDS})
+        assert code == status, content
+        if status == 503:
+            message = "shards returned 60% of the rows; at least 70% are required"
+            assert content["error"]["message"].startswith(message)
+        # no row of the lost shard is needed
+        assert response(client, "lookup", {"feature": "user", "ids": [1]})[0] == 200
+
+
+@pytest.mark.parametrize(("minimum", "status"), [(0.5, 200), (0.51, 503), (1.0, 503)])
+def test_retrieval_over_the_shards_that_responded_is_a_choice_that_the_response_states(
+    minimum: float, status: int, cluster: Cluster, small: SmallBundle
+) -> None:
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router(shard_min_searched=minimum)
+    size = len(small.ids)
+    body = {"vectors": [VECTOR], "k": size, "crowding": {"studio": size}}
+    with httpx.Client(base_url=router.http, timeout=60) as client:
+        code, whole = response(client, "retrieve", body)
+        assert (code, whole["searched"]) == (200, size)
+        assert "coverage" not in whole
+        cluster.drop("2/2")
+        code, content = response(client, "retrieve", body)
+    assert code == status, content
+    if status == 503:
+        assert "shard 2/2 is not available" in content["error"]["message"]
+        return
+    here = set(small.ids[: size // 2].tolist())
+    expected = [pair for pair in zip(whole["ids"], whole["scores"], strict=True) if pair[0] in here]
+    assert [*zip(content["ids"], content["scores"], strict=True)] == expected
+    assert (content["searched"], content["coverage"]) == (size // 2, 0.5)
+    assert router.value("rowcast_partial_searches_total") == 1
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_router_is_ready_without_a_shard_unless_it_requires_all(
+    required: bool, cluster: Cluster, small: SmallBundle
+) -> None:
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router(ready_requires_shards=required)
+    serving = health_pb2.HealthCheckResponse.SERVING
+    with grpc.insecure_channel(router.grpc) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+
+        def is_ready() -> bool:
+            status = stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True).status
+            return bool(status == serving) and router.value("rowcast_ready") == 1
+
+        until(is_ready)
+        cluster.drop("2/2")
+        until(lambda: router.value("rowcast_shard_replicas", shard="2/2") == 0)
+        if not required:
+            assert is_ready()
+            return
+        until(lambda: not is_ready())
+        cluster.add("2/2")
+        until(is_ready)
+
+
+def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: SmallBundle) -> None:
+    router = start_and_lose(cluster, shard_min_searched=0.1)
+    lost = int(small.ids[-1])
+    with httpx.Client(base_url=router.http, timeout=60) as client:
+        assert response(client, "retrieve", {"ids": [lost], "k": 3})[0] == 503
+        held_query = {"ids": [int(small.ids[0])], "k": 3, "diversity": 0.5}
+        code, content = response(client, "retrieve", held_query)
+    assert (code, content["coverage"]) == (200, 0.5)
+    assert np.isin(content["ids"], small.ids[: len(small.ids) // 2]).all()
+
+
+def test_request_that_reads_no_lost_row_succeeds_though_unknown_ids_would_read_one(
+    cluster: Cluster, write: Callable[..., SmallBundle]
+) -> None:
+    small = write(partitions=2)
+    router = start_and_lose(cluster)
+    features = {"movie": int(small.ids[0]), "genres": ["comedy"], "year": 0.5}
+    with httpx.Client(base_url=router.http, timeout=60) as client:
+        body = {"tower": "candidate", "features": features}
+        assert response(client, "embed", body)[0] == 200
+        body = {"tower": "candidate", "features": {**features, "genres": ["unheard of"]}}
+        code, content = response(client, "embed", body)
+    assert code == 503
+    # The message depends on whether the router has noticed the loss before the request.
+    assert "shard 2/2" in content["error"]["message"]

@@ -1,0 +1,213 @@
+"""What a router knows of its shards: after a cut, while they are busy or fail, beside a source of
+addresses that hangs, and with a proxy in the environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bundle.format.checksums import crc32c
+from bundle.format.paths import MANIFEST
+from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.errors import NotReady, ServiceError
+from tests.bundles.small import SmallBundle
+from tests.units.service.shards.cluster import Cluster
+from tests.units.service.shards.fixed_shards import (
+    CALL,
+    KEY,
+    FixedShard,
+    listening,
+    routing,
+    well,
+)
+
+WAIT_S = 20.0
+"""Less than it takes until gRPC itself gives a connection up."""
+
+
+async def fail(context: grpc.aio.ServicerContext) -> None:
+    await context.abort(grpc.StatusCode.INTERNAL, "why")
+
+
+async def until(what: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+class Cable:
+    """Relays connections to an address, until it is cut: then nothing passes, and no end of a
+    connection notices. Connections of that time stay dead.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._host, _, self._port = address.rpartition(":")
+        self._is_cut = False
+        self._epoch = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def cut(self) -> None:
+        self._is_cut = True
+        self._epoch += 1
+
+    def repair(self) -> None:
+        self._is_cut = False
+        self._epoch += 1
+
+    @contextlib.asynccontextmanager
+    async def relaying(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        try:
+            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+            for writer in self._writers:
+                writer.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward_reader, onward_writer = await asyncio.open_connection(self._host, self._port)
+        self._writers += writer, onward_writer
+        directions = (reader, onward_writer), (onward_reader, writer)
+        epoch = self._epoch
+        await asyncio.gather(*[self._pass(*direction, epoch) for direction in directions])
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, epoch: int
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(1 << 16):
+                if not self._is_cut and epoch == self._epoch:
+                    writer.write(chunk)
+
+
+def test_shard_is_called_again_by_a_new_connection_after_a_cut(tmp_path: Path) -> None:
+    async def cut_and_repair() -> None:
+        async with (
+            listening(FixedShard(well, {})) as (address,),
+            (cable := Cable(address)).relaying() as relayed,
+            routing(tmp_path, relayed) as router,
+        ):
+            await router.call(KEY, CALL, 60.0)
+            (replica,) = router.replicas.values()
+            cable.cut()
+            await until(lambda: replica.problem)
+            with pytest.raises(NotReady):
+                await router.call(KEY, CALL, 60.0)
+            cable.repair()
+            await until(lambda: not replica.problem)
+            await router.call(KEY, CALL, 60.0)
+
+    asyncio.run(cut_and_repair())
+
+
+def test_busy_shard_that_responds_to_calls_is_called_though_polls_time_out(tmp_path: Path) -> None:
+    async def poll() -> None:
+        shard = FixedShard(well, {})
+        async with listening(shard) as (address,), routing(tmp_path, address) as router:
+            (replica,) = router.replicas.values()
+            shard.may_describe.clear()
+            polls = shard.polls
+            while shard.polls < polls + 2:  # the second follows the failure of the first
+                await router.call(KEY, CALL, 60.0)
+                await asyncio.sleep(0.1)
+            assert not replica.problem
+            await until(lambda: replica.problem)
+
+    asyncio.run(poll())
+
+
+def test_version_whose_load_fails_for_a_reason_of_a_shard_is_loaded_again(
+    write: Callable[..., SmallBundle], cluster: Cluster
+) -> None:
+    small = write(partitions=2)
+    fingerprint = crc32c((small.directory / MANIFEST).read_bytes())
+    failing = FixedShard(fail, {}, ("movies", 1, fingerprint))
+
+    async def load() -> None:
+        async with listening(failing) as (address,):
+            router = await asyncio.to_thread(cluster.start_router, shard_addresses=(address,))
+            assert router.states() == {1: "failed"}
+            assert "a synthetic request failed: shard 1/1 failed with INTERNAL" in router.problem(1)
+            calls = failing.calls
+            await until(lambda: failing.calls > calls)
+
+    asyncio.run(load())
+
+
+def test_source_of_addresses_that_hangs_delays_no_other(tmp_path: Path) -> None:
+    hanging = tmp_path / "addresses"
+    os.mkfifo(hanging)  # whoever reads it waits for a writer
+
+    async def poll() -> None:
+        shard = FixedShard(well, {})
+        async with listening(shard) as (address,):
+            try:
+                async with routing(tmp_path, f"file:{hanging}", address) as router:
+                    await router.call(KEY, CALL, 60.0)
+                    polls = shard.polls
+                    await until(lambda: shard.polls > polls + 1)
+            finally:
+                os.close(os.open(hanging, os.O_WRONLY))
+
+    asyncio.run(poll())
+
+
+def test_addresses_that_cannot_be_used_are_named_and_block_no_other(tmp_path: Path) -> None:
+    unusable = ["no port", "http://x", "ipv4:999", "[::", "127.0.0.1:0"]
+    file = tmp_path / "addresses"
+
+    async def call() -> dict[str, str]:
+        async with listening(FixedShard(well, {})) as (address,):
+            file.write_text("\n".join([*unusable, address]))
+            async with routing(tmp_path, f"file:{file}", f"file:{tmp_path / 'none'}") as router:
+                await router.call(KEY, CALL, 60.0)
+                return {entry["address"]: entry["problem"] for entry in router.status()}
+
+    problems = asyncio.run(call())
+    assert all(problems[address] for address in unusable)
+    assert "No such file" in problems[f"file:{tmp_path / 'none'}"]
+
+
+def test_shards_are_reached_directly_whatever_proxy_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("grpc_proxy", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def call() -> None:
+        async with (
+            listening(FixedShard(well, {})) as (address,),
+            routing(tmp_path, address) as router,
+        ):
+            await router.call(KEY, CALL, 60.0)
+
+    asyncio.run(call())
+
+
+def test_response_beyond_the_limit_of_the_router_is_not_read(tmp_path: Path) -> None:
+    async def send_much(context: Any) -> shard_pb.RowsResponse:
+        return shard_pb.RowsResponse(rows=[shard_pb.StoredRows(values=bytes(4 << 20))])
+
+    async def call() -> None:
+        async with (
+            listening(FixedShard(send_much, {})) as (address,),
+            routing(tmp_path, address, max_response_bytes=2 << 20) as router,
+        ):
+            with pytest.raises(ServiceError):
+                await router.call(KEY, CALL, 60.0)
+            (replica,) = router.replicas.values()
+            assert replica.outliers.failure_share(router.loop.time()) == 1
+
+    asyncio.run(call())

@@ -1,0 +1,126 @@
+"""The scrub and the prefetch of versions that are served, and reports of their memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from bundle.storage import mapped_files
+from service.errors import DataLoss
+from tests.units.service.versions.driven import Driven, Write, flip
+
+Drive = Callable[..., Driven]
+
+
+def scrubbed(driven: Driven) -> float:
+    return driven.value("rowcast_scrubbed_bytes_total", model="movies")
+
+
+@pytest.mark.parametrize("keeps_previous", [True, False])
+def test_scrub_damaged_version_is_replaced_by_the_previous_one(
+    write: Write, drive: Drive, keeps_previous: bool
+) -> None:
+    write()
+    driven = drive()
+    newer = write(version=2)
+    driven = driven if keeps_previous else drive()
+    driven.scan()
+    flip(next((newer.directory / "tables/users").iterdir()))
+    driven.poller.maintenance.scrub()
+    assert driven.states() == ({2: "failed", 1: "available"} if keeps_previous else {2: "failed"})
+    driven.scan()
+    assert driven.states() == {2: "failed", 1: "available"}
+    assert "differs from its checksum" in driven.problem(2)
+
+
+def test_scrub_damaged_only_version_is_data_loss_until_another_comes(
+    write: Write, drive: Drive
+) -> None:
+    small = write()
+    driven = drive()
+    flip(next((small.directory / "tables/users").iterdir()))
+    driven.poller.maintenance.scrub()
+    driven.scan()
+    assert driven.manager.available() == set()
+    with pytest.raises(DataLoss, match="differs from its checksum"):
+        driven.serving()
+    write(version=2)
+    driven.scan()
+    assert driven.serving() == 2
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["users/rows-00000-of-00001", "movies/rows-00001-of-00002", "movies/scales-00001-of-00002"],
+)
+def test_scrub_reads_each_byte_once_and_finds_one_that_is_flipped(
+    write: Write, drive: Drive, file: str
+) -> None:
+    small = write(row_types={"users": "linked", "movies": "int8"})
+    driven = drive(verify="full")
+    driven.poller.maintenance.scrub()
+    driven.poller.maintenance.scrub()
+    assert driven.states() == {1: "available"}
+    assert scrubbed(driven) == sum(table.bytes for table in small.manifest.tables.values())
+    restarted = drive()
+    flip(small.directory / f"tables/{file}.bin", position=50)
+    restarted.poller.maintenance.scrub()
+    for worker in (restarted, drive(verify="full")):
+        assert f"tables/{file}.bin' differs from its checksum" in worker.problem(1)
+
+
+def test_scrub_finds_a_flipped_byte_of_large_vector_files(
+    write: Write, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    flip(write(version=2).directory / "indexes/movies/vectors.bin")
+    monkeypatch.setattr(mapped_files, "VECTORS_BYTES_MAX", 64)
+    driven = drive()
+    assert driven.states() == {2: "available"}
+    driven.poller.maintenance.scrub()
+    driven.scan()
+    assert driven.states() == {2: "failed", 1: "available"}
+    assert "indexes/movies/vectors.bin' differs" in driven.problem(2)
+
+
+def test_scrub_of_a_version_removed_from_the_root_is_not_data_loss(
+    write: Write, drive: Drive
+) -> None:
+    small = write()
+    driven = drive()
+    shutil.rmtree(small.directory)
+    driven.poller.maintenance.scrub()
+    assert driven.serving() == 1
+
+
+def prefetched(driven: Driven) -> float:
+    return driven.value("rowcast_prefetched_bytes_total", model="movies")
+
+
+def test_prefetch_reads_whole_tables_the_smallest_first_and_once(
+    write: Write, drive: Drive
+) -> None:
+    *smaller, largest = sorted(table.bytes for table in write().manifest.tables.values())
+    driven = drive(prefetch_max_bytes=sum(smaller) + largest - 1, prefetch_bytes_per_s=1 << 40)
+    for _ in range(2):
+        driven.poller.maintenance.prefetch()
+        assert sum(smaller) <= prefetched(driven) < sum(smaller) + largest
+    write(version=2)
+    driven.scan()
+    prefetched_before = prefetched(driven)
+    driven.poller.maintenance.prefetch()
+    assert prefetched(driven) > prefetched_before
+
+
+def test_report_memory_of_the_loaded_versions(write: Write, drive: Drive) -> None:
+    tables = write().manifest.tables.values()
+    driven = drive()
+    driven.poller.maintenance.report_memory()
+    (state,) = driven.manager.models()["movies"]
+    assert driven.value("rowcast_model_memory_bytes", model="movies") == state.memory_bytes > 0
+    assert driven.value("rowcast_model_table_bytes", model="movies") == sum(
+        table.bytes for table in tables
+    )
+    assert driven.value("rowcast_model_resident_table_bytes", model="movies") > 0

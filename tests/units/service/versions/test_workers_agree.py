@@ -1,0 +1,205 @@
+"""The workers of a service respond from the same version: one that is new, gone, failed or
+labelled.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.coordinator import Coordinator
+from tests.units.service.versions.driven import Driven, Write
+
+Drive = Callable[..., Driven]
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.fixture
+def two(write: Write, drive: Drive, coordinator: Coordinator) -> tuple[Driven, Driven]:
+    """Two workers that serve version 1."""
+    write(version=1)
+    return drive(coordinator=coordinator, worker=1), drive(coordinator=coordinator, worker=2)
+
+
+def turn(*workers: Driven, scan: bool = True) -> list[int]:
+    """Lets each worker look at the others until nothing changes; returns what they serve."""
+    for _ in range(3):
+        for worker in workers:
+            if scan:
+                worker.scan()
+            worker.report()
+        for worker in workers:
+            worker.poller.follow()
+    return [worker.serving() for worker in workers]
+
+
+def test_new_version_is_current_once_every_worker_has_loaded_it(
+    two: tuple[Driven, Driven], write: Write
+) -> None:
+    first, second = two
+    assert turn(*two) == [1, 1]
+    write(version=2)
+    first.scan()
+    assert turn(*two, scan=False) == [1, 1]
+    assert first.serving(version=2) == 2
+    second.scan()
+    assert turn(*two, scan=False) == [2, 2]
+
+
+def test_unloaded_version_is_current_until_every_worker_has_loaded_another(
+    two: tuple[Driven, Driven], write: Write
+) -> None:
+    first, second = two
+    write(version=2)
+    assert turn(*two) == [2, 2]
+    first.want(pinned=(2,))
+    second.poller.follow()
+    write(version=3)
+    assert turn(*two) == [2, 2]
+    first.want(pinned=(3,), unloaded=(2,))
+    second.poller.follow()
+    first.scan()
+    assert turn(*two, scan=False) == [2, 2]
+    second.scan()
+    assert turn(*two, scan=False) == [3, 3]
+
+
+def test_rollback_before_all_workers_have_switched_is_undone_without_a_load(
+    two: tuple[Driven, Driven], write: Write
+) -> None:
+    first, second = two
+    assert turn(*two) == [1, 1]
+    write(version=2)
+    second.scan()
+    first.scan()
+    assert [worker.serving() for worker in two] == [2, 1]
+    first.want(rolled_back={"to": 1, "above": 2})
+    second.poller.follow()
+    assert turn(*two, scan=False) == [1, 1]
+    first.want(rolled_back=None)
+    second.poller.follow()
+    assert [worker.serving() for worker in two] == [2, 2]
+
+
+def test_label_moves_once_every_worker_has_loaded_its_version(
+    two: tuple[Driven, Driven], write: Write
+) -> None:
+    first, second = two
+    first.want(labels={"live": 1}, pinned=(1,))
+    write(version=2)
+    turn(*two)
+    first.want(labels={"live": 2})
+    first.scan()
+    second.poller.follow()
+    assert turn(*two, scan=False) == [1, 1]
+    assert [worker.serving(label="live") for worker in two] == [1, 1]
+    second.scan()
+    turn(*two, scan=False)
+    assert [worker.serving(label="live") for worker in two] == [2, 2]
+
+
+def test_version_that_one_worker_cannot_load_is_current_in_none(
+    two: tuple[Driven, Driven], write: Write
+) -> None:
+    first, second = two
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk cannot be read")
+
+    second.warm_up = fail
+    write(version=2)
+    assert turn(*two) == [1, 1]
+    assert second.states()[2] == "failed"
+    assert 2 not in first.states()  # which would keep its memory for nothing
+    second.warm_up = lambda *_: None
+    second.poller.look_again()
+    assert turn(*two) == [2, 2]
+
+
+def test_worker_that_cannot_load_what_the_others_serve_waits_for_them_to_move(
+    two: tuple[Driven, Driven],
+    write: Write,
+    drive: Drive,
+    coordinator: Coordinator,
+    root: Path,
+) -> None:
+    first, _ = two
+    write(version=2)
+    assert turn(*two) == [2, 2]
+    shutil.rmtree(root / "movies" / "2")
+    assert turn(*two) == [2, 2]  # served from memory
+    coordinator.worker_ended(2, "SIGKILL")
+    replacement = drive(coordinator=coordinator, worker=3, listens=False)
+    assert "version 2 of model 'movies' is current in the other workers" in (
+        replacement.poller.disagreement()
+    )
+    assert turn(first, replacement) == [1, 1]
+    assert replacement.poller.disagreement() == ""
+    assert 2 not in first.states()
+
+
+@pytest.mark.parametrize("wanted", [{}, {"labels": {"live": 1}}, {"unloaded": (3,)}])
+def test_worker_that_starts_beside_a_newer_version_responds_from_that_of_the_others(
+    wanted: dict[str, Any],
+    two: tuple[Driven, Driven],
+    write: Write,
+    drive: Drive,
+    coordinator: Coordinator,
+) -> None:
+    first, _ = two
+    first.want(**wanted)
+    write(version=2)
+    coordinator.worker_ended(2, "SIGKILL")
+    replacements = [
+        drive(coordinator=coordinator, worker=worker, listens=False) for worker in (3, 4)
+    ]
+    for replacement in replacements:
+        assert replacement.poller.disagreement() == ""
+        assert replacement.serving() == 1
+        replacement.listens = True
+    assert turn(first, *replacements) == [2, 2, 2]
+
+
+def test_worker_that_failed_to_load_what_the_others_serve_moves_none_of_them(
+    two: tuple[Driven, Driven], write: Write, drive: Drive, coordinator: Coordinator
+) -> None:
+    write(version=2)
+    assert turn(*two) == [2, 2]
+    coordinator.worker_ended(2, "SIGKILL")
+    coordinator.begin_load(4, "movies", 2, "")
+    coordinator.end_load(4, loaded=False)
+
+    def fail(version: object, _: object) -> None:
+        if getattr(version, "version", 0) == 2:
+            raise OSError("the disk cannot be read")
+
+    replacement = drive(coordinator=coordinator, worker=3, listens=False, warm_up=fail)
+    first, _ = two
+    assert turn(first, replacement) == [2, 1]
+    assert replacement.poller.disagreement()
+
+
+def test_version_that_ended_a_worker_is_failed_in_the_others_and_the_older_one_serves(
+    two: tuple[Driven, Driven], write: Write, coordinator: Coordinator
+) -> None:
+    first, second = two
+    write(version=2)
+
+    def end(*_: object) -> None:
+        coordinator.worker_ended(1, "SIGBUS")
+        raise KeyboardInterrupt  # stands for the end of the process
+
+    first.warm_up = end
+    with pytest.raises(KeyboardInterrupt):
+        first.scan()
+    assert turn(second) == [1]
+    assert second.states() == {2: "failed", 1: "available"}
+    assert "ended (SIGBUS) while it loaded this version" in second.problem(2)
