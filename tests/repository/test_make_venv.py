@@ -36,12 +36,6 @@ def test_option_in_place_of_the_directory_is_rejected_with_the_usage(option: str
     )
 
 
-def test_help_prints_the_usage() -> None:
-    done = make("--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: scripts/make_venv DIRECTORY ")
-
-
 @pytest.mark.parametrize(
     ("version", "message"), [("3.10", "is Python 3.10: "), ("3.14", "is Python 3.14: ")]
 )
@@ -58,14 +52,6 @@ def test_missing_python_is_named(tmp_path: Path) -> None:
     done = make(tmp_path / "venv", "/no/such/python")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "/no/such/python does not run" in done.stderr
-
-
-def test_environment_of_another_version_is_left_alone(tmp_path: Path) -> None:
-    made = interpreter(tmp_path / "venv" / "bin" / "python", "3.11")
-    done = make(tmp_path / "venv", interpreter(tmp_path / "python", "3.12"))
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert f"has Python 3.11, not 3.12: remove it first (rm -rf {tmp_path / 'venv'})" in done.stderr
-    assert Path(made).exists()
 
 
 @pytest.mark.slow

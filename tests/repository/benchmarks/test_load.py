@@ -4,16 +4,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import grpc
 import numpy as np
 import pytest
 
-from benchmarks.load import Endpoint, Load, Responses, ServiceLost
+from benchmarks.load import Endpoint, Load, ServiceLost
 from benchmarks.peers.contenders import free_ports
-from benchmarks.services import NotStarted, Program
 
 BODY = bytes(3000)
 SLOW_S = 0.02
@@ -84,16 +82,6 @@ def test_load_closed_gets_a_response_to_every_request(
     load.close()
 
 
-def test_load_open_does_not_send_what_waits_too_long_for_a_connection(endpoint: Endpoint) -> None:
-    load = Load(endpoint, [b"x"])
-    patient = load.open(20_000, 0.01, seed=1, connections=1)
-    assert patient.failed == 0
-    hasty = load.open(20_000, 0.01, seed=1, connections=1, patience_s=0.0001)
-    assert len(hasty.status) == len(patient.status)
-    assert set(hasty.status) == {200, -2}
-    load.close()
-
-
 def test_load_open_sends_nothing_late_when_a_connection_is_free_again(
     grpc_endpoint: Endpoint,
 ) -> None:
@@ -103,14 +91,6 @@ def test_load_open_sends_nothing_late_when_a_connection_is_free_again(
     load.close()
     assert 1 <= responses.succeeded <= 0.2 / SLOW_S + 2
     assert set(responses.status) == {200, -2}
-
-
-def test_load_open_sends_at_the_rate_whatever_the_responses(endpoint: Endpoint) -> None:
-    load = Load(endpoint, [b"x"])
-    responses = load.open(300, 0.5, seed=1)
-    assert responses.failed == 0
-    assert 100 < responses.succeeded < 220  # Poisson, 150 expected
-    load.close()
 
 
 def test_load_counts_failed_calls(http_endpoint: Endpoint, grpc_endpoint: Endpoint) -> None:
@@ -133,31 +113,3 @@ def test_load_on_a_port_without_service_names_the_port() -> None:
     with pytest.raises(ServiceLost, match=f"port {port}: connect: Connection refused"):
         load.closed(1, 0.05)
     load.close()
-
-
-def test_program_that_ends_is_reported_with_its_log(tmp_path: Path) -> None:
-    with pytest.raises(NotStarted, match=r"false did not become ready; see .*log"):
-        Program(["false"], lambda: False, tmp_path / "log")
-
-
-def test_program_paused_uses_no_more_of_the_processor(tmp_path: Path) -> None:
-    program = Program(["sh", "-c", "while :; do :; done"], lambda: True, tmp_path / "log")
-    while program.cpu_s() == 0:
-        pass
-    program.pause()
-    before = program.cpu_s()
-    for _ in range(100):
-        assert program.memory_bytes() > 0
-    assert program.cpu_s() - before <= 0.02
-    program.resume()
-    while program.cpu_s() < before + 0.05:
-        pass
-    program.close()
-    assert program.memory_bytes() == 0
-
-
-def test_percentile_counts_successful_requests_only() -> None:
-    latency = np.array([0.001, 0.002, 0.003, 9.0])
-    responses = Responses(np.zeros(4), latency, np.array([200.0, 200.0, 200.0, 429.0]), 2.0, 0.0)
-    assert (responses.succeeded, responses.failed, responses.requests_per_s) == (3, 1, 1.5)
-    assert responses.percentile_ms(50) == pytest.approx(2.0)

@@ -2,9 +2,6 @@
 holds.
 """
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +9,8 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature
 from examples.movielens import data, generated
-from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode, split_newest
+from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode
 from examples.movielens.settings import Settings
-from export.checkpoint.inventory.recognition import recognize
-from export.checkpoint.reader import open_checkpoint
 from export.recipe.schema import read_recipe
 from tests.units.export.movies_job import export
 
@@ -66,82 +61,6 @@ def test_ranking_finds_planted_sequels_better_than_retrieval_alone(
     assert hit_rates["retrieval + ranking"] > hit_rates["retrieval"] + 0.05
 
 
-@pytest.mark.slow
-def test_checkpoint_holds_four_tables_with_slots_and_sizes(
-    trained: tuple[Path, dict[str, float]],
-) -> None:
-    out, _ = trained
-    checkpoint = open_checkpoint(out / "checkpoint")
-    inventory = recognize(checkpoint)
-    sizes = json.loads((out / "sizes.json").read_text())
-    assert {table.name: (table.rows, table.dim) for table in inventory.tables} == {
-        "users": (241, 32),
-        "movies": (3_000, 64),
-        "genres": (len((out / "genres.txt").read_text().splitlines()), 16),
-        "hours": (24, 4),
-    }
-    assert (sizes["users"], sizes["movies"], sizes["hours"], sizes["movie_dim"]) == (
-        241,
-        3_000,
-        24,
-        64,
-    )
-    slots = [key for key in checkpoint.entries if "OPTIMIZER_SLOT/optimizer/accumulator" in key]
-    assert len(slots) == 4
-
-
-@pytest.mark.slow
-def test_files_beside_the_checkpoint_hold_real_ids(
-    trained: tuple[Path, dict[str, float]], movielens: data.MovieLens
-) -> None:
-    from pyarrow import parquet
-
-    out, _ = trained
-    assert [
-        int(line) for line in (out / "movies.txt").read_text().splitlines()
-    ] == movielens.movies.ids.tolist()
-    corpus = parquet.read_table(out / "movies.parquet").to_pydict()
-    assert corpus["movie_id"] == movielens.movies.ids.tolist()
-    assert corpus["title"] == list(movielens.movies.titles)
-    header, *popular = (out / "popular.csv").read_text().splitlines()
-    assert header == "movie_id"
-    assert len(set(popular)) == min(100, len(movielens.movies.ids))
-    assert set(map(int, popular)) <= set(movielens.movies.ids.tolist())
-    examples = [json.loads(line) for line in (out / "examples.jsonl").read_text().splitlines()]
-    assert len(examples) == 240
-    known_movies = set(movielens.movies.ids.tolist())
-    assert all(
-        example["movie_id"] in known_movies and set(example["history"]) <= known_movies
-        for example in examples
-    )
-    lengths = [len(example["history"]) for example in examples]
-    assert min(lengths) >= 10
-    assert max(lengths) == SETTINGS.history
-
-
-@pytest.mark.slow
-def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_rowcast(
-    trained: tuple[Path, dict[str, float]],
-) -> None:
-    code = (
-        "import runpy, sys\n"
-        f"model = runpy.run_path({str(EXAMPLE / 'model.py')!r})['build_model']()\n"
-        "packages = {name.split('.')[0] for name in sys.modules} & {'bundle', 'export', 'service', "
-        "'examples'}\n"
-        "print(sorted(packages), len(model.trainable_variables), model.embedding.embedding_tables "
-        "is not None)\n"
-    )
-    environment = {"MOVIELENS_DIR": str(trained[0]), "PATH": "/usr/bin:/bin"}
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.split("\n")[-2] == "[] 20 True"
-
-
 def test_build_model_without_a_training_names_the_command_to_run(tmp_path: Path) -> None:
     from examples.movielens.model import read_sizes
 
@@ -187,33 +106,6 @@ def test_sampler_offers_no_watched_movie_as_negative_and_no_future_as_history(
             assert all(earlier < target for earlier in history)
             assert history == sorted(history)
             assert not history or target - history[-1] <= 10
-
-
-def test_sampler_expects_each_movie_as_often_as_it_is_drawn(
-    encoded: Encoded, movielens: data.MovieLens
-) -> None:
-    rows = data.split(movielens.ratings).train
-    sampler = Sampler(encoded, rows, Settings(batch=128, negatives=64), seed=2)
-    drawn = np.zeros(len(encoded.movie_ids))
-    steps = 0
-    for _ in range(12):
-        for batch in sampler.epoch():
-            drawn += np.bincount(batch.movies, minlength=len(drawn))
-            steps += 1
-    top = np.argsort(-sampler.expected)[:50]
-    assert sampler.expected.sum() == pytest.approx(192, rel=1e-3)
-    assert drawn[top] / steps == pytest.approx(sampler.expected[top], rel=0.2)
-
-
-def test_split_newest_takes_the_last_of_each_viewer(
-    encoded: Encoded, movielens: data.MovieLens
-) -> None:
-    parts = data.split(movielens.ratings)
-    earlier, newest = split_newest(
-        encoded, np.union1d(parts.train, parts.validation), data.HELD_OUT
-    )
-    assert np.array_equal(earlier, parts.train)
-    assert np.array_equal(newest, parts.validation)
 
 
 @pytest.mark.slow

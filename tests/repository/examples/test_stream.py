@@ -239,17 +239,6 @@ def test_consumer_ends_without_an_error_on_sigterm(
     assert "stopped" in stop(consumer)
 
 
-def test_consumer_of_an_unknown_model_ends_with_an_error(
-    service: RunningService, brokers: str
-) -> None:
-    consumer = start(service, brokers, model="films")
-    _, log = consumer.communicate(timeout=WAIT_S)
-    assert consumer.returncode == 1
-    assert "NOT_FOUND" in log
-    assert "films" in log
-    assert "Traceback" not in log
-
-
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

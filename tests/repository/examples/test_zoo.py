@@ -32,15 +32,6 @@ def test_entry_has_a_recipe_a_training_and_a_factory(entry: Entry, tmp_path: Pat
         assert file == f"{entry.source.folder}/{entry.file}"
 
 
-def test_wrapper_lines_are_those_of_the_function_of_an_entry() -> None:
-    microsoft = entries_of(["microsoft"])
-    (task,) = entries_of(["model_garden/dlrm"])
-    text = (ZOO / "microsoft" / FACTORIES).read_text()
-    lines = [entry.wrapper_lines for entry in microsoft]
-    assert sum(lines) == len(re.findall("# wrapper$", text, re.MULTILINE)) > max(lines)
-    assert task.wrapper_lines == 0
-
-
 def test_every_recipe_and_source_has_an_entry() -> None:
     recipes = {*ZOO.glob("*/*/recipe.toml"), *ZOO.glob("*/*.toml")}
     assert recipes == {entry.recipe for entry in ENTRIES}
@@ -56,15 +47,6 @@ def test_missing_checkout_is_rejected_with_the_command_that_gets_it(tmp_path: Pa
         Checkouts(tmp_path).require(entry)
     (tmp_path / "keras-rs").mkdir()
     with pytest.raises(NotHere, match=f"has no file examples/basic_ranking.py, .*: {clone}"):
-        Checkouts(tmp_path).require(entry)
-
-
-def test_missing_checkpoint_is_named(tmp_path: Path) -> None:
-    (entry,) = entries_of(["jax_tpu_embedding/shakespeare"])
-    file = tmp_path / entry.source.folder / entry.file
-    file.parent.mkdir(parents=True)
-    file.touch()
-    with pytest.raises(NotHere, match=f"has no file {re.escape(entry.checkpoint)}, .*: git clone"):
         Checkouts(tmp_path).require(entry)
 
 

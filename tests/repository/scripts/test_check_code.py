@@ -95,19 +95,3 @@ def test_violation_is_found_once(script: Any, name: str, source: str, message: s
 )
 def test_other_code_passes(script: Any, name: str, source: str) -> None:
     assert script.check(PurePath(name), source.encode()) == []
-
-
-def test_named_file_is_reported_with_its_line(
-    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "module.py"
-    path.write_text("import math\n\na, b = 1, 2\n")
-    assert script.main([str(path)]) == 1
-    assert capsys.readouterr().out.startswith("module.py:3: several assignments in one statement")
-
-
-def test_files_of_the_repository_are_listed_without_generated_ones(script: Any) -> None:
-    names = {str(path.relative_to(script.ROOT)) for path in script.files_in_git()}
-    assert len(names) > 500
-    assert {"scripts/check_code", "README.md"} <= names
-    assert not any("/stubs/" in name for name in names)

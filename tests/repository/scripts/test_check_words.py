@@ -75,11 +75,6 @@ def test_other_text_passes(script: Any, rules: Any, text: str) -> None:
     assert script.check(text, rules) == []
 
 
-def test_line_of_a_word_counts_the_lines_of_code_before_it(script: Any, rules: Any) -> None:
-    text = "# Title\n\n```\ncode\n```\n<!-- a\ncomment -->\n\nA line and\nan answer.\n"
-    assert [line for line, _ in script.check(text, rules)] == [10]
-
-
 def test_comments_of_a_configuration_are_checked_and_its_values_are_not(
     script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,9 +98,3 @@ def test_rule_that_the_script_would_apply_wrongly_is_rejected(
     (tmp_path / "Rule.yml").write_text(content)
     with pytest.raises(ValueError, match=message):
         script.read_rules(tmp_path)
-
-
-def test_pages_of_every_folder_are_checked(script: Any) -> None:
-    names = {str(path.relative_to(script.ROOT)) for path in script.pages()}
-    assert {"README.md", "docs/reference/cli.md", "client/README.md", "deploy/README.md"} <= names
-    assert {"examples/movielens/README.md", "deploy/nginx.conf"} <= names

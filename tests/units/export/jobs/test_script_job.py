@@ -11,7 +11,7 @@ import numpy as np
 from bundle.storage import catalog
 from bundle.tables.reader import TableReader
 from export.graphs.loading import load_tensorflow, tf
-from tests.plans.script_plans import write_script
+from tests.cases.models.script_plans import write_script
 from tests.units.export.commands import Command
 
 

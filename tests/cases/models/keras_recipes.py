@@ -1,0 +1,205 @@
+"""Recipes of models that depend on Keras: its generations, its layers, and what it saves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from export.recipe.schema import ExportJob
+from tests.cases.models.checkpoints import (
+    Build,
+    write_keras_lists,
+    write_keras_weights,
+    write_model_in_order,
+    write_nothing,
+    write_weights_in_order,
+)
+from tests.cases.models.planned_models import Module, variant
+from tests.cases.models.recipe_parts import (
+    FLOAT,
+    ID,
+    QUERY,
+    STRING,
+    candidates,
+    method,
+    query,
+    ranking,
+    several,
+)
+
+EITHER_KERAS = Module(
+    "either_keras",
+    {"inputs": {"item": ID}, "towers": QUERY, "code": {"table_threshold": 0}},
+    {
+        "2-of_keras_3": variant("build_2", trained="build_3"),
+        "3-of_keras_2": variant("build_3", trained="build_2"),
+    },
+)
+
+IDS_FOR_STRINGS = {"title": ID, "item": ID}
+STRINGS_FOR_IDS = {"title": STRING, "item": STRING}
+STRING_INPUTS = Module(
+    "string_inputs",
+    {
+        "inputs": {"title": STRING, "item": ID},
+        "towers": QUERY,
+        "code": {"table_threshold": 0},
+    },
+    {
+        "2-ids_for_strings": variant("build_2", inputs=IDS_FOR_STRINGS, write=write_nothing),
+        "2-strings_for_ids": variant("build_2", inputs=STRINGS_FOR_IDS, write=write_nothing),
+        "3-ids_for_strings": variant("build_3", inputs=IDS_FOR_STRINGS, write=write_nothing),
+        "3-strings_for_ids": variant("build_3", inputs=STRINGS_FOR_IDS, write=write_nothing),
+        "hashed-ids_for_strings": variant(
+            "build_hashed", inputs=IDS_FOR_STRINGS, write=write_nothing
+        ),
+        "mixed": variant(inputs=IDS_FOR_STRINGS, write=write_nothing),
+    },
+)
+
+NORMALIZATIONS = Module(
+    "normalizations",
+    {"inputs": {"n": several("float32", 2)}, "towers": QUERY},
+    {
+        "plain_2-of_integers": variant("build_plain_2", inputs={"n": several("int32", 2)}),
+        "plain_3-of_integers": variant("build_plain_3", inputs={"n": several("int32", 2)}),
+    },
+)
+
+LOOKUP_LAYERS = Module(
+    "lookup_layers",
+    {
+        "inputs": {"text": STRING, "number": ID},
+        "code": {"table_threshold": 0, "inline_bytes_max": 0},
+        "towers": query(
+            *(
+                f"{keys}_{count}_{mask}"
+                for keys in ("string", "integer")
+                for count in (1, 2, 5)
+                for mask in ("plain", "masked")
+            )
+        ),
+    },
+    {
+        "strict_2": variant(towers=query("string", "integer")),
+        "strict_3": variant(towers=query("string", "integer")),
+    },
+)
+
+SLOTS = several("int32", 3)
+NUMBERS = {"numbers": several("float32", 2)}
+SAVED_IN_ORDER = Module(
+    "saved_in_order",
+    {
+        "inputs": {"user": {"dtype": "int32"}, "item": {"dtype": "int32"}},
+        "towers": QUERY,
+        "code": {"table_threshold": 0},
+        "checkpoint": {},
+    },
+    {
+        "3": variant(write=write_model_in_order),
+        "parts": variant(write=write_weights_in_order, towers=method("served", "user", "item")),
+        "2-of_a_subclass": variant(
+            "build_2", trained="build_subclassed", write=write_weights_in_order
+        ),
+    },
+    write=write_weights_in_order,
+)
+
+KERAS_3 = Module(
+    "keras_3",
+    {
+        "inputs": {
+            "user": {"dtype": "int32"},
+            "age": FLOAT,
+            "movie": {"dtype": "int32"},
+            "genres": SLOTS,
+        },
+        "towers": method("query", "user", "age")
+        | method("candidate", "movie", "genres", role="candidate"),
+        "code": {"table_threshold": 1},
+        "checkpoint": {},
+    },
+    {
+        "as_second": variant(trained="build"),
+        "called": variant(trained="build"),
+        "with_more": variant(trained="build"),
+        "shorter": variant(trained="build"),
+        "query_layers": variant(trained="build"),
+        "function": variant(
+            trained="build", towers={"query": {"role": "query", "inputs": ["age"]}}
+        ),
+        "twins": variant(write=write_keras_weights, inputs=NUMBERS, towers=QUERY),
+        "left": variant(trained="build_twins", inputs=NUMBERS, towers=method("left")),
+        "exchanged": variant(
+            write=write_keras_lists, requires=("tensorstore",), inputs=NUMBERS, towers=QUERY
+        ),
+        "ranker": variant(
+            write=write_keras_weights,
+            requires=("keras_rs",),
+            inputs={"user": SLOTS, "movie": SLOTS},
+            features=candidates("movie"),
+            towers=ranking(),
+        ),
+    },
+    write=write_keras_weights,
+)
+
+
+def write_averages(kind: str, checkpoint: Path) -> None:
+    """Trains for some steps: before them there are no moving averages."""
+    from tests.models import averaged
+
+    averaged.train(kind, checkpoint / "model")
+
+
+def write_averages_of_keras_2(_build: Build, _job: ExportJob, folder: Path) -> None:
+    """Saves averages that an optimizer of Keras 2 keeps."""
+    write_averages("keras 2", folder)
+
+
+def write_averages_in_slots(_build: Build, _job: ExportJob, folder: Path) -> None:
+    """Saves averages that an optimizer keeps as slot variables."""
+    write_averages("slots", folder)
+
+
+def write_averages_of_keras_3(_build: Build, _job: ExportJob, folder: Path) -> None:
+    """Saves averages that an optimizer of Keras 3 keeps."""
+    write_averages("keras 3", folder)
+
+
+def write_averages_of_tf1(_build: Build, _job: ExportJob, folder: Path) -> None:
+    """Saves averages of a program of TF1."""
+    write_averages("tf1", folder)
+
+
+OF_OBJECTS = {"object_path": "model", "averages": True}
+AVERAGED = Module(
+    "averaged",
+    {
+        "inputs": {"item": ID, "price": FLOAT},
+        "features": candidates("item", "price"),
+        "towers": ranking(),
+        "code": {"table_threshold": 0},
+        "checkpoint": OF_OBJECTS,
+    },
+    {
+        "": variant(write=write_averages_of_keras_2),
+        "slots": variant("build", write=write_averages_in_slots),
+        "keras_3": variant(write=write_averages_of_keras_3),
+        "tf1": variant(write=write_averages_of_tf1, checkpoint={"averages": True}),
+        "without_averages": variant("build"),
+        "last_values": variant(
+            "build", write=write_averages_of_keras_2, checkpoint={"object_path": "model"}
+        ),
+    },
+)
+
+MODULES = (
+    EITHER_KERAS,
+    STRING_INPUTS,
+    NORMALIZATIONS,
+    LOOKUP_LAYERS,
+    SAVED_IN_ORDER,
+    KERAS_3,
+    AVERAGED,
+)
