@@ -96,7 +96,11 @@ def _look_up(table: LookupTable, keys: Any, default: Any, vocabularies: Vocabula
 
 def run_operation(node: OperationNode, operands: list[Any]) -> Any:
     """Returns the result of the operation that a node names."""
-    operation = getattr(tf.raw_ops, node.op)
+    name = node.op
+    if name == "Select":
+        # A constant of a graph stands for one of each value, to which the first does not expand.
+        name = "SelectV2"
+    operation = getattr(tf.raw_ops, name)
     if node.op in ("LowerBound", "UpperBound"):
         # These two search in each row of a matrix; a graph has one list.
         sorted_values, searched_values = operands

@@ -79,6 +79,8 @@ class Program:
 
     def _of_floats(self, numbers: Any) -> Any:
         strings = tf.strings
+        if self._random.random() < 0.2:
+            return self._of_transcendental(numbers)
         numbers = self._one_of(
             [
                 lambda: tf.floor(numbers),
@@ -89,6 +91,14 @@ class Program:
                 lambda: tf.clip_by_value(numbers, -50.0, 50.0),
                 lambda: tf.where(numbers < 0.0, -numbers, numbers - 1.0),
                 lambda: numbers % 7.0,
+                lambda: tf.math.ceil(numbers),
+                lambda: tf.math.rint(numbers),
+                lambda: tf.square(tf.clip_by_value(numbers, -9.0, 9.0)),
+                lambda: tf.math.squared_difference(numbers, 2.0),
+                lambda: tf.sqrt(abs(numbers)),
+                lambda: tf.where(tf.math.is_finite(numbers), numbers, 7.0),
+                lambda: tf.where(tf.math.is_nan(numbers) | tf.math.is_inf(numbers), 0.0, numbers),
+                lambda: tf.sign(numbers) * 3.0,
                 lambda: numbers,
             ]
         )
@@ -96,6 +106,7 @@ class Program:
             [
                 lambda: tf.raw_ops.Bucketize(input=numbers, boundaries=[-2.5, 0.0, 0.5, 97.0]),
                 lambda: tf.searchsorted([0.5, 1.5, 97.0], numbers, side="right"),
+                lambda: tf.searchsorted([0.5, 1.5, 97.0], numbers),
                 lambda: tf.cast(numbers, tf.int32),
                 lambda: tf.cast(numbers, tf.int64),
                 lambda: tf.cast(tf.cast(numbers, tf.float64) * 10.0, tf.int64),
@@ -104,12 +115,32 @@ class Program:
             ]
         )
 
+    def _of_transcendental(self, numbers: Any) -> Any:
+        """Returns integers by functions whose last bit differs between libraries: they become
+        buckets.
+        """
+        numbers = self._one_of(
+            [
+                lambda: tf.math.log1p(tf.maximum(numbers, 0.0)),
+                lambda: tf.math.log(tf.maximum(numbers, 1.0)) * 3.0,
+                lambda: tf.math.sigmoid(numbers) * 9.0,
+                lambda: tf.math.tanh(numbers) * 7.3,
+            ]
+        )
+        return self._one_of(
+            [
+                lambda: tf.cast(numbers, tf.int32),
+                lambda: 9 - tf.cast(numbers, tf.int64),
+                lambda: tf.raw_ops.Bucketize(input=numbers, boundaries=[0.3, 0.7, 6.0]),
+            ]
+        )
+
     def _texts(self, texts: Any) -> Any:
         strings = tf.strings
         return self._one_of(
             [
                 lambda: strings.lower(texts),
-                lambda: strings.upper(texts),
+                lambda: strings.upper(strings.strip(texts)),
                 lambda: strings.strip(texts),
                 lambda: strings.regex_replace(texts, "[-, ]", "_"),
                 lambda: strings.regex_replace(texts, "b", "bb", replace_global=False),
@@ -166,6 +197,18 @@ class Program:
                 lambda: bits.bitwise_xor(before, size),
                 lambda: bits.bitwise_and(before, bits.invert(size)),
                 lambda: bits.right_shift(before, tf.constant(3, dtype)),
+                lambda: bits.left_shift(bits.bitwise_or(before, size), tf.constant(2, dtype)),
+                lambda: bits.invert(before),
+                lambda: tf.square(before) + tf.math.squared_difference(before, size),
+                lambda: tf.sign(before) * 5,
+                lambda: tf.raw_ops.ClipByValue(
+                    t=before, clip_value_min=-size, clip_value_max=tf.constant(9, dtype)
+                ),
+                lambda: tf.where((before >= size) | tf.not_equal(before, 7), before, size),
+                lambda: tf.raw_ops.Select(
+                    condition=tf.logical_not(before < 0), x=before, y=tf.ones_like(before)
+                ),
+                lambda: tf.strings.to_number(tf.strings.as_string(before), dtype),
                 lambda: tf.gather(tf.constant([5, 0, 3, 3, 11], dtype), before % 5),
                 lambda: tf.cast(self._hashed(tf.strings.as_string(before)), dtype),
                 lambda: tf.cast(
