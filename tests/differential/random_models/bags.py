@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.differential.random_models.drafts import DIMS, Activation, Draft, Table
+from tests.differential.random_models.drafts import DIMS, Activation, Draft, Input, Table
 from tests.differential.random_models.id_rules import draw_rule_of_bags
 from tests.differential.random_models.rules import Rule, Wanted
 
@@ -35,14 +35,15 @@ def plain_bag(draft: Draft, name: str) -> Activation:
 def safe_bag(draft: Draft, name: str) -> Activation:
     """`safe_embedding_lookup_sparse`, which leaves negative ids out."""
     table = draft.table(("float32",))
+    encoding = draft.choice("sparse", "sparse", "ragged")
     rule = draw_rule_of_bags(Wanted(draft, name, table.rows, "dropped"))
     weights = draft.choice((), WEIGHTS, ANY_WEIGHTS)
-    draft.inputs[name] = rule.input("sparse", LENGTH, weights=weights, can_be_empty=True)
+    draft.inputs[name] = rule.input(encoding, LENGTH, weights=weights, can_be_empty=True)
     options = draft.choice("", ", max_norm=0.1", f", default_id={draft.integer(0, table.rows - 1)}")
     combiner = draft.choice(*COMBINERS)
     code = (
         f"tf.nn.safe_embedding_lookup_sparse({draft.matrix(table)}, "
-        f"{_ids(name, rule, 'sparse')}, {_weights(name, weights)}, "
+        f"{_ids(name, rule, encoding)}, {_weights(name, weights)}, "
         f'combiner="{combiner}"{options})'
     )
     return Activation(code, table.dim)
@@ -69,6 +70,27 @@ def ragged_sequence(draft: Draft, name: str) -> Activation:
     width = length * table.dim
     dense = f"{rows}.to_tensor(shape=[None, {length}, {table.dim}])"
     return Activation(f"tf.reshape({dense}, [-1, {width}])", width, is_exact=True)
+
+
+def counted_ids(draft: Draft, name: str) -> Activation:
+    """Ragged ids, and how many of them there are."""
+    bag = plain_bag(draft, name)
+    if draft.inputs[name].encoding == "sparse":
+        return bag
+    counts = f"tf.cast({_input(name)}.row_lengths(), tf.float32)[:, None]"
+    return Activation(f"tf.concat([{bag.code}, {counts}], 1)", bag.width + 1)
+
+
+def ragged_numbers(draft: Draft, name: str) -> Activation:
+    """As many numbers as an example has, perhaps with weights, which no table has rows for."""
+    weights = draft.choice((), WEIGHTS)
+    draft.inputs[name] = Input(
+        "float32", (0.5, -1.0, 2.0, 0.0), "ragged", LENGTH, weights=weights, can_be_empty=True
+    )
+    numbers = _input(name)
+    if weights:
+        numbers = f"{numbers} * {_weights(name, weights)}"
+    return Activation(f"tf.reduce_sum({numbers}, 1)[:, None]", 1)
 
 
 def tpu_gather(draft: Draft, name: str) -> Activation:
@@ -123,6 +145,8 @@ BAGS: tuple[Bag, ...] = (
     safe_bag,
     reduced_rows,
     ragged_sequence,
+    counted_ids,
+    ragged_numbers,
     tpu_gather,
     tpu_bag,
     tpu_sequence,
@@ -132,6 +156,7 @@ BAGS: tuple[Bag, ...] = (
 def _tpu_table(draft: Draft, name: str, rows: int, dim: int, options: str = "") -> str:
     """Returns the code of a feature over a table of its own."""
     combiner = draft.choice(*COMBINERS)
+    draft.extracted.add((rows, dim))
     table = f'E.TableConfig({rows}, {dim}, combiner="{combiner}", name="{name}_table")'
     return f"E.FeatureConfig({table}{options})"
 

@@ -68,9 +68,36 @@ def embedded_column(draft: Draft, name: str) -> Activation:
 def bucketized_column(draft: Draft, name: str) -> Activation:
     """Buckets of a number, embedded or as an indicator."""
     boundaries = sorted(draft.sample((-2.0, -0.5, 0.0, 0.25, 1.0, 9.0), draft.integer(1, 5)))
-    draft.inputs[name] = Input("float32", (*boundaries, -1e9, 1e9, 0.5, -0.0), "fixed", 1)
-    code = f'fc.bucketized_column(fc.numeric_column("{name}"), {boundaries})'
-    return _dense_features(draft, name, Category(code, len(boundaries) + 1), [name])
+    count = draft.integer(1, 3)
+    draft.inputs[name] = Input("float32", (*boundaries, -1e9, 1e9, 0.5, -0.0), "fixed", count)
+    normalizer = draft.choice("None", "None", "lambda number: 1.0 - number", "tf.nn.relu")
+    numbers = f'fc.numeric_column("{name}", {count}, normalizer_fn={normalizer})'
+    category = Category(
+        f"fc.bucketized_column({numbers}, {boundaries})", count * (len(boundaries) + 1)
+    )
+    return _dense_features(draft, name, category, [name])
+
+
+def sequence_column(draft: Draft, name: str) -> Activation:
+    """The rows or the indicators of as many ids as the recipe declares."""
+    size = draft.integer(5, 20)
+    kind = draft.choice("identity", "hash_bucket")
+    options = ", dtype=tf.int64" if kind == "hash_bucket" else ""
+    # A sequence may end before its declared length.
+    draft.inputs[name] = Input("int64", range(size), "fixed", 3, -1, can_be_empty=True)
+    column = f'fc.sequence_categorical_column_with_{kind}("{name}", {size}{options})'
+    width = draft.choice(*DIMS)
+    code = f"fc.embedding_column({column}, {width})"
+    if draft.chance(0.3):
+        code = f"fc.indicator_column({column})"
+        width = size
+    else:
+        draft.extracted.add((size, width))
+    draft.constructor.append(
+        f"self.{name}_columns = tf.keras.experimental.SequenceFeatures([{code}])"
+    )
+    rows = f'self.{name}_columns({{"{name}": inputs["{name}"]}})[0]'
+    return Activation(f"tf.reshape({rows}, [-1, {3 * width}])", 3 * width, is_exact=True)
 
 
 def crossed_column(draft: Draft, name: str) -> Activation:
@@ -79,14 +106,21 @@ def crossed_column(draft: Draft, name: str) -> Activation:
     draft.inputs[other] = Input("string", (*WORDS, *UNKNOWN_WORDS), "fixed", 1)
     draft.inputs[name] = Input("int64", range(9), "fixed", 1)
     column = f'fc.categorical_column_with_identity("{name}", 9)'
-    key = draft.choice(f'"{name}"', column)
+    key = draft.choice(f'"{name}"', column, "buckets")
+    if key == "buckets":
+        draft.inputs[name] = Input("float32", (-1.0, 0.0, 0.5, 3.0), "fixed", 1)
+        key = f'fc.bucketized_column(fc.numeric_column("{name}"), [0.0, 1.0])'
     size = draft.integer(5, 20)
-    category = Category(f'fc.crossed_column([{key}, "{other}"], {size})', size)
+    options = draft.choice("", ", hash_key=7")
+    category = Category(f'fc.crossed_column([{key}, "{other}"], {size}{options})', size)
     return _dense_features(draft, name, category, [name, other])
 
 
 Column = Callable[[Draft, str], Activation]
-COLUMNS: tuple[Column, ...] = (embedded_column, embedded_column, bucketized_column, crossed_column)
+COLUMNS: tuple[Column, ...] = (
+    *(embedded_column, embedded_column, bucketized_column, crossed_column),
+    *(sequence_column, sequence_column),
+)
 
 
 def _category(draft: Draft, name: str) -> Category:
@@ -109,6 +143,10 @@ def _category(draft: Draft, name: str) -> Category:
         "", f", default_value={draft.integer(0, size - 1)}", ", num_oov_buckets=2"
     )
     code = f'fc.categorical_column_with_vocabulary_list("{name}", {keys}{options})'
+    if kind == "words" and draft.chance(0.5):
+        draft.files[f"{name}_words.txt"] = "".join(f"{key}\n" for key in keys)
+        file = f'str(FOLDER / "{name}_words.txt")'
+        code = f'fc.categorical_column_with_vocabulary_file("{name}", {file}{options})'
     return Category(code, size + 2 * ("oov" in options), dtype, SENT[dtype])
 
 
@@ -122,6 +160,8 @@ def _dense_features(
     if draft.chance(0.3):
         column = f"fc.indicator_column({category.code})"
         width = category.size
+    else:
+        draft.extracted.add((category.size, width))
     draft.constructor.append(f"self.{name}_columns = layers.DenseFeatures([{column}])")
     entries = ", ".join(f'"{feature}": inputs["{feature}"]' for feature in features)
     return Activation(f"self.{name}_columns({{{entries}}})", width)

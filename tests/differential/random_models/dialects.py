@@ -26,6 +26,8 @@ class Dialect:
       lookups: The lookups of rows of a variable.
       dense: The code that makes a dense layer; "": it is computed with parameters.
       activations: The functions after a dense layer.
+      columns: Functions from [n, 3] to all columns but one.
+      recurrences: Layers from [n, length, dim] to [n, 2].
       widest_integer: The widest dtype of ids.
       below_zero: The lookup's rule for rows below 0: "fails", or "last": they are counted from the
         end.
@@ -46,6 +48,8 @@ class Dialect:
     lookups: tuple[str, ...]
     dense: str
     activations: tuple[str, ...]
+    columns: tuple[str, ...]
+    recurrences: tuple[str, ...] = ()
     widest_integer: str = "int64"
     below_zero: str = "last"
 
@@ -78,6 +82,15 @@ TENSORFLOW = Dialect(
     lookups=("tf.gather({matrix}, {ids})", "tf.nn.embedding_lookup({matrix}, {ids})"),
     dense="layers.Dense({units})",
     activations=("tf.nn.relu({})", "tf.tanh({})", "tf.sigmoid({})", "{}"),
+    columns=(
+        "{ids}[:, 1:]",
+        "tf.gather({ids}, [2, 0], axis=1)",
+        "tf.reverse({ids}, [1])[:, :2]",
+        "tf.stack(tf.unstack({ids}, axis=1)[1:], 1)",
+        "tf.concat([{ids}[:, 2:], {ids}[:, :1]], 1)",
+        "tf.transpose(tf.stack(tf.split({ids}, 3, axis=1)[1:], 0), [1, 2, 0])[:, 0]",
+    ),
+    recurrences=("GRU(2)", "LSTM(2, go_backwards=True)", "SimpleRNN(2)"),
     below_zero="fails",
 )
 KERAS = replace(
@@ -96,6 +109,7 @@ KERAS = replace(
     ),
     lookups=("ops.take({matrix}, {ids}, axis=0)",),
     activations=("ops.relu({})", "ops.tanh({})", "ops.sigmoid({})", "{}"),
+    columns=("{ids}[:, 1:]", "ops.take({ids}, [2, 0], axis=1)", "ops.flip({ids}, 1)[:, :2]"),
     below_zero="last",
 )
 FLAX = Dialect(
@@ -114,6 +128,7 @@ FLAX = Dialect(
     lookups=("{matrix}[{ids}]", "jnp.take({matrix}, {ids}, axis=0)"),
     dense="nn.Dense({units})",
     activations=("jax.nn.relu({})", "jnp.tanh({})", "jax.nn.sigmoid({})", "{}"),
+    columns=("{ids}[:, 1:]", "jnp.take({ids}, jnp.array([2, 0]), axis=1)", "{ids}[:, ::-1][:, :2]"),
     widest_integer="int32",
 )
 JAX = replace(FLAX, name="jax", layer="", variable="", matrix='parameters["{name}"]', dense="")

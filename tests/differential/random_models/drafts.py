@@ -95,6 +95,9 @@ class Draft:
       call: The lines that compute what the model returns.
       parameters: The code of the shapes of parameters that no layer has, by their names.
       vocabularies: The vocabularies that the recipe states, by name.
+      files: The texts of files that the model reads, by name.
+      extracted: The rows and columns of tables that leave the towers where all of them do.
+      forms: The names of the functions that drew lookups and computations of ids.
       known: The known difference of the export from a correct one; "": there is none.
     """
 
@@ -110,6 +113,9 @@ class Draft:
         self.call: list[str] = []
         self.parameters: dict[str, str] = {}
         self.vocabularies: dict[str, list[int]] = {}
+        self.files: dict[str, str] = {}
+        self.extracted: set[tuple[int, int]] = set()
+        self.forms: set[str] = set()
         self.known = ""
 
     def chance(self, share: float) -> bool:
@@ -154,6 +160,9 @@ class Draft:
         )
         if can_be_shared:
             self._tables.append(table)
+            # Keras 3 reads a variable that is no layer's as a whole, before it takes rows.
+            if table.is_layer or self.dialect.name != "keras":
+                self.extracted.add((table.rows, table.dim))
         line = self.dialect.layer if table.is_layer else self.dialect.variable
         if line:
             self.constructor.append(f"self.{table.name} = {line.format(**vars(table))}")

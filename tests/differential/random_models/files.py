@@ -1,7 +1,11 @@
 """The files of a model, as templates."""
 
 TENSORFLOW = """\
+from pathlib import Path
+
 import tensorflow as tf
+
+FOLDER = Path(__file__).parent
 
 layers = tf.keras.layers
 E = tf.tpu.experimental.embedding

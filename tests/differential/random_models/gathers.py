@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.differential.random_models import layers
-from tests.differential.random_models.drafts import LENGTH, Activation, Draft, Input, Table
+from tests.differential.random_models.drafts import DIMS, LENGTH, Activation, Draft, Input, Table
 from tests.differential.random_models.id_rules import draw_rule, draw_rule_of_model
 from tests.differential.random_models.rules import Rule, Wanted
 
@@ -23,7 +23,7 @@ def fixed(draft: Draft, name: str) -> Activation:
     table = draft.table()
     rule = _rule(draft, name, table)
     draft.inputs[name] = rule.input("fixed", LENGTH)
-    return _pooled(draft, _rows(draft, name, table, rule), LENGTH, table.dim)
+    return _pooled(draft, name, _rows(draft, name, table, rule), LENGTH, table.dim)
 
 
 def padded(draft: Draft, name: str) -> Activation:
@@ -65,11 +65,12 @@ def columns_of_a_matrix(draft: Draft, name: str) -> Activation:
         firsts = dialect.array.format(
             values=[rows * column for column in range(LENGTH)], dtype=dtype
         )
-        return _pooled(draft, draft.rows(table, f"{ids} + {firsts}"), LENGTH, table.dim)
+        return _pooled(draft, name, draft.rows(table, f"{ids} + {firsts}"), LENGTH, table.dim)
     table = draft.table()
     draft.inputs[name] = Input(dtype, range(table.rows), "fixed", LENGTH)
     first = draft.rows(table, f"{ids}[:, 0]")
-    others = _pooled(draft, draft.rows(table, f"{ids}[:, 1:]"), LENGTH - 1, table.dim)
+    columns = draft.choice(*dialect.columns).format(ids=ids)
+    others = _pooled(draft, name, draft.rows(table, columns), LENGTH - 1, table.dim)
     code = dialect.joined(first, others.code)
     return Activation(code, table.dim + others.width, others.is_exact)
 
@@ -81,9 +82,14 @@ def crossed(draft: Draft, name: str) -> Activation:
     for key in (name, other):
         text = Input("string", ("red", "green", "", "über", "7"))
         draft.inputs[key] = draft.choice(text, Input("int64", (0, 1, -1, 7, 1 << 40, -(1 << 63))))
-    pair = f"({_input(name)}, {_input(other)})"
+    keys = [_input(name), _input(other)]
+    if draft.inputs[other].dtype == "int64":
+        keys[1] = draft.choice(keys[1], f"{keys[1]} % 9", f"self.{name}_buckets({keys[1]})")
+    if "buckets" in keys[1]:
+        draft.constructor.append(f"self.{name}_buckets = layers.Discretization([0.0, 5.0])")
     draft.constructor.append(f"self.{name}_ids = layers.HashedCrossing({table.rows})")
-    return Activation(draft.rows(table, f"self.{name}_ids({pair})"), table.dim, is_exact=True)
+    ids = f"self.{name}_ids(({', '.join(keys)}))"
+    return Activation(draft.rows(table, ids), table.dim, is_exact=True)
 
 
 def joined(draft: Draft, name: str) -> Activation:
@@ -92,9 +98,54 @@ def joined(draft: Draft, name: str) -> Activation:
     other = f"{name}_too"
     draft.inputs[name] = Input("string", ("red", "green", "", "über", "7"))
     draft.inputs[other] = Input("int64", (0, 1, -1, 7, 1 << 40, -(1 << 63)))
-    texts = f"[{_input(name)}, tf.strings.as_string({_input(other)})]"
-    ids = f'tf.strings.to_hash_bucket_fast(tf.strings.join({texts}, "_X_"), {table.rows})'
-    return Activation(draft.rows(table, ids), table.dim, is_exact=True)
+    texts = [_input(name), f"tf.strings.as_string({_input(other)})"]
+    if draft.chance(0.3):
+        texts = [
+            f"tf.strings.lower({texts[0]})",
+            '"of"',
+            f"tf.strings.as_string({_input(other)} % 9)",
+        ]
+    text = f'tf.strings.join([{", ".join(texts)}], "_X_")'
+    if len(texts) == 2 and draft.chance(0.5):
+        text = f'tf.strings.reduce_join(tf.stack([{", ".join(texts)}], 1), 1, separator="|")'
+    hashed = f"tf.strings.to_hash_bucket_fast({text}, {table.rows})"
+    return Activation(draft.rows(table, hashed), table.dim, is_exact=True)
+
+
+def numbers_of_words(draft: Draft, name: str) -> Activation:
+    """Ids of texts, which the model takes as numbers."""
+    draft.inputs[name] = Input("string", ("red", "green", "", "über", "7"))
+    draft.constructor.append(f"self.{name}_ids = layers.Hashing({draft.integer(2, 500)})")
+    numbers = draft.dialect.cast_to("float32", f"self.{name}_ids({_input(name)})")
+    return Activation(f"({numbers})[:, None]", 1, is_exact=True)
+
+
+def normalized(draft: Draft, name: str) -> Activation:
+    """Numbers that a layer normalizes."""
+    draft.inputs[name] = Input("float32", (0.0, -0.5, 3.25, 1e4), "fixed", LENGTH)
+    draft.constructor += [
+        f"self.{name}_scale = layers.Normalization(mean=0.5, variance=4.0)",
+        # Keras 3 leaves the values of its first call in the graph of that call.
+        f"self.{name}_scale.build((None, {LENGTH}))",
+    ]
+    return Activation(f"self.{name}_scale({_input(name)})", LENGTH)
+
+
+def reduced(draft: Draft, name: str) -> Activation:
+    """Rows that a layer of keras-rs combines, whose sparse ids lose none."""
+    rows = draft.integer(5, 40)
+    dim = draft.choice(*DIMS)
+    combiner = draft.choice("sum", "mean", "sqrtn")
+    encoding = draft.choice("fixed", "ragged", "sparse")
+    weights = draft.choice((), (0.5, 1.0, 3.0)) if encoding != "fixed" else ()
+    draft.inputs[name] = Input("int64", range(rows), encoding, LENGTH, weights=weights)
+    draft.extracted.add((rows, dim))
+    draft.constructor += [
+        "from keras_rs.layers import EmbedReduce",
+        f'self.{name}_rows = EmbedReduce({rows}, {dim}, combiner="{combiner}")',
+    ]
+    weights_of_ids = f', inputs["{name}_weights"]' if weights else ""
+    return Activation(f"self.{name}_rows({_input(name)}{weights_of_ids})", dim)
 
 
 def taken(draft: Draft, name: str) -> Activation:
@@ -126,10 +177,10 @@ EVERYWHERE: tuple[Lookup, ...] = (
     *(single, single, single, fixed, fixed, padded, padded),
     *(weighted, columns_of_a_matrix, tied),
 )
-OF_KERAS: tuple[Lookup, ...] = (crossed, *layers.ENCODINGS)
+OF_KERAS: tuple[Lookup, ...] = (crossed, numbers_of_words, normalized, *layers.ENCODINGS)
 GATHERS: dict[str, tuple[Lookup, ...]] = {
     "tensorflow": (*EVERYWHERE, *OF_KERAS, joined),
-    "keras": (*EVERYWHERE, *OF_KERAS),
+    "keras": (*EVERYWHERE, *OF_KERAS, reduced),
     "flax": (*EVERYWHERE, taken),
     "jax": (*EVERYWHERE, taken),
 }
@@ -151,8 +202,12 @@ def _rows(draft: Draft, name: str, table: Table, rule: Rule) -> str:
     return draft.rows(table, rule.of(_input(name)))
 
 
-def _pooled(draft: Draft, rows: str, length: int, dim: int) -> Activation:
+def _pooled(draft: Draft, name: str, rows: str, length: int, dim: int) -> Activation:
     """Returns one vector for the rows of each example."""
+    if draft.dialect.recurrences and draft.chance(0.15):
+        layer = draft.choice(*draft.dialect.recurrences)
+        draft.constructor.append(f"self.{name}_steps = layers.{layer}")
+        return Activation(f"self.{name}_steps({rows})", 2)
     pool = draft.choice("flat", *draft.dialect.pools)
     if pool != "flat":
         return Activation(draft.dialect.pool(pool, rows), dim, pool == "max")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -77,16 +77,28 @@ def draw_rule(wanted: Wanted) -> Rule:
     if wanted.draft.dialect.module != "jnp":
         numbers = (whole_numbers, buckets, buckets, buckets)
     rules = (*OF_ROWS, stated, *OF_LIBRARIES[wanted.draft.dialect.name], *numbers)
-    draw: Drawn = wanted.draft.choice(*rules)
-    return draw(wanted)
+    return _drawn(wanted, rules)
 
 
 def draw_rule_of_bags(wanted: Wanted) -> Rule:
     """Draws a computation of ids that are integers or texts."""
     rules = (*OF_ROWS, stated, *OF_LIBRARIES[wanted.draft.dialect.name])
-    return wanted.draft.choice(*rules)(wanted)
+    return _drawn(wanted, rules)
 
 
 def draw_rule_of_model(wanted: Wanted) -> Rule:
     """Draws a computation that takes any integer, and that the model does itself."""
-    return wanted.draft.choice(*OF_INTEGERS)(wanted)
+    return _drawn(wanted, OF_INTEGERS)
+
+
+def all_rules() -> set[str]:
+    """Returns the names of all computations."""
+    rules = [*OF_ROWS, stated, whole_numbers, buckets]
+    rules += [rule for of_library in OF_LIBRARIES.values() for rule in of_library]
+    return {rule.__name__ for rule in rules}
+
+
+def _drawn(wanted: Wanted, rules: Sequence[Drawn]) -> Rule:
+    draw = wanted.draft.choice(*rules)
+    wanted.draft.forms.add(draw.__name__)
+    return draw(wanted)

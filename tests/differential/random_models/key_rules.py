@@ -75,7 +75,9 @@ def known_integers(wanted: Wanted) -> Rule:
     keys = draft.sample(KEYS, draft.integer(1, size))
     others: Sequence[int] = (*UNKNOWN_KEYS, *EXTREMES["int64"]) if oov else ()
     masked = (0,) if mask == "0" else ()
-    line = f"layers.IntegerLookup(vocabulary={keys}, num_oov_indices={oov}, mask_token={mask})"
+    line = f"layers.IntegerLookup(vocabulary={keys}, num_oov_indices={oov}, mask_token={mask}"
+    line += draft.choice("", ', oov_method="farmhash"') if draft.dialect.name == "keras" else ""
+    line += ")"
     template = wanted.layer(line)
     return Rule("int64", (*keys, *masked, *others), template, is_partial=not oov)
 

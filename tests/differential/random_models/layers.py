@@ -21,6 +21,8 @@ TEXTS = (
 VOCABULARIES = {
     "whitespace": ["red", "house", "a", "two", "Red,", "its", "\u00fcber"],
     "character": ["r", "e", " ", "d", "\u00fc", "x"],
+    "words and pairs": ["red", "house", "red house", "the red", "two spaces", "a"],
+    "separator": ["red", "house", "a", "x-y.z", "the"],
 }
 
 
@@ -57,7 +59,12 @@ def words_of_a_text(draft: Draft, name: str) -> Activation:
     keys = VOCABULARIES[split]
     rows = len(keys) + 2
     options = [f"vocabulary={keys}", _changes(draft)]
-    if split != "whitespace":
+    if split == "words and pairs":
+        options.append("ngrams=2")
+    elif split == "separator":
+        draft.constructor.append("import tensorflow as tf")
+        options.append('split=lambda texts: tf.strings.split(texts, " ")')
+    elif split != "whitespace":
         options.append(f'split="{split}"')
     is_cut = draft.chance(0.5)
     if is_cut:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.differential.random_models import bags, columns, gathers
+from tests.differential.random_models import bags, columns, gathers, id_rules
 from tests.differential.random_models.dialects import FLAX, JAX, KERAS, TENSORFLOW
 from tests.differential.random_models.drafts import DIMS, Activation, Draft, Input
 from tests.differential.random_models.files import FILES, RECIPE
@@ -40,6 +40,9 @@ class RandomModel:
       contexts: The inputs that are features of contexts.
       is_exact: Whether responses must have the bits of the model's results.
       vocabularies: The vocabularies that the recipe states, by name.
+      files: The texts of files that the model reads, by name.
+      extracted: The rows and columns of each table that must leave the towers.
+      forms: The names of the functions that drew it.
       known: The known difference of the export from a correct one; "": there is none.
     """
 
@@ -52,6 +55,9 @@ class RandomModel:
     contexts: tuple[str, ...]
     is_exact: bool
     vocabularies: Mapping[str, Sequence[int]]
+    files: Mapping[str, str]
+    extracted: Set[tuple[int, int]]
+    forms: Set[str]
     known: str
 
     def __str__(self) -> str:
@@ -89,8 +95,18 @@ def draw_model(seed: int) -> RandomModel:
         contexts=contexts,
         is_exact=is_exact and not heads and not has_hidden,
         vocabularies=draft.vocabularies,
+        files=draft.files,
+        extracted=draft.extracted if draft.all_tables_are_read else frozenset(),
+        forms=draft.forms,
         known=draft.known,
     )
+
+
+def all_forms() -> set[str]:
+    """Returns the names of all functions that draw lookups and computations of ids."""
+    draws = [draw for gathered in gathers.GATHERS.values() for draw in gathered]
+    draws += [*bags.BAGS, *columns.COLUMNS]
+    return {draw.__name__ for draw in draws} | id_rules.all_rules()
 
 
 def _add_activations(draft: Draft) -> tuple[Activation, bool]:
@@ -105,7 +121,9 @@ def _add_activations(draft: Draft) -> tuple[Activation, bool]:
         draft.inputs["age"] = Input("float32", (0.0, 0.5, -1.25, 3.0, 0.1), "fixed", 1)
         names.append('inputs["age"]')
         width += 1
-    draft.call.append(f"x = {draft.dialect.joined(*names)}")
+    # A lookup may be the result itself.
+    is_alone = len(names) == 1 and draft.chance(0.5)
+    draft.call.append(f"x = {names[0] if is_alone else draft.dialect.joined(*names)}")
     is_exact = all(vector.is_exact for vector in vectors.values())
     return Activation("x", width), is_exact
 
@@ -114,7 +132,9 @@ def _draw_activation(draft: Draft, name: str) -> Activation:
     lookups = gathers.GATHERS[draft.dialect.name]
     if draft.dialect is TENSORFLOW and draft.chance(0.7):
         lookups = (*bags.BAGS, *columns.COLUMNS)
-    return draft.choice(*lookups)(draft, name)
+    draw = draft.choice(*lookups)
+    draft.forms.add(draw.__name__)
+    return draw(draft, name)
 
 
 def _add_dense(draft: Draft, name: str, vector: Activation, units: int) -> Activation:

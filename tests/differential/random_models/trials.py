@@ -7,7 +7,7 @@ what requests hold. No part of rowcast takes part in it.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from export.errors import ExportError, VerificationFailed
 from export.graphs.loading import load_tensorflow
 from service.errors import InvalidArgument
+from tests.differential.random_models.coverage import options_of_bundle
 from tests.differential.random_models.models import RandomModel, draw_model
 from tests.differential.random_models.requests import (
     arrays_of,
@@ -47,10 +48,12 @@ class Outcome:
       model: The model that was tried.
       rejection: The message of the exporter or the service that rejected it; "": it was published,
         and its responses equal its framework's results.
+      options: The options of the format that its bundle uses.
     """
 
     model: RandomModel
     rejection: str = ""
+    options: Set[str] = frozenset()
 
 
 def trial(seed: int, directory: Path) -> Outcome:
@@ -63,19 +66,19 @@ def trial(seed: int, directory: Path) -> Outcome:
     model = draw_model(seed)
     try:
         _write_files(model, directory)
-        return Outcome(model, _rejection_or_comparison(model, directory))
+        return _rejected_or_compared(model, directory)
     except Exception as problem:
         command = f".venv/bin/python -m benchmarks.soak.random_models 1 --first {seed}"
         problem.add_note(f"\n{model}\nTo try it again: {command}")
         raise
 
 
-def _rejection_or_comparison(model: RandomModel, directory: Path) -> str:
-    """Exports, sends requests and compares; returns the message of a rejection."""
+def _rejected_or_compared(model: RandomModel, directory: Path) -> Outcome:
+    """Exports, sends requests and compares."""
     examples = draw_examples(model, "requests")
     expected = _saved_and_called(model, directory, arrays_of(model, examples))
     try:
-        export(directory / "recipe.toml")
+        manifest = export(directory / "recipe.toml").manifest
         response = response_to(directory / "bundles", *request_of(model, examples))
     except VerificationFailed:
         raise  # the export differs from the model, as the exporter found itself
@@ -83,7 +86,9 @@ def _rejection_or_comparison(model: RandomModel, directory: Path) -> str:
         message = f"{type(rejection).__name__}: {rejection}"
         named = [name for name in (*model.inputs, "model.py") if name in message]
         assert named, f"the rejection names no part of the model: {message}"
-        return message
+        return Outcome(model, message)
+    tables = {(table.rows, table.dim) for table in manifest.tables.values()}
+    assert tables >= model.extracted, f"tables that stayed inside: {model.extracted - tables}"
     actual = values_of(model, response)
     assert actual.keys() == expected.keys()
     for name, values in expected.items():
@@ -91,7 +96,7 @@ def _rejection_or_comparison(model: RandomModel, directory: Path) -> str:
             np.testing.assert_array_equal(actual[name], values, name)
         else:
             np.testing.assert_allclose(actual[name], values, TOLERANCE, TOLERANCE, err_msg=name)
-    return ""
+    return Outcome(model, options=options_of_bundle(manifest))
 
 
 def _write_files(model: RandomModel, directory: Path) -> None:
@@ -100,6 +105,8 @@ def _write_files(model: RandomModel, directory: Path) -> None:
     (directory / "recipe.toml").write_text(model.recipe)
     examples = draw_examples(model, "examples")
     (directory / "examples.jsonl").write_text(lines_of(model, examples))
+    for name, text in model.files.items():
+        (directory / name).write_text(text)
     for name, keys in model.vocabularies.items():
         (directory / f"{name}.txt").write_text("".join(f"{key}\n" for key in keys))
 
