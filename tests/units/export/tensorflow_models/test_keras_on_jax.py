@@ -11,14 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from rich.console import Console
 
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
-from export.checkpoint.reader import is_jax, may_hold_keras_lists
 from export.errors import CheckpointError, NotConvertible, VerificationFailed
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
@@ -27,6 +25,7 @@ from export.recipe.settings import ExportSettings
 from runtime.towers import open_tower
 from tests.models import keras_3
 from tests.units.export.checkpoint.orbax_trees import write_item
+from tests.units.export.tensorflow_models.planning import assert_says
 from tests.units.export.traced_models import MODELS
 
 pytest.importorskip("jax")
@@ -156,16 +155,6 @@ def test_towers_of_every_form_give_what_keras_gives_in_jax(
 
 
 @pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
-def test_one_tower_needs_no_variable_of_the_other(form: str, trained: Path, tmp_path: Path) -> None:
-    folder = trained / "first"
-    towers = {"query": TOWERS["query"]}
-    inputs = {name: INPUTS[name] for name in ("user", "age")}
-    manifest = published(folder / form, tmp_path, towers=towers, inputs=inputs)
-    assert set(manifest.tables) == {"users"}
-    check_towers(tmp_path / "tested" / "1", folder, TABLES, {"query": "query"})
-
-
-@pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
 def test_distributed_embedding_of_keras_rs_gives_what_it_gives_in_jax(
     form: str, trained: Path, tmp_path: Path
 ) -> None:
@@ -186,9 +175,7 @@ def stacked(users: np.ndarray[Any, Any], movies: np.ndarray[Any, Any]) -> Any:
     return stack.reshape(-1, keras_3.DIM)
 
 
-def write_on_sparse_cores(
-    folder: Path, ranker: Path, accumulators: np.ndarray[Any, Any] | None = None
-) -> None:
+def write_on_sparse_cores(folder: Path, ranker: Path) -> None:
     """Writes a ranker's variables as training on a TPU would: one stack instead of two tables."""
     variables = arrays(ranker / "variables.npz")
     dense = {path: values for path, values in variables.items() if "_table" not in path}
@@ -199,8 +186,6 @@ def write_on_sparse_cores(
     tree = {f"trainable_variables.{path}": values for path, values in dense.items()}
     path = "trainable_variables.ranker.embed.var:user_table_movie_table:table"
     tree[path] = stack
-    if accumulators is not None:
-        tree[f"{path}:slot:accumulator"] = accumulators
     tree["optimizer_variables.adam.iteration"] = np.int32(6)
     write_item(folder / "checkpoint", tree, zarr3=True)
 
@@ -230,47 +215,6 @@ def test_tables_on_sparse_cores_come_from_their_layout(trained: Path, tmp_path: 
     published(tmp_path, tmp_path, **RANKER, **accepted)
     bundle = tmp_path / "tested" / "1"
     check_towers(bundle, trained / "ranker", RANKER_TABLES, {"score": "score"})
-
-
-def test_layout_of_tables_on_sparse_cores_is_derived_from_ids_that_occur_in_training(
-    trained: Path, tmp_path: Path
-) -> None:
-    random = np.random.default_rng(2)
-    users = np.full((keras_3.USERS, keras_3.DIM), 0.1, np.float32)
-    movies = np.full((keras_3.MOVIES, keras_3.DIM), 0.1, np.float32)
-    trained_ids = {}
-    for name, accumulators in (("user_table", users), ("movie_table", movies)):
-        read = np.flatnonzero(random.random(len(accumulators)) < 0.5)
-        accumulators[read] += random.random((len(read), keras_3.DIM)).astype(np.float32)
-        (tmp_path / f"{name}.txt").write_text("\n".join(map(str, read)))
-        trained_ids[f"embed.{name}"] = str(tmp_path / f"{name}.txt")
-    accumulators = np.nan_to_num(stacked(users, movies), nan=0.1)
-    write_on_sparse_cores(tmp_path, trained / "ranker", accumulators)
-    checkpoint = {"path": str(tmp_path / "checkpoint"), "layout": "derive"}
-    verify = {"trained_ids": trained_ids}
-    manifest = published(tmp_path, tmp_path, **RANKER, checkpoint=checkpoint, verify=verify)
-    checks = manifest.verification.tables.values()
-    assert {check.stated_layout for check in checks} == {"derived"}
-    check_towers(tmp_path / "tested" / "1", trained / "ranker", RANKER_TABLES, {"score": "score"})
-
-
-def test_tables_on_sparse_cores_without_a_layout_are_rejected(
-    trained: Path, tmp_path: Path
-) -> None:
-    write_on_sparse_cores(tmp_path, trained / "ranker")
-    message = rejected(tmp_path / "checkpoint", tmp_path, **RANKER)
-    assert "table 'embed.movie_table'" in message
-    assert "var:user_table_movie_table:table': it is a SparseCore stack" in message
-    assert "--layout FILE" in message
-
-
-def test_second_model_of_a_process_is_rejected_by_its_numbers(
-    trained: Path, tmp_path: Path
-) -> None:
-    message = rejected(trained / "second" / "orbax", tmp_path)
-    assert "no layer of the model is called 'sequential_1'" in message
-    assert 'Sequential(..., name="sequential_1")' in message
-    assert "model.save_weights" in message
 
 
 def test_second_model_of_a_process_is_exported_under_its_names_or_from_hdf5(
@@ -307,7 +251,6 @@ RECML = pytest.param(
     "recml/checkpoints",
     marks=pytest.mark.skipif(find_spec("recml") is None, reason="RecML is not installed"),
 )
-LISTS = ("keras_trainer", "jax_trainer", "lists", RECML)
 BOTH = {"query.result": "query", "candidate.result": "candidate"}
 NUMBERS = {"numbers": {"dtype": "float32", "shape": [2]}}
 
@@ -321,21 +264,6 @@ def test_towers_of_lists_give_what_keras_gives_in_jax(
     published(folder / name, tmp_path, verify={"examples": examples, "expected": BOTH})
     results = {"query": "query", "candidate": "candidate"}
     check_towers(tmp_path / "tested" / "1", folder, TABLES, results)
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_lists_of_variables_of_one_shape_are_rejected_without_recorded_outputs(
-    name: str, trained: Path, tmp_path: Path
-) -> None:
-    message = rejected(trained / "first" / name, tmp_path)
-    assert (
-        "sequential/dense_1/kernel and dense_3/kernel of the model have one shape, [6, 4]"
-    ) in message
-    assert 'the column of the outputs as verify.expected."query.result"' in message
-    examples = recorded(trained / "first", tmp_path / "examples.jsonl", INPUTS.keys())
-    verify = {"examples": examples, "expected": {"query.result": "query"}}
-    message = rejected(trained / "first" / name, tmp_path, verify=verify)
-    assert "compute 'result' of tower 'candidate'" in message
 
 
 def test_lists_of_a_model_with_another_order_are_rejected_by_recorded_outputs(
@@ -372,41 +300,6 @@ def test_layers_without_variables_are_made_by_a_call_in_the_factory(
     check_towers(tmp_path / "tested" / "1", folder, TABLES, {"query": "query"})
 
 
-@pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
-def test_variable_that_was_not_saved_is_rejected_with_its_line(
-    form: str, trained: Path, tmp_path: Path
-) -> None:
-    message = rejected(trained / "first" / form, tmp_path, "build_with_more")
-    assert ("layers/dense_2/vars/0" if form.endswith("h5") else "shift/kernel") in message
-    assert "[4, 4] (keras_3.py:" in message
-    assert "is not in the checkpoint" in message
-
-
-def test_shorter_list_of_layers_is_rejected(trained: Path, tmp_path: Path) -> None:
-    message = rejected(trained / "first" / "model.weights.h5", tmp_path, "build_shorter")
-    assert "also holds candidate_layers/dense_1/vars/0 [6, 4]" in message
-    assert "fewer layers" in message
-
-
-def test_whole_model_that_does_not_state_the_order_of_layers_is_rejected(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "model.h5", "w") as file:
-        file.create_dataset("model_weights/users/users/embeddings", data=np.ones((60, 4), "f4"))
-    message = rejected(tmp_path / "model.h5", tmp_path)
-    assert "older format, and lacks the attribute layer_names" in message
-    assert 'model.save("model.keras")' in message
-
-
-def test_layer_that_may_be_either_of_two_is_rejected(trained: Path, tmp_path: Path) -> None:
-    changes = {
-        "inputs": {"numbers": {"dtype": "float32", "shape": [2]}},
-        "towers": {"left": {"role": "query", "call": "left"}},
-    }
-    message = rejected(trained / "twins" / "orbax", tmp_path, "build_left", **changes)
-    assert "variable deep/kernel" in message
-    assert "twins.left.deep.kernel, twins.right.deep.kernel" in message
-    assert "checkpoint.object_path" in message
-
-
 def test_object_path_says_which_of_two_layers_is_meant(trained: Path, tmp_path: Path) -> None:
     """The cure of the message."""
     orbax = trained / "twins" / "orbax"
@@ -426,24 +319,70 @@ def test_object_path_says_which_of_two_layers_is_meant(trained: Path, tmp_path: 
     np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_other_result_of_the_factory_is_rejected(trained: Path, tmp_path: Path) -> None:
-    towers = {"query": {"role": "query", "inputs": ["age"]}}
-    message = rejected(trained / "first" / "orbax", tmp_path, "build_function", towers=towers)
-    assert "returned a function: return the keras.Model that was saved" in message
+NUMBERS_OF_LEFT: dict[str, Any] = {
+    "inputs": NUMBERS,
+    "towers": {"left": {"role": "query", "call": "left"}},
+}
+REFUSED: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+    "second model of a process": (
+        "second/orbax",
+        "build",
+        {},
+        ("'sequential_1'", 'name="sequential_1"', "model.save_weights"),
+    ),
+    "variable that was not saved": (
+        "first/model.weights.h5",
+        "build_with_more",
+        {},
+        ("layers/dense_2/vars/0", "[4, 4] (keras_3.py:", "not in the checkpoint"),
+    ),
+    "variable that was not saved by Orbax": (
+        "first/orbax",
+        "build_with_more",
+        {},
+        ("shift/kernel", "[4, 4] (keras_3.py:", "not in the checkpoint"),
+    ),
+    "shorter list of layers": (
+        "first/model.weights.h5",
+        "build_shorter",
+        {},
+        ("candidate_layers/dense_1/vars/0 [6, 4]", "fewer layers"),
+    ),
+    "either of two layers": (
+        "twins/orbax",
+        "build_left",
+        NUMBERS_OF_LEFT,
+        ("deep/kernel", "twins.left.deep.kernel", "checkpoint.object_path"),
+    ),
+    "function": (
+        "first/orbax",
+        "build_function",
+        {"towers": {"query": {"role": "query", "inputs": ["age"]}}},
+        ("a function", "keras.Model"),
+    ),
+    "variables of one shape in lists": (
+        "first/keras_trainer",
+        "build",
+        {},
+        ("sequential/dense_1/kernel", "dense_3/kernel", "[6, 4]", "verify.expected"),
+    ),
+}
+"""What was saved, the factory, other sections of the recipe, and words of the message."""
 
 
-def test_model_of_keras_for_parameters_of_flax_is_rejected(tmp_path: Path) -> None:
-    users = np.ones((keras_3.USERS, keras_3.DIM), np.float32)
-    write_item(tmp_path / "checkpoint", {"params.users.embedding": users})
-    message = rejected(tmp_path / "checkpoint", tmp_path)
-    assert "returned a model of Keras, and the checkpoint has its variables neither by" in message
-    assert "(0/1 or tvars/ntvars or trainable_variables/non_trainable_variables)" in message
+@pytest.mark.parametrize(("saved", "factory", "changes", "words"), REFUSED.values(), ids=REFUSED)
+def test_model_that_does_not_fit_what_was_saved_is_refused_with_the_cure(
+    saved: str,
+    factory: str,
+    changes: dict[str, Any],
+    words: tuple[str, ...],
+    trained: Path,
+    tmp_path: Path,
+) -> None:
+    assert_says(rejected(trained / saved, tmp_path, factory, **changes), *words)
 
 
-def test_keras_state_is_told_from_other_trees(trained: Path) -> None:
-    assert not is_jax(trained / "first" / "orbax")  # with the configuration of the model
-    assert not is_jax(trained / "second" / "orbax")  # weights only
-    for name in ("keras_trainer", "jax_trainer"):
-        assert is_jax(trained / "first" / name)
-        assert may_hold_keras_lists(trained / "first" / name)
-    assert not may_hold_keras_lists(trained / "first" / "orbax")
+def test_tables_on_sparse_cores_without_a_layout_are_refused(trained: Path, tmp_path: Path) -> None:
+    write_on_sparse_cores(tmp_path, trained / "ranker")
+    message = rejected(tmp_path / "checkpoint", tmp_path, **RANKER)
+    assert_says(message, "'embed.movie_table'", "SparseCore stack", "--layout FILE")

@@ -16,6 +16,7 @@ from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from tests.models import sparsecore_ranker as ranker
+from tests.units.export.tensorflow_models.planning import assert_says
 
 pytest.importorskip("jax")
 
@@ -80,84 +81,89 @@ def rejected(
 
 
 DENSE = {"liked": {"dtype": "int32", "shape": [4]}}
+WEIGHTS = {"dtype": "float32", "shape": [4], "weights_for": "liked"}
+RAGGED_WEIGHTS = {"dtype": "int32", "kind": "ragged", "weights_for": "tags"}
+SPARSE_WEIGHTS = {"dtype": "float32", "kind": "sparse", "weights_for": "tags"}
+IDS = {name: {"dtype": "int32"} for name in ranker.FEATURES}
+NO_WEIGHTS = {
+    **ranker.recipe()["towers"]["ranking"],
+    "inputs": ["user", "movie", "liked", "genres", "tags", "dense"],
+}
+REFUSED: dict[str, tuple[dict[str, Any], str, dict[str, Any], tuple[str, ...]]] = {
+    "dense ids of a bag": (
+        DENSE,
+        "",
+        {"code": {"factory": "model.py:build_combining"}},
+        ("[4] ids", "combines", 'inputs.liked.kind = "ragged"'),
+    ),
+    "dense ids without shapes": (
+        DENSE,
+        "",
+        {},
+        ("does not state", 'inputs.liked.kind = "ragged"', "input_shape=(batch * 4, 1)"),
+    ),
+    "weights of ids with an activation each": (
+        {**DENSE, "weights": WEIGHTS},
+        "",
+        {"code": {"factory": "model.py:build_for_each_id"}},
+        ("'weights'", "'liked'", "leave the weights out"),
+    ),
+    "numbers for ids": (
+        {"user": {"dtype": "float32"}},
+        "",
+        {},
+        ("'user' is float32", 'inputs.user.dtype = "int32"'),
+    ),
+    "weights of another kind": (
+        {"tag_weights": SPARSE_WEIGHTS},
+        "",
+        {},
+        ("'tag_weights' is sparse", "'tags', which is ragged"),
+    ),
+    "weights with the name of a feature": (
+        {"liked": RAGGED_WEIGHTS},
+        "tag_weights",
+        {},
+        ("'liked'", "rename the input"),
+    ),
+    "tower without weights": (
+        {},
+        "",
+        {"towers": {"ranking": NO_WEIGHTS}},
+        ("'tags'", "'tag_weights'"),
+    ),
+    "ids without a specification": (
+        {},
+        "",
+        {"code": {"factory": "model.py:build_with_one_spec"}},
+        ("'liked'", "feature_specs (it has user)"),
+    ),
+    "no specifications": (
+        {},
+        "",
+        {"code": {"factory": "model.py:build_without_specs"}},
+        ("feature_specs",),
+    ),
+    "feature of another name": (
+        IDS,
+        "tag_weights",
+        {"code": {"factory": "model.py:build_for_renamed"}},
+        ("call 'score' raised", "no activation for users"),
+    ),
+    "feature that the recipe lacks": ({}, "liked", {}, ("KeyError", "'liked'")),
+}
+"""Inputs, an input that is left out, other sections of the recipe, and words of the message."""
 
 
-def test_dense_ids_of_a_bag_are_rejected(folder: Path) -> None:
-    message = rejected(folder, DENSE, code={"factory": "model.py:build_combining"})
-    assert "[4] ids in each example, which its feature specification combines" in message
-    assert 'inputs.liked.kind = "ragged"' in message
-
-
-def test_dense_ids_of_a_specification_without_shapes_are_rejected(folder: Path) -> None:
-    message = rejected(folder, DENSE)
-    assert "its feature specification does not state whether it combines them" in message
-    assert 'inputs.liked.kind = "ragged"' in message
-    assert "input_shape=(batch * 4, 1) and output_shape=(batch * 4, 4)" in message
-
-
-def test_weights_of_ids_with_an_activation_each_are_rejected(folder: Path) -> None:
-    weights = {"dtype": "float32", "shape": [4], "weights_for": "liked"}
-    message = rejected(
-        folder,
-        {**DENSE, "weights": weights},
-        code={"factory": "model.py:build_for_each_id"},
-    )
-    assert "input 'weights' holds the weights of 'liked', which has an activation" in message
-
-
-def test_numbers_in_place_of_ids_are_rejected(folder: Path) -> None:
-    message = rejected(folder, {"user": {"dtype": "float32"}})
-    assert "input 'user' is float32" in message
-    assert 'inputs.user.dtype = "int32"' in message
-
-
-def test_weights_of_another_kind_are_rejected(folder: Path) -> None:
-    sparse = {"dtype": "float32", "kind": "sparse", "weights_for": "tags"}
-    message = rejected(folder, {"tag_weights": sparse})
-    assert (
-        "input 'tag_weights' is sparse and holds the weights of 'tags', which is ragged" in message
-    )
-
-
-def test_input_of_weights_with_the_name_of_a_feature_is_rejected(folder: Path) -> None:
-    weights = {"dtype": "int32", "kind": "ragged", "weights_for": "tags"}
-    message = rejected(folder, {"liked": weights}, without="tag_weights")
-    assert "input 'liked' has the name of a feature specification" in message
-
-
-def test_tower_without_the_weights_of_its_ids_is_rejected(folder: Path) -> None:
-    tower = {
-        **ranker.recipe()["towers"]["ranking"],
-        "inputs": ["user", "movie", "liked", "genres", "tags", "dense"],
-    }
-    message = rejected(folder, towers={"ranking": tower})
-    assert "takes input 'tags' and not its weights, 'tag_weights'" in message
-
-
-def test_ids_without_a_specification_are_rejected(folder: Path) -> None:
-    message = rejected(folder, code={"factory": "model.py:build_with_one_spec"})
-    assert "input 'liked' is RaggedTensor" in message
-    assert "feature_specs (it has user)" in message
-
-
-def test_ids_of_a_model_without_specifications_are_rejected(folder: Path) -> None:
-    message = rejected(folder, code={"factory": "model.py:build_without_specs"})
-    assert "let the factory return its specification among feature_specs" in message
-
-
-def test_feature_that_is_specified_by_another_name_is_rejected(folder: Path) -> None:
-    inputs = {name: {"dtype": "int32"} for name in ranker.FEATURES}
-    message = rejected(
-        folder, inputs, without="tag_weights", code={"factory": "model.py:build_for_renamed"}
-    )
-    assert "call 'score' raised" in message
-    assert "gets no activation for users, which feature_specs describe" in message
-
-
-def test_feature_that_the_function_takes_and_the_recipe_lacks_is_named(folder: Path) -> None:
-    message = rejected(folder, without="liked")
-    assert "KeyError" in message
-    assert "'liked'" in message
+@pytest.mark.parametrize(("inputs", "without", "changes", "words"), REFUSED.values(), ids=REFUSED)
+def test_inputs_that_contradict_their_specifications_are_refused(
+    inputs: dict[str, Any],
+    without: str,
+    changes: dict[str, Any],
+    words: tuple[str, ...],
+    folder: Path,
+) -> None:
+    assert_says(rejected(folder, inputs, without, **changes), *words)
 
 
 def published(folder: Path, page: dict[str, Any]) -> Manifest:

@@ -12,13 +12,11 @@ from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Duplicate, RejectedTable, SlotSpec, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Listing, Storage
-from export.front_end.calls import Call
-from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
+from export.front_end.specs import ModelSpec, TableFacts
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
-from export.tensorflow_models.model.dense_copy import local_prefix, restored_bytes_max
+from export.tensorflow_models.model.dense_copy import local_prefix
 from object_store.remote_path import RemotePath
-from tests.units.export.checkpoint import single_tables
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 from tests.units.export.traced_models import one_table_recipe
 from tests.units.object_store.memory_stores import uploaded
@@ -71,39 +69,6 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores
             assert data[byte_range].count(0) == len(data[byte_range])
     stored = prefix.with_name("ckpt-1.data-00000-of-00001").stat().st_blocks * 512
     assert ("large/embeddings" in copied) == (stored > FIRST_VALUE_BYTES)
-
-
-def test_checkpoint_on_a_local_disk_is_its_own_copy(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "ckpt-1", {"out/kernel": SMALL})
-    job = one_table_recipe("build")
-    model = ModelSpec({}, {}, {})
-    checkpoint = open_checkpoint(tmp_path / "ckpt-1")
-    prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "copy")
-    assert prefix == tmp_path / "ckpt-1"
-
-    orbax_checkpoint = open_checkpoint(single_tables.orbax(tmp_path / "orbax"))
-    averages = Storage(kind="Orbax", averages={"a": "b"})
-    listing = Listing(orbax_checkpoint.fingerprint, orbax_checkpoint.entries, averages)
-    orbax_checkpoint = Checkpoint(orbax_checkpoint.prefix, listing, orbax_checkpoint.name)
-    prefix = local_prefix(
-        orbax_checkpoint, recognize(orbax_checkpoint), model, job, tmp_path / "copy"
-    )
-    assert prefix == orbax_checkpoint.prefix
-    assert not (tmp_path / "copy").exists()
-
-
-@pytest.mark.parametrize(
-    ("inline_bytes_max", "largest", "expected"), [(10, (), 10), (10, (4, 20), 20), (30, (20,), 30)]
-)
-def test_tables_are_restored_up_to_the_limit_or_the_largest_variable_of_a_tower(
-    inline_bytes_max: int, largest: tuple[int, ...], expected: int
-) -> None:
-    towers = {
-        str(size): TowerSpec("", "query", Call(), {}, (), (), "", largest_bytes=size)
-        for size in largest
-    }
-    job = with_limit(inline_bytes_max)
-    assert restored_bytes_max(job, ModelSpec({}, {}, towers)) == expected
 
 
 def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_path: Path) -> None:
@@ -171,24 +136,5 @@ def test_copy_of_moving_averages_in_a_store_is_read_in_the_places_of_their_varia
     for _ in range(2):  # a run that resumes finds what the last one wrote
         prefix = local_prefix(checkpoint, inventory, model, with_limit(0), tmp_path / "copy")
         read = open_checkpoint(prefix, complete=False)
-        np.testing.assert_array_equal(read.read_all("out/kernel"), SMALL[3:6])
-        np.testing.assert_array_equal(read.read_all("out/bias"), SMALL[6])
-
-
-def test_variables_with_moving_averages_are_those_of_the_averages_in_every_run(
-    tmp_path: Path,
-) -> None:
-    variables = {"out/kernel": SMALL[:3], "out/kernel/average": SMALL[3:6], "out/bias": SMALL[6]}
-    write_bundle(tmp_path / "ckpt-1", variables)
-    opened = open_checkpoint(tmp_path / "ckpt-1")
-    averages = {"out/kernel": "out/kernel/average"}
-    listing = Listing(opened.fingerprint, opened.entries, Storage(averages=averages))
-    checkpoint = Checkpoint(opened.prefix, listing, opened.name)
-    model = ModelSpec({}, {}, {})
-    job = one_table_recipe("build")
-
-    for _ in range(2):  # a run that resumes finds what the last one wrote
-        prefix = local_prefix(checkpoint, recognize(checkpoint), model, job, tmp_path / "aside")
-        read = open_checkpoint(prefix)
         np.testing.assert_array_equal(read.read_all("out/kernel"), SMALL[3:6])
         np.testing.assert_array_equal(read.read_all("out/bias"), SMALL[6])

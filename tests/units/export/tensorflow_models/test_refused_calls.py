@@ -1,0 +1,711 @@
+"""Calls of models that cannot become towers and features: what is refused, where, and the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.errors import ExportError, NotConvertible, UsageError
+from tests.units.export.tensorflow_models.planning import (
+    Tables,
+    assert_says,
+    planned,
+    refusal,
+    tf,
+    written,
+)
+
+E = tf.tpu.experimental.embedding
+fc = tf.feature_column
+INT64 = {"dtype": "int64"}
+FLOAT32 = {"dtype": "float32"}
+STRING = {"dtype": "string"}
+INPUTS: dict[str, dict[str, Any]] = {
+    "item": INT64,
+    "other": INT64,
+    "pair": {**INT64, "shape": [2]},
+    "quad": {**INT64, "shape": [4]},
+    "age": FLOAT32,
+    "text": STRING,
+    "word": STRING,
+    "words": {**STRING, "shape": [2]},
+    "bag": {**INT64, "kind": "ragged"},
+    "loads": {**FLOAT32, "kind": "ragged"},
+    "weights": {**FLOAT32, "kind": "ragged", "weights_for": "bag"},
+    "tags": {**INT64, "kind": "sparse"},
+    "tag_weights": {**FLOAT32, "kind": "sparse", "weights_for": "tags"},
+    "labels": {**STRING, "kind": "ragged"},
+}
+Call = Callable[[Any, Any], Any]
+"""(model with tables `items` and `small`, inputs by name) -> result."""
+LINE = "(test_refused_calls.py:"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = Tables(lambda model, inputs: None, items=20, small=5)
+    return written(tmp_path_factory.mktemp("saved"), model=model)
+
+
+def message_of(
+    error: type[ExportError],
+    checkpoint: Path,
+    call: Call,
+    inputs: Mapping[str, Any] = INPUTS,
+    **sections: Any,
+) -> str:
+    """Returns why a call is refused whose table `items` must leave the towers."""
+    code = {"table_threshold": 10, "inline_bytes_max": 100}
+    return refusal(
+        error,
+        lambda: Tables(call, items=20, small=5),
+        checkpoint,
+        inputs,
+        object_path="model",
+        code=code,
+        **sections,
+    )
+
+
+def hashed(values: Any) -> Any:
+    texts = values if values.dtype == tf.string else tf.strings.as_string(values)
+    return tf.strings.to_hash_bucket_fast(texts, 20)
+
+
+def replaced(pattern: str, by: str) -> Callable[[Any], Any]:
+    return lambda f: hashed(tf.strings.regex_replace(f["text"], pattern, by))
+
+
+@cache
+def table_of(keys: tuple[Any, ...], positions: tuple[int, ...]) -> Any:
+    with tf.init_scope():
+        initial = tf.lookup.KeyValueTensorInitializer(
+            tf.constant(keys), tf.constant(positions, tf.int64)
+        )
+        return tf.lookup.StaticHashTable(initial, -1)
+
+
+def masked(condition: Any, rows: Any) -> Any:
+    return tf.where(condition, tf.zeros_like(rows), rows)
+
+
+def crossed(*values: Any, buckets: int = 20) -> Any:
+    sparse = tf.sparse.cross_hashed([tf.reshape(value, [-1, 1]) for value in values], buckets)
+    return tf.reshape(tf.sparse.to_dense(sparse), [-1])
+
+
+IDS: list[tuple[str, Callable[[Any], Any]]] = [
+    ("(Pow)", lambda f: f["item"] ** 2),
+    ("(Pow)", lambda f: hashed(f["item"] ** 2)),
+    ("(Pow)", lambda f: hashed(f["item"]) ** 2),
+    ("(Pow)", lambda f: tf.cast(f["age"] ** 2, tf.int32)),
+    ("(Pow)", lambda f: hashed(tf.strings.join([f["text"], tf.strings.as_string(f["item"] ** 2)]))),
+    ("(Relu)", lambda f: tf.nn.relu(f["item"])),
+    ("(Sin)", lambda f: tf.cast(tf.sin(f["age"]) * 9.0, tf.int32)),
+    ("(EncodeBase64)", lambda f: hashed(tf.io.encode_base64(f["text"]))),
+    ("(StringLower)", lambda f: hashed(tf.strings.lower(f["text"], encoding="utf-8"))),
+    # Too many steps for a manifest.
+    ("(Log1p)", lambda f: hashed(tf.cast(tf.math.log1p(tf.abs(f["age"])) * 1e9, tf.int32))),
+    # Patterns that RE2 and Python may understand differently.
+    ("(StaticRegexReplace)", replaced("[\u00e9]", "e")),
+    ("(StaticRegexReplace)", replaced("[a]", r"\0")),
+    ("(StaticRegexReplace)", replaced("[^a]", "x")),
+    ("(StaticRegexReplace)", replaced("a+", "x")),
+    # Texts that are not in UTF-8, which no manifest holds.
+    ("(Const)", lambda f: masked(tf.equal(f["text"], b"\xe9"), hashed(f["text"]))),
+    ("(LookupTableFindV2)", lambda f: table_of((b"\xe9", b"red"), (0, 1)).lookup(f["text"])),
+    # Positions that do not follow each other from 0 on.
+    ("(LookupTableFindV2)", lambda f: table_of(("red", "blue"), (0, 2)).lookup(f["text"])),
+    ("(LookupTableFindV2)", lambda f: table_of(("", "red"), (-1, 0)).lookup(f["text"])),
+    # Values of different examples meet, or results depend on the batch.
+    ("(Mul)", lambda f: tf.reshape(f["item"][:, None] * f["item"][None, :], [-1]) % 7),
+    ("(StridedSlice)", lambda f: f["item"] % f["item"][0]),
+    ("(StridedSlice)", lambda f: f["item"] % tf.cast(tf.shape(f["item"])[0], tf.int64)),
+    ("(ReverseV2)", lambda f: tf.reverse(f["item"], [0]) % 7),
+    ("(Max)", lambda f: f["item"] - tf.reduce_max(f["item"])),
+    ("(ConcatV2)", lambda f: tf.concat([f["item"], f["other"]], 0)),
+    ("(ReduceJoin)", lambda f: hashed(tf.strings.reduce_join(tf.stack([f["text"]] * 2, 0), 0))),
+    # Several values of an example, and one of several beside another input.
+    ("(ReduceJoin)", lambda f: hashed(tf.strings.reduce_join(f["words"], 1))),
+    ("(Mul)", lambda f: tf.stack([f["item"], f["item"] * f["other"]], 1)),
+    ("(StringToHashBucketFast)", lambda f: hashed(tf.strings.join([f["text"], f["words"][:, 0]]))),
+    ("(StringToHashBucketFast)", lambda f: hashed(f["item"] + f["pair"][:, 1])),
+    # Crosses of hashes of any size, and of what nothing computes.
+    ("(SparseToDense)", lambda f: crossed(f["item"], f["other"], buckets=0)),
+    ("(SparseToDense)", lambda f: crossed(f["item"], f["other"] ** 2)),
+]
+
+
+@pytest.mark.parametrize(("operation", "ids"), IDS)
+def test_ids_that_no_bundle_computes_name_the_operation_and_its_line(
+    operation: str, ids: Callable[[Any], Any], checkpoint: Path
+) -> None:
+    message = message_of(
+        NotConvertible, checkpoint, lambda model, f: tf.reduce_sum(_rows(model, ids(f)), -1)
+    )
+    assert_says(message, operation, LINE, "'items'")
+
+
+def _rows(model: Any, ids: Any) -> Any:
+    rows = tf.gather(model.items, ids)
+    return rows if rows.shape.rank == 2 else tf.reshape(rows, [-1, rows.shape[1], 4])
+
+
+def averaged(ids: Any, rows: Any, mask: Any = None) -> Any:
+    layer = tf.keras.layers.GlobalAveragePooling1D()
+    return layer.call(rows, mask=tf.not_equal(ids, 0) if mask is None else mask)
+
+
+def average_of_words(ids: Callable[[Any], Any]) -> Call:
+    """Returns the average of the rows of a text's words, but for row 0."""
+
+    def call(model: Any, f: Any) -> Any:
+        words = tf.strings.split(f["text"])
+        padded = words.with_values(ids(words.values)).to_tensor()
+        return averaged(padded, tf.nn.embedding_lookup(model.items, padded))
+
+    return call
+
+
+def average_masked_otherwise(mask: Callable[[Any], Any]) -> Call:
+    """Returns the average of the rows of a text's words under another mask."""
+
+    def call(model: Any, f: Any) -> Any:
+        words = tf.strings.split(f["text"])
+        padded = words.with_values(hashed(words.values) % 9 + 1).to_tensor()
+        return averaged(padded, tf.nn.embedding_lookup(model.items, padded), mask(padded))
+
+    return call
+
+
+def sum_of_split(split: Callable[[Any], Any]) -> Call:
+    """Returns the sum of the rows of what a text is split into."""
+    return lambda model, f: tf.reduce_sum(
+        tf.nn.embedding_lookup(model.items, split(f).with_values(hashed(split(f).values))), axis=1
+    )
+
+
+def in_a_condition(model: Any, f: Any) -> Any:
+    rows = tf.zeros([2, 4])
+    return tf.cond(
+        tf.size(f["tags"].values) > 0,
+        lambda: tf.nn.safe_embedding_lookup_sparse(model.items, f["tags"], combiner="sum"),
+        lambda: rows,
+    )
+
+
+def ragged_rows(model: Any, f: Any) -> Any:
+    return tf.nn.embedding_lookup(model.items, f["bag"])
+
+
+ROW_0 = "where no word has row 0"
+SEND_WORDS = "let callers send the words"
+DENSE_ROWS = ("whose ragged rows it reads", "to_tensor(shape=")
+LOOKUPS: dict[str, tuple[Call, tuple[str, ...]]] = {
+    "ids of parts of an example": (
+        lambda model, f: tf.gather(model.items, tf.reshape(f["quad"], [-1, 2])),
+        ("'quad'", "keep each example's ids together"),
+    ),
+    "ragged rows that are changed": (
+        lambda model, f: tf.reduce_sum(tf.nn.relu(ragged_rows(model, f)), 1),
+        DENSE_ROWS,
+    ),
+    "ragged rows of any length": (
+        lambda model, f: tf.reduce_sum(ragged_rows(model, f).to_tensor(), 1),
+        DENSE_ROWS,
+    ),
+    "ragged rows whose sum crosses examples": (
+        lambda model, f: tf.reduce_sum(ragged_rows(model, f), axis=0),
+        DENSE_ROWS,
+    ),
+    "weights that the model computes": (
+        lambda model, f: tf.nn.embedding_lookup_sparse(model.items, f["bag"], f["weights"] * 2.0),
+        ("(Mul)", LINE, "an input of weights"),
+    ),
+    "row of empty bags outside": (
+        lambda model, f: tf.nn.safe_embedding_lookup_sparse(model.items, f["tags"], default_id=20),
+        ("default_id=20", "20 rows"),
+    ),
+    "bag in a condition": (in_a_condition, ("'items'", LINE, "outside it")),
+    "gather in a condition": (
+        lambda model, f: tf.cond(
+            tf.reduce_sum(f["item"]) > 0,
+            lambda: tf.gather(model.items, f["item"]),
+            lambda: tf.gather(model.items, f["item"] * 0),
+        ),
+        ("(If)", LINE, "outside of tf.cond"),
+    ),
+    "table read as a whole": (
+        lambda model, f: tf.matmul(
+            tf.gather(model.items, f["item"]), model.items, transpose_b=True
+        ),
+        ("(MatMul)", LINE, "inline_bytes_max"),
+    ),
+    "split with a limit": (sum_of_split(lambda f: tf.strings.split(f["text"], maxsplit=2)), ()),
+    "split at bytes": (sum_of_split(lambda f: tf.strings.split(f["text"], b"\xff")), ()),
+    "split of two texts": (
+        sum_of_split(lambda f: tf.strings.split(f["text"] + f["word"])),
+        (),
+    ),
+    "pairs of words with a separator": (
+        sum_of_split(lambda f: tf.strings.ngrams(tf.strings.split(f["text"]), 2, separator="_")),
+        (),
+    ),
+    "pairs of words with ends": (
+        sum_of_split(
+            lambda f: tf.strings.ngrams(tf.strings.split(f["text"]), 2, pad_values=("<", ">"))
+        ),
+        (),
+    ),
+    "characters of UTF-16": (
+        sum_of_split(lambda f: tf.strings.unicode_split(f["text"], "UTF-16-BE")),
+        (),
+    ),
+    "average of words from row 0": (average_of_words(hashed), (ROW_0,)),
+    "average of words in a list from row 0": (
+        average_of_words(
+            lambda words: tf.maximum(
+                table_of(("a", "b"), (0, 1)).lookup(words), tf.constant(0, tf.int64)
+            )
+        ),
+        (ROW_0,),
+    ),
+    "average of masked words": (
+        average_of_words(lambda words: masked(tf.equal(words, "a"), hashed(words) % 9 + 1)),
+        (ROW_0,),
+    ),
+    "average under a comparison": (average_masked_otherwise(lambda ids: ids > 0), ()),
+    "average under another id": (average_masked_otherwise(lambda ids: tf.not_equal(ids, 1)), ()),
+    "average under changed ids": (
+        average_masked_otherwise(lambda ids: tf.not_equal(ids + 1, 0)),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), LOOKUPS.values(), ids=LOOKUPS)
+def test_lookup_that_no_service_computes_is_refused_where_its_table_is_large(
+    call: Call, words: tuple[str, ...], checkpoint: Path
+) -> None:
+    assert_says(message_of(NotConvertible, checkpoint, call), "items", *words)
+
+
+@cache
+def changing_table() -> Any:
+    with tf.init_scope():
+        return tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+
+@cache
+def generator() -> Any:
+    with tf.init_scope():
+        return tf.random.Generator.from_seed(1)
+
+
+def drawn(noise: Callable[[Any], Any]) -> Call:
+    return lambda model, f: tf.gather(model.items, f["item"]) + noise(f["age"])
+
+
+def dropped_out(model: Any, f: Any) -> Any:
+    """Drops out as `tf.compat.v1.layers.dropout` does in training, whose switch is a tensor."""
+    vector = tf.gather(model.items, f["item"])
+    switch = tf.compat.v1.placeholder_with_default(True, [])
+    return tf.compat.v1.cond(switch, lambda: tf.nn.dropout(vector, 0.5), lambda: vector)
+
+
+def python_then_error(model: Any, f: Any) -> Any:
+    negative = tf.numpy_function(np.negative, [f["age"]], tf.float32)
+    raise ValueError(f"unknown rank of {negative.dtype.name}")
+
+
+def raising(error: Exception) -> Call:
+    def call(model: Any, f: Any) -> Any:
+        raise error
+
+    return call
+
+
+RANDOM = ("draws random numbers", LINE, "tf.random.stateless_")
+CALLS: dict[str, tuple[type[ExportError], Call, tuple[str, ...]]] = {
+    "error": (
+        NotConvertible,
+        raising(ValueError("no  such\nway")),
+        ("ValueError: no such way", LINE),
+    ),
+    "error of ours": (UsageError, raising(UsageError("as it is")), ("as it is",)),
+    "error after Python code": (
+        NotConvertible,
+        python_then_error,
+        ("unknown rank of float32", LINE, "tf.numpy_function"),
+    ),
+    "missing input": (
+        NotConvertible,
+        lambda model, f: f["hour"] * 2.0,
+        ("KeyError: 'hour'", LINE, "declare every input"),
+    ),
+    "values of NumPy": (
+        NotConvertible,
+        lambda model, f: f["age"] * f["age"].numpy(),
+        (LINE, "instead of NumPy's"),
+    ),
+    "statement": (
+        NotConvertible,
+        lambda model, f: tf.stack(list(f["age"])),
+        (LINE, "tf.unstack"),
+    ),
+    "wrong shape": (
+        NotConvertible,
+        lambda model, f: tf.matmul(f["age"][:, None], tf.ones([3, 2])),
+        (LINE, "the recipe declares", "age as float32 [batch]"),
+    ),
+    "text for numbers": (
+        UsageError,
+        lambda model, f: tf.raw_ops.Cast(x=f["text"], DstT=tf.int64),
+        ("'text' is string", LINE, "inputs.text.dtype"),
+    ),
+    "numbers for a text": (
+        UsageError,
+        lambda model, f: tf.raw_ops.Cast(x=tf.identity(f["item"]), DstT=tf.string),
+        ("'item' is int64", LINE, "inputs.item.dtype"),
+    ),
+    "numbers for an operation of texts": (
+        NotConvertible,
+        lambda model, f: tf.strings.length(f["age"]),
+        (LINE, "the model takes string", "inputs.age.dtype"),
+    ),
+    "cast of a computed text": (
+        NotConvertible,
+        lambda model, f: tf.raw_ops.Cast(x=tf.strings.lower(f["text"]), DstT=tf.int64),
+        (LINE, "tf.strings.to_number"),
+    ),
+    "numbers as ids": (
+        NotConvertible,
+        lambda model, f: tf.nn.safe_embedding_lookup_sparse(
+            model.items, tf.sparse.map_values(tf.cast, f["tag_weights"], tf.int64)
+        ),
+        (),
+    ),
+    "weights that are not declared": (
+        UsageError,
+        lambda model, f: tf.nn.embedding_lookup_sparse(
+            model.items, f["bag"], f["bag"].with_values(f["loads"].values)
+        ),
+        ("'loads'", 'inputs.loads.weights_for = "bag"'),
+    ),
+    "table that changes": (
+        NotConvertible,
+        lambda model, f: tf.gather(model.items, changing_table().lookup(f["item"])),
+        ("mutable hash table", LINE, "StaticHashTable"),
+    ),
+    "Python code": (
+        NotConvertible,
+        lambda model, f: tf.ensure_shape(
+            tf.numpy_function(np.tanh, [f["age"]], tf.float32), [None]
+        ),
+        ("PyFunc", LINE, "TensorFlow's own operations"),
+    ),
+    "no input": (
+        NotConvertible,
+        lambda model, f: tf.ensure_shape(
+            tf.compat.v1.placeholder_with_default(model.small[:, 0] * 2.0, [None]), [None]
+        ),
+        ("depend on no input",),
+    ),
+    "random numbers": (NotConvertible, drawn(lambda x: tf.random.normal([4])), RANDOM),
+    "random numbers of a seed": (
+        NotConvertible,
+        drawn(lambda x: tf.random.normal([4], seed=1)),
+        RANDOM,
+    ),
+    "random order": (NotConvertible, drawn(lambda x: tf.random.shuffle(x)[:, None]), RANDOM),
+    "random numbers of a generator": (
+        NotConvertible,
+        drawn(lambda x: generator().normal([4])),
+        RANDOM,
+    ),
+    "random numbers of a function": (
+        NotConvertible,
+        drawn(tf.function(lambda x: tf.random.uniform([4]))),
+        RANDOM,
+    ),
+    "random numbers of a branch": (
+        NotConvertible,
+        drawn(
+            lambda x: tf.cond(tf.size(x) > 4, lambda: tf.zeros([4]), lambda: tf.random.uniform([4]))
+        ),
+        RANDOM,
+    ),
+    "dropout in training": (NotConvertible, dropped_out, RANDOM),
+}
+
+
+@pytest.mark.parametrize(("error", "call", "words"), CALLS.values(), ids=CALLS)
+def test_call_that_cannot_be_traced_is_refused_with_the_line_and_the_cure(
+    error: type[ExportError], call: Call, words: tuple[str, ...], checkpoint: Path
+) -> None:
+    assert_says(message_of(error, checkpoint, call), *words)
+
+
+SAME_EACH_TIME: list[Call] = [
+    lambda model, f: tf.gather(model.items, f["item"]) + tf.random.stateless_normal([4], (1, 2)),
+    lambda model, f: tf.nn.dropout(tf.gather(model.items, f["item"]), 0.0),
+    lambda model, f: (
+        tf.cond(tf.constant(False), lambda: tf.random.normal([4]), lambda: tf.zeros([4]))
+        + tf.gather(model.items, f["item"])
+    ),
+]
+
+
+@pytest.mark.parametrize("call", SAME_EACH_TIME)
+def test_tower_that_draws_the_same_numbers_in_each_call_or_none_is_kept(
+    call: Call, checkpoint: Path
+) -> None:
+    planned(
+        lambda: Tables(call, items=20, small=5),
+        checkpoint,
+        {"item": INT64},
+        object_path="model",
+        code={"table_threshold": 10},
+    )
+
+
+class Methods(Tables):
+    """Attributes that a recipe may name as calls."""
+
+    direction = "up"
+
+    def pair(self, user: Any, item: Any) -> Any:
+        return tf.gather(self.items, user), tf.gather(self.items, item)
+
+    def named(self, inputs: Any) -> Any:
+        age = inputs["age"]
+        whole = tf.stack([age, age], 1)
+        return {"a": whole, "integers": tf.cast(whole, tf.int32), "fixed": tf.zeros([4])}
+
+
+TOWERS: list[tuple[type[ExportError], dict[str, Any], tuple[str, ...]]] = [
+    (UsageError, {"call": "score"}, ("'score'", "no attribute")),
+    (UsageError, {"call": "direction"}, ("'direction'", "cannot be called")),
+    (UsageError, {"call": "pair"}, ("user, item", "arguments")),
+    (
+        UsageError,
+        {"call": "pair", "arguments": ["item", "other"]},
+        ("2 results", "by their positions"),
+    ),
+    (UsageError, {"call": "named"}, ("a, integers, fixed", "name those")),
+    (UsageError, {"call": "named", "outputs": {"v": "c"}}, ("'c'", "towers.tower.outputs")),
+    (
+        NotConvertible,
+        {"call": "named", "outputs": {"v": "integers"}},
+        ("'v'", "dense tensor of floats"),
+    ),
+    (NotConvertible, {"call": "named", "outputs": {"v": "fixed"}}, ("(4,)", "[batch, ...]")),
+    (UsageError, {"outputs": {"v": "query"}}, ("'query'", "from 0 to 3")),
+    (UsageError, {"result": "score"}, ("'score'", "one of its outputs")),
+]
+
+
+@pytest.mark.parametrize(("error", "tower", "words"), TOWERS)
+def test_tower_that_the_model_does_not_have_is_refused(
+    error: type[ExportError], tower: dict[str, Any], words: tuple[str, ...], checkpoint: Path
+) -> None:
+    message = refusal(
+        error,
+        lambda: Methods(lambda model, f: tf.gather(model.items, f["item"]), items=20),
+        checkpoint,
+        INPUTS,
+        object_path="model",
+        towers={"tower": {"role": "query", **tower}},
+    )
+    assert_says(message, *words)
+
+
+def identity(size: int = 9) -> Any:
+    return fc.categorical_column_with_identity("pair", size)
+
+
+def embedded(column: Any, **options: Any) -> Any:
+    return fc.embedding_column(column, 4, **options)
+
+
+def buckets(source: str = "ages", size: int = 2, **options: Any) -> Any:
+    return fc.bucketized_column(fc.numeric_column(source, size, **options), [1.0, 2.0])
+
+
+COLUMNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "cross of several buckets": (
+        lambda: embedded(fc.crossed_column([buckets(), "pair"], 5)),
+        ("its own column",),
+    ),
+    "normalizer that does not rise": (
+        lambda: embedded(buckets(normalizer_fn=tf.sin)),
+        ("'ages_bucketized'", "leave normalizer_fn out"),
+    ),
+    "normalizer that mixes numbers": (
+        lambda: embedded(buckets(normalizer_fn=lambda ages: tf.reverse(ages, [1]))),
+        ("leave normalizer_fn out",),
+    ),
+    "cross of several ids twice": (
+        lambda: embedded(fc.crossed_column([identity(), "pair"], 5)),
+        ("declare it as sparse",),
+    ),
+    "cross of a sequence": (
+        lambda: embedded(
+            fc.crossed_column([fc.sequence_categorical_column_with_identity("pair", 5), "ages"], 5)
+        ),
+        ("'pair'", "SequenceCategoricalColumn"),
+    ),
+    "wide indicator": (
+        lambda: fc.indicator_column(identity(70_000)),
+        ("70000", "at most 65536"),
+    ),
+    "weights without pruning": (
+        lambda: embedded(
+            fc.weighted_categorical_column(identity(), "weights"), use_safe_embedding_lookup=False
+        ),
+        ("use_safe_embedding_lookup=False",),
+    ),
+    "file that is missing": (
+        lambda: embedded(fc.categorical_column_with_vocabulary_file("word", "no file", 3)),
+        ("'no file'", "cannot be read"),
+    ),
+    "file in another format": (
+        lambda: embedded(
+            fc.categorical_column_with_vocabulary_file(
+                "word", "no file", 3, file_format="tfrecord_gzip"
+            )
+        ),
+        ("'no file'", "write it as text"),
+    ),
+    "ids in a matrix": (
+        lambda: embedded(fc.categorical_column_with_identity("matrix", 9)),
+        ("[None, 2, 3]",),
+    ),
+}
+COLUMN_INPUTS = {
+    "pair": INPUTS["pair"],
+    "ages": {**FLOAT32, "shape": [2]},
+    "weights": {**FLOAT32, "shape": [2]},
+    "word": STRING,
+    "matrix": {**INT64, "shape": [2, 3]},
+}
+
+
+@pytest.mark.parametrize(("column", "words"), COLUMNS.values(), ids=COLUMNS)
+def test_feature_column_that_no_rule_describes_is_refused(
+    column: Callable[[], Any], words: tuple[str, ...], checkpoint: Path
+) -> None:
+    def build() -> Any:
+        layer = tf.keras.layers.DenseFeatures([column()])
+        return Tables(lambda model, f: layer(f))
+
+    assert_says(refusal(NotConvertible, build, checkpoint, COLUMN_INPUTS), *words)
+
+
+@pytest.mark.parametrize(
+    ("column", "ids", "words"),
+    [
+        (
+            lambda: fc.categorical_column_with_hash_bucket("made", 50, tf.int64),
+            lambda f: tf.reshape(f["pair"][:, :1] - 1, [-1, 1]),
+            ("may be -1", "a remainder"),
+        ),
+        (
+            lambda: fc.categorical_column_with_hash_bucket("made", 50),
+            lambda f: tf.strings.strip(f["word"]),
+            ("may be ''",),
+        ),
+    ],
+)
+def test_column_of_computed_ids_that_may_be_its_padding_is_refused(
+    column: Callable[[], Any], ids: Callable[[Any], Any], words: tuple[str, ...], checkpoint: Path
+) -> None:
+    def build() -> Any:
+        layer = tf.keras.layers.DenseFeatures([embedded(column())])
+        return Tables(lambda model, f: layer({"made": ids(f)}))
+
+    code = {"inline_bytes_max": 100}
+    message = refusal(NotConvertible, build, checkpoint, COLUMN_INPUTS, code=code)
+    assert_says(message, LINE, *words)
+
+
+def test_vocabulary_that_nobody_adapted_is_refused(checkpoint: Path) -> None:
+    lookup = tf.keras.layers.StringLookup()
+
+    def call(model: Any, f: Any) -> Any:
+        return tf.gather(model.items, lookup(f["text"]))
+
+    assert_says(message_of(NotConvertible, checkpoint, call), LINE, "not there")
+
+
+TABLE = E.TableConfig(20, 4, name="items", combiner="sum")
+FIXES_BATCH = {"output_shape": [5]}
+UNCHECKED = {"validate_weights_and_indices": False}
+TPU_FEATURES: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = [
+    ("bag", "", FIXES_BATCH, ("output_shape=(5,)", "leave output_shape out")),
+    ("pair", "", {"max_sequence_length": 2}, ("sequence feature", '"ragged" or "sparse"')),
+    ("pair", "loads", {}, ("weighted feature", '"ragged" or "sparse"')),
+    ("matrix", "", {}, ("(None, 2, 3)", "[batch, length]")),
+    ("bag", "tag_weights", {}, ("a SparseTensor", "ids a RaggedTensor")),
+    ("tags", "tag_weights", {"max_sequence_length": 3}, ("takes no weights",)),
+    ("tags", "tag_weights", UNCHECKED, ("validate_weights_and_indices=False",)),
+]
+
+
+@pytest.mark.parametrize(("ids", "weights", "options", "words"), TPU_FEATURES)
+def test_feature_of_an_embedding_layer_that_no_bundle_supports_is_refused(
+    ids: str, weights: str, options: dict[str, Any], words: tuple[str, ...], checkpoint: Path
+) -> None:
+    config = {"looked": E.FeatureConfig(TABLE, **options)}
+
+    def call(model: Any, f: Any) -> Any:
+        weights_of_ids = {"looked": f[weights]} if weights else None
+        ids_of_inputs = {"looked": f[ids]}
+        tables = {TABLE: model.items}
+        return E.serving_embedding_lookup(ids_of_inputs, weights_of_ids, tables, config)["looked"]
+
+    inputs = {**INPUTS, "matrix": COLUMN_INPUTS["matrix"]}
+    assert_says(message_of(NotConvertible, checkpoint, call, inputs), "'looked'", *words)
+
+
+def test_two_tables_of_one_name_are_refused(checkpoint: Path) -> None:
+    def build() -> Any:
+        layers = []
+        for _ in "ab":
+            config = {"item": E.FeatureConfig(E.TableConfig(20, 4, name="things"))}
+            layers.append(E.TPUEmbeddingForServing(config, None))
+        model = Tables(lambda model, f: layers[0](f)["item"] + layers[1](f)["item"])
+        model.layers = layers
+        return model
+
+    message = refusal(NotConvertible, build, checkpoint, {"item": INT64})
+    assert_says(message, "'things'", "tables.<new name>.key")
+
+
+def test_table_of_a_layer_that_a_tower_reads_as_a_whole_is_refused(checkpoint: Path) -> None:
+    def build() -> Any:
+        config = {"item": E.FeatureConfig(E.TableConfig(20, 4, name="things"))}
+        layer = E.TPUEmbeddingForServing(config, None)
+        layer.build()
+        (table,) = layer.embedding_tables.values()
+        model = Tables(lambda model, f: layer(f)["item"] + tf.reduce_sum(table, 0))
+        model.layer = layer
+        return model
+
+    message = refusal(NotConvertible, build, checkpoint, {"item": INT64})
+    assert_says(message, "'things'", LINE, "through the layer")
+
+
+def test_rows_that_were_read_while_the_model_was_made_are_refused(checkpoint: Path) -> None:
+    def build() -> Any:
+        model = Tables(lambda model, f: f["age"][:, None] * model.early, items=20)
+        model.early = tf.gather(model.items, tf.constant([1]))
+        return model
+
+    message = refusal(NotConvertible, build, checkpoint, {"age": FLOAT32})
+    assert_says(message, "while the model was made", LINE)

@@ -1,0 +1,354 @@
+"""Models beside checkpoints that training saved of them, or of other models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from export.errors import CheckpointError, ExportError, NotConvertible
+from tests.units.export.tensorflow_models.planning import (
+    Tables,
+    assert_says,
+    planned,
+    refusal,
+    tf,
+    written,
+)
+
+v1 = tf.compat.v1
+layers = tf.keras.layers
+INPUTS = {"x": {"dtype": "float32", "shape": [3]}, "ids": {"dtype": "int64"}}
+LINE = "(test_saved_weights.py:"
+NOT_THE_SAVED = "not the one that was saved"
+
+
+class Block(tf.Module):  # type: ignore[misc]
+    """Matrices and vectors by their names, all of which a call reads."""
+
+    def __init__(self, **shapes: Any) -> None:
+        super().__init__()
+        self.shapes = shapes
+        for name, shape in shapes.items():
+            setattr(self, name, tf.Variable(tf.ones(shape), name=name))
+
+    def __call__(self, inputs: Any) -> Any:
+        total = tf.add_n([tf.reduce_sum(getattr(self, name)) for name in self.shapes])
+        return inputs["x"] * total
+
+
+class Outer(Block):
+    """Holds another block, and reads it alone."""
+
+    def __init__(self, **shapes: Any) -> None:
+        super().__init__()
+        self.hidden = Block(**shapes)
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.hidden(inputs)
+
+
+class Hidden(Block):
+    """Holds a block where no checkpoint looks for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = Block(kernel=[4])
+        self.get = lambda: block
+
+    def __call__(self, inputs: Any) -> Any:
+        return self.get()(inputs)
+
+
+class Stacked(tf.keras.Model):  # type: ignore[misc]
+    """Layers in a list, of which a call may leave some out."""
+
+    def __init__(self, count: int, unused: int = 0) -> None:
+        super().__init__()
+        self.blocks = [layers.Dense(3) for _ in range(count)]
+        self.used = count - unused
+
+    def call(self, inputs: Any) -> Any:
+        numbers = inputs["x"]
+        for block in self.blocks[: self.used]:
+            numbers = block(numbers)
+        return numbers
+
+
+class Listed(keras.Model):  # type: ignore[misc]
+    """Layers in a list, as Keras 3 keeps them out of TensorFlow's checkpoints."""
+
+    def __init__(self, saved: bool = False) -> None:
+        super().__init__()
+        self.blocks = [keras.layers.Dense(3), keras.layers.Dense(2)]
+        if saved:
+            self.saved = tf.train.Checkpoint(layers=self.layers)
+
+    def call(self, inputs: Any) -> Any:
+        return self.blocks[1](self.blocks[0](inputs["x"]))
+
+
+def table(rows: int = 20, name: str = "users") -> Any:
+    """Returns a model of one table."""
+    return Tables(lambda model, f: tf.gather(getattr(model, name), f["ids"]), **{name: rows})
+
+
+def embedding(library: Any) -> Any:
+    """Returns a model of one Embedding."""
+    model = Tables(lambda model, f: model.layer(f["ids"]))
+    model.layer = library.layers.Embedding(20, 4)
+    model.layer.build(None)
+    return model
+
+
+def called(model: Any) -> Any:
+    model({"x": tf.ones([1, 3])})
+    return model
+
+
+def trained(model: Any) -> Any:
+    """Returns a model after a step, with all that Keras keeps beside its layers."""
+    model.compile("adam", loss="mse", metrics=["mae"])
+    model.fit({"x": tf.ones([2, 3])}, tf.ones([2, 3]), verbose=0)
+    return model
+
+
+Save = Callable[[], dict[str, Any]]
+Make = Callable[[], Any]
+REFUSED: dict[str, tuple[Save, Make, str, type[ExportError], tuple[str, ...]]] = {
+    "other shape": (
+        lambda: {"model": Block(kernel=[2, 3])},
+        lambda: Block(kernel=[3, 2]),
+        "model",
+        CheckpointError,
+        ("kernel", "[3, 2] in the model", "[2, 3]", LINE, NOT_THE_SAVED),
+    ),
+    "more variables": (
+        lambda: {"model": Block(kernel=[2])},
+        lambda: Block(kernel=[2], **{f"v{number}": [number + 1] for number in range(8)}),
+        "model",
+        CheckpointError,
+        ("v0 [1]", LINE, "v4 [5]", "3 more", NOT_THE_SAVED),
+    ),
+    "fewer variables of an object": (
+        lambda: {"model": Outer(kernel=[2], bias=[3])},
+        lambda: Outer(kernel=[2]),
+        "model",
+        CheckpointError,
+        ("hidden.bias [3]",),
+    ),
+    "variable in a plain object": (
+        lambda: {"model": Block(kernel=[4])},
+        Hidden,
+        "model",
+        CheckpointError,
+        ("plain Python object",),
+    ),
+    "layers in a list of Keras 3": (
+        lambda: {"model": called(Listed())},
+        Listed,
+        "model",
+        CheckpointError,
+        ("Keras 3", "model.saved = "),
+    ),
+    "fewer layers in a list": (
+        lambda: {"model": trained(Stacked(3))},
+        lambda: Stacked(2),
+        "model",
+        CheckpointError,
+        ("blocks", LINE, "blocks.2.kernel [3, 3]", NOT_THE_SAVED),
+    ),
+    "path that is not there": (
+        lambda: {"model": Block(kernel=[2])},
+        lambda: Block(kernel=[2]),
+        "other",
+        CheckpointError,
+        ("'other'", "checkpoint.object_path", "model"),
+    ),
+    "table of another size": (
+        lambda: {"model": table(20)},
+        lambda: table(21),
+        "model",
+        CheckpointError,
+        ("'users'", "[21, 4]", "(planning.py:", "[20, 4]", NOT_THE_SAVED),
+    ),
+    "table of another name": (
+        lambda: {"model": table(20, "others")},
+        table,
+        "model",
+        CheckpointError,
+        ("'users'", "tables.users.key"),
+    ),
+    "model under a name": (
+        lambda: {"net": table()},
+        table,
+        "",
+        CheckpointError,
+        ("'net'", 'checkpoint.object_path = "net"'),
+    ),
+    "Keras 3 for Keras 2": (
+        lambda: {"model": embedding(keras)},
+        lambda: embedding(tf.keras),
+        "model",
+        CheckpointError,
+        ("by Keras 3", "TF_USE_LEGACY_KERAS=0"),
+    ),
+    "Keras 2 for Keras 3": (
+        lambda: {"model": embedding(tf.keras)},
+        lambda: embedding(keras),
+        "model",
+        CheckpointError,
+        ("by Keras 2", "TF_USE_LEGACY_KERAS=1"),
+    ),
+}
+"""What was saved, what the factory returns, the object path, the error, and words."""
+
+
+@pytest.mark.parametrize(
+    ("save", "make", "object_path", "error", "words"), REFUSED.values(), ids=REFUSED
+)
+def test_model_that_is_not_the_saved_one_is_refused_with_the_difference(
+    save: Save,
+    make: Make,
+    object_path: str,
+    error: type[ExportError],
+    words: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    message = refusal(
+        error,
+        make,
+        written(tmp_path, **save()),
+        INPUTS,
+        object_path=object_path,
+        code={"table_threshold": 10},
+    )
+    assert_says(message, *words)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy")
+def test_saved_model_of_keras_3_export_is_refused_with_what_to_save(tmp_path: Path) -> None:
+    numbers = keras.Input((3,), name="x")
+    model = keras.Model({"x": numbers}, keras.layers.Dense(2)(numbers))
+    model.export(str(tmp_path / "export"), verbose=False)
+    variables = tmp_path / "export" / "variables" / "variables"
+    inputs = {"x": INPUTS["x"]}
+    message = refusal(CheckpointError, lambda: keras.models.clone_model(model), variables, inputs)
+    assert_says(message, "model.export()", "tf.train.Checkpoint(model=model)")
+
+
+def nested(model: Any) -> Any:
+    holder = tf.Module()
+    holder.model = model
+    return holder
+
+
+def with_more(model: Any) -> Any:
+    model.more = Block(**{f"v{number}": [2, 3] for number in range(7)})
+    return model
+
+
+ACCEPTED: dict[str, tuple[Save, Make, str, tuple[str, ...]]] = {
+    "the same": (
+        lambda: {"model": Block(kernel=[2, 3])},
+        lambda: Block(kernel=[2, 3]),
+        "model",
+        (),
+    ),
+    "a path of dots": (
+        lambda: {"saved": nested(Block(kernel=[2]))},
+        lambda: Block(kernel=[2]),
+        "saved.model",
+        (),
+    ),
+    "a path of slashes": (
+        lambda: {"saved": nested(Block(kernel=[2]))},
+        lambda: Block(kernel=[2]),
+        "saved/model",
+        (),
+    ),
+    "counts beside it": (
+        lambda: {"model": Block(kernel=[2]), "step": tf.Variable(3)},
+        lambda: Block(kernel=[2]),
+        "model",
+        (),
+    ),
+    "layers of Keras 3, saved too": (
+        lambda: {"model": called(Listed(saved=True))},
+        lambda: Listed(saved=True),
+        "model",
+        (),
+    ),
+    "layer that only training calls": (
+        lambda: {"model": trained(Stacked(3))},
+        lambda: Stacked(3, unused=1),
+        "model",
+        (),
+    ),
+    "matrices that the model lacks": (
+        lambda: {"model": Outer(kernel=[2]), "other": Block(**{f"v{n}": [2, 3] for n in range(7)})},
+        lambda: Outer(kernel=[2]),
+        "model",
+        (),
+    ),
+    "objects that the model lacks": (
+        lambda: {"model": with_more(Block(bias=[2]))},
+        lambda: Block(bias=[2]),
+        "model",
+        ("more.v0 [2, 3]", "2 more", "the model code lacks"),
+    ),
+}
+"""As in `REFUSED`; the words are those of the plan's note."""
+
+
+@pytest.mark.parametrize(("save", "make", "object_path", "words"), ACCEPTED.values(), ids=ACCEPTED)
+def test_saved_model_is_planned_with_a_note_on_matrices_that_the_code_lacks(
+    save: Save, make: Make, object_path: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    plan = planned(make, written(tmp_path, **save()), INPUTS, object_path=object_path)
+    assert len(plan.also_stored) == bool(words)
+    assert_says("".join(plan.also_stored), *words)
+
+
+def by_names(name: str = "kernel", width: int = 3, bias: bool = False) -> Any:
+    """Returns code of TF1, whose table is partitioned."""
+
+    def model(inputs: Any) -> Any:
+        with v1.variable_scope("tower", partitioner=v1.fixed_size_partitioner(2)):
+            kernel = v1.get_variable(name, [20, width])
+        with v1.variable_scope("dense"):
+            result = tf.matmul(inputs["x"], v1.get_variable("kernel", [3, 3]))
+            if bias:
+                result += v1.get_variable("bias", [3])
+        return result + v1.nn.embedding_lookup(kernel, inputs["ids"])[:, :3]
+
+    return model
+
+
+def saved_by_names(folder: Path) -> Path:
+    path = folder / "model.ckpt"
+    with tf.Graph().as_default(), v1.Session() as session:
+        by_names(bias=True)({"ids": tf.constant([1], tf.int64), "x": tf.ones([1, 3])})
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(path), write_meta_graph=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: by_names("other", bias=True), ExportError, ("tower/other",)),
+        (lambda: by_names(width=4, bias=True), CheckpointError, ("[20, 4]", "[20, 3]")),
+        (by_names, CheckpointError, ("dense/bias [3]",)),
+        (tf.keras.Sequential, NotConvertible, ("a Sequential", "tf.train.Checkpoint")),
+    ],
+)
+def test_code_of_tf1_that_is_not_the_saved_one_is_refused(
+    make: Make, error: type[ExportError], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    code = {"table_threshold": 10}
+    message = refusal(error, make, saved_by_names(tmp_path), INPUTS, code=code)
+    assert_says(message, *words)
