@@ -271,11 +271,19 @@ def _same(cell: Any, value: Any, separator: str) -> bool:
     if value is None:
         # What is missing is a null or NaN in Parquet, and an empty text in CSV.
         return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
-    if isinstance(value, float):
-        return bool(np.isclose(float(cell), value, rtol=1e-6, atol=0))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(cell) == value
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return _same_number(cell, value)
     return str(cell) == str(value)
+
+
+def _same_number(cell: Any, value: float) -> bool:
+    try:
+        if isinstance(value, float):
+            return bool(np.isclose(float(cell), value, rtol=1e-6, atol=0))
+        return int(cell) == value
+    except (TypeError, ValueError):
+        # The cell is empty by now, or holds no number.
+        return False
 
 
 def _cells(cell: Any, count: int, separator: str) -> list[Any]:
