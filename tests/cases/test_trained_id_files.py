@@ -1,0 +1,168 @@
+"""Files of ids that occur in training: the rows and counts that they become by the rule of their
+feature, and what is rejected with the key of the recipe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from export.checkpoint.trained_rows import TrainedRows
+from export.errors import UsageError
+from export.front_end.manifest_features import describe_features
+from export.front_end.specs import ModelSpec, TableFacts
+from export.verify import trained_ids
+from tests.units.export.verify.small_reference import AGE, ROWS, SEEN, USER, job_of, tower
+
+SPECS = (USER, SEEN, AGE)
+
+
+def trained(directory: Path, parts: dict[str, Any], **sections: Any) -> dict[str, TrainedRows]:
+    """Reads the ids of a recipe of a model with two tables of 10 rows."""
+    job = job_of(verify={"trained_ids": parts} | sections.pop("verify", {}), **sections)
+    tables = {name: TableFacts(name, name, ROWS, 2) for name in ("users", "movies")}
+    model = ModelSpec(tables, {spec.name: spec for spec in SPECS}, {"t": tower("t", SPECS)})
+    return trained_ids.trained_rows(job, directory, model, describe_features(model, job))
+
+
+def write(directory: Path, name: str, content: str | bytes | dict[str, Any]) -> None:
+    if isinstance(content, str):
+        (directory / name).write_text(content)
+    elif isinstance(content, bytes):
+        (directory / name).write_bytes(content)
+    else:
+        parquet.write_table(pa.table(content), directory / name)
+
+
+def columns(read: TrainedRows) -> tuple[list[int], list[int] | None]:
+    return read.rows.tolist(), None if read.counts is None else read.counts.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part", "rows", "counts"),
+    [
+        ("i.txt", "3\n1\n7\n", {}, [1, 3, 7], None),
+        ("i.txt", "3\r\n1\r\n3", {}, [1, 3], [1, 2]),
+        ("i.csv", "user,age\n3,9\n1,8\n", {}, [1, 3], None),
+        ("i.csv", "id,count\n3,9\n1,8\n", {}, [1, 3], [8, 9]),
+        ("i.csv", "who,often\n3,9\n1,8\n", {"column": "who", "counts": "often"}, [1, 3], [8, 9]),
+        ("i.csv", "anything\n3\n", {}, [3], None),
+        ("i.parquet", {"user": [3, 1, 3]}, {}, [1, 3], [1, 2]),
+        ("i.parquet", {"user": [[3, 1], [], [3]]}, {}, [1, 3], [1, 2]),
+        ("i.jsonl", '{"user": 3}\n{"user": 1}\n', {}, [1, 3], None),
+        ("i.txt", "3\n1\n7\n", {"order": "frequency"}, [1, 3, 7], [2, 3, 1]),
+    ],
+)
+def test_ids_of_a_file_become_rows_with_the_counts_that_are_known(
+    tmp_path: Path, name: str, content: Any, part: dict[str, str], rows: Any, counts: Any
+) -> None:
+    write(tmp_path, name, content)
+    read = trained(tmp_path, {"user": {"file": name} | part})
+    assert columns(read["users"]) == (rows, counts)
+    assert read["users"].all_trained == ("order" not in part)
+
+
+NAMES = {"kind": "vocabulary", "vocabulary": "names", "first_row": 1}
+VOCABULARY: dict[str, Any] = {
+    "vocabularies": {"names": {"file": "names.txt"}},
+    "features": {"user": {"ids": NAMES}},
+}
+
+
+def test_ids_become_rows_by_the_rule_of_their_feature(tmp_path: Path) -> None:
+    write(tmp_path, "names.txt", "ann\nbob\n007\n12\n")
+    for text, rows in (("12\nann\n007\n", [1, 3, 4]), ("12\n", [4])):
+        write(tmp_path, "i.txt", text)
+        assert columns(trained(tmp_path, {"user": "i.txt"}, **VOCABULARY)["users"])[0] == rows
+    write(tmp_path, "i.txt", "\n".join(map(str, range(100))))
+    hashed = trained(tmp_path, {"seen": "i.txt"}, features={"seen": {"ids": {"kind": "hash"}}})
+    assert columns(hashed["movies"]) == ([*range(ROWS)], None)
+
+
+def test_ids_of_several_files_and_of_the_examples_are_taken_together(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", "id,count\n1,4\n2,5\n")
+    write(tmp_path, "b.csv", "id,count\n2,1\n3,2\n")
+    joined = trained(tmp_path, {"user": "a.csv", "users": "b.csv"})["users"]
+    assert columns(joined) == ([1, 2, 3], [4, 6, 2])
+    # Examples may hold ids that the feature does not know.
+    examples = {"user": [1, 2, 1, 77], "seen": [[5], [5, 6], [], []], "count": [9, 9, 9, 9]}
+    write(tmp_path, "e.parquet", examples)
+    read = trained(tmp_path, {"user": {}, "seen": {}}, verify={"examples": "e.parquet"})
+    assert columns(read["users"]) == ([1, 2], [2, 1])
+    assert columns(read["movies"])[0] == [5, 6]
+
+
+FREQUENCY = {"order": "frequency"}
+REJECTED: list[tuple[str, Any, dict[str, str], tuple[str, ...]]] = [
+    # the file, its content, what else the recipe says of it, words of the message
+    ("i.txt", None, {}, ("No such file",)),
+    ("i.txt", "", {}, ("is empty",)),
+    ("i.txt", "1\n\n2\n", {}, ("no id", "row 2")),
+    ("i.txt", b"\xff\xfe", {}, ("cannot be read",)),
+    ("i.parquet", b"PAR1 and no more", {}, ("cannot be read",)),
+    ("i.csv", "", {}, ("cannot be read",)),
+    ("i.csv", "a,b\n1,2\n", {}, ("'user' or 'id'", "a, b")),
+    ("i.csv", "a,b\n1,2\n", {"column": "c"}, ("'c'", "a, b")),
+    ("i.csv", "id\n1\n", {"counts": "c"}, ("'c'", "id")),
+    ("i.csv", "id,count\n1,0\n", {}, ("count 0", "row 1")),
+    ("i.csv", "id,count\n1,-2\n", {}, ("count -2",)),
+    ("i.csv", "id,count\n1,often\n", {}, ("'often'",)),
+    ("i.csv", "id,count\n1,2\n1,3\n", {}, ("id 1 2 times",)),
+    ("i.csv", "id,count\n1,2\n", FREQUENCY, ("has counts", "order")),
+    ("i.txt", "1\n1\n", FREQUENCY, ("id 1 2 times",)),
+    ("i.parquet", {"user": [1.5]}, {}, ("1.5", "row 1")),
+    ("i.parquet", {"user": [1, None]}, {}, ("no id", "row 2")),
+    ("i.parquet", {"user": [[1]], "count": [2]}, {}, ("lists", "counts")),
+    ("i.txt", "9999999999999999999", {}, ("int64",)),
+    ("i.txt", "ann", {}, ("'ann'", "integer")),
+    ("i.txt", "1\n10\n-1\n", {}, ("2 of 3 ids", "10 rows")),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "part", "words"), REJECTED)
+def test_file_that_does_not_hold_ids_of_its_feature_is_rejected(
+    tmp_path: Path, name: str, content: Any, part: dict[str, str], words: tuple[str, ...]
+) -> None:
+    if content is not None:
+        write(tmp_path, name, content)
+    with pytest.raises(UsageError) as failure:
+        trained(tmp_path, {"user": {"file": name} | part})
+    for expected in ("verify.trained_ids.user", *words):
+        assert expected in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"usr": "i.txt"}, ("seen, user", "movies, users")),
+        ({"age": "i.txt"}, ("seen, user",)),
+        ({"user": {}}, ("verify.examples",)),
+        ({"users": "texts.txt"}, ("'ann'", "rows")),
+        ({"users": "below.txt"}, ("-1", "from 0")),
+    ],
+)
+def test_ids_of_nothing_that_reads_rows_are_rejected(
+    tmp_path: Path, parts: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    for name, text in (("i.txt", "1\n"), ("texts.txt", "ann\n"), ("below.txt", "3\n-1\n")):
+        write(tmp_path, name, text)
+    with pytest.raises(UsageError) as failure:
+        trained(tmp_path, parts)
+    assert all(expected in str(failure.value) for expected in words)
+
+
+def test_file_that_is_too_large_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "i.txt", "1\n2\n")
+    write(tmp_path, "i.parquet", {"user": np.arange(3)})
+    for limit, file in (("FILE_BYTES_MAX", "i.txt"), ("IDS_MAX", "i.parquet")):
+        with monkeypatch.context() as patch:
+            patch.setattr(trained_ids, limit, 2)
+            with pytest.raises(UsageError, match=r"more than 2 .*sample"):
+                trained(tmp_path, {"user": file})
