@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import GraphIds, IdentityIds, TextIds, Unknown
+from bundle.format.manifest import IdentityIds, TextIds, Unknown
 from export.errors import VerificationFailed
 from export.front_end.interface import OwnRows, PartitionedModel
-from export.front_end.manifest_features import describe_features
 from export.front_end.specs import ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow
-from export.tensorflow_models.model.tracing import trace_towers
-from export.verify.own_rows import HOSTILE_VALUES, check_own_rows, hostile_values
-from tests.id_graphs import bucket_ids, cast_ids, computed_ids, hash_ids, vocabulary_ids
+from export.verify.own_rows import check_own_rows
+from export.verify.step_search import find_steps
+from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
 from tests.units.export.traced_features import embedded
 from tests.units.export.traced_models import tower_recipe
 
 ROWS = 10
-REMAINDER = computed_ids(("FloorMod", ROWS))
-HASH = hash_ids(ROWS)
+REMAINDER = {"ids": computed_ids(("FloorMod", ROWS))}
 STEPS = (0.25, 2.0, 3.5)
+BUCKETS = {"ids": bucket_ids(STEPS)}
+TEXTS = {"ids": hash_ids(ROWS, "string")}
+WORDS = {
+    "ids": TextIds(split="whitespace", ids=hash_ids(ROWS, "string")),
+    "kind": "bag",
+    "combiner": "sum",
+}
+IDS = {"ids": IdentityIds()}
+REFUSED = IDS | {"unknown": Unknown(rule="refuse")}
 Columns = Mapping[str, NDArray[Any]]
 Rows = NDArray[np.int64]
+Compute = Callable[[Columns, int], Rows]
 
 
 def remainder(columns: Columns, _n: int) -> Rows:
@@ -59,7 +65,7 @@ def beside_a_step(columns: Columns, n: int) -> Rows:
     return buckets({"x": np.nextafter(near["x"], np.float32(np.inf))}, n)
 
 
-def elsewhere(value: object, row: int, compute: Any) -> Callable[[Columns, int], Rows]:
+def elsewhere(value: object, row: int, compute: Compute) -> Compute:
     """Returns a computation that differs for one value."""
 
     def computed(columns: Columns, n: int) -> Rows:
@@ -84,176 +90,92 @@ def without_the_last_word(columns: Columns, n: int) -> NDArray[np.int64]:
     return split_words(columns, n)[:-1]
 
 
-def check(compute: Any, dtype: str, **described: Any) -> tuple[str, ...]:
+def notes_of(
+    compute: Any, dtype: str, described: Mapping[str, Any], **more: Any
+) -> tuple[str, ...]:
     """Checks one feature `x` of a table of 10 rows; returns notes."""
-    job = tower_recipe("one_table.py:build", {"x": {"dtype": dtype}})
-    keys = described.pop("listed", ())
-    spec = embedded("x", "t", keys=keys, **described)
+    inputs = more.pop("inputs", ("x",))
+    job = tower_recipe("one_table.py:build", {"x": {"dtype": dtype}}, **more)
+    fields = dict(described)
+    spec = embedded("x", "t", keys=fields.pop("listed", ()), **fields)
     model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
     original: Any = None
-    traced = PartitionedModel(model, (), original, {"x": OwnRows(("x",), compute)})
+    traced = PartitionedModel(model, (), original, {"x": OwnRows(inputs, compute)})
     return check_own_rows(job, traced, {"x": spec.entry}).notes
-
-
-WORDS = {
-    "ids": TextIds(split="whitespace", ids=hash_ids(ROWS, "string")),
-    "kind": "bag",
-    "combiner": "sum",
-}
 
 
 @pytest.mark.parametrize(
     ("compute", "dtype", "described"),
     [
-        (remainder, "int64", {"ids": REMAINDER}),
-        (remainder, "int32", {"ids": REMAINDER}),
-        (rejecting_negative, "int64", {"ids": REMAINDER}),
-        (hashed, "int64", {"ids": HASH}),
-        (hashed, "string", {"ids": hash_ids(ROWS, "string")}),
+        (remainder, "int64", REMAINDER),
+        (remainder, "int32", REMAINDER),
+        (rejecting_negative, "int64", REMAINDER),
+        (hashed, "int64", {"ids": hash_ids(ROWS)}),
+        (hashed, "string", TEXTS),
         (split_words, "string", WORDS),
-        (within_table, "int32", {"ids": IdentityIds()}),
-        (buckets, "float32", {"ids": bucket_ids(STEPS)}),
-        (beside_a_step, "float32", {"ids": bucket_ids(STEPS)}),
-        (
-            elsewhere(77, 4, within_table),
-            "int64",
-            {"ids": IdentityIds(), "unknown": Unknown(rule="refuse")},
-        ),
+        (within_table, "int32", IDS),
+        (buckets, "float32", BUCKETS),
+        (beside_a_step, "float32", BUCKETS),
+        (elsewhere(77, 4, within_table), "int64", REFUSED),
     ],
 )
 def test_rule_that_reads_the_models_rows_passes(
-    compute: Any, dtype: str, described: dict[str, Any]
+    compute: Compute, dtype: str, described: dict[str, Any]
 ) -> None:
-    assert check(compute, dtype, **described) == ()
+    assert notes_of(compute, dtype, described) == ()
 
 
 @pytest.mark.parametrize(
-    ("compute", "dtype", "described", "message"),
+    ("compute", "dtype", "described", "words"),
     [
-        (
-            elsewhere(-(1 << 63), 3, remainder),
-            "int64",
-            {"ids": REMAINDER},
-            r"with x = \[-9223372036854775808\], a bundle would read row 2 of 't', and the model's "
-            r"own operations read row 3; 1 of 20000 values differ",
-        ),
-        (elsewhere((1 << 31) - 1, 0, remainder), "int32", {"ids": REMAINDER}, r"\[2147483647\]"),
-        (
-            elsewhere("\u6771\u4eac", 0, hashed),
-            "string",
-            {"ids": hash_ids(ROWS, "string")},
-            "\u6771\u4eac",
-        ),
-        (elsewhere("", 9, hashed), "string", {"ids": hash_ids(ROWS, "string")}, r"with x = \[''\]"),
-        (
-            elsewhere(-1, 9, within_table),
-            "int64",
-            {"ids": IdentityIds()},
-            r"with x = \[-1\], a bundle would read no row of 't', .* read row 9",
-        ),
+        (elsewhere(-(1 << 63), 3, remainder), "int64", REMAINDER, ("[-9223372036854775808]",)),
+        (elsewhere((1 << 31) - 1, 0, remainder), "int32", REMAINDER, ("[2147483647]", "row 0")),
+        (elsewhere("\u6771\u4eac", 0, hashed), "string", TEXTS, ("\u6771\u4eac",)),
+        (elsewhere("", 9, hashed), "string", TEXTS, ("['']",)),
+        (elsewhere(-1, 9, within_table), "int64", IDS, ("[-1]", "no row of 't'", "row 9")),
         (
             within_table,
             "int64",
-            {"ids": IdentityIds(), "unknown": Unknown(rule="row", row=5)},
-            "a bundle would read row 5 of 't', and the model's own operations read no row",
+            IDS | {"unknown": Unknown(rule="row", row=5)},
+            ("row 5 of 't'", "read no row"),
         ),
         (
             within_table,
             "string",
             {"ids": vocabulary_ids("v"), "listed": (("a", "0", "-1"),)},
-            "row 1 of 't'",
+            ("row 1 of 't'",),
         ),
-        (
-            elsewhere(np.float32(0.5), 0, buckets),
-            "float32",
-            {"ids": bucket_ids(STEPS)},
-            r"with x = \[0\.5\]",
-        ),
-        (
-            elsewhere("ÉCOLE", 0, split_words),
-            "string",
-            WORDS,
-            "a bundle would read row . of 't', and the model's own operations read row 0",
-        ),
-        (without_the_last_word, "string", WORDS, "the model's own operations read no more words"),
+        (elsewhere(np.float32(0.5), 0, buckets), "float32", BUCKETS, ("[0.5]",)),
+        (elsewhere("ÉCOLE", 0, split_words), "string", WORDS, ("read row 0",)),
+        (without_the_last_word, "string", WORDS, ("no more words",)),
     ],
 )
 def test_rule_that_reads_another_row_is_rejected(
-    compute: Any, dtype: str, described: dict[str, Any], message: str
+    compute: Compute, dtype: str, described: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    with pytest.raises(VerificationFailed, match=message):
-        check(compute, dtype, **described)
+    with pytest.raises(VerificationFailed) as failure:
+        notes_of(compute, dtype, described)
+    assert all(expected in str(failure.value) for expected in words), str(failure.value)
 
 
-def test_note_names_a_feature_that_cannot_be_compared() -> None:
-    job = tower_recipe("one_table.py:build", {"x": {"dtype": "int64"}})
-    spec = embedded("x", "t", ids=HASH)
-    model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
-    original: Any = None
-    traced = PartitionedModel(model, (), original, {"x": OwnRows(None, remainder)})
-    (note,) = check_own_rows(job, traced, {"x": spec.entry}).notes
-    assert note.startswith("the rows of x were compared with the model's on the examples alone")
+def test_rule_that_cannot_be_compared_is_noted_and_one_of_the_recipe_is_its_own() -> None:
+    hashes = {"ids": hash_ids(ROWS)}
+    (note,) = notes_of(remainder, "int64", hashes, inputs=None)
+    assert "x" in note
+    assert "examples alone" in note
+    stated = {"x": {"ids": {"kind": "hash", "buckets": ROWS}}}
+    assert notes_of(remainder, "int64", {}, features=stated) == ()
 
 
-def test_own_operations_of_a_traced_model_tell_a_wrong_rule(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(
-        "import tensorflow as tf\n\n\n"
-        "class Model(tf.Module):\n"
-        "    def __init__(self):\n"
-        "        self.table = tf.Variable(tf.zeros([100, 4]))\n\n"
-        "    def __call__(self, given):\n"
-        "        return tf.gather(self.table, tf.math.floormod(given['x'], 100))\n"
-    )
-    job = tower_recipe("model.py:Model", {"x": {"dtype": "int64"}}, code={"table_threshold": 0})
-    model = trace_towers(job, tmp_path)
-    entry: Any = describe_features(model.spec, job)["x"]
-    original: Any = None
+def test_one_step_is_found_in_each_interval_that_has_one_beside_smooth_results() -> None:
+    random = np.random.default_rng(0)
+    keys = np.arange(0, 1 << 40, 1 << 30)
+    first_keys = keys[:-1:3] + random.integers(1, 1 << 30, keys[:-1:3].size)
 
-    def check_rule(ids: GraphIds) -> None:
-        changed = entry.model_copy(update={"ids": ids})
-        spec: Any = model.spec.features["x"]
-        spec = replace(model.spec, features={"x": replace(spec, entry=changed)})
-        traced = PartitionedModel(spec, model.towers, original, model.own_rows)
-        check_own_rows(job, traced, {"x": changed})
+    def results_of(some_keys: np.ndarray) -> np.ndarray:
+        steps = np.searchsorted(first_keys, some_keys, side="right")
+        return np.stack([np.sqrt(some_keys), steps * 0.01, some_keys * 1e9], axis=1)
 
-    check_rule(entry.ids)
-    for wrong in (
-        computed_ids(("FloorMod", 99)),
-        computed_ids(("TruncateMod", 100)),
-        cast_ids("int64", "int32"),
-    ):
-        with pytest.raises(VerificationFailed, match="the model's own operations read row"):
-            check_rule(wrong)
-
-
-def test_rule_of_the_recipe_is_not_compared() -> None:
-    job = tower_recipe(
-        "one_table.py:build",
-        {"x": {"dtype": "int64"}},
-        features={"x": {"ids": {"kind": "hash", "buckets": ROWS}}},
-    )
-    spec = embedded("x", "t")
-    model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
-    original: Any = None
-    traced = PartitionedModel(model, (), original, {"x": OwnRows(("x",), remainder)})
-    check_own_rows(job, traced, {"x": spec.entry})
-
-
-@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "string"])
-def test_hostile_values_are_distinct_kinds_of_one_type(dtype: Any) -> None:
-    values = hostile_values(dtype)
-    assert values.shape == (HOSTILE_VALUES,)
-    if dtype == "string":
-        assert {"", "0", "[UNK]"} <= {*values.tolist()}
-        assert all(isinstance(text, str) for text in values.tolist())
-        return
-    ends = np.iinfo(dtype) if dtype.startswith("int") else np.finfo(dtype)
-    assert (
-        values.astype(dtype).astype(values.dtype).tolist() == values.tolist() or dtype == "float32"
-    )
-    if dtype == "float32":
-        assert np.isnan(values).any()
-        assert np.isinf(values).any()
-        assert np.signbit(values).any()
-    else:
-        assert {ends.min, ends.max, 0, -1, 1} <= {*values.tolist()}
+    low, high = find_steps(results_of, keys)
+    np.testing.assert_array_equal(high, first_keys)
+    np.testing.assert_array_equal(low, first_keys - 1)

@@ -1,126 +1,147 @@
+"""What is measured of an order of scores: rank correlations, the best that stay the best, labels,
+and the distribution of scores at export.
+"""
+
 from __future__ import annotations
 
-from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 
-from bundle.format.manifest import HeadEffect
+from bundle.format.manifest import HeadEffect, Tower, TowerOutput
 from export.errors import VerificationFailed
-from export.recipe.schema import ExportJob
-from export.verify.rankings import (
-    area_under_curve,
-    check_effects,
-    kendall_tau,
-    measure_effect,
-    order_effects,
-    overlap,
-)
+from export.recipe.schema import ExportJob, VerifySection
+from export.verify.rankings import check_effects, order_effects
+from export.verify.score_distributions import with_score_distributions
 from tests.units.export.ranking_parts import experts_recipe
 
+Scores = NDArray[np.float64]
+scores = arrays.arrays(
+    np.float64, st.integers(2, 60), elements=st.integers(-5, 5).map(lambda value: value / 4)
+)
 
-def tau_by_pairs(first: list[float], second: list[float]) -> float:
-    signs = [
-        (np.sign(a - b), np.sign(c - d))
-        for (a, c), (b, d) in combinations(zip(first, second, strict=True), 2)
+
+def effect(first: Scores, second: Scores, labels: Any = None) -> HeadEffect:
+    """Returns what is lost where the second scores take the place of the first."""
+    named = {} if labels is None else {"head": labels}
+    return order_effects({"head": second}, {"head": first}, named)["head"]
+
+
+@given(scores, st.data())
+def test_rank_correlation_and_curve_are_those_of_all_pairs(
+    first: Scores, data: st.DataObject
+) -> None:
+    size = first.size
+    second = data.draw(arrays.arrays(np.float64, size, elements=st.integers(-3, 3)))
+    labels = data.draw(arrays.arrays(np.int64, size, elements=st.integers(0, 1)))
+    measured = effect(first, second, labels)
+    pairs = np.triu_indices(size, 1)
+    one = np.sign(first[pairs[0]] - first[pairs[1]])
+    other = np.sign(second[pairs[0]] - second[pairs[1]])
+    if one.any() and other.any():
+        tau = (one * other).sum() / np.sqrt(one.astype(bool).sum() * other.astype(bool).sum())
+    else:
+        tau = 1.0 if not one.any() else 0.0  # where there was no order, none is lost
+    assert measured.kendall_tau == pytest.approx(tau, abs=1e-9)
+    curves = []
+    for values in (second, first):
+        above = values[labels == 1][:, np.newaxis] - values[labels == 0][np.newaxis]
+        curves.append(np.mean((above > 0) + (above == 0) / 2) if above.size else None)
+    assert [measured.auc, measured.auc_original] == [
+        None if curve is None else pytest.approx(curve) for curve in curves
     ]
-    agreeing = sum(first_sign * second_sign for first_sign, second_sign in signs)
-    return float(
-        agreeing
-        / np.sqrt(
-            sum(first_sign != 0 for first_sign, _ in signs)
-            * sum(second_sign != 0 for _, second_sign in signs)
-        )
-    )
 
 
-def test_kendall_tau_with_ties_is_that_of_all_pairs() -> None:
-    random = np.random.default_rng(2)
-    first = random.integers(0, 12, 60).astype(float)
-    second = np.round(first + random.normal(0, 4, 60))
-    assert kendall_tau(first, second) == pytest.approx(
-        tau_by_pairs(first.tolist(), second.tolist()), abs=1e-12
-    )
+@given(st.integers(1, 3000), st.integers(0, 99))
+def test_overlap_is_that_of_the_best_tenth_but_at_most_a_hundred(size: int, seed: int) -> None:
+    first, second = np.random.default_rng(seed).normal(size=(2, size))
+    measured = effect(first, second)
+    k = max(1, min(100, size // 10))
+    best = [set(np.argsort(-values)[:k].tolist()) for values in (first, second)]
+    assert (measured.k, measured.overlap) == (k, len(best[0] & best[1]) / k)
+    assert effect(first, np.ones(size)).overlap == 1  # equals are taken for each other
 
 
-def test_ranking_figures_of_edge_cases() -> None:
-    values = np.arange(5.0)
-    best = np.array([5, 4, 3, 2, 1.0])
-    assert kendall_tau(np.zeros(5), values) == 1  # no order that could be lost
-    assert kendall_tau(values, np.zeros(5)) == 0
-    assert overlap(best, np.array([5, 1, 4, 3, 2.0]), 2) == 0.5
-    assert overlap(best, np.ones(5), 2) == 1  # equals are taken for each other
-    assert (
-        area_under_curve(np.array([0.1, 0.4, 0.4, 0.8]), np.array([0, 1, 0, 1]))
-        == (1 + 0.5 + 1 + 1) / 4
-    )
-
-
-def test_measure_effect_labels_of_one_kind_give_no_curve() -> None:
-    values = np.arange(30.0)
-    effect = measure_effect(values, values, np.ones(30))
-    assert (effect.kendall_tau, effect.overlap, effect.k, effect.auc) == (1, 1, 3, None)
-    effect = measure_effect(values, -values, (values > 9).astype(int))
-    assert (effect.kendall_tau, effect.overlap, effect.auc, effect.auc_original) == (-1, 0, 0, 1)
-
-
-def test_order_effects_are_those_of_outputs_of_one_number_that_both_have() -> None:
-    random = np.random.default_rng(5)
-    clicks = random.normal(size=(40, 1))
-    buys = random.normal(size=40)
-    original = {
-        "click": clicks,
-        "buy": buys,
-        "vector": random.normal(size=(40, 2)),
-        "left_out": buys,
+def test_effects_are_of_outputs_of_one_number_that_both_forms_have() -> None:
+    clicks = np.random.default_rng(5).normal(size=(40, 1))
+    original = {"click": clicks, "vector": np.ones((40, 2)), "left_out": clicks}
+    assert set(order_effects({"click": -clicks, "vector": np.ones((40, 2))}, original, {})) == {
+        "click"
     }
-    results = {name: values for name, values in original.items() if name != "left_out"}
-    labels = {"buy": (buys > 0).astype(int)}
-    effects = order_effects(results | {"click": -clicks}, original, labels)
-    assert {name: (effect.kendall_tau, effect.auc) for name, effect in effects.items()} == {
-        "click": (-1, None),
-        "buy": (1, 1),
-    }
+
+
+def test_effect_below_the_limit_of_the_recipe_is_rejected_with_it() -> None:
+    page = experts_recipe().model_dump(mode="json", exclude_unset=True)
+    measured = HeadEffect(kendall_tau=0.9, overlap=0.8, k=10, auc=0.70, auc_original=0.75)
+    for limit in (0.8, 0.9):
+        page["towers"]["ranking"]["overlap_min"] = {"int8": limit}
+        job = ExportJob.model_validate(page)
+        for precision in ("bf16", "f32"):
+            check_effects("here", "ranking", precision, {"click": measured}, job)
+        if limit == 0.8:
+            check_effects("here", "ranking", "int8", {"click": measured}, job)
+        else:
+            with pytest.raises(VerificationFailed, match=r"0\.8000 .*overlap_min\.int8 = 0\.9"):
+                check_effects("here", "ranking", "int8", {"click": measured}, job)
+
+
+def distribution(values: NDArray[Any], formula: str | None = None, role: Any = "ranking") -> Any:
+    """Returns what a manifest says of the scores of a tower with two outputs."""
+    outputs = tuple(
+        TowerOutput(name=name, dtype="float32", shape=(None, 1)) for name in ("click", "like")
+    )
+    tower = Tower(role=role, inputs=(), outputs=outputs, result="click", forms=(), formula=formula)
+    results = {"tower": {"click": values, "like": values}}
+    section = VerifySection(examples="real.jsonl")
+    described = with_score_distributions({"tower": tower}, results, section)
+    assert with_score_distributions({"tower": tower}, results, VerifySection())["tower"] == tower
+    return described["tower"].scores
+
+
+def shares_of(edges: Any, values: NDArray[Any]) -> list[float]:
+    """Returns the share of the scores in each bin, counted one after the other."""
+    counts = [0] * (len(edges) + 1)
+    for score in values.tolist():
+        counts[sum(edge <= score for edge in edges)] += 1
+    return [count / values.size for count in counts]
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.3, 0.75, 0.88])
+def test_scores_have_up_to_ten_bins_whose_ends_no_score_is_near(share: float) -> None:
+    count = round(256 * share)
+    others = np.random.default_rng(2).uniform(-1, 1, 256 - count)
+    values = np.r_[np.zeros(count), others].astype(np.float32)
+    described = distribution(values)
+    assert described.examples == 256
+    assert described.shares == pytest.approx(shares_of(described.edges, values))
+    assert min(described.shares) >= 0.05
+    if share == 0:
+        assert max(described.shares) - min(described.shares) <= 1 / 256
+    noise = np.float32(1e-6)
+    moved = shares_of(described.edges, np.r_[values + noise, values - noise])
+    assert moved == pytest.approx(described.shares)
+
+
+def test_distribution_is_that_of_what_candidates_are_ordered_by() -> None:
+    values = np.random.default_rng(4).uniform(0.1, 1, (120, 1))
+    assert distribution(values, "click * like") == distribution(values**2)
+    assert distribution(values, "log(click - 0.5)") is None  # of some it is not defined
+    assert distribution(values, role="candidate") is None
 
 
 @pytest.mark.parametrize(
-    ("examples", "k"), [(1, 1), (9, 1), (19, 1), (20, 2), (1000, 100), (1009, 100), (3000, 100)]
+    "values",
+    [
+        np.random.default_rng(2).normal(size=99),
+        np.ones(500),
+        np.r_[np.ones(495), np.zeros(5)],
+    ],
+    ids=["few", "equal", "nearly equal"],
 )
-def test_measure_effect_compares_the_best_tenth_but_at_most_a_hundred(
-    examples: int, k: int
-) -> None:
-    values = np.arange(float(examples))
-    assert measure_effect(values, values).k == k
-
-
-@pytest.mark.parametrize("k", [1, 2, 20, 199])
-def test_overlap_is_that_of_the_best_in_order(k: int) -> None:
-    random = np.random.default_rng(9)
-    for _ in range(20):
-        first, second = random.normal(size=(2, 200))
-        best = [set(np.argsort(-values)[:k].tolist()) for values in (first, second)]
-        assert overlap(first, second, k) == len(best[0] & best[1]) / k
-
-
-def test_kendall_tau_of_many_examples_is_that_of_the_first_ten_thousand() -> None:
-    first = np.arange(10_003.0)
-    second = first.copy()
-    second[10_000:] = -1
-    assert kendall_tau(first, second) == pytest.approx(1, abs=1e-12)
-
-
-def test_check_effects_below_the_limit_rejects_with_the_figures() -> None:
-    page = experts_recipe().model_dump(mode="json", exclude_unset=True)
-
-    def check(limit: float) -> None:
-        effect = HeadEffect(kendall_tau=0.9, overlap=0.8, k=10, auc=0.70, auc_original=0.75)
-        page["towers"]["ranking"]["overlap_min"] = {"int8": limit}
-        job = ExportJob.model_validate(page)
-        check_effects("tower 'ranking'", "ranking", "int8", {"click": effect}, job)
-        check_effects("tower 'ranking'", "ranking", "bf16", {"click": effect}, job)
-        check_effects("tower 'ranking'", "ranking", "f32", {"click": effect}, job)
-
-    check(0.8)
-    message = r"0\.8000 of the original's best 10 stay the best, .*overlap_min\.int8 = 0\.9"
-    with pytest.raises(VerificationFailed, match=message):
-        check(0.9)
+def test_scores_that_tell_nothing_have_no_distribution(values: NDArray[Any]) -> None:
+    assert distribution(values) is None
