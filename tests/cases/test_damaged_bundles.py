@@ -97,7 +97,8 @@ def verified(project: Path, *, full: bool = False) -> Verified:
 
 def test_undamaged_bundle_passes_every_check(published: Path) -> None:
     bundle = bundle_of(published)
-    manifest, findings = read_manifest(bundle), verified(published).findings
+    manifest = read_manifest(bundle)
+    findings = verified(published).findings
     files = [path for path in bundle.rglob("*") if path.is_file()]
     assert findings.files == len(files) - 1  # without the manifest
     assert findings.unlisted == ()

@@ -206,6 +206,17 @@ def build_random():
     return Coupled(lambda vector: vector * random.random())
 
 
+class OneAtATime(TpuTable):
+    """Computes one example at a time."""
+
+    def call(self, features):
+        return self.look(features["item"]) * tf.squeeze(features["age"], axis=0)
+
+
+def build_one_at_a_time():
+    return OneAtATime()
+
+
 class KerasTable(tf.keras.Model):
     """A Keras Embedding."""
 
