@@ -1,48 +1,51 @@
-"""Versions that share segments with the newest version before them."""
+"""Nightly exports of one model: a version shares the segments on the disk that equal those of the
+newest version before it, and a stopped run copies again only the segments whose rows changed.
+"""
 
 from __future__ import annotations
 
-import errno
 import hashlib
+import json
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from rich.console import Console
 
 from bundle.storage import catalog, retention
 from bundle.tables.reader import TableReader
-from export.cli.published_report import published_json, published_report
-from export.errors import DestinationError
+from export.checkpoint.inventory.specs import StatedTable, Statements
+from export.errors import CheckpointError, DestinationError
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
 from export.jobs.staged import Published
 from export.jobs.tables_job import TablesJob, export_tables, prepare_tables
 from export.recipe.settings import ExportSettings
-from export.tables.older_versions import reused_segments
 from export.tables.plan import ExportPlan, WriteOptions
-from export.tables.segments import carry_out
 from tests.random_cases import moments
+from tests.units.export.checkpoint.dump_files import sok_dump
+from tests.units.export.checkpoint.orbax_trees import write_item
 from tests.units.export.checkpoint.tensor_bundles import Box, write_bundle
 from tests.units.export.commands import Command
 from tests.units.export.forked_runs import ForkedRuns
 from tests.units.export.killed_jobs import KILLED
-from tests.units.export.movies_job import Facts, facts, hidden
+from tests.units.export.movies_job import facts, hidden
 
 ROWS = 2_000
 DIM = 32
 SEGMENT_ROWS = 250
-SEGMENT_BYTES = SEGMENT_ROWS * DIM * 4
-TABLES: dict[str, NDArray[np.float32]] = {
-    "items": np.random.default_rng(1).standard_normal((ROWS, DIM)).astype(np.float32)
-}
+SEGMENTS = ROWS // SEGMENT_ROWS
+Values = NDArray[Any]
+ITEMS = np.random.default_rng(1).standard_normal((ROWS, DIM)).astype(np.float32)
+ZEROS = np.zeros((500, DIM), np.float32)
 FEW = TablesJob(writing=WriteOptions(segment_rows=SEGMENT_ROWS))
 
 
@@ -54,53 +57,42 @@ class Nights:
         self._checkpoint = directory / "ckpt"
 
     def plan(self, job: TablesJob = FEW, **settings: Any) -> ExportPlan:
-        """Plans the next version."""
         destination = Destination(self.root, None)
         return prepare_tables(self._checkpoint, destination, job, ExportSettings(**settings)).plan
 
-    def save(self, tables: dict[str, Any], boxes: dict[str, list[Box]] | None = None) -> None:
-        """Saves the checkpoint."""
+    def save(self, tables: dict[str, Any], boxes: list[Box] | None = None) -> None:
         variables = {f"{name}/embeddings": values for name, values in tables.items()}
-        cuts = {f"{name}/embeddings": cut for name, cut in (boxes or {}).items()}
+        cuts = {"items/embeddings": boxes} if boxes else {}
         write_bundle(self._checkpoint, variables, boxes=cuts)
 
-    def export(self, tables: dict[str, Any], job: TablesJob = FEW, **settings: Any) -> Published:
-        """Saves the checkpoint, and exports it as the next version."""
-        self.save(tables)
-        return self.export_saved(job, **settings)
-
-    def export_saved(self, job: TablesJob = FEW, **settings: Any) -> Published:
+    def export(self, job: TablesJob = FEW, **settings: Any) -> Published:
         """Exports the checkpoint as the next version."""
         chosen = ExportSettings(**settings)
         prepared = prepare_tables(self._checkpoint, Destination(self.root, None), job, chosen)
-        return export_tables(prepared, chosen, Progress(Console(quiet=True)))
+        return export_tables(prepared, chosen, Progress())
 
     def version(self, number: int) -> Path:
-        """Returns the directory of a version."""
         return self.root / "tables" / str(number)
 
     def files(self, number: int) -> dict[str, Path]:
-        """Returns the segments of a version by their names."""
         tables = self.version(number) / "tables"
         return {str(path.relative_to(tables)): path for path in tables.rglob("*.bin")}
 
     def shared(self) -> set[str]:
         """Returns the names of the segments that versions 1 and 2 share."""
-        older = self.files(1)
-        return {
-            name
-            for name, path in self.files(2).items()
-            if name in older and path.samefile(older[name])
-        }
+        older = {path.stat().st_ino for path in self.files(1).values()}
+        return {name for name, path in self.files(2).items() if path.stat().st_ino in older}
 
-    def rows(self, number: int, table: str = "items") -> NDArray[np.float32]:
-        """Returns the rows of a table as a service reads them."""
-        directory = self.version(number)
-        entry = catalog.read_manifest(directory).tables[table]
-        reader = TableReader(directory, entry)
-        rows = reader.gather(np.arange(entry.rows))
-        reader.close()
-        return rows
+    def rows(self, number: int) -> NDArray[np.float32]:
+        return rows_of(self.version(number), "items")
+
+
+def rows_of(bundle: Path, table: str) -> NDArray[np.float32]:
+    entry = catalog.read_manifest(bundle).tables[table]
+    reader = TableReader(bundle, entry)
+    rows = reader.gather(np.arange(entry.rows))
+    reader.close()
+    return rows
 
 
 @pytest.fixture
@@ -108,300 +100,370 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(tmp_path)
 
 
-def trained(first: int, rows: int) -> dict[str, NDArray[np.float32]]:
-    """Returns the tables after a day of training that changed some rows."""
-    values = TABLES["items"].copy()
+def trained(first: int, rows: int) -> Values:
+    """Returns the items after a day of training that changed some rows."""
+    values = ITEMS.copy()
     values[first : first + rows] += 1
-    return {"items": values}
+    return values
 
 
 def contents(directory: Path) -> dict[str, str]:
-    """Returns a digest of each file."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in directory.rglob("*")
-        if path.is_file()
+        for path in files
     }
 
 
-def written_bytes() -> int:
-    """Returns how many bytes this process has written."""
-    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(fields["wchar"])
+def int8(job: TablesJob) -> TablesJob:
+    return replace(job, writing=replace(job.writing, dtype="int8"))
 
 
-def test_version_of_a_table_with_few_changed_rows_writes_the_changed_segments_alone(
-    nights: Nights, command: Command
+COLUMNS: list[Box] = [[(0, -1), (0, 20)], [(0, -1), (20, 12)]]
+NIGHTS: dict[str, tuple[Values, Values, TablesJob, int]] = {
+    # the items of two nights, the job of both, and how many segments they share
+    "nothing changed": (ITEMS, ITEMS, FEW, SEGMENTS),
+    "some rows changed": (ITEMS, trained(300, 260), FEW, SEGMENTS - 2),
+    "nothing changed of converted rows": (ITEMS, ITEMS, int8(FEW), 2 * SEGMENTS),
+    "rows were added": (ITEMS[:760], ITEMS[:1250], FEW, 3),
+}
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_version_shares_the_segments_that_equal_those_of_the_version_before(
+    nights: Nights, command: Command, name: str
 ) -> None:
-    rows = 40_000
-    segments = 20
-    segment_bytes = rows // segments * DIM * 4
-    job = TablesJob(writing=WriteOptions(segment_rows=rows // segments))
-    values = np.random.default_rng(2).standard_normal((rows, DIM)).astype(np.float32)
-    nights.export({"items": values}, job)
+    first, second, job, shared = NIGHTS[name]
+    nights.save({"items": first})
+    nights.export(job)
     older = contents(nights.version(1))
-    values[21_000 : 21_000 + rows // 50] += 1
-    nights.save({"items": values})
-    before = written_bytes()
-    published = nights.export_saved(job)
-    # The journal and the manifest have a line or two for each segment.
-    assert written_bytes() - before <= 1.3 * segment_bytes
-
-    assert len(nights.shared()) == segments - 1
-    assert published_json(published)["reused"] == {
-        "segments": segments - 1,
-        "bytes": (segments - 1) * segment_bytes,
-    }
-    output = StringIO()
-    Console(file=output, width=300).print(published_report(published))
-    assert "(4.9 MiB of tables, 4.6 MiB of it shared with older versions, 19 whole segments)" in (
-        output.getvalue()
-    )
+    nights.save({"items": second})
+    published = nights.export(job)
+    assert published.reused.segments == shared == len(nights.shared())
     assert published.notes == ()
     assert contents(nights.version(1)) == older
-    np.testing.assert_array_equal(nights.rows(2), values)
 
     # What is shared is there as long as one of the versions is.
     assert retention.sweep_old(nights.root, "tables", keep=1, spare=2) == ([1], [])
     verified = command("verify", nights.version(2), "--checkpoint", nights.root.parent, "--full")
     assert verified.code == 0, verified.err
-    np.testing.assert_array_equal(nights.rows(2), values)
-
-
-def test_version_equal_to_the_one_before_shares_all_of_it_and_its_scales(nights: Nights) -> None:
-    job = replace(FEW, writing=replace(FEW.writing, dtype="int8"))
-    nights.export(TABLES, job)
-    published = nights.export(TABLES, job)
-    assert published.reused.segments == 2 * ROWS // SEGMENT_ROWS
-    assert published.reused.bytes == ROWS * (DIM + 4)
-    assert nights.shared() == set(nights.files(2))
-    np.testing.assert_array_equal(nights.rows(2), nights.rows(1))
 
 
 def test_rows_that_are_read_in_another_order_than_they_are_written_are_shared(
     nights: Nights,
 ) -> None:
-    halves: list[Box] = [[(0, -1), (0, 20)], [(0, -1), (20, 12)]]
-    nights.export(TABLES)
-    nights.save(trained(0, 1), {"items": halves})
-    published = nights.export_saved()
-    assert published.reused.segments == ROWS // SEGMENT_ROWS - 1
-    np.testing.assert_array_equal(nights.rows(2), trained(0, 1)["items"])
-
-
-def test_longer_table_shares_the_segments_that_were_full(nights: Nights) -> None:
-    nights.export({"items": TABLES["items"][: 3 * SEGMENT_ROWS + 10]})
-    published = nights.export({"items": TABLES["items"][: 5 * SEGMENT_ROWS]})
-    assert published.reused.segments == 3
-    np.testing.assert_array_equal(nights.rows(2), TABLES["items"][: 5 * SEGMENT_ROWS])
-
-
-ZEROS = {"items": np.zeros((500, DIM), np.float32)}
+    nights.save({"items": ITEMS})
+    nights.export()
+    nights.save({"items": trained(0, 1)}, COLUMNS)
+    assert nights.export().reused.segments == SEGMENTS - 1
+    np.testing.assert_array_equal(nights.rows(2), trained(0, 1))
 
 
 @pytest.mark.parametrize(
     ("tables", "job"),
     [
-        (ZEROS, replace(FEW, dtypes=(("items", "bfloat16"),))),
-        (ZEROS, replace(FEW, writing=WriteOptions(segment_rows=200))),
-        ({"items": np.zeros((250, 2 * DIM), np.float32)}, replace(FEW, writing=WriteOptions(125))),
-        ({"users": ZEROS["items"]}, FEW),
-        (ZEROS, replace(FEW, model="others")),
+        ({"items": ZEROS}, replace(FEW, dtypes=(("items", "bfloat16"),))),
+        ({"items": ZEROS}, replace(FEW, writing=WriteOptions(segment_rows=200))),
+        ({"items": np.zeros((250, 64), np.float32)}, replace(FEW, writing=WriteOptions(125))),
+        ({"users": ZEROS}, FEW),
+        ({"items": ZEROS}, replace(FEW, model="others")),
     ],
     ids=["dtype", "size of segments", "width", "name", "model"],
 )
 def test_segments_of_another_form_are_written_whatever_their_bytes(
     nights: Nights, tables: dict[str, Any], job: TablesJob
 ) -> None:
-    nights.export(ZEROS, replace(FEW, dtypes=(("items", "float16"),)) if job.dtypes else FEW)
-    published = nights.export(tables, job)
-    assert published.reused.segments == 0
-    names = published.manifest.tables
-    linked = [path for path in (nights.root / job.model).rglob("*.bin") if path.stat().st_nlink > 1]
-    assert (len(names), linked) == (1, [])
+    nights.save({"items": ZEROS})
+    nights.export(replace(FEW, dtypes=(("items", "float16"),)) if job.dtypes else FEW)
+    nights.save(tables)
+    assert nights.export(job).reused.segments == 0
+    written = (nights.root / job.model).rglob("*.bin")
+    assert [path for path in written if path.stat().st_nlink > 1] == []
 
 
-def test_damaged_segment_of_the_older_version_is_written_again(nights: Nights) -> None:
-    nights.export(TABLES)
-    damaged = nights.files(1)["items/rows-00003-of-00008.bin"]
-    content = bytearray(damaged.read_bytes())
+def damage(segment: Path, _nights: Nights) -> None:
+    content = bytearray(segment.read_bytes())
     content[1_000] ^= 1
-    damaged.write_bytes(content)
-    published = nights.export(TABLES)
-    assert published.reused.segments == ROWS // SEGMENT_ROWS - 1
-    np.testing.assert_array_equal(nights.rows(2), TABLES["items"])
+    segment.write_bytes(content)
 
 
-def test_segment_that_a_version_of_a_shard_lacks_is_written(nights: Nights) -> None:
-    nights.export(TABLES)
-    nights.files(1)["items/rows-00003-of-00008.bin"].unlink()
-    assert nights.export(TABLES).reused.segments == ROWS // SEGMENT_ROWS - 1
+def remove(segment: Path, _nights: Nights) -> None:
+    segment.unlink()
 
 
-def test_version_that_is_linked_to_its_checkpoint_shares_nothing(nights: Nights) -> None:
-    nights.export(TABLES, replace(FEW, writing=WriteOptions(link=True)))
-    published = nights.export(TABLES)
-    assert (published.reused.segments, published.notes) == (0, ())
-    np.testing.assert_array_equal(nights.rows(2), TABLES["items"])
-
-
-def test_without_reuse_every_segment_is_written(
-    nights: Nights, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nights.export(TABLES)
-    assert nights.export(TABLES, reuse=False).reused.segments == 0
-    run = ["tables", nights.root.parent, nights.root]
-    monkeypatch.setenv("ROWCAST_EXPORT_REUSE", "false")
-    assert command(*run, "--json").json["reused"] == {"segments": 0, "bytes": 0}
-    assert command(*run, "--reuse", "--json").json["reused"]["segments"] == 1
-    planned = command(*run, "--reuse", "--plan")
-    assert "segments that equal those of version 4 reused" in " ".join(planned.out.split())
-    monkeypatch.delenv("ROWCAST_EXPORT_REUSE")
-    assert command(*run, "--no-reuse", "--json").json["reused"]["segments"] == 0
-
-
-def test_version_that_cannot_be_read_is_noted_and_nothing_is_reused(nights: Nights) -> None:
-    nights.export(TABLES)
+def unreadable(_segment: Path, nights: Nights) -> None:
     page = nights.version(1) / "manifest.json"
     page.write_text(page.read_text().replace('"format_version": 2', '"format_version": 99', 1))
-    published = nights.export(TABLES)
-    assert published.reused.segments == 0
-    assert published.notes[0].startswith("no segment of an older version is reused: ")
-    assert "99" in published.notes[0]
 
 
-def test_version_on_another_file_system_is_noted_and_nothing_is_reused(nights: Nights) -> None:
+@pytest.mark.parametrize(
+    ("change", "shared", "note"),
+    [
+        (damage, SEGMENTS - 1, ""),
+        (remove, SEGMENTS - 1, ""),  # a version of a shard lacks some
+        (unreadable, 0, "no segment of an older version is reused"),
+    ],
+)
+def test_what_cannot_be_shared_is_written(
+    nights: Nights, change: Callable[[Path, Nights], None], shared: int, note: str
+) -> None:
+    nights.save({"items": ITEMS})
+    nights.export()
+    change(nights.files(1)["items/rows-00003-of-00008.bin"], nights)
+    published = nights.export()
+    assert published.reused.segments == shared
+    assert note in " ".join(published.notes)
+    np.testing.assert_array_equal(nights.rows(2), ITEMS)
+
+
+@contextmanager
+def on_another_file_system() -> Iterator[Path]:
+    """Yields a path whose file system is not that of a temporary directory."""
     memory = Path("/dev/shm")
-    if not memory.is_dir() or memory.stat().st_dev == nights.root.parent.stat().st_dev:
+    if not memory.is_dir() or memory.stat().st_dev == Path("/tmp").stat().st_dev:
         pytest.skip("needs two file systems")
-    nights.export(TABLES)
-    moved = memory / f"rowcast-older-{os.getpid()}"
-    shutil.move(nights.version(1), moved)
-    nights.version(1).symlink_to(moved)
+    path = memory / f"rowcast-older-{os.getpid()}"
     try:
-        published = nights.export(TABLES)
+        yield path
     finally:
-        shutil.rmtree(moved)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def test_version_on_another_file_system_is_noted_and_shares_nothing(nights: Nights) -> None:
+    nights.save({"items": ITEMS})
+    nights.export()
+    with on_another_file_system() as elsewhere:
+        shutil.move(nights.version(1), elsewhere)
+        nights.version(1).symlink_to(elsewhere)
+        published = nights.export()
     assert published.reused.segments == 0
-    assert published.notes == (
-        "no segment of version 1 is reused: it is on another file system than "
-        f"{nights.root / 'tables'}",
-    )
+    assert "another file system" in published.notes[0]
 
 
-def test_segments_that_cannot_be_linked_are_written_and_noted(nights: Nights) -> None:
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or memory.stat().st_dev == nights.root.parent.stat().st_dev:
-        pytest.skip("needs two file systems")
-    nights.export(TABLES)
-    task = nights.plan().tasks[0]
-    assert task.older is not None
-    moved = memory / f"rowcast-older-{os.getpid()}"
-    shutil.copy(task.older, moved)
-    try:
-        receipt = carry_out(replace(task, older=str(moved)))
-    finally:
-        moved.unlink()
-    reused = reused_segments([receipt])
-    assert reused.segments == 0
-    assert reused.notes == [
-        "segments that equal those of an older version were written, because they cannot be "
-        f"linked: {os.strerror(errno.EXDEV)}"
-    ]
-
-
-def test_segment_whose_older_one_cannot_be_read_is_written(nights: Nights) -> None:
-    nights.export(TABLES)
-    task = nights.plan().tasks[0]
-    # Its first page is never mapped: reading it is an input/output error.
-    receipt = carry_out(replace(task, older="/proc/self/mem"))
-    written = Path(task.directory, task.file)
-    assert (receipt.reused_segments, receipt.link_problem) == (0, "")
-    assert written.read_bytes() == TABLES["items"][:SEGMENT_ROWS].tobytes()
+def test_linked_versions_and_runs_without_reuse_share_nothing(
+    nights: Nights, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.save({"items": ITEMS})
+    nights.export(replace(FEW, writing=WriteOptions(link=True)))
+    assert nights.export().reused.segments == 0
+    assert nights.export(reuse=False).reused.segments == 0
+    run = ["tables", nights.root.parent, nights.root, "--json"]
+    monkeypatch.setenv("ROWCAST_EXPORT_REUSE", "false")
+    assert command(*run).json["reused"]["segments"] == 0
+    assert command(*run, "--reuse").json["reused"]["segments"] == 1
+    planned = " ".join(command(*run[:-1], "--reuse", "--plan").out.split())
+    assert "equal those of version 5" in planned
 
 
 def test_space_is_not_asked_for_segments_that_may_be_shared(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nights.export(TABLES)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=SEGMENT_BYTES - 1))
-    plan = nights.plan()
-    assert (plan.older_version, plan.bytes) == (1, TABLES["items"].nbytes)
+    segment_bytes = SEGMENT_ROWS * DIM * 4
+    nights.save({"items": ITEMS})
+    nights.export()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=segment_bytes - 1))
+    assert nights.plan().older_version == 1
     with pytest.raises(DestinationError, match="the tables need"):
         nights.plan(reuse=False)
-    nights.save(TABLES | {"users": TABLES["items"][:SEGMENT_ROWS]})
-    with pytest.raises(DestinationError, match=r"the tables need 31\.2 KiB: 1 B more"):
+    nights.save({"items": ITEMS, "users": ITEMS[:SEGMENT_ROWS]})
+    with pytest.raises(DestinationError, match="1 B more"):
         nights.plan()
 
 
-class Killed:
-    """Runs of `tables` that write version 2 of two small tables, of which one has changed."""
-
-    def __init__(self, forked: ForkedRuns, directory: Path) -> None:
-        self._forked = forked
-        self._directory = directory
-        self._nights = Nights(directory)
-        self.root = self._nights.root
-        self._nights.export({"same": TABLES["items"], "other": TABLES["items"]}, TablesJob())
-        self.older = contents(self._nights.version(1))
-        self._nights.save({"same": TABLES["items"], "other": trained(5, 3)["items"]})
-
-    def run(self, **dies: Any) -> int:
-        """Begins version 2, or resumes it."""
-        arguments = ["tables", str(self._directory), str(self.root), "--version", "2"]
-        return self._forked.run(arguments, self._directory / "output", **dies)
-
-    def check(self) -> Facts:
-        """Checks both versions; returns the content of version 2."""
-        shared = {Path(name).parent.name for name in self._nights.shared()}
-        assert shared == {"same"}
-        assert contents(self._nights.version(1)) == self.older
-        assert hidden(self.root) == []
-        return facts(self._nights.version(2))
-
-
-@pytest.fixture
-def killed(forked: ForkedRuns, tmp_path: Path) -> Killed:
-    return Killed(forked, tmp_path)
-
-
-@pytest.mark.slow
-def test_run_that_was_killed_resumes_with_the_segments_that_it_shares(killed: Killed) -> None:
-    assert killed.run() == 0
-    expected = killed.check()
-    for dies in ({"unnoted": 2}, {"noted": 2}, {"noted": 3}):
-        shutil.rmtree(killed.root / "tables/2")
-        assert killed.run(**dies) in KILLED
-        assert killed.run() == 0
-        assert killed.check() == expected
-
-
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_run_that_was_killed_resumes_after_the_older_version_was_removed(killed: Killed) -> None:
-    assert killed.run() == 0
-    expected = killed.check()
-    shutil.rmtree(killed.root / "tables/2")
-    assert killed.run(noted=2) in KILLED
-    shutil.rmtree(killed.root / "tables/1")
-    assert killed.run() == 0
-    assert facts(killed.root / "tables/2") == expected
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_run_that_was_killed_before_a_change_of_a_file_resumes_and_changes_no_other_version(
-    killed: Killed, request: pytest.FixtureRequest
+def test_run_that_is_killed_anywhere_resumes_and_changes_no_other_version(
+    request: pytest.FixtureRequest, nights: Nights, forked: ForkedRuns, tmp_path: Path
 ) -> None:
-    assert killed.run() == 0
-    expected = killed.check()
+    nights.save({"same": ITEMS, "items": ITEMS})
+    nights.export(TablesJob())
+    older = contents(nights.version(1))
+    nights.save({"same": ITEMS, "items": trained(5, 3)})
+    run = ["tables", str(tmp_path), str(nights.root), "--version", "2"]
+    assert forked.run(run, tmp_path / "output") == 0
+    expected = facts(nights.version(2))
     for number in moments(request, 7):
-        shutil.rmtree(killed.root / "tables/2")
-        status = killed.run(operation=number)
+        shutil.rmtree(nights.version(2))
+        status = forked.run(run, tmp_path / "output", operation=number)
         if status == 0:
             break
         assert status in KILLED
-        is_published = (killed.root / "tables/2").is_dir()
-        assert killed.run() == (6 if is_published else 0)
-        assert killed.check() == expected
+        is_published = nights.version(2).is_dir()
+        assert forked.run(run, tmp_path / "output") == (6 if is_published else 0)
+        assert facts(nights.version(2)) == expected
+        assert {Path(name).parent.name for name in nights.shared()} == {"same"}
+        assert contents(nights.version(1)) == older
+        assert hidden(nights.root) == []
     assert number > 20
+
+    # The older version may be removed in between.
+    shutil.rmtree(nights.version(2))
+    assert forked.run(run, tmp_path / "output", noted=2) in KILLED
+    shutil.rmtree(nights.version(1))
+    assert forked.run(run, tmp_path / "output") == 0
+    assert facts(nights.version(2)) == expected
+
+
+# A run that was stopped after the copy, and its checkpoint that was saved again meanwhile.
+
+BEFORE = np.arange(40 * 8, dtype=np.float32).reshape(40, 8)
+AFTER = BEFORE.copy()
+AFTER[25:] += 1
+"""The same rows but for those of the last segments."""
+STACK = Statements(
+    layouts={
+        "user": StatedTable(
+            key="params.embedding.embedding", kind="sparse_core", rows=36, dim=8, cores=4
+        )
+    }
+)
+STORED_ROWS = np.arange(36) % 4 * 10 + np.arange(36) // 4
+
+
+def hdf5(directory: Path, values: Values, **options: Any) -> Path:
+    with h5py.File(directory / "m.weights.h5", "w") as file:
+        file.create_dataset("layers/embedding/vars/0", data=values, **options)
+    return directory / "m.weights.h5"
+
+
+def chunked_hdf5(directory: Path, values: Values) -> Path:
+    return hdf5(directory, values, chunks=(5, 8), shuffle=True)
+
+
+def dump(directory: Path, values: Values) -> Path:
+    return sok_dump(directory / "dump", "embedding", np.arange(100, 140), values)
+
+
+def zarr(directory: Path, values: Values) -> Path:
+    array = directory / "item" / "params.embedding.embedding"
+    array.mkdir(parents=True)
+    for number, chunk in enumerate(np.split(values, 4)):
+        (array / f"{number}.0").write_bytes(chunk.tobytes())
+    metadata = {"zarr_format": 2, "shape": [40, 8], "chunks": [10, 8], "dtype": "<f4", "order": "C"}
+    absent = dict.fromkeys(("compressor", "fill_value", "filters"))
+    (array / ".zarray").write_text(json.dumps(metadata | absent | {"dimension_separator": "."}))
+    steps = [{"key": step, "key_type": 2} for step in array.name.split(".")]
+    leaf = {"key_metadata": steps, "value_metadata": {"value_type": "jax.Array"}}
+    (directory / "item" / "_METADATA").write_text(json.dumps({"tree_metadata": {"leaf": leaf}}))
+    return directory / "item"
+
+
+def ocdbt(directory: Path, values: Values) -> Path:
+    write_item(directory / "item", {"params.embedding.embedding": values}, chunk_rows=10)
+    return directory / "item"
+
+
+def tensorflow(directory: Path, values: Values) -> Path:
+    write_bundle(directory / "ckpt", {"embedding/embeddings": values})
+    return directory
+
+
+FORMATS: dict[str, Callable[[Path, Values], Path]] = {
+    "HDF5": hdf5,
+    "HDF5 in chunks": chunked_hdf5,
+    "dump": dump,
+    "Zarr": zarr,
+    "OCDBT": ocdbt,
+    "TensorFlow": tensorflow,
+    "a stack in Zarr": zarr,
+}
+
+
+class Stop(Progress):
+    """Interrupts a job when its tables are copied; notes how many bytes were moved before."""
+
+    moved_bytes = 0
+
+    @contextmanager
+    def step(self, name: str, *arguments: Any) -> Iterator[Callable[[int], None]]:
+        if name != "tables":
+            raise KeyboardInterrupt
+
+        def moved(more: int) -> None:
+            self.moved_bytes += more
+
+        yield moved
+
+
+def stopped(checkpoint: Path, root: Path, statements: Statements) -> dict[str, int]:
+    """Runs a job that is interrupted; returns the inodes of its staged segments."""
+    writing = WriteOptions(segment_rows=10)
+    job = TablesJob("m", 1, statements, writing=writing, accept_stated=True)
+    settings = ExportSettings(workers=1)
+    prepared = prepare_tables(checkpoint, Destination(root, None), job, settings)
+    progress = Stop()
+    with pytest.raises(KeyboardInterrupt):
+        export_tables(prepared, settings, progress)
+    assert progress.moved_bytes == prepared.plan.moved_bytes  # whatever was there already
+    staged = root / "m/.staging-1"
+    segments = (staged / "tables").rglob("*.bin")
+    return {str(path.relative_to(staged)): path.stat().st_ino for path in segments}
+
+
+def staged_rows(root: Path, names: dict[str, int]) -> Values:
+    data = b"".join((root / "m/.staging-1" / name).read_bytes() for name in sorted(names))
+    return np.frombuffer(data, "<f4").reshape(-1, 8)
+
+
+def overwrite(directory: Path, replacement: Path) -> None:
+    """Overwrites every file that differs, in place: size, times and inode stay."""
+    for file in directory.rglob("*"):
+        new = replacement / file.relative_to(directory)
+        if file.is_file() and file.read_bytes() != new.read_bytes():
+            status = file.stat()
+            with file.open("r+b") as stream:
+                stream.write(new.read_bytes())
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_stopped_run_copies_again_the_segments_whose_rows_changed(
+    tmp_path: Path, name: str
+) -> None:
+    """Contents decide, whatever the place, the size and the times of the files."""
+    for part in ("a", "b"):
+        (tmp_path / part).mkdir()
+    checkpoint = FORMATS[name](tmp_path / "a", BEFORE)
+    root = tmp_path / "out"
+    statements = Statements()
+    rows = np.arange(40)
+    if "stack" in name:
+        statements = STACK
+        rows = STORED_ROWS
+    first = stopped(checkpoint, root, statements)
+    np.testing.assert_array_equal(staged_rows(root, first), BEFORE[rows])
+    moved = shutil.copytree(tmp_path / "a", tmp_path / "moved", copy_function=shutil.copyfile)
+    checkpoint = Path(moved) / checkpoint.relative_to(tmp_path / "a")
+    assert stopped(checkpoint, root, statements) == first
+
+    FORMATS[name](tmp_path / "b", AFTER)
+    if name in ("OCDBT", "TensorFlow"):  # their indexes hold checksums
+        shutil.rmtree(moved)
+        shutil.copytree(tmp_path / "b", moved)
+    else:
+        overwrite(Path(moved), tmp_path / "b")
+    second = stopped(checkpoint, root, statements)
+    np.testing.assert_array_equal(staged_rows(root, second), AFTER[rows])
+    changed = {file for file, inode in second.items() if first[file] != inode}
+    # A slice of TensorFlow has one checksum, and each segment of a stack has rows of all chunks.
+    assert len(changed) == (4 if name in ("TensorFlow", "a stack in Zarr") else 2)
+
+
+def test_tables_of_a_damaged_slice_are_copied_again_by_the_next_run(tmp_path: Path) -> None:
+    tensorflow(tmp_path, BEFORE)
+    data = tmp_path / "ckpt.data-00000-of-00001"
+    right = data.read_bytes()
+    status = data.stat()
+    root = tmp_path / "out"
+    job = TablesJob("m", 1)
+    for content in (right[:200] + bytes([right[200] ^ 1]) + right[201:], right):
+        data.write_bytes(content)
+        os.utime(data, ns=(status.st_atime_ns, status.st_mtime_ns))
+        settings = ExportSettings(workers=1)
+        prepared = prepare_tables(tmp_path, Destination(root, None), job, settings)
+        if content != right:
+            with pytest.raises(CheckpointError, match="do not match"):
+                export_tables(prepared, settings, Progress())
+        else:
+            export_tables(prepared, settings, Progress())
+    np.testing.assert_array_equal(rows_of(root / "m/1", "embedding"), BEFORE)
