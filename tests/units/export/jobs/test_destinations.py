@@ -1,5 +1,5 @@
-"""Bundles go to a store as objects that are named by their content, and are gone on with after a
-stop.
+"""One small job of three tables in each destination: a directory, and stores, where a bundle is
+objects that are named by their content and the file that makes them a version.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from bundle.format.objects import OBJECT_BYTES, pool_path
+from bundle.format.objects import OBJECT_BYTES, ObjectMap, StoredFile, WholeFile, pool_path
 from bundle.storage import catalog, integrity
-from export.errors import DestinationError, UsageError
-from export.jobs.destinations import Destination, open_destination
 from export.tables.plan import UPLOADS
 from object_store.locations import location_of
 from object_store.remote_path import RemotePath
@@ -29,501 +29,545 @@ from service.cli.bundle_source import find_bundle
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 from tests.units.export.commands import Command, CommandResult
 from tests.units.export.forked_runs import ForkedRuns
-from tests.units.object_store.memory_stores import SleepingClock, TroubledStore
+from tests.units.export.movies_job import hidden
+from tests.units.object_store.memory_stores import CountedStore, SleepingClock, TroubledStore
 
-VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
-OTHER_VALUES = {name: values + 10 for name, values in VALUES.items()}
-STORES = ["memory", "local"]
+Values = dict[str, np.ndarray[Any, Any]]
+VALUES: Values = {f"t{number}": np.full((1000, 8), number, np.float32) for number in range(3)}
+CHANGED = VALUES | {"t1": VALUES["t1"] + 10}
+OTHERS = {name: values + 20 for name, values in VALUES.items()}
 DAY_S = 86_400
 
 
-def test_root_that_is_not_a_directory_is_rejected_before_anything_is_computed(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "file").touch()
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("file", "pipe"):
-        with pytest.raises(UsageError, match=f"{name} is not a directory"):
-            open_destination(name, tmp_path, tmp_path)
-    with pytest.raises(UsageError, match=r"scratch .*file is not a directory"):
-        open_destination("memory://bundles", tmp_path, tmp_path / "file")
-    assert open_destination("new", tmp_path, tmp_path).root == tmp_path / "new"
+class Exports:
+    """Exports of one checkpoint to one destination.
+
+    Attributes:
+      root: The destination.
+      directory: Where the checkpoint, the scratch directory and pulled bundles are.
+    """
+
+    def __init__(self, command: Command, root: str, directory: Path) -> None:
+        self._command = command
+        self.root = root
+        self.directory = directory
+        self.save(VALUES)
+
+    @property
+    def store(self) -> RemotePath:
+        root = location_of(self.root)
+        assert isinstance(root, RemotePath)
+        return root
+
+    @property
+    def on_disk(self) -> Path:
+        """The directory of a destination on a disk."""
+        return Path(self.root.removeprefix("local://"))
+
+    def save(self, values: Values) -> None:
+        write_bundle(self.directory / "ckpt-1", dict(values))
+        self._names = list(values)
+
+    def arguments(self, *more: object, scratch: str = "scratch") -> list[str]:
+        named = [option for name in self._names for option in ("--table", f"{name}={name}")]
+        run = ["tables", self.directory / "ckpt-1", self.root, "--model", "m", *named]
+        return [str(part) for part in (*run, "--scratch", self.directory / scratch, *more)]
+
+    def run(self, *more: object) -> CommandResult:
+        return self._command(*self.arguments("--json", *more))
+
+    def clean(self, *more: object) -> dict[str, Any]:
+        return self._command("clean", self.root, "--json", *more).json
+
+    def assert_whole(self, values: Values = VALUES) -> None:
+        """Asserts that what a service reads is what the checkpoint holds."""
+        bundle = self.directory / "pulled" / "m" / "0"
+        if "://" in self.root:
+            bundle = pull(find_bundle(self.root), self.directory / "pulled", None).bundle
+        else:
+            (newest, *_) = sorted((self.on_disk / "m").iterdir(), reverse=True)
+            bundle = newest
+        manifest = catalog.read_manifest(bundle)
+        integrity.check_files(bundle, manifest, tables="full")
+        for name, trained in values.items():
+            segments = manifest.tables[name].segments
+            rows = b"".join((bundle / segment.file).read_bytes() for segment in segments)
+            assert rows == trained.tobytes()
+
+    def object_of(self, content: bytes) -> RemotePath:
+        return self.store / "m" / pool_path(hashlib.sha256(content).hexdigest())
+
+    def pool(self) -> dict[str, int]:
+        """Returns when each object of the model was written."""
+        files = [file for file in (self.on_disk / "m/.objects").rglob("*") if file.is_file()]
+        return {file.name: file.stat().st_mtime_ns for file in files}
+
+    def age(self, days: float) -> None:
+        """Makes everything in the store older."""
+        for file in self.on_disk.rglob("*"):
+            if file.is_file():
+                then = time.time() - days * DAY_S
+                os.utime(file, (then, then))
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemotePath:
-    root = location_of(f"{request.param}://{tmp_path}/store/bundles")
-    assert isinstance(root, RemotePath)
-    return root
+ROOTS = {
+    "directory": "{}/bundles",
+    "memory": "memory://{}/bundles",
+    "store": "local://{}/store",
+    "troubled": "troubled://{}/bundles",
+    "counted": "counted://{}",
+}
 
 
-on_disk = pytest.mark.parametrize("store", ["local"], indirect=True)
-in_trouble = pytest.mark.parametrize("store", ["troubled"], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def _untroubled() -> Iterator[None]:
-    yield
+@pytest.fixture
+def exports(request: pytest.FixtureRequest, command: Command, tmp_path: Path) -> Iterator[Exports]:
+    kind = getattr(request, "param", "store")
+    name = tmp_path.name if kind == "counted" else tmp_path
+    yield Exports(command, ROOTS[kind].format(name), tmp_path)
     TroubledStore.reset()
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    write_bundle(tmp_path / "ckpt-1", VALUES)
-    return tmp_path / "ckpt-1"
+@pytest.mark.parametrize("exports", ["directory", "memory", "store"], indirect=True)
+def test_job_publishes_in_each_destination_what_the_checkpoint_holds(exports: Exports) -> None:
+    assert exports.run().json["bundle"] == f"{exports.root}/m/1"
+    exports.assert_whole()
+    scratch = exports.directory / "scratch"
+    assert [path for path in scratch.rglob("*") if path.is_file()] == []
+    again = exports.run("--version", 1)
+    assert (again.code, "is there already" in again.message) == (6, True)
+    if "://" in exports.root:
+        assert set((exports.store / "m/1").listing()) == {"objects.json"}
+        for path in ("m/9/started", "m/x/objects.json", "m/12/started"):
+            (exports.store / path).write(b"{}")
+    else:
+        assert hidden(exports.on_disk) == []
+    assert exports.run().json["version"] == 2
+    exports.save(CHANGED)
+    assert exports.run().json["version"] == 3
+    exports.assert_whole(CHANGED)
 
 
-NAMED = [option for name in VALUES for option in ("--table", f"{name}={name}")]
+def die(exports: Exports, forked: ForkedRuns, **dies: Any) -> int:
+    return forked.run(exports.arguments(), exports.directory / "output", **dies)
 
 
-@pytest.fixture
-def export(
-    command: Command, checkpoint: Path, store: RemotePath, tmp_path: Path
-) -> Callable[..., CommandResult]:
-    """Exports the checkpoint's tables to the store."""
-    arguments = [
-        "tables",
-        checkpoint,
-        store,
-        "--model",
-        "m",
-        *NAMED,
-        "--scratch",
-        tmp_path / "scratch",
-        "--json",
-    ]
-    return lambda *more: command(*arguments, *more)
+def test_publishing_that_stopped_sends_again_only_what_is_not_there(exports: Exports) -> None:
+    obstacle = exports.object_of(VALUES["t2"].tobytes()).parent
+    for lost in (False, True):
+        obstacle.write(b"")
+        assert exports.run().code == 6
+        obstacle.remove()
+        sent = exports.pool()
+        if lost:
+            shutil.rmtree(exports.directory / "scratch")
+        assert exports.run().code == 0
+        assert sent.items() <= exports.pool().items()
+        exports.assert_whole()
+        shutil.rmtree(exports.on_disk)
+        shutil.rmtree(exports.directory / "pulled")
 
 
-def object_of(directory: RemotePath, content: bytes) -> RemotePath:
-    return directory.parent / pool_path(hashlib.sha256(content).hexdigest())
-
-
-def assert_whole(store: RemotePath, root: Path, values: dict[str, np.ndarray] = VALUES) -> None:
-    """What a service downloads is what the checkpoint holds."""
-    bundle = pull(find_bundle(str(store)), root, None).bundle
-    manifest = catalog.read_manifest(bundle)
-    integrity.check_files(bundle, manifest, tables="full")
-    for name, trained in values.items():
-        rows = b"".join(
-            (bundle / segment.file).read_bytes() for segment in manifest.tables[name].segments
-        )
-        assert rows == trained.tobytes()
-
-
-def local(path: RemotePath) -> Path:
-    return Path(path.url.removeprefix("local://"))
-
-
-def test_publish_to_a_store_sends_once_what_a_service_pulls(
-    export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path
+def test_publishing_that_was_killed_sends_lost_objects_again(
+    exports: Exports, forked: ForkedRuns
 ) -> None:
-    assert export().json["bundle"] == f"{store}/m/1"
-    assert_whole(store, tmp_path / "root")
-    assert set((store / "m/1").listing()) == {"objects.json"}
-    assert [path for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == []
-    second = export("--version", 1)
-    assert (second.code, f"{store}/m/1 is there already" in second.message) == (6, True)
-    (store / "m/9/started").write(b"unfinished")
-    assert export().json["version"] == 2
-
-
-@pytest.mark.parametrize("scratch_is_lost", [False, True])
-@on_disk
-def test_publish_to_a_store_that_stopped_sends_again_only_what_is_not_there(
-    export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path, scratch_is_lost: bool
-) -> None:
-    objects = {name: object_of(store / "m/1", VALUES[name].tobytes()) for name in VALUES}
-    obstacle = objects["t2"].parent
-    obstacle.write(b"")
-    assert export().code == 6
-    before = {name: os.stat(local(objects[name])) for name in ("t0", "t1")}
-    obstacle.remove()
-    if scratch_is_lost:
-        shutil.rmtree(tmp_path / "scratch")
-
-    assert export().code == 0
-    for name, status in before.items():
-        assert os.stat(local(objects[name])) == status
-    assert_whole(store, tmp_path / "root")
-
-
-@on_disk
-def test_publish_to_a_store_that_lost_an_object_sends_it_again(
-    export: Callable[..., CommandResult],
-    checkpoint: Path,
-    store: RemotePath,
-    forked: ForkedRuns,
-    tmp_path: Path,
-) -> None:
-    run = ["tables", str(checkpoint), str(store), "--model", "m", "--scratch"]
-    arguments = [*run, str(tmp_path / "scratch"), *NAMED]
     # The journal notes each segment twice: when it is written, and when it is sent.
-    assert forked.run(arguments, tmp_path / "output", noted=6) == -signal.SIGKILL
-    lost, *_ = (file for file in local(store / "m/.objects").rglob("*") if file.is_file())
+    assert die(exports, forked, noted=6) == -signal.SIGKILL
+    lost, *_ = (file for file in (exports.on_disk / "m/.objects").rglob("*") if file.is_file())
     lost.unlink()
-    assert export().code == 0
-    assert_whole(store, tmp_path / "root")
+    assert exports.run().code == 0
+    exports.assert_whole()
 
 
-def contents_of(directory: Path) -> dict[Path, str]:
+def test_segment_that_does_not_fit_on_the_scratch_disk_or_is_damaged_is_not_sent(
+    exports: Exports, forked: ForkedRuns
+) -> None:
+    output = exports.directory / "output"
+    assert die(exports, forked, file_bytes=10_000) == 6
+    assert "File too large" in output.read_text()
+    segment = "tables/t1/rows-00000-of-00001.bin"
+    assert die(exports, forked, damages={"after": segment, "file": segment}) == 6
+    assert f"{segment} has changed since it was written" in output.read_text()
+    assert not (exports.store / "m/1/objects.json").is_file()
+    assert not exports.object_of(VALUES["t1"].tobytes()).is_file()
+    assert exports.run().code == 0
+    exports.assert_whole()
+
+
+def test_object_that_is_not_what_was_sent_is_an_error(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = RemotePath.write
+    for content in (lambda data: data[:-1], lambda data: data[:-1] + b"E"):
+        with monkeypatch.context() as patch:
+            patch.setattr(RemotePath, "write", lambda to, data, c=content: write(to, c(data)))
+            done = exports.run()
+        assert (done.code, "does not hold what was sent" in done.message) == (6, True)
+        shutil.rmtree(exports.on_disk)
+
+
+troubled = pytest.mark.parametrize("exports", ["troubled"], indirect=True)
+SLOW_DOWN = OSError(16, "Please reduce your request rate.")
+
+
+@troubled
+def test_store_that_throttles_is_waited_for_within_a_limit(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SleepingClock(monkeypatch)
+    lost = [ConnectionResetError(104, "reset by peer"), TimeoutError("timed out")]
+    TroubledStore.failures.extend([*[SLOW_DOWN] * 5, *lost])
+    assert exports.run("--workers", 1).code == 0
+    assert clock.passed_s > 1
+    exports.assert_whole()
+    TroubledStore.failures.extend([SLOW_DOWN] * 100)
+    done = exports.run("--workers", 1)
+    assert done.code == 6
+    assert exports.root in done.err.splitlines()[-1]
+    assert "reduce your request rate" in done.err.splitlines()[-1]
+    TroubledStore.failures.clear()
+    assert exports.run().code == 0
+
+
+@troubled
+def test_store_that_lists_late_loses_no_version(exports: Exports) -> None:
+    assert exports.run().json["version"] == 1
+    TroubledStore.lists = False
+    assert exports.run().json["version"] == 2
+    assert exports.run("--version", 2).code == 6
+    TroubledStore.lists = True
+    exports.assert_whole()
+
+
+@troubled
+def test_local_disk_holds_a_few_segments_at_a_time(exports: Exports) -> None:
+    many: Values = {f"t{n:02}": np.full((1000, 8), n, np.float32) for n in range(20)}
+    exports.save(many)
+    plan = exports.run("--workers", 1, "--plan").json
+    segments = 1 + 1 + UPLOADS
+    assert plan["local_bytes"] == segments * 1000 * 8 * 4 < plan["written_bytes"]
+    TroubledStore.watched = exports.directory / "scratch"
+    assert exports.run("--workers", 1, "--full").code == 0
+    assert 0 < max(TroubledStore.seen) <= segments
+    exports.assert_whole(many)
+
+
+@troubled
+def test_rows_are_compared_where_a_store_holds_them_by_a_few_hundred_requests(
+    exports: Exports,
+) -> None:
+    rows: Values = {"t": np.arange(20_000 * 64, dtype=np.float32).reshape(20_000, 64)}
+    exports.save(rows | {"u": rows["t"][:5000] - 160_000})
+    converted = ("--dtype", "u=int8")
+    TroubledStore.flips = True
+    done = exports.run(*converted)
+    assert (done.code, "table 't': row" in done.err) == (5, True)
+    assert not (exports.store / "m/1/objects.json").is_file()
+    TroubledStore.flips = False
+    TroubledStore.reads = 0
+    checks = exports.run(*converted).json["verification"]["tables"]
+    assert all(3000 < check["rows_compared"] <= 4096 for check in checks.values())
+    assert TroubledStore.reads < 1000
+    exports.assert_whole(rows)
+
+
+def test_versions_share_objects_until_the_last_of_them_is_removed(exports: Exports) -> None:
+    assert exports.run().json["reused"]["bytes"] == 0
+    first = exports.pool()
+    exports.save(CHANGED)
+    size = VALUES["t0"].nbytes
+    assert exports.run().json["reused"] == {"segments": 2, "bytes": 2 * size}
+    assert first.items() <= exports.pool().items()
+    assert len(exports.pool()) == len(first) + 2  # the other table, and the manifest
+
+    (exports.store / "m/1/objects.json").remove()
+    exports.age(30)
+    removed = exports.clean()["removed"]
+    assert str(exports.object_of(VALUES["t1"].tobytes())) in removed
+    assert len(removed) == 2
+    exports.assert_whole(CHANGED)
+
+
+def test_version_sends_the_changed_blocks_of_a_segment_alone(exports: Exports) -> None:
+    rows = 3 * OBJECT_BYTES // (64 * 4)
+    table = np.random.default_rng(1).random((rows, 64), np.float32)
+    exports.save({"t": table})
+    assert exports.run().code == 0
+    first = exports.pool()
+    table[rows // 2] += 1
+    exports.save({"t": table})
+    assert exports.run().json["reused"] == {"segments": 0, "bytes": 2 * OBJECT_BYTES}
+    block = table.tobytes()[OBJECT_BYTES : 2 * OBJECT_BYTES]
+    sent = exports.pool().keys() - first.keys()
+    assert hashlib.sha256(block).hexdigest() in sent
+    assert len(sent) == 2  # and the manifest
+    exports.assert_whole({"t": table})
+
+
+def test_objects_are_sent_again_if_they_are_lost_or_may_be_removed_or_nothing_is_reused(
+    exports: Exports,
+) -> None:
+    assert exports.run().code == 0
+    shared = exports.object_of(VALUES["t1"].tobytes())
+    # A lifecycle rule of the store may remove what a version names.
+    shared.remove()
+    (exports.store / "m/5/objects.json").write(b"torn")
+    assert exports.run().code == 0
+    exports.assert_whole()
+    shared.write(b"damaged")
+    assert exports.run("--no-reuse").json["reused"] == {"segments": 0, "bytes": 0}
+    exports.assert_whole()
+    # No version names the objects now. Half of the time after which `clean` removes them is left.
+    shutil.rmtree(exports.on_disk / "m/5")
+    for days, is_sent in ((3, False), (4, True)):
+        for version in (exports.on_disk / "m").glob("[0-9]*"):
+            shutil.rmtree(version)
+        exports.age(days)
+        before = exports.pool()
+        assert exports.run().code == 0
+        assert (before[shared.name] != exports.pool()[shared.name]) is is_sent
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("winner", [VALUES, OTHERS, None], ids=["same", "other", "copied"])
+def test_exporter_that_was_frozen_while_another_published_changes_nothing(
+    forked: ForkedRuns, command: Command, exports: Exports, winner: Values | None
+) -> None:
+    """The other run has the same values, others, or a copy of the scratch directory."""
+    first = exports.arguments("--version", 1)
+    output = exports.directory / "output"
+    if winner is None:
+        assert forked.run(first, output, noted=3) == -signal.SIGKILL
+        shutil.copytree(exports.directory / "scratch", exports.directory / "second")
+    frozen = forked.start(first, output, stops=2 if winner is None else 3)
+    assert forked.status() == -signal.SIGSTOP
+    # Manifests name the second in which their run began: these must differ.
+    time.sleep(1)
+    (exports.directory / "winner").mkdir()
+    other = Exports(command, exports.root, exports.directory / "winner")
+    other.save(winner or VALUES)
+    second = other.arguments("--version", 1)
+    if winner is None:
+        second = exports.arguments("--version", 1, scratch="second")
+    run = [sys.executable, "-m", "export.cli.main", *second]
+    subprocess.run(run, check=True, cwd=Path(__file__).parents[4], timeout=300)
+    published = contents(exports.on_disk)
+
+    os.kill(frozen, signal.SIGCONT)
+    # The copied journal has the same start time, so that the bundle is the same.
+    assert forked.status() == (0 if winner is None else 6)
+    assert published.items() <= contents(exports.on_disk).items()
+    exports.assert_whole(winner or VALUES)
+
+
+def contents(directory: Path) -> dict[Path, str]:
     """Returns the digest of each file that is whole.
 
     Not its inode: stores other than S3 and Google Cloud Storage do not create atomically, so an
     upload that was under way may replace an object by the same bytes.
     """
-    actual = directory.rglob("*")
-    files = [path for path in actual if path.is_file() and ".part-" not in path.name]
+    files = [path for path in directory.rglob("*") if path.is_file() and ".part-" not in path.name]
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def run_elsewhere(arguments: list[str]) -> None:
-    second = [sys.executable, "-m", "export.cli.main", *arguments]
-    subprocess.run(second, check=True, cwd=Path(__file__).parents[4], timeout=120)
+NAMED = "0" * 64
+LOST = "1" * 64
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize("winner", [VALUES, OTHER_VALUES], ids=["same", "other"])
-@on_disk
-def test_exporter_that_was_frozen_while_another_published_changes_nothing(
-    forked: ForkedRuns,
-    checkpoint: Path,
-    store: RemotePath,
-    tmp_path: Path,
-    winner: dict[str, np.ndarray],
+def objects_page(version: int, format_version: int = 2) -> bytes:
+    stored: Any = StoredFile(bytes=1, objects=(NAMED,))
+    if format_version == 1:
+        stored = WholeFile(sha256=NAMED, bytes=1)
+    files = {"manifest.json": stored}
+    page = ObjectMap(format_version=format_version, model="m", version=version, files=files)
+    return page.dump()
+
+
+VERSION = ("m/1/objects.json", 30, objects_page(1))
+OLD = (f"m/{pool_path(LOST)}", 8, b"x")
+Stored = tuple[str, float, bytes]
+CLEANED: dict[str, tuple[list[Stored], list[str], list[str]]] = {
+    # files with their ages in days; what is removed, and the versions that are being written
+    "a lost object": ([VERSION, (f"m/{pool_path(NAMED)}", 30, b"x"), OLD], [OLD[0]], []),
+    "a young object": ([VERSION, (OLD[0], 6, b"x")], [], []),
+    "a model without versions": ([OLD], [OLD[0]], []),
+    "a version that is being written": ([VERSION, OLD, ("m/10/started", 6, b"")], [], ["m/10"]),
+    "a version that was given up": ([VERSION, OLD, ("m/10/started", 8, b"")], [OLD[0]], []),
+    "another model that is being written": (
+        [VERSION, OLD, ("n/1/started", 1, b""), (f"n/{pool_path(LOST)}", 8, b"x")],
+        [OLD[0]],
+        ["n/1"],
+    ),
+    "versions of format 1": (
+        [
+            ("m/9/objects.json", 30, objects_page(9, 1)),
+            (f"m/9/objects/{NAMED}", 30, b"x"),
+            ("m/9/objects/a", 8, b"x"),
+            ("m/9/objects/b", 6, b"x"),
+            ("m/11/objects/a", 8, b"x"),
+        ],
+        ["m/11/objects/a", "m/9/objects/a"],
+        [],
+    ),
+    "what is no version": (
+        [
+            (path, 30, b"x")
+            for path in (".hidden/1/objects/a", "m/latest/objects/a", "m/01/objects/a")
+        ]
+        # A bundle that was copied as it lies on a disk.
+        + [("m/3/manifest.json", 30, b"{}"), ("m/3/objects/a", 30, b"x")],
+        [],
+        [],
+    ),
+}
+
+
+def fill(exports: Exports, files: list[Stored]) -> None:
+    for path, days, content in files:
+        (exports.store / path).write(content)
+        then = time.time() - days * DAY_S
+        os.utime(exports.on_disk / path, (then, then))
+
+
+def stored_files(exports: Exports) -> set[str]:
+    files = [path for path in exports.on_disk.rglob("*") if path.is_file()]
+    return {path.relative_to(exports.on_disk).as_posix() for path in files}
+
+
+@pytest.mark.parametrize("name", CLEANED)
+def test_clean_removes_old_objects_that_no_version_names(exports: Exports, name: str) -> None:
+    files, removed, busy = CLEANED[name]
+    fill(exports, files)
+    before = stored_files(exports)
+    page = exports.clean()
+    assert page["removed"] == [f"{exports.root}/{path}" for path in removed]
+    assert page["busy"] == [f"{exports.root}/{path}" for path in busy]
+    assert stored_files(exports) == before - set(removed)
+    assert exports.clean()["removed"] == []
+
+
+def test_clean_goes_by_the_clock_of_the_store_and_by_the_given_age(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "winner").mkdir()
-    write_bundle(tmp_path / "winner/ckpt-1", winner)
-    options = [str(store), "--model", "m", "--version", "1", *NAMED, "--scratch"]
-    first = ["tables", str(checkpoint), *options, str(tmp_path / "first")]
-    frozen = forked.start(first, tmp_path / "output", stops=3)
-    assert forked.status() == -signal.SIGSTOP
-    # Manifests name the second in which their run began: these must differ.
-    time.sleep(1)
-    run_elsewhere(["tables", str(tmp_path / "winner/ckpt-1"), *options, str(tmp_path / "second")])
-    published = contents_of(local(store))
-
-    os.kill(frozen, signal.SIGCONT)
-    assert forked.status() == 6
-    assert "another run has published" in (tmp_path / "output").read_text()
-    assert published.items() <= contents_of(local(store)).items()
-    assert_whole(store, tmp_path / "root", winner)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@on_disk
-def test_exporters_from_a_copied_scratch_directory_publish_one_version(
-    forked: ForkedRuns, checkpoint: Path, store: RemotePath, tmp_path: Path
-) -> None:
-    run = ["tables", str(checkpoint), str(store), "--model", "m", "--version", "1", *NAMED]
-    first = [*run, "--scratch", str(tmp_path / "first")]
-    second = [*run, "--scratch", str(tmp_path / "second")]
-    assert forked.run(first, tmp_path / "output", noted=3) == -signal.SIGKILL
-    shutil.copytree(tmp_path / "first", tmp_path / "second")
-
-    frozen = forked.start(first, tmp_path / "output", stops=2)
-    assert forked.status() == -signal.SIGSTOP
-    run_elsewhere(second)
-    published = contents_of(local(store))
-    os.kill(frozen, signal.SIGCONT)
-    assert forked.status() == 0  # the journal has the same start time: the same bundle
-    assert contents_of(local(store)) == published
-    assert_whole(store, tmp_path / "root")
-
-
-@in_trouble
-def test_publish_to_a_store_that_throttles_waits_and_goes_on(
-    export: Callable[..., CommandResult],
-    store: RemotePath,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    slow_down = OSError(16, "Please reduce your request rate.")
-    TroubledStore.failures.extend(
-        [*[slow_down] * 5, ConnectionResetError(104, "reset by peer"), TimeoutError("timed out")]
-    )
-    assert export("--workers", 1).code == 0
-    assert len(pauses) == 7
-    assert pauses[0] < 1 < pauses[4] < 30
-    assert_whole(store, tmp_path / "root")
-
-
-@in_trouble
-def test_publish_to_a_store_that_does_not_recover_exits_6_with_its_url_and_resumes(
-    export: Callable[..., CommandResult],
-    store: RemotePath,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SleepingClock(monkeypatch)
-    assert not (store / "m/1/objects.json").is_file()
-    TroubledStore.failures.extend([OSError(16, "Please reduce your request rate.")] * 100)
-    done = export("--workers", 1)
-    assert done.code == 6
-    assert str(store) in done.err.splitlines()[-1]
-    assert "reduce your request rate" in done.err.splitlines()[-1]
-    assert 200 < clock.passed_s < 300
-    TroubledStore.failures.clear()
-    assert export().code == 0
-
-
-@in_trouble
-def test_publish_to_a_store_that_lists_late_overwrites_nothing(
-    export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path
-) -> None:
-    assert export().json["version"] == 1
-    TroubledStore.lists = False
-    assert export().json["version"] == 2
-    assert export("--version", 2).code == 6
-    TroubledStore.lists = True
-    assert_whole(store, tmp_path / "root")
-
-
-@in_trouble
-def test_publish_to_a_store_holds_a_few_segments_on_the_local_disk(
-    command: Command, store: RemotePath, tmp_path: Path
-) -> None:
-    many = {f"t{number:02}": np.full((1000, 8), number, np.float32) for number in range(20)}
-    write_bundle(tmp_path / "ckpt-1", many)
-    named = [option for name in many for option in ("--table", f"{name}={name}")]
-    arguments = ["tables", tmp_path / "ckpt-1", store, "--model", "m", *named, "--workers", 1]
-    arguments += ["--scratch", tmp_path / "scratch"]
-    plan = command(*arguments, "--plan", "--json").json
-    segments = 1 + 1 + UPLOADS
-    assert plan["local_bytes"] == segments * 1000 * 8 * 4 < plan["written_bytes"]
-
-    TroubledStore.watched = tmp_path / "scratch"
-    assert command(*arguments, "--full").code == 0
-    assert 0 < max(TroubledStore.seen) <= segments
-    assert_whole(store, tmp_path / "root", many)
-
-
-@in_trouble
-def test_publish_to_a_store_compares_rows_that_it_reads_from_there(
-    command: Command, store: RemotePath, tmp_path: Path
-) -> None:
-    rows = np.arange(20_000 * 64, dtype=np.float32).reshape(20_000, 64)
-    write_bundle(tmp_path / "ckpt-1", {"t": rows})
-    arguments = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
-    arguments += ["--scratch", tmp_path / "scratch", "--json"]
-    TroubledStore.flips = True
-    done = command(*arguments)
-    assert (done.code, "table 't': row" in done.err) == (5, True)
-    assert not (store / "m/1/objects.json").is_file()
-    TroubledStore.flips = False
-
-    # Groups of neighbors take a request each, so that a table takes a few hundred of them.
-    TroubledStore.reads = 0
-    verified = command(*arguments).json["verification"]["tables"]["t"]["rows_compared"]
-    assert 3000 < verified <= 4096
-    assert 100 < TroubledStore.reads < 400
-    assert_whole(store, tmp_path / "root", {"t": rows})
-
-
-@on_disk
-def test_publish_to_a_store_with_a_full_scratch_disk_exits_6_and_resumes(
-    export: Callable[..., CommandResult],
-    checkpoint: Path,
-    store: RemotePath,
-    forked: ForkedRuns,
-    tmp_path: Path,
-) -> None:
-    run = ["tables", str(checkpoint), str(store), "--model", "m", *NAMED]
-    run += ["--scratch", str(tmp_path / "scratch")]
-    assert forked.run(run, tmp_path / "output", file_bytes=10_000) == 6
-    assert "File too large" in (tmp_path / "output").read_text()
-    assert not (store / "m/1/objects.json").is_file()
-    assert export().code == 0
-    assert_whole(store, tmp_path / "root")
-
-
-@on_disk
-def test_publish_to_a_store_of_a_segment_that_was_damaged_sends_nothing_of_it(
-    checkpoint: Path, store: RemotePath, forked: ForkedRuns, tmp_path: Path
-) -> None:
-    segment = "tables/t1/rows-00000-of-00001.bin"
-    run = ["tables", str(checkpoint), str(store), "--model", "m", *NAMED]
-    run += ["--scratch", str(tmp_path / "scratch")]
-    damages = {"after": segment, "file": segment}
-    assert forked.run(run, tmp_path / "output", damages=damages) == 6
-    assert f"{segment} has changed since it was written" in (tmp_path / "output").read_text()
-    assert not (store / "m/1/objects.json").is_file()
-    assert not object_of(store / "m/1", VALUES["t1"].tobytes()).is_file()
-
-
-def aged(path: RemotePath, days: float) -> RemotePath:
-    """Makes a file older by the store's clock."""
-    written = local(path).stat().st_mtime - days * DAY_S
-    os.utime(local(path), (written, written))
-    return path
-
-
-@on_disk
-def test_clean_of_a_store_removes_old_objects_that_no_version_names(
-    export: Callable[..., CommandResult], command: Command, store: RemotePath, tmp_path: Path
-) -> None:
-    assert export().json["version"] == 1
-    for path in local(store / "m/.objects").rglob("*"):
-        os.utime(path, (1, 1))
-    lost = store / "m/.objects/00/lost"
-    fresh = store / "m/.objects/00/fresh"
-    resumed = store / "other/3/started"
-    old = store / "other/.objects/00/old"
-    for file in (lost, fresh, resumed, old):
-        file.write(b"x")
-    for file in (lost, old):
-        aged(file, 8)
-
-    assert command("clean", store, "--older-than", 9, "--json").json["removed"] == []
-    cleaned = command("clean", store, "--json").json
-    assert cleaned["removed"] == [str(lost)]
-    assert cleaned["busy"] == [f"{store}/other/3"]
-    assert all(file.is_file() for file in (fresh, resumed, old))
-    assert_whole(store / "m", tmp_path / "root")
-    assert command("clean", store, "--json").json["removed"] == []
-
-
-def pool_of(store: RemotePath) -> dict[str, int]:
-    """Returns when each object of the model was written."""
-    files = [file for file in local(store / "m/.objects").rglob("*") if file.is_file()]
-    return {file.name: file.stat().st_mtime_ns for file in files}
-
-
-@on_disk
-def test_versions_in_a_store_share_objects_until_the_last_of_them_is_removed(
-    export: Callable[..., CommandResult],
-    command: Command,
-    checkpoint: Path,
-    store: RemotePath,
-    tmp_path: Path,
-) -> None:
-    assert export().json["reused"] == {"segments": 0, "bytes": 0}
-    first = pool_of(store)
-    write_bundle(checkpoint, VALUES | {"t1": OTHER_VALUES["t1"]})
-    size = VALUES["t0"].nbytes
-    assert export().json["reused"] == {"segments": 2, "bytes": 2 * size}
-    objects = pool_of(store)
-    assert first.items() <= objects.items()
-    # The other table, and the manifest.
-    assert len(objects) == len(first) + 2
-
-    (store / "m/1/objects.json").remove()
-    for file in local(store).rglob("*"):
-        os.utime(file, (1, 1))
-    removed = command("clean", store, "--json").json["removed"]
-    assert str(object_of(store / "m/1", VALUES["t1"].tobytes())) in removed
-    assert len(removed) == 2
-    assert_whole(store, tmp_path / "root", VALUES | {"t1": OTHER_VALUES["t1"]})
-
-
-@on_disk
-def test_version_in_a_store_sends_the_changed_blocks_of_a_segment_alone(
-    command: Command, store: RemotePath, tmp_path: Path
-) -> None:
-    row_bytes = 64 * 4
-    rows = 3 * OBJECT_BYTES // row_bytes
-    table = np.random.default_rng(1).random((rows, 64), np.float32)
-    arguments = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
-    arguments += ["--scratch", tmp_path / "scratch", "--json"]
-    write_bundle(tmp_path / "ckpt-1", {"t": table})
-    assert command(*arguments).code == 0
-    first = pool_of(store)
-    table[rows // 2] += 1
-    write_bundle(tmp_path / "ckpt-1", {"t": table})
-    assert command(*arguments).json["reused"] == {"segments": 0, "bytes": 2 * OBJECT_BYTES}
-    sent_objects = pool_of(store).keys() - first.keys()
-    block = table.tobytes()[OBJECT_BYTES : 2 * OBJECT_BYTES]
-    assert hashlib.sha256(block).hexdigest() in sent_objects
-    assert len(sent_objects) == 2  # and the manifest
-    assert_whole(store, tmp_path / "root", {"t": table})
-
-
-@on_disk
-def test_clean_of_a_store_counts_by_the_clock_of_the_store(
-    command: Command, store: RemotePath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (store / "m/2/objects/new").write(b"x")
+    fill(exports, [VERSION, OLD])
+    assert exports.clean("--older-than", 9)["removed"] == []
+    fill(exports, [(OLD[0], 1, b"x")])
     later = time.time() + 30 * DAY_S
-    monkeypatch.setattr(time, "time", lambda: later)
-    assert command("clean", store, "--json").json["removed"] == []
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: later)
+        assert exports.clean()["removed"] == []
+    assert exports.clean("--older-than", 0.5)["removed"] == [f"{exports.root}/{OLD[0]}"]
+
+
+@pytest.mark.parametrize("during", ["listing", "removal"])
+def test_clean_stops_where_a_run_begins_meanwhile(
+    exports: Exports, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    monkeypatch.setattr("export.jobs.store_cleaning._REMOVED_AT_A_TIME", 1)
+    old = [(f"m/{pool_path(f'{number}' * 64)}", 8, b"x") for number in (1, 2, 3)]
+    fill(exports, [VERSION, *old])
+    times = RemotePath.times
+    remove = RemotePath.remove
+
+    def list_and_begin(directory: RemotePath) -> dict[str, float | None]:
+        listed = times(directory)
+        if directory.name == "ff":  # the last part of the pool
+            (exports.store / "m/2/started").write(b"")
+        return listed
+
+    def remove_and_begin(file: RemotePath) -> None:
+        remove(file)
+        if ".objects" in file.url:
+            (exports.store / "m/2/started").write(b"")
+
+    if during == "listing":
+        monkeypatch.setattr(RemotePath, "times", list_and_begin)
+    else:
+        monkeypatch.setattr(RemotePath, "remove", remove_and_begin)
+    page = exports.clean()
+    assert len(page["removed"]) == (0 if during == "listing" else 1)
+    assert page["busy"] == [f"{exports.root}/m/2"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("kind", "options", "code", "words"),
     [
-        (("verify", "s3://models/bundles/m/1"), "rowcast-serve pull s3://models/bundles/m/1 ROOT"),
+        ("file", (), 2, ("is not a directory",)),
+        ("scratch", (), 2, ("scratch", "is not a directory")),
+        ("store", ("--tables", "link"), 2, ("cannot be linked", "local://")),
+        ("unlisted", (), 6, ("cannot be listed", "Input/output error")),
+        ("unknown", ("--clean",), 6, ("objects.json", "nothing of this model was removed")),
+        ("timeless", ("--clean",), 6, ("does not report when",)),
+        ("blocked", ("--clean",), 6, ("exists",)),
+        ("full", (), 6, ("1 B more",)),
+        ("many", (), 4, ("objects", "at most 2")),
+    ],
+)
+def test_destination_that_cannot_take_the_job_is_rejected(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    options: tuple[str, ...],
+    code: int,
+    words: tuple[str, ...],
+) -> None:
+    root = ROOTS["directory" if kind in ("file", "full") else "store"].format(tmp_path)
+    exports = Exports(command, root, tmp_path)
+    if kind in ("file", "blocked"):
+        exports.on_disk.write_text("a file")
+    elif kind == "scratch":
+        (tmp_path / "scratch").write_text("a file")
+    elif kind == "unlisted":
+        monkeypatch.setattr(RemotePath, "listing", fail)
+    elif kind == "unknown":
+        fill(exports, [("m/1/objects.json", 30, b"{}"), OLD])
+    elif kind == "timeless":
+        fill(exports, [VERSION, OLD])
+        monkeypatch.setattr(RemotePath, "modified_s", lambda _: None)
+    elif kind == "full":
+        needed = sum(values.nbytes for values in VALUES.values())
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=needed - 1))
+    elif kind == "many":
+        monkeypatch.setattr("export.jobs.destinations.OBJECTS_MAX", 2)
+    if options == ("--clean",):
+        done = command("clean", exports.root)
+    else:
+        done = exports.run(*options)
+    assert done.code == code, done.err
+    assert all(part in done.message for part in words), done.message
+
+
+def fail(_: RemotePath) -> dict[str, object]:
+    raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("verify", "s3://models/bundles/m/1"), "rowcast-serve pull s3://models/bundles/m/1"),
         (("tables", "c", "s3://key:secret@bucket/x"), "credentials"),
     ],
 )
 def test_url_that_cannot_be_used_so_exits_2(
-    command: Command, arguments: tuple[str, ...], message: str
+    command: Command, arguments: tuple[str, ...], words: str
 ) -> None:
     done = command(*arguments)
-    assert (done.code, message in done.message) == (2, True)
+    assert (done.code, words in done.message) == (2, True)
 
 
-def test_tables_to_a_url_stages_in_the_scratch_directory(
-    command: Command,
-    checkpoint: Path,
-    store: RemotePath,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("exports", ["counted"], indirect=True)
+def test_checkpoint_in_a_store_is_exported_to_a_store(
+    command: Command, exports: Exports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = command("tables", checkpoint, store, "--table", "a=t1", "--tables", "link")
-    assert (done.code, f"cannot be linked into {store.url.partition(':')[0]}://" in done.err) == (
-        2,
-        True,
-    )
-    page = command("tables", checkpoint, store, "--table", "a=t1", "--json").json
-    assert page["bundle"] == f"{store}/tables/1"
-    assert len(list((tmp_path / ".rowcast-scratch").iterdir())) == 1
-
-
-def test_destination_names_where_versions_lie_and_are_staged(
-    tmp_path: Path, store: RemotePath
-) -> None:
-    here = Destination(tmp_path, None)
-    assert here.location("m", 3) == tmp_path / "m" / "3"
-    assert here.staging("m", 3) == tmp_path / "m" / ".staging-3"
-    in_store = Destination(tmp_path, store)
-    assert in_store.location("m", 3) == store / "m" / "3"
-    assert in_store.staging("m", 3) == tmp_path / "m" / ".staging-3"
-
-
-def test_open_destination_stages_each_store_in_a_directory_of_its_own(tmp_path: Path) -> None:
-    opened = open_destination("a/../b", tmp_path, tmp_path / "scratch")
-    assert opened == Destination(tmp_path / "b", None)
-    url = "memory://bucket/some/" + "long" * 10
-    opened = open_destination(url, tmp_path, tmp_path / "scratch")
-    digest = hashlib.sha256(url.encode()).hexdigest()[:8]
-    readable = "memory-bucket-some-longlonglonglonglongl"
-    assert opened.root == tmp_path / "scratch" / f"{readable}-{digest}"
-    assert opened.store == location_of(url)
-
-
-def test_next_version_of_a_store_follows_the_newest_that_is_committed(store: RemotePath) -> None:
-    destination = Destination(Path("scratch"), store)
-    assert destination.next_version("m") == 1
-    for path in ("m/2/objects.json", "m/10/manifest.json", "m/12/started", "m/x/objects.json"):
-        (store / path).write(b"{}")
-    assert destination.next_version("m") == 11
-    (store / "m/11/objects.json").write(b"{}")
-    assert destination.next_version("m") == 12  # which a run that did not end began
-    assert destination.next_version("other") == 1
-
-
-def test_next_version_of_a_store_that_cannot_be_listed_is_an_error(
-    store: RemotePath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: RemotePath) -> dict[str, object]:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(RemotePath, "listing", fail)
-    with pytest.raises(DestinationError) as failure:
-        Destination(Path("scratch"), store).next_version("m")
-    assert str(failure.value) == f"destination {store} cannot be listed: Input/output error"
+    monkeypatch.chdir(exports.directory)
+    for file in exports.directory.glob("ckpt-1.*"):
+        (exports.store / "training" / file.name).write(file.read_bytes())
+    named = [f"--table={name}={name}" for name in VALUES]
+    root = f"{exports.root}/bundles"
+    run = command("tables", f"{exports.root}/training", root, "--model", "m", *named, "--json")
+    assert run.json["bundle"] == f"{root}/m/1"
+    assert len(list((exports.directory / ".rowcast-scratch").iterdir())) == 1
+    exports.root = root
+    exports.assert_whole()
+    assert CountedStore.requests[exports.directory.name] < 500
