@@ -1,119 +1,135 @@
-"""Whole jobs of bundles: what a run of the movies writes, and that it resumes after a kill and an
-edit of its model's code; and indexes that share a file.
+"""A whole job of the movies: what its bundle holds, and what its report vouches for by examples,
+recorded outputs, stated layouts and converted tables.
 """
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bundle.features.reader import Column, open_features
+from bundle.format.manifest import Manifest, TableCheck
 from bundle.storage import catalog
 from bundle.stores.attribute_index import AttributeIndex
+from bundle.stores.lists import read_list
 from bundle.tables.reader import TableReader
+from export.verify.unverified import unverified
+from runtime.tower_inputs import tower_inputs
+from runtime.towers import open_tower
 from tests.units.bundle.features.readers import objects
-from tests.units.export.commands import Command
-from tests.units.export.forked_runs import ForkedRuns
-from tests.units.export.killed_jobs import KILLED, journaled, rewritten
+from tests.units.export.checkpoint.tensor_bundles import write_bundle
+from tests.units.export.commands import Command, rejected
 from tests.units.export.movies_job import (
+    MOVIE_IDS,
     MOVIES,
-    Facts,
     Recipe,
-    edit,
-    facts,
+    changed,
+    example_requests,
     genres_of,
     hidden,
-    run_arguments,
-    visible,
+    values_of,
+    write_examples,
     write_project,
     year_of,
 )
 from tests.units.export.small_job import with_tree
 from tests.units.export.traced_models import TracedCheckpoint
 
-IN_THE_MIDDLE = 9 + 4
-"""Steps: created, a vocabulary, a store, two filters, four tables; and four of the seven forms of
-three towers.
-"""
+
+def with_keys(recipe: Recipe, **values: Any) -> Recipe:
+    """Returns the recipe with other values of keys, in which `__` stands for a dot."""
+    for key, value in values.items():
+        recipe = changed(recipe, key.replace("__", "."), value)
+    return recipe
 
 
-@pytest.fixture(scope="module")
-def movies_facts(undisturbed: Path) -> Facts:
-    return facts(undisturbed)
+def published(command: Command, directory: Path, recipe: Recipe) -> Manifest:
+    """Runs the job to its end."""
+    page = command("run", write_project(directory, recipe), "--json").json
+    return catalog.read_manifest(Path(page["bundle"]))
 
 
-def test_run_every_table_is_external_and_bit_equal(
+def test_bundle_holds_every_table_bit_by_bit_outside_of_its_towers(
     undisturbed: Path, movies: TracedCheckpoint
 ) -> None:
     page = catalog.read_manifest(undisturbed)
+    assert hidden(undisturbed.parents[1]) == []
     assert set(page.tables) == set(movies.tables)
+    forms = [form.path for tower in page.towers.values() for form in tower.forms]
+    files = [path for path in undisturbed.rglob("*") if path.is_file()]
+    towers = [
+        path for path in files if any(undisturbed / form in [path, *path.parents] for form in forms)
+    ]
+    shortest = min(values.nbytes for values in movies.tables.values())
     for name, values in movies.tables.items():
         rows = TableReader(undisturbed, page.tables[name]).gather(np.arange(len(values)))
         assert rows.tobytes() == values.tobytes()
-    largest = min(values.nbytes for values in movies.tables.values())
-    for tower in page.towers.values():
-        for form in tower.forms:
-            table_files = [
-                path
-                for path in [undisturbed / form.path, *(undisturbed / form.path).rglob("*")]
-                if path.is_file()
-            ]
-            for values in movies.tables.values():
-                assert all(
-                    values.tobytes()[:largest] not in path.read_bytes() for path in table_files
-                )
+        assert not any(values.tobytes()[:shortest] in path.read_bytes() for path in towers)
+    listed = {str(file.path) for file in page.files} | {"manifest.json"}
+    listed |= {str(part.file) for table in page.tables.values() for part in table.segments}
+    assert {path.relative_to(undisturbed).as_posix() for path in files} == listed
 
 
-def test_run_records_in_the_manifest_what_was_verified(
-    movies_facts: Facts, undisturbed: Path
-) -> None:
-    page, _ = movies_facts
-    assert hidden(undisturbed.parents[1]) == []
-    assert page["version"] == 1
-    assert page["verification"]["examples"] == 24
-    assert all(
-        check["rows_compared"] == check["rows"] for check in page["verification"]["tables"].values()
-    )
-    ids, recall_of_users = page["verification"]["unverified"]
-    assert ids.startswith("how ids become rows (history, hour, user_id, genres, movie_id)")
+def test_manifest_records_what_was_verified_and_what_was_not(undisturbed: Path) -> None:
+    page = catalog.read_manifest(undisturbed)
+    checks = page.verification
+    assert checks.examples == 24
+    assert all(check.rows_compared == check.rows for check in checks.tables.values())
+    ids, recall_of_users = checks.unverified
+    assert "(history, hour, user_id, genres, movie_id)" in ids
     assert "verify.expected" in ids
-    assert recall_of_users.startswith("the recall for real queries (movies)")
-    index = page["indexes"]["movies"]
-    recall = index["recall"]
-    assert (recall["value"], recall["k"], recall["queries"]) == (1.0, 10, 24)
-    assert (recall["target"], recall["representative"]) == (0.95, False)
-    assert (index["codes"], index["recall_of_tables"]) == (None, None)
-    assert index["vectors"] == "indexes/movies/vectors.bin"
-    assert page["provenance"]["model_code"] == "two_towers.py:build_movies"
-    on_disk = {
-        file.relative_to(undisturbed).as_posix()
-        for file in undisturbed.rglob("*")
-        if file.is_file()
-    }
-    listed = {str(file.path) for file in catalog.read_manifest(undisturbed).files}
-    segments = {part["file"] for table in page["tables"].values() for part in table["segments"]}
-    assert on_disk == listed | segments | {"manifest.json"}
+    assert "verify.examples" in recall_of_users
+    recall = page.indexes["movies"].recall
+    assert (recall.value, recall.k, recall.queries) == (1.0, 10, 24)
+    assert recall.representative is False
+    assert page.towers["ranking"].scores is None
+    assert page.provenance.model_code == "two_towers.py:build_movies"
     errors = {
-        (name, form["kind"], form["precision"]): max(form["max_abs_error"].values())
-        for name, tower in page["towers"].items()
-        for form in tower["forms"]
+        (name, form.kind, form.precision): max(form.max_abs_error.values())
+        for name, tower in page.towers.items()
+        for form in tower.forms
     }
     assert len(errors) == 7
     assert 1e-5 < errors.pop(("ranking", "litert", "int8")) < 1.0
     assert max(errors.values()) < 1e-5
 
 
-def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> None:
+def compared(rows: int, **more: Any) -> TableCheck:
+    return TableCheck(rows_compared=rows, rows=9, **more)
+
+
+@pytest.mark.parametrize(
+    ("checks", "words"),
+    [
+        ({"users": compared(9, stated_layout="expected")}, ()),
+        ({"users": compared(9, stated_layout="accepted")}, ("rows of users", "accepted")),
+        ({"users": compared(4), "movies": compared(0)}, ("users", "movies", "--full")),
+        ({"users": compared(9, decoder="h5py 3")}, ("h5py 3",)),
+        ({f"t{number}": compared(1) for number in range(11)}, ("t7 and 3 more",)),
+    ],
+)
+def test_report_names_what_was_not_compared_of_tables(
+    undisturbed: Path, checks: dict[str, TableCheck], words: tuple[str, ...]
+) -> None:
+    page = catalog.read_manifest(undisturbed)
+    known = unverified(page, tuple(page.features))
+    verification = page.verification.model_copy(
+        update={"tables": page.verification.tables | checks}
+    )
+    lines = unverified(page.model_copy(update={"verification": verification}), tuple(page.features))
+    more = [line for line in lines if line not in known]
+    assert len(more) == (1 if words else 0)
+    assert all(expected in more[0] for expected in words)
+
+
+def test_filters_find_the_candidates_of_each_value(undisturbed: Path) -> None:
     corpus = catalog.read_manifest(undisturbed).corpora["movies"]
     indexes = {
         name: AttributeIndex(undisturbed, entry, corpus.attributes[name], corpus.size)
         for name, entry in corpus.filters.items()
-    }
-    assert {name: index.kind for name, index in indexes.items()} == {
-        "genres": "list<string>",
-        "year": "int64",
     }
     for genre in range(9):
         actual = indexes["genres"].rows_of(objects(str(genre))).tolist()
@@ -123,83 +139,170 @@ def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> Non
     ]
 
 
-@pytest.fixture(scope="module")
-def killed_movies(
-    recipe: Recipe, forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """The project of a run that was killed between two forms of a tower."""
-    directory = tmp_path_factory.mktemp("killed")
-    project = write_project(directory / "project", recipe)
-    status = forked.run(run_arguments(project), directory / "output", noted=IN_THE_MIDDLE)
-    assert status in KILLED
-    return project
+def packed(values: list[Any]) -> Column:
+    if not isinstance(values[0], list):
+        return Column(np.array(values))
+    ends = np.cumsum([0, *(len(part) for part in values)])
+    return Column(np.array([value for part in values for value in part], np.int64), ends)
+
+
+def recorded_examples(bundle: Path, count: int) -> list[dict[str, Any]]:
+    """Returns examples with the scores that the trained model gave, as `seen`."""
+    page = catalog.read_manifest(bundle)
+    examples = example_requests(count)
+    features = open_features(bundle, page)
+    tower = page.towers["ranking"]
+    columns = {name: packed([example[name] for example in examples]) for name in examples[0]}
+    activations = features.activations(list(page.features), columns, count)
+    features.close()
+    values = {name: activation.values for name, activation in activations.items()}
+    scores = open_tower(bundle, tower, "f32").run(tower_inputs(tower.inputs, values, count))
+    pairs = zip(examples, np.ravel(scores[tower.result]), strict=True)
+    return [example | {"seen": float(score)} for example, score in pairs]
+
+
+@pytest.mark.slow
+def test_recorded_outputs_find_wrong_rows_and_prove_ids_layouts_recall_and_scores(
+    command: Command, recipe: Recipe, movies: TracedCheckpoint, undisturbed: Path, tmp_path: Path
+) -> None:
+    examples = recorded_examples(undisturbed, 120)
+    write_examples(tmp_path, examples)
+    rows, dim = movies.tables["users"].shape
+    stated = f'[tables.users]\nkey = "{movies.keys["users"]}"\nkind = "sparse_core"\n'
+    for name, cores in (("right", 1), ("wrong", 2)):
+        layout = f"{stated}rows = {rows}\ndim = {dim}\ncores = {cores}\n"
+        (tmp_path / f"{name}.toml").write_text(layout)
+    shifted = "".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]])
+    (tmp_path / "shifted.txt").write_text(shifted)
+    right = with_keys(
+        recipe,
+        verify__examples="examples.jsonl",
+        verify__count=len(examples),
+        verify__expected={"ranking.score": "seen"},
+        checkpoint__layout="right.toml",
+        indexes__movies__recall={"value": 0.9, "of_cold_users": 0.01},
+    )
+    plan = command("plan", write_project(tmp_path, right), "--json").json
+    assert plan["tables"]["users"]["stated"] is True
+    for wrong, words in (
+        ({"vocabularies__movies__file": "shifted.txt"}, ("ids", "in training")),
+        ({"checkpoint__layout": "wrong.toml"}, ("verify.expected",)),
+        # Outputs of towers that do not read the table prove nothing of its layout.
+        ({"verify__expected": {"candidate.vector": "seen"}}, ("'users'", "verify.expected")),
+    ):
+        rejected(command, write_project(tmp_path, with_keys(right, **wrong)), 5, *words)
+
+    page = published(command, tmp_path, right)
+    assert page.tables["users"].source.stated is True
+    assert page.verification.tables["users"].stated_layout == "expected"
+    assert not any(line.startswith("how ids become rows") for line in page.verification.unverified)
+    index = page.indexes["movies"]
+    assert index.recall.representative is True
+    assert index.recall_of_cold_users is not None
+    scores = page.towers["ranking"].scores
+    assert scores is not None
+    assert scores.examples == len(examples)
+    bins = np.searchsorted(scores.edges, [example["seen"] for example in examples], side="right")
+    assert np.bincount(bins) / len(examples) == pytest.approx(scores.shares)
+    bundle = tmp_path / "bundles/movies/1"
+    report = command("verify", bundle, "--checkpoint", movies.prefix, "--json").json
+    assert report["tables"]["users"]["stated_layout"] == "expected"
 
 
 @pytest.fixture
-def killed_project(killed_movies: Path, tmp_path: Path) -> Path:
-    """A copy of it, in which the same command resumes: see `copy_killed`."""
-    return shutil.copytree(killed_movies.parent, tmp_path / "killed") / killed_movies.name
+def converting(recipe: Recipe) -> Recipe:
+    """A recipe whose movies become int8 and whose users become bfloat16."""
+    return with_keys(recipe, tables__movies__dtype="int8", tables__users__dtype="bfloat16")
 
 
-def test_run_killed_in_the_middle_resumes_to_the_same_bundle(
-    forked: ForkedRuns, killed_project: Path, movies_facts: Facts, tmp_path: Path
+def test_converted_tables_are_published_with_their_errors_and_effects(
+    command: Command, converting: Recipe, tmp_path: Path
 ) -> None:
-    root = killed_project.parent / "bundles"
-    finished = journaled(root / "movies")
-    assert visible(root) == []
-    output = tmp_path / "output"
-    assert forked.run(run_arguments(killed_project), output) == 0, output.read_text()
-    assert rewritten(finished, root / "movies/1") == set()
-    assert facts(root / "movies/1") == movies_facts
-    assert hidden(root) == []
+    page = with_keys(converting, tables__users__unavailable="unknown")
+    for tower in page["towers"]:
+        page = changed(page, f"towers.{tower}.max_abs_error.f32", 0.5)
+    manifest = published(command, tmp_path, page)
+    errors = {name: table.error for name, table in manifest.tables.items() if table.error}
+    assert sorted(errors) == ["movies", "users"]
+    assert all(0 < error.rms < error.max_abs for error in errors.values() if error)
+    assert manifest.tables["users"].unavailable == "unknown"
+    for name, tower in manifest.towers.items():
+        saved = next(form for form in tower.forms if form.kind == "saved_model")
+        effect = manifest.verification.table_effect[name]
+        assert effect == pytest.approx(saved.max_abs_error, abs=2e-5)
+        assert 1e-4 < max(saved.max_abs_error.values()) < 0.5
+    index = manifest.indexes["movies"]
+    assert index.recall_of_tables is not None
+    assert 0.5 < index.recall_of_tables.value <= 1
+    assert index.recall_of_tables.queries == index.recall.queries
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_run_after_an_edit_of_the_models_code_keeps_the_tables(
-    forked: ForkedRuns,
-    killed_project: Path,
-    recipe: Recipe,
-    movies_facts: Facts,
+def test_recall_of_tables_counts_what_converted_users_find_of_what_trained_users_would(
+    command: Command, movies: TracedCheckpoint, recipe: Recipe, tmp_path: Path
+) -> None:
+    values = values_of(movies.prefix)
+    values[movies.keys["users"]][:, 0] = 1000  # int8 keeps nothing of the row's other values
+    kernel = values["model/query_tower/layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"]
+    kernel[0] = 0  # and the tower ignores this one
+    write_bundle(tmp_path / "ckpt-3", values)
+    page = with_keys(
+        recipe,
+        checkpoint__path=str(tmp_path / "ckpt-3"),
+        tables={"users": {"dtype": "int8"}},
+        towers__ranking=None,
+        towers__query__max_abs_error__f32=10.0,
+    )
+    index = published(command, tmp_path, page).indexes["movies"]
+    assert index.recall.value == 1
+    assert index.recall_of_tables is not None
+    assert 0.2 < index.recall_of_tables.value < 0.9
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({}, 5, ("movies, users", "lower precision", ".max_abs_error.f32")),
+        ({"tables__movies__max_abs_error": 1e-6}, 5, ("table 'movies'", "max_abs_error")),
+        (
+            {"tables": {}, "towers__query__max_abs_error__f32": 0.5},
+            2,
+            ("towers.query.max_abs_error.f32",),
+        ),
+    ],
+)
+def test_limits_that_converted_tables_break_publish_nothing(
+    command: Command,
+    converting: Recipe,
     tmp_path: Path,
+    changes: dict[str, Any],
+    code: int,
+    words: tuple[str, ...],
 ) -> None:
-    model = killed_project.parent / "bundles/movies"
-    finished = journaled(model)
-    tables = {path: seen for path, seen in finished.items() if path.startswith("tables/")}
-    change = ("two_towers.py", 'dense(16, "relu")', 'dense(16, "selu")')
-    edit(killed_project, *change)
-    output = tmp_path / "output"
-    assert forked.run(run_arguments(killed_project), output) == 0, output.read_text()
-    assert len(tables) == 4
-    assert rewritten(tables, model / "1") == set()
-
-    fresh = write_project(tmp_path / "fresh", recipe)
-    edit(fresh, *change)
-    assert forked.run(run_arguments(fresh), output) == 0, output.read_text()
-    assert facts(model / "1") == facts(fresh.parent / "bundles/movies/1") != movies_facts
+    rejected(command, write_project(tmp_path, with_keys(converting, **changes)), code, *words)
 
 
-def test_indexes_over_the_same_tower_share_one_file_of_vectors(
+def test_indexes_over_one_tower_share_its_vectors_and_lists_hold_candidates_of_the_corpus(
     command: Command, small_recipe: Recipe, tmp_path: Path
 ) -> None:
-    project = write_project(tmp_path, with_tree(small_recipe))
-    alone = command("run", project)
-    assert alone.code == 0, alone.err
-
-    changed_recipe = with_tree(small_recipe)
-    changed_recipe["indexes"]["exact"] = small_recipe["indexes"]["movies"]
-    done = command("run", write_project(tmp_path, changed_recipe))
-
-    assert done.code == 0, done.err
-    first, second = (tmp_path / f"bundles/small/{version}" for version in (1, 2))
-    page = catalog.read_manifest(second)
+    popular = {"corpus": "movies", "file": "popular.csv", "id": "movie"}
+    recipe = with_keys(
+        with_tree(small_recipe),
+        indexes__exact=small_recipe["indexes"]["movies"],
+        lists__popular=popular | {"segment": "user", "by": "user_id"},
+    )
+    rows = f",{MOVIE_IDS[3]}\n,{MOVIE_IDS[1]}\n7,{MOVIE_IDS[2]}\n"
+    (tmp_path / "popular.csv").write_text(f"user,movie\n{rows}")
+    page = published(command, tmp_path, recipe)
     shared = page.indexes["movies"].vectors
     assert page.indexes["exact"].vectors == shared
     assert [file.path for file in page.files if file.path.endswith("vectors.bin")] == [shared]
+    assert page.indexes["exact"].codes is None
     codes = page.indexes["movies"].codes
     assert codes is not None
     assert {codes.file, codes.codebook} < {file.path for file in page.files}
-    assert page.indexes["exact"].codes is None
-    assert page.indexes["exact"].kind == "brute_force"
-    before = catalog.read_manifest(first).indexes["movies"]
-    assert (second / shared).read_bytes() == (first / before.vectors).read_bytes()
+    entry = page.lists["popular"]
+    lists = read_list(tmp_path / "bundles/small/1" / entry.file, entry, "int64")
+    assert {segment: ids.tolist() for segment, ids in lists.items()} == {
+        "": [MOVIE_IDS[3], MOVIE_IDS[1]],
+        "7": [MOVIE_IDS[2]],
+    }
