@@ -22,6 +22,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
 from tests.bundles.small import write_small_bundle
+from tests.cases.requests import CASES, REFUSALS
 from tests.e2e.process import Process, until
 from tests.e2e.services import (
     Launch,
@@ -33,7 +34,7 @@ from tests.e2e.services import (
     launching,
     versions_of,
 )
-from tests.units.service import cases, reference, reordering_cases
+from tests.units.service import reference
 from tests.units.service.cases import LIMITS
 from tests.units.service.grpc_api.requests import call
 from tests.units.service.security.authorities import Authority
@@ -102,14 +103,15 @@ def cluster(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield start_cluster(root, small_towers, launch)
 
 
-CASES = (*cases.CASES, *reordering_cases.CASES)
+# An explanation tells how long the search took.
+REQUESTS = [case for case in (*CASES, *REFUSALS) if "explain" not in case.json]
 
 
 @pytest.mark.slow
 def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
     service, _, alone = cluster
     with client_of(service) as mine, client_of(alone) as theirs:
-        for case in CASES:
+        for case in REQUESTS:
             if case.model == "movies" and not case.version:
                 expected = post(theirs, case.call, case.json)
                 assert post(mine, case.call, case.json) == expected, case.name

@@ -1,5 +1,5 @@
 """Requests of every call, protocol and transport that were changed at random: the service responds,
-or rejects each with an error that is not its own fault.
+or rejects each with an error that is not its own fault, and every way in gets the same.
 """
 
 from __future__ import annotations
@@ -7,31 +7,31 @@ from __future__ import annotations
 import copy
 import json
 import random
-import secrets
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import numpy as np
 import pytest
 
-from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import open_inference_pb2 as inference_pb
 from service.codec.stubs import tensorflow_serving_pb2 as tensorflow_pb
-from tests.bundles.small import write_small_bundle
+from tests.cases.random_requests import random_request, written
+from tests.cases.requests import CASES
+from tests.cases.ways import Ways, serving
+from tests.differential import tensor_forms as forms
+from tests.differential.tensor_requests import random_tensors, tensor_message
 from tests.hostile.mutations import NUMBERS, flip, reword
-from tests.units.service.cases import CASES, LIMITS, MODEL
-from tests.units.service.changes.making import candidate
-from tests.units.service.open_inference import forms
-from tests.units.service.running import RunningService, log_lines
-from tests.units.service.tensor_requests import random_request, tensor_message
+from tests.random_cases import seeds
+from tests.units.service.cases import MODEL, Case
+from tests.units.service.running import log_lines
 
 MUTATED = 1_000
-MUTATED_THOROUGH = 40_000
+COMPARED = 300
 WAIT_S = 20
 TOKEN = "secret-of-a-writer"
 EMBEDDING = "rowcast.embedding.v1.EmbeddingService"
@@ -73,7 +73,7 @@ class RawRequest:
 
 def tensor_requests(seed: int) -> Iterator[RawRequest]:
     """Yields one request for named tensors in the forms of both protocols."""
-    request = random_request(seed)
+    request = random_tensors(seed)
     arrays = request.arrays()
     yield RawRequest(INFER, forms.json_body(arrays, request.signature, id="42", outputs=[]))
     body, headers = forms.binary_body(arrays, request.signature)
@@ -117,11 +117,11 @@ def tensor_requests(seed: int) -> Iterator[RawRequest]:
 def own_requests() -> Iterator[RawRequest]:
     """Yields requests and changes of rowcast's own protocol, and what describes models."""
     for case in CASES:
-        if isinstance(case.json, dict) and case.code == "OK":
-            yield RawRequest(f"/v1/models/{MODEL}:{case.call}", case.json)
-            method = f"/{EMBEDDING}/{OPERATIONS[case.call].method}"
-            yield RawRequest(method, None, case.body(), None)
-    upsert = {"items": [candidate(5000), candidate(5001)]}
+        yield RawRequest(f"/v1/models/{MODEL}:{case.call}", case.json)
+        yield RawRequest(f"/{EMBEDDING}/{case.call.capitalize()}", None, case.body(), None)
+    features = {"movie": 1007, "genres": ["drama"], "year": 0.5}
+    candidates = [{"id": key, "features": features, "attributes": {"title": "x"}} for key in (1, 2)]
+    upsert = {"items": candidates}
     offsets = {"stream": "s", "offset": 3, "from_offset": 1}
     rows = {"items": [{"id": 3, "vector": [1.0] * 8}], "table": "users"}
     for path, body in (
@@ -244,27 +244,13 @@ def mutated(rng: random.Random, raw_request: RawRequest) -> RawRequest:
     return RawRequest(raw_request.target, None, text + content, headers)
 
 
-class Clients:
+class Service:
     """A service that speaks all protocols, and one client of each transport."""
 
-    def __init__(self, root: Path, tokens: Path) -> None:
-        tokens.write_text(f"writer {TOKEN}\n")
-        self.service = RunningService(
-            root,
-            protocols=("tensorflow-serving", "open-inference"),
-            tokens=tokens,
-            changes_from=("writer",),
-            **LIMITS,
-        )
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        self._metadata = tuple(headers.items())
-        self._http = httpx.Client(base_url=self.service.http, timeout=WAIT_S, headers=headers)
-        self._channel = grpc.insecure_channel(self.service.grpc)
-
-    def close(self) -> None:
-        self._http.close()
-        self._channel.close()
-        self.service.close()
+    def __init__(self, ways: Ways) -> None:
+        self._ways = ways
+        ways.clients.http.headers["authorization"] = f"Bearer {TOKEN}"
+        self._metadata = (("authorization", f"Bearer {TOKEN}"),)
 
     def outcome(self, raw_request: RawRequest) -> str:
         """Sends a request.
@@ -273,7 +259,7 @@ class Clients:
           "OK", the code of the error, or FAULT if the service is at fault.
         """
         if raw_request.headers is not None:
-            response = self._http.post(
+            response = self._ways.clients.http.post(
                 raw_request.target, content=raw_request.content, headers=raw_request.headers
             )
             if response.status_code == 200:
@@ -283,7 +269,7 @@ class Clients:
                 return "FAULT"
             return str(response.status_code)
         try:
-            call = self._channel.unary_unary(raw_request.target)
+            call = self._ways.clients.channel.unary_unary(raw_request.target)
             call(raw_request.content, timeout=WAIT_S, metadata=self._metadata)
         except grpc.RpcError as problem:
             code = str(problem.code().name)
@@ -294,37 +280,109 @@ class Clients:
 
 
 @pytest.fixture(scope="module")
-def clients(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Clients]:
-    root = tmp_path_factory.mktemp("bundles")
-    write_small_bundle(root, small_towers, MODEL, users=True)
-    clients = Clients(root, tmp_path_factory.mktemp("tokens") / "tokens")
-    yield clients
-    clients.close()
+def root(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Path:
+    return written(tmp_path_factory.mktemp("bundles"), small_towers).directory.parents[1]
 
 
 def test_mutated_requests_are_never_a_fault_of_the_service(
-    clients: Clients, request: pytest.FixtureRequest
+    root: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    seed = 1
-    count = MUTATED
-    if request.config.getoption("--thorough"):
-        seed = secrets.randbits(32)
-        count = MUTATED_THOROUGH
-    rng = random.Random(seed)
+    (tmp_path / "tokens").write_text(f"writer {TOKEN}\n")
+    (tmp_path / "changes").mkdir()
+    settings = {
+        "protocols": ("tensorflow-serving", "open-inference"),
+        "tokens": tmp_path / "tokens",
+        "changes_from": ("writer",),
+        "changes_dir": tmp_path / "changes",
+    }
     simple_requests = list(own_requests())
     targets = sorted({raw_request.target for raw_request in simple_requests})
-    for number in range(count):
-        if rng.random() < 0.4:
-            target = rng.choice(targets)
-            raw_request = rng.choice(
-                [raw_request for raw_request in simple_requests if raw_request.target == target]
-            )
-        else:
-            raw_request = rng.choice(list(tensor_requests(rng.randrange(10_000))))
-        if rng.random() < 0.15:
-            raw_request = emptied(rng, raw_request)
-        with log_lines() as lines:
-            outcome = clients.outcome(mutated(rng, raw_request))
-        assert outcome != "FAULT", (
-            f"seed {seed}, request {number}: {raw_request}\n{lines.getvalue()}"
-        )
+    with serving(root, **settings) as ways:
+        service = Service(ways)
+        for seed in seeds(request, MUTATED, 1):
+            rng = random.Random(seed)
+            if rng.random() < 0.4:
+                target = rng.choice(targets)
+                raw_request = rng.choice([it for it in simple_requests if it.target == target])
+            else:
+                raw_request = rng.choice(list(tensor_requests(rng.randrange(10_000))))
+            if rng.random() < 0.15:
+                raw_request = emptied(rng, raw_request)
+            with log_lines() as lines:
+                outcome = service.outcome(mutated(rng, raw_request))
+            assert outcome != "FAULT", f"seed {seed}: {raw_request}\n{lines.getvalue()}"
+
+
+def is_pythonic(value: Any) -> bool:
+    """Whether a body has what Python's arguments take and JSON's fields do not: None for what is
+    left out, and any value as a truth.
+    """
+    if isinstance(value, dict):
+        flags = [value[name] for name in ("exact", "explain", "skip_stage") if name in value]
+        if not all(isinstance(flag, bool) for flag in flags):
+            return True
+        return any(map(is_pythonic, value.values()))
+    if isinstance(value, list):
+        return any(map(is_pythonic, value))
+    return value is None
+
+
+def is_list_of_dicts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, dict) for part in value)
+
+
+def test_mutated_bodies_get_the_same_as_json_and_by_the_client(
+    root: Path, request: pytest.FixtureRequest
+) -> None:
+    compared = Counter[str]()
+    with serving(root) as ways:
+        for seed in seeds(request, COMPARED, 1):
+            rng = random.Random(seed)
+            case = random_request(seed)
+            body = changed(rng, copy.deepcopy(case.json))
+            case = Case(case.call, case.name, body)
+            outcome = ways.by_json(case)
+            assert outcome.code not in FAULTS, case
+            if not isinstance(body, dict) or not is_list_of_dicts(body.get("requests", [])):
+                continue
+            for way, other in ways.by_clients(case).items():
+                # The client rejects what it cannot pack, such as integers beside decimal strings.
+                if way == "client" or is_pythonic(body):
+                    continue
+                compared[outcome.code] += 1
+                assert other.code == outcome.code, (way, case, outcome, other)
+                assert other.value == outcome.value, (way, case)
+    assert compared["OK"] > COMPARED
+    assert compared["INVALID_ARGUMENT"] > COMPARED / 10
+
+
+def parsed(call: str, response: bytes) -> Any:
+    """Returns a response without its explanations, which have times."""
+    message = getattr(pb, f"{call.capitalize()}Response").FromString(response)
+    if call in {"retrieve", "recommend"}:
+        message.ClearField("explanations")
+    return message
+
+
+def test_mutated_messages_get_the_same_over_http_and_grpc(
+    root: Path, request: pytest.FixtureRequest
+) -> None:
+    refused = 0
+    with serving(root) as ways:
+        for seed in seeds(request, COMPARED, 1):
+            rng = random.Random(seed)
+            case = random_request(seed)
+            sent = Case(case.call, case.name, None, message=reword(rng, case.body()))
+            code, response = ways.clients.by_http(sent, protobuf=True)
+            # The path of HTTP names the model, too.
+            if "send the model once" in str(response):
+                continue
+            other_code, other = ways.clients.by_grpc(sent)
+            assert code == other_code, sent
+            assert code not in FAULTS, sent
+            if code == "OK":
+                assert parsed(case.call, response) == parsed(case.call, other), sent
+            else:
+                assert response == other, sent
+                refused += 1
+    assert refused > COMPARED / 4

@@ -1,10 +1,9 @@
-"""The command line against small servers: exit codes, one sentence per failure, what is printed."""
+"""The command line: what it sends and prints, exit codes, and one sentence for each failure."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,261 +11,224 @@ from typing import Any
 
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
-from rowcast_client import calls, where
-from rowcast_client.commands import parse_feature
+from rowcast_client import calls
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
+from tests.cases.random_requests import written
+from tests.cases.ways import Ways, serving
 from tests.units.client.servers import NOT_READY, OK, Reply, grpc_server, http_page, http_server
 
 Rowcast = Callable[..., int]
+EMBED = ("embed", "-f", "user=5", "--model", "m")
+DRAMAS = {"genres": {"allow": ["drama"]}}
+USER = ("-f", "user=7")
+RETRIEVE = ("retrieve", *USER, "-k", "2")
+COMMANDS: dict[str, tuple[tuple[str, ...], calls.Call[Any], list[str]]] = {
+    "retrieve": (
+        (*RETRIEVE, "--attribute", "title", "--filter", json.dumps(DRAMAS), "--explain"),
+        calls.retrieve({"user": 7}, k=2, attributes=["title"], filter=DRAMAS),
+        ["Film", "path exact", "candidates match"],
+    ),
+    "options": (
+        (*RETRIEVE, "--crowding", "studio:1,classic:1", "--min-score=-9", "--recall", "0.9"),
+        calls.retrieve(
+            {"user": 7}, k=2, crowding={"studio": 1, "classic": 1}, min_score=-9, recall=0.9
+        ),
+        ["movies version 1"],
+    ),
+    "features": (
+        ("embed", "-f", "user=-5", "-f", "history=1007,", "-f", "city=a=b", "--tower", "query"),
+        calls.embed({"user": -5, "history": [1007], "city": "a=b"}, tower="query"),
+        ["dim"],
+    ),
+    "JSON": (
+        (
+            *("rank", *USER, "-c", "1000,1007", "-f", "mood=0.5,-1", "-f"),
+            'liked:={"ids":[1000],"weights":[0.5]}',
+        ),
+        calls.rank(
+            {"user": 7, "mood": [0.5, -1.0], "liked": ([1000], [0.5])}, candidate_ids=[1000, 1007]
+        ),
+        ["1007"],
+    ),
+    "a context": (
+        ("rank", "--context-id", "7", "-c", "1000", "--formula", "watch", "--head", "watch"),
+        calls.rank(context_ids=7, candidate_ids=[1000], formula="watch", heads=["watch"]),
+        ["watch"],
+    ),
+    "recommend": (
+        ("recommend", *USER, "-k", "2", "--diversity", "0.5"),
+        calls.recommend({"user": 7}, k=2, diversity=0.5),
+        ["retrieval score"],
+    ),
+    "lookup": (
+        ("lookup", "--feature", "movie", "1007", "1", "--not-found", "skip"),
+        calls.lookup("movie", [1007, 1], not_found="skip"),
+        ["yes", "no"],
+    ),
+    "ids": (
+        ("retrieve", "--ids", "1", "--not-found", "skip"),
+        calls.retrieve(ids=[1], not_found="skip"),
+        ["not found: 1"],
+    ),
+}
+"""Arguments, the call that they are, and words that are printed."""
+CODES: list[tuple[Any, int]] = [
+    (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), 3),
+    (Reply("NOT_FOUND", 404, "NOT_FOUND"), 3),
+    (Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED"), 3),
+    (Reply("PERMISSION_DENIED", 403, "PERMISSION_DENIED"), 3),
+    (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), 3),
+    (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), 4),
+    # The next try would begin after the deadline, so that there is none.
+    (replace(NOT_READY, retry_after="60"), 4),
+    (Reply("DATA_LOSS", 500, "DATA_LOSS"), 1),
+    (Reply("INTERNAL", 500, "INTERNAL"), 1),
+    (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", 5),
+]
+USAGE = [
+    ("retrieve", "-f", "user"),
+    ("retrieve", "-f", "=5"),
+    ("retrieve", "-f", "user:={"),
+    ("retrieve", "-f", "user=1", "-f", "user=2"),
+    ("retrieve", "-k", "many"),
+    ("retrieve", "-k", "0"),
+    ("rank",),
+    ("rankk",),
+    ("lookup", "-f", "user"),
+    ("retrieve", "--filter", "{"),
+    ("retrieve", "--crowding", "seller"),
+    ("recommend", "--crowding", "seller:many"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "feature"),
-    [
-        ("user=5", ("user", 5)),
-        ("user=-5", ("user", -5)),
-        ("history=1,2,3", ("history", [1, 2, 3])),
-        ("history=1,", ("history", [1])),
-        ("history=,", ("history", [])),
-        ("genres=drama,comedy", ("genres", ["drama", "comedy"])),
-        ("mood=0.5,-1,2e3", ("mood", [0.5, -1.0, 2000.0])),
-        ("zip=02139", ("zip", "02139")),
-        ("mixed=1,a", ("mixed", ["1", "a"])),
-        ("city=a=b", ("city", "a=b")),
-        ("name=nan", ("name", "nan")),
-        ("name=", ("name", "")),
-        ('zip:="5"', ("zip", "5")),
-        ('liked:={"ids":[1],"weights":[0.5]}', ("liked", {"ids": [1], "weights": [0.5]})),
-    ],
-)
-def test_parse_feature_of_a_written_value_takes_its_natural_kind(
-    text: str, feature: tuple[str, Any]
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Ways]:
+    root = written(tmp_path_factory.mktemp("bundles"), small_towers).directory.parents[1]
+    with serving(root) as ways:
+        yield ways
+
+
+@pytest.mark.parametrize(("arguments", "call", "words"), COMMANDS.values(), ids=COMMANDS)
+def test_command_prints_what_its_call_returns(
+    arguments: tuple[str, ...],
+    call: calls.Call[Any],
+    words: list[str],
+    ways: Ways,
+    rowcast: Rowcast,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    name, value = parse_feature(text)
-    assert (name, value) == feature
-    assert type(value) is type(feature[1])
+    address = ("--url", ways.service.http, "--model", "movies")
+    assert rowcast(*arguments, *address) == 0
+    printed = capsys.readouterr().out
+    assert not [word for word in words if word not in printed], printed
+    call.request.model.name = "movies"
+    result = ways.waiting["grpc"].send(call)
+    assert rowcast(*address[:2], "--json", *arguments, *address[2:]) == 0
+    as_json = json.loads(capsys.readouterr().out)
+    assert (as_json["model"], as_json["version"]) == ("movies", 1)
+    expected = result if hasattr(result, "vectors") else result[0]
+    name = "vectors" if hasattr(result, "vectors") else "ids"
+    assert as_json[name] == getattr(expected, name).tolist()
 
 
-@pytest.mark.parametrize("text", ["user", "=5", ":=5", "user:={"])
-def test_parse_feature_of_anything_else_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected name=value|not valid JSON"):
-        parse_feature(text)
-
-
-@pytest.mark.parametrize("serving", [http_server, grpc_server])
-def test_rowcast_takes_options_of_the_connection_before_and_after_the_command(
-    serving: Any, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+def test_models_are_listed_and_described(
+    ways: Ways, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    embed = ("embed", "-f", "user=5", "--model", "m")
-    printed = []
-    for before in (True, False):
-        with serving([OK]) as server:
-            options = ("--url", server.url, "--timeout", "5", "--json")
-            assert rowcast(*(*options, *embed) if before else (*embed, *options)) == 0
-        printed.append(json.loads(capsys.readouterr().out))
-    assert printed[0] == printed[1]
-
-
-def test_rowcast_prints_its_version(rowcast: Rowcast, capsys: pytest.CaptureFixture[str]) -> None:
+    address = ("--url", ways.service.http)
+    assert rowcast("models", *address) == 0
+    assert "movies" in capsys.readouterr().out
+    assert rowcast("model", "movies", *address) == 0
+    printed = capsys.readouterr().out
+    for words in ("tower ranking on cpu", "trunk", "per context", "or the context's id"):
+        assert words in printed
+    assert rowcast("model", "movies", *address, "--json") == 0
+    described = ways.clients.http.get("/v1/models/movies").json()
+    assert json.loads(capsys.readouterr().out) == described
     assert rowcast("--version") == 0
     assert capsys.readouterr().out == f"rowcast {version('rowcast-client')}\n"
 
 
-@pytest.mark.parametrize("serving", [http_server, grpc_server])
-def test_rowcast_embed_prints_a_table_or_json(
-    serving: Any, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving([OK]) as server:
-        embed = ("embed", "-f", "user=5", "--model", "m", "--url", server.url)
-        assert rowcast(*embed) == 0
-        printed = capsys.readouterr().out
-        assert "m version 7" in printed
-        assert "0.5000 2.0000" in printed
-        assert rowcast(*embed, "--json") == 0
-        assert json.loads(capsys.readouterr().out) == {
-            "model": "m",
-            "version": 7,
-            "vectors": [[0.5, 2.0]],
-        }
-
-
-def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
+def test_degraded_recommendations_are_marked(
     rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    explained = pb.Explanation(
-        path=pb.SEARCH_PATH_EXACT,
-        matches=3,
-        selectivity=0.25,
-        scored=3,
-        search_ms=0.5,
-        shortfall="3 match",
-    )
     response = pb.RecommendResponse(
-        model=pb.ModelSpec(name="m", version=7),
-        ids=pb.Ids(int64s=struct.pack("<q", 5)),
-        scores=struct.pack("<f", 2.0),
-        retrieval_scores=struct.pack("<f", 0.5),
-        explanations=[explained],
+        ids=pb.Ids(int64s=bytes(8)),
+        scores=bytes(4),
+        offsets=bytes(4) + b"\1\0\0\0",
+        retrieval_scores=bytes(4),
         degraded=True,
         degraded_reason="out of time",
     )
-    options = (
-        "--crowding",
-        "seller:3,year:1",
-        "--diversity",
-        "0.5",
-        "--min-score=-1",
-        "--recall",
-        "0.9",
-        "--explain",
-    )
     with grpc_server([response.SerializeToString()]) as server:
-        recommend = (
-            "recommend",
-            "-f",
-            "user=5",
-            "--filter",
-            '{"year": {"ge": 1990}}',
-            *options,
-            "--url",
-            server.url,
-        )
-        assert rowcast(*recommend) == 0
-        printed = capsys.readouterr().out
-        assert "path exact: 3 candidates match (25.00%), 3 scored, 0.50 ms; 3 match" in printed
-        assert "degraded: out of time" in printed
-        assert rowcast(*recommend, "--json") == 0
-        response = json.loads(capsys.readouterr().out)
-    assert response["explanation"]["matches"] == 3
-    assert (response["degraded"], response["degraded_reason"]) == (True, "out of time")
-    request = pb.RecommendRequest.FromString(server.requests[0][2])
-    assert (
-        request
-        == calls.recommend(
-            {"user": 5},
-            filter=where("year").at_least(1990),
-            crowding={"seller": 3, "year": 1},
-            diversity=0.5,
-            min_score=-1,
-            recall=0.9,
-            explain=True,
-        ).request
-    )
+        assert rowcast("recommend", *USER, "--url", server.url) == 0
+    assert "degraded: out of time" in capsys.readouterr().out
 
 
-def test_rowcast_with_a_token_sends_it_from_the_environment_or_a_file(
+def test_token_is_that_of_the_environment_or_of_a_file(
     monkeypatch: pytest.MonkeyPatch,
     rowcast: Rowcast,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    embed = ("embed", "-f", "user=5", "--model", "m", "--url")
     monkeypatch.setenv("ROWCAST_CLIENT_TOKEN", "from-the-environment")
     (tmp_path / "token").write_text("from-a-file\n")
     with http_server([OK]) as server:
-        assert rowcast(*embed, server.url) == 0
-        assert rowcast("--token-file", str(tmp_path / "token"), *embed, server.url) == 0
-        assert rowcast("--token-file", str(tmp_path / "none"), *embed, server.url) == 2
-    headers_sent = [headers["authorization"] for _, headers, _ in server.requests]
-    assert headers_sent == ["bearer from-the-environment", "bearer from-a-file"]
+        monkeypatch.setenv("ROWCAST_CLIENT_URL", server.url)
+        assert rowcast(*EMBED) == 0
+        assert rowcast("--token-file", str(tmp_path / "token"), *EMBED) == 0
+        assert rowcast("--token-file", str(tmp_path / "none"), *EMBED) == 2
+    sent = [headers["authorization"] for _, headers, _ in server.requests]
+    assert sent == ["bearer from-the-environment", "bearer from-a-file"]
     assert "--token-file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("reply", "status"),
-    [
-        (Reply("INVALID_ARGUMENT", 400, "INVALID_ARGUMENT"), 3),
-        (Reply("NOT_FOUND", 404, "NOT_FOUND"), 3),
-        (Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED"), 3),
-        (Reply("PERMISSION_DENIED", 403, "PERMISSION_DENIED"), 3),
-        (Reply("TOO_LARGE", 413, "RESOURCE_EXHAUSTED"), 3),
-        (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), 4),
-        (Reply("DATA_LOSS", 500, "DATA_LOSS"), 1),
-        (Reply("INTERNAL", 500, "INTERNAL"), 1),
-        (b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", 5),
-    ],
-)
-def test_rowcast_rejected_prints_one_sentence_and_exits_by_code(
+@pytest.mark.parametrize(("reply", "status"), CODES)
+def test_rejected_call_prints_one_sentence_and_exits_by_its_code(
     reply: Any, status: int, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with http_server([reply]) as server:
-        assert rowcast("embed", "-f", "user=5", "--model", "m", "--url", server.url) == status
+        assert rowcast(*EMBED, "--url", server.url, "--timeout", "30") == status
     printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert printed.err.startswith(
-        "INVALID_RESPONSE: " if isinstance(reply, bytes) else f"{reply.code}: a sentence"
-    )
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    code = "INVALID_RESPONSE" if isinstance(reply, bytes) else reply.code
+    assert printed.err.startswith(f"{code}: ")
 
 
-def test_rowcast_of_a_service_that_is_not_ready_exits_4(
+def test_address_without_service_and_a_request_that_cannot_be_sent_are_named(
     rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # The next try would begin after the deadline, so that there is none.
-    with http_server([replace(NOT_READY, retry_after="60")]) as server:
-        assert (
-            rowcast("embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "30") == 4
-        )
-    assert capsys.readouterr().err.startswith("NOT_READY: ")
-
-
-def test_rowcast_of_an_address_without_service_exits_5_and_names_it(
-    monkeypatch: pytest.MonkeyPatch, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with http_server([OK]) as server:
         gone = server.url
-    monkeypatch.setenv("ROWCAST_CLIENT_URL", gone)
-    assert rowcast("models", "--timeout", "1") == 5
-    assert capsys.readouterr().err.startswith(f"UNREACHABLE: {gone} cannot be reached")
+    assert rowcast("models", "--timeout", "1", "--url", gone) == 5
+    assert capsys.readouterr().err.startswith(f"UNREACHABLE: {gone}")
+    assert rowcast("embed", "-f", "user:=true") == 3
+    assert capsys.readouterr().err.startswith("INVALID_ARGUMENT: feature 'user'")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("retrieve", "-f", "user"),
-        ("retrieve", "-f", "user=1", "-f", "user=2"),
-        ("retrieve", "-k", "many"),
-        ("retrieve", "-k", "0"),
-        ("rank",),
-        ("rankk",),
-        ("lookup", "-f", "user"),
-        ("retrieve", "--filter", "{"),
-        ("retrieve", "--crowding", "seller"),
-        ("recommend", "--crowding", "seller:many"),
-    ],
-)
-def test_rowcast_with_a_usage_error_exits_2(
+@pytest.mark.parametrize("arguments", USAGE)
+def test_usage_error_exits_2(
     arguments: tuple[str, ...], rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rowcast(*arguments) == 2
     assert "error: " in capsys.readouterr().err
 
 
-def test_rowcast_with_a_request_that_cannot_be_sent_exits_3(
-    rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+READY = {
+    http_server: http_page(b'{"ready":true}', "application/json"),
+    grpc_server: HealthCheckResponse(status=HealthCheckResponse.SERVING).SerializeToString(),
+}
+
+
+@pytest.mark.parametrize(("serve", "reply"), READY.items())
+def test_ready_exits_with_0_or_4(
+    serve: Any, reply: bytes, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert rowcast("embed", "-f", "user:=true") == 3
-    assert capsys.readouterr().err.startswith("INVALID_ARGUMENT: feature 'user' holds bool")
-
-
-READY_PAGE = http_page(b'{"ready":true}', "application/json")
-READY_MESSAGE = HealthCheckResponse(status=HealthCheckResponse.SERVING).SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("serving", "reply"), [(http_server, READY_PAGE), (grpc_server, READY_MESSAGE)]
-)
-def test_rowcast_ready_exits_with_0_or_4(
-    serving: Any, reply: bytes, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving([NOT_READY]) as away, serving([reply]) as usable:
-        assert rowcast("ready", "--url", usable.url) == 0
-        assert capsys.readouterr().out == "ready\n"
+    with serve([NOT_READY]) as away, serve([reply]) as usable:
         assert rowcast("ready", "--url", f"{away.url},{usable.url}", "--json") == 0
         assert json.loads(capsys.readouterr().out) == {"ready": True}
         assert rowcast("ready", "--url", away.url) == 4
         assert capsys.readouterr().out == "not ready\n"
     assert rowcast("ready", "--url", away.url) == 4
-    with serving([Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED")]) as denying:
+    with serve([Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED")]) as denying:
         assert rowcast("ready", "--url", denying.url) == 3

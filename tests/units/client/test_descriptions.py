@@ -1,18 +1,21 @@
-"""What a service reports about its models: the words of its JSON, also of a newer service."""
+"""What a service reports about its models, and results as people read them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import httpx
+import numpy as np
 import pytest
-from rowcast_client import ModelState, calls, model_details
+from rowcast_client import Client, ModelState, Neighbor, Neighbors, RetrievalResult, model_details
 from rowcast_client.descriptions import record_of, text_of
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
-from tests.units.client.conftest import RunningService
-from tests.units.client.test_client_service import same_by_all_ways
+from tests.cases.random_requests import written
+from tests.cases.ways import Ways, serving
+from tests.units.client.plain import plain
 
 WORDS = [
     (model_details.CallSignature, "call", pb.Call),
@@ -32,20 +35,33 @@ WORDS = [
     (model_details.IndexDetails, "distance", pb.Distance),
     (model_details.VersionState, "state", pb.LoadState),
 ]
+PACKED = Neighbors(
+    np.array([5, 6, 7]), np.array([3, 2, 1], np.float32), {"title": ["a", None, "c"]}
+)
+RESULT = RetrievalResult("m", 1, PACKED, np.array([0, 2, 2, 3]), searched=9)
 
 
-def test_models_and_model_have_the_words_of_the_json_by_all_ways(service: RunningService) -> None:
-    details = same_by_all_ways(service, calls.model("movies"))
-    assert dataclasses.asdict(details) == get(service, "/v1/models/movies")
-    (index,) = details.indexes
-    assert (index.kind, index.distance) == ("brute_force", "dot_product")
-    assert {form.kind for form in details.towers[0].forms} == {"saved_model", "litert"}
-    states = same_by_all_ways(service, calls.models())
-    assert [dataclasses.asdict(state) for state in states] == get(service, "/v1/models")["models"]
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Iterator[Ways]:
+    root = written(tmp_path_factory.mktemp("bundles"), small_towers).directory.parents[1]
+    with serving(root) as ways:
+        yield ways
 
 
-def get(service: RunningService, path: str) -> Any:
-    return httpx.get(service.http + path).json()
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_models_and_model_have_the_words_of_the_json(transport: str, ways: Ways) -> None:
+    client: Client = ways.waiting[transport]
+    details = client.model("movies")
+    by_json = ways.clients.http.get("/v1/models/movies").json()
+    assert plain(details) == by_json
+    assert plain(client.model("movies", version=1)) == by_json
+    listed = ways.clients.http.get("/v1/models").json()["models"]
+    assert [dataclasses.asdict(state) for state in client.models()] == listed
+    (ranking,) = [tower for tower in details.towers if tower.name == "ranking"]
+    assert [part.name for part in ranking.parts] == ["context", "trunk", "score", "watch", "rating"]
+    assert {form.kind for form in details.towers[0].forms} == {"litert", "saved_model"}
+    readers = {reader.name: reader for reader in details.readers}
+    assert readers["city"].ids["expression"] == "fingerprint64(city) mod 16"
 
 
 @pytest.mark.parametrize(("record", "name", "enum"), WORDS)
@@ -61,3 +77,16 @@ def test_value_of_a_newer_service_is_its_number() -> None:
     state = record_of(message)
     assert isinstance(state, ModelState)
     assert state.versions[0].state == "99"  # type: ignore[comparison-overlap]
+
+
+def test_results_are_read_by_index_or_slice() -> None:
+    assert [neighbors.ids.tolist() for neighbors in RESULT] == [[5, 6], [], [7]]
+    assert RESULT[-1][0] == Neighbor(7, 1.0, {"title": "c"})
+    assert [len(neighbors) for neighbors in RESULT[1:]] == [0, 1]
+    first, second = RESULT[0]
+    assert (second.id, second.attributes["title"], second.retrieval_score) == (6, None, None)
+    assert (type(first.id), type(first.score)) == (int, float)
+    assert [neighbor.id for neighbor in PACKED[1:]] == [6, 7]
+    for values in (RESULT, PACKED):
+        with pytest.raises(IndexError):
+            values[3]

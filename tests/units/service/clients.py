@@ -49,7 +49,7 @@ class Clients:
 
     def by_http(self, case: Case, protobuf: bool, **headers: str) -> tuple[str, Any]:
         """Returns the code, and the response's body or the message of the failure."""
-        response = self._post(case, protobuf, **headers)
+        response = self.post(case, protobuf, **headers)
         if response.status_code == 200:
             return "OK", response.content
         error = _error_of(response, protobuf)
@@ -65,12 +65,13 @@ class Clients:
         method = OPERATIONS[case.call].method
         outcome = call(self.channel, method, case.body(), metadata=[("x-request-id", "agree")])
         return [
-            _error_of(self._post(case, protobuf=False), protobuf=False),
-            _error_of(self._post(case, protobuf=True), protobuf=True),
+            _error_of(self.post(case, protobuf=False), protobuf=False),
+            _error_of(self.post(case, protobuf=True), protobuf=True),
             outcome.details,
         ]
 
-    def _post(self, case: Case, protobuf: bool, **headers: str) -> httpx.Response:
+    def post(self, case: Case, protobuf: bool, **headers: str) -> httpx.Response:
+        """Sends one of the forms over HTTP."""
         version = f"/versions/{case.version}" if case.version else ""
         path = f"/v1/models/{case.model}{version}:{case.call}"
         if protobuf:
@@ -78,10 +79,9 @@ class Clients:
         else:
             body = case.json if isinstance(case.json, bytes) else json.dumps(case.json).encode()
         kind = PROTOBUF if protobuf else {"content-type": "application/json"}
-        response = self.http.post(
-            path, content=body, headers={"x-request-id": "agree", **kind, **headers}
-        )
-        assert response.headers["x-request-id"] == "agree"
+        sent = {"x-request-id": "agree", **kind, **headers}
+        response = self.http.post(path, content=body, headers=sent)
+        assert response.headers["x-request-id"] == sent["x-request-id"]
         return response
 
     def by_grpc(self, case: Case) -> tuple[str, Any]:

@@ -199,9 +199,10 @@ def ranked(small: SmallBundle, movie: Any, user: int, **context: Any) -> dict[st
     }
 
 
-def _user(small: SmallBundle, user: int) -> Array:
+def _user(small: SmallBundle, user: int | str) -> Array:
     users = small.tables["users"]
-    row: Array = users[user if 0 <= user < len(users) else 0]
+    number = int(user)
+    row: Array = users[number if 0 <= number < len(users) else 0]
     return row[None]
 
 
@@ -231,7 +232,36 @@ def responses(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[di
 
         return reference_sources.responses(small, body)
     compute: Callable[..., dict[str, Any]] = _COMPUTE[call]
-    return [compute(small, body, part) for part in body.get("requests", [body])]
+    parts = body.get("requests", [body])
+    if body.get("not_found") == "skip":
+        return [_skipping(small, compute, body, part) for part in parts]
+    return [compute(small, body, part) for part in parts]
+
+
+def _skipping(
+    small: SmallBundle,
+    compute: Callable[..., dict[str, Any]],
+    body: Mapping[str, Any],
+    part: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The result of a request without its ids that do not exist, and these ids."""
+    name = "candidate_ids" if compute is _ranked else "ids"
+    existing = set(small.ids.tolist())
+    if name not in part or "movie" in part.get("candidate_features", {}):
+        return compute(small, body, part)
+    positions = [at for at, movie in enumerate(part[name]) if movie in existing]
+    features = {
+        feature: [values[at] for at in positions]
+        for feature, values in part.get("candidate_features", {}).items()
+    }
+    remaining = {**part, name: [part[name][at] for at in positions]}
+    result: dict[str, Any] = {"ids": [], "scores": []}
+    if compute is _ranked:
+        result = compute(small, body, remaining | {"candidate_features": features})
+        result["positions"] = [positions[position] for position in result["positions"]]
+    elif positions:
+        result = compute(small, body, remaining)
+    return result | {"not_found": [movie for movie in part[name] if movie not in existing]}
 
 
 def _looked_up(small: SmallBundle, feature: str, id_value: Any) -> Array:

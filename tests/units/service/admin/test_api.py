@@ -64,102 +64,63 @@ def test_command_returns_the_status_after_it(send: Send) -> None:
     assert send("POST", "/v1/models/movies/unpin", headers=JSON).json()["models"][0]["wanted"] == {}
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "options", "status", "message"),
-    [
-        ("POST", "/v1/models/movies/pin", {"json": {}}, 400, "versions is '{}': Field required"),
-        ("POST", "/v1/models/movies/pin", {"json": {"versions": ["1"]}}, 400, "versions.0 is '1'"),
-        (
-            "POST",
-            "/v1/models/movies/pin",
-            {"json": {"versions": [1], "more": 1}},
-            400,
-            "more is '1'",
-        ),
-        ("POST", "/v1/models/movies/pin", {"json": {"versions": [7]}}, 404, "version 7"),
-        ("POST", "/v1/models/movies/pin", {"json": {"versions": [2**63]}}, 400, "versions.0"),
-        ("POST", "/v1/models/movies/pin", {"headers": JSON}, 400, "versions is"),
-        ("POST", "/v1/models/films/unpin", {"json": {}}, 404, "no model 'films'"),
-        (
-            "POST",
-            "/v1/models/movies/label",
-            {"json": {"label": "a b", "version": 1}},
-            400,
-            "label is 'a b'",
-        ),
-        ("POST", "/v1/log-level", {"json": {"level": "loud"}}, 400, "level is 'loud'"),
-        ("POST", "/v1/drain", {"content": b"{", "headers": JSON}, 400, "Invalid JSON"),
-        ("POST", "/v1/drain", {"content": b"[" * 60_000, "headers": JSON}, 400, "the content"),
-        ("POST", "/v1/drain", {"content": b"{}"}, 400, "content-type is ''"),
-        (
-            "POST",
-            "/v1/drain",
-            {"data": {"a": "b"}},
-            400,
-            "content-type is 'application/x-www-form-urlencoded'",
-        ),
-        (
-            "POST",
-            "/v1/drain",
-            {"json": {"a": "x" * MAX_BODY_BYTES}},
-            413,
-            f"at most {MAX_BODY_BYTES}",
-        ),
-        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": []}}, 400, "ids is '[]'"),
-        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [1.5]}}, 400, "ids.0"),
-        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [True]}}, 400, "ids.0"),
-        ("POST", "/v1/models/movies/deny/add", {"json": {"ids": [2**63]}}, 400, "ids.0"),
-        (
-            "POST",
-            "/v1/models/movies/deny/remove",
-            {"json": {"ids": [7]}},
-            400,
-            "not denied, such as '7'",
-        ),
-        ("POST", "/v1/models/films/deny/add", {"json": {"ids": [7]}}, 404, "no model 'films'"),
-        ("GET", "/v1/models/films/deny", {}, 404, "no model 'films'"),
-        ("POST", "/v1/models/movies/drain", {"json": {}}, 404, "does not exist"),
-        ("GET", "/v1/drain", {}, 404, "does not exist"),
-        ("POST", "/v1/drain?force=1", {"json": {}}, 400, "parameter 'force'"),
-        ("GET", "/v1/status?model=movies", {}, 400, "parameter 'model'"),
+MOVIES = "/v1/models/movies"
+REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
+    ("POST", f"{MOVIES}/pin", {"json": {}}, 400, "versions"),
+    ("POST", f"{MOVIES}/pin", {"json": {"versions": ["1"]}}, 400, "versions.0"),
+    ("POST", f"{MOVIES}/pin", {"json": {"versions": [2**63]}}, 400, "versions.0"),
+    ("POST", f"{MOVIES}/pin", {"json": {"versions": [1], "more": 1}}, 400, "more"),
+    ("POST", f"{MOVIES}/pin", {"json": {"versions": [7]}}, 404, "version 7"),
+    ("POST", f"{MOVIES}/pin", {"headers": JSON}, 400, "versions"),
+    ("POST", f"{MOVIES}/label", {"json": {"label": "a b", "version": 1}}, 400, "'a b'"),
+    ("POST", f"{MOVIES}/drain", {"json": {}}, 404, "does not exist"),
+    *[
+        ("POST", f"{MOVIES}/deny/add", {"json": {"ids": ids}}, 400, "ids")
+        for ids in ([], [1.5], [True], [2**63])
     ],
-)
+    ("POST", f"{MOVIES}/deny/remove", {"json": {"ids": [7]}}, 400, "'7'"),
+    ("POST", "/v1/models/films/unpin", {"json": {}}, 404, "'films'"),
+    ("POST", "/v1/models/films/deny/add", {"json": {"ids": [7]}}, 404, "'films'"),
+    ("GET", "/v1/models/films/deny", {}, 404, "'films'"),
+    ("POST", "/v1/log-level", {"json": {"level": "loud"}}, 400, "'loud'"),
+    ("POST", "/v1/drain", {"content": b"{", "headers": JSON}, 400, "JSON"),
+    ("POST", "/v1/drain", {"content": b"[" * 60_000, "headers": JSON}, 400, "content"),
+    ("POST", "/v1/drain", {"content": b"{}"}, 400, "content-type"),
+    ("POST", "/v1/drain", {"data": {"a": "b"}}, 400, "content-type"),
+    ("POST", "/v1/drain", {"json": {"a": "x" * MAX_BODY_BYTES}}, 413, str(MAX_BODY_BYTES)),
+    ("GET", "/v1/drain", {}, 404, "does not exist"),
+    ("POST", "/v1/drain?force=1", {"json": {}}, 400, "'force'"),
+    ("GET", "/v1/status?model=movies", {}, 400, "'model'"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "options", "status", "words"), REFUSED)
 def test_invalid_request_is_rejected_and_changes_nothing(
-    send: Send,
-    root: Path,
-    method: str,
-    path: str,
-    options: dict[str, Any],
-    status: int,
-    message: str,
+    send: Send, root: Path, method: str, path: str, options: Any, status: int, words: str
 ) -> None:
     response = send(method, path, **options)
     assert response.status_code == status
-    assert message in response.json()["error"]["message"]
-    assert response.json()["error"]["request_id"] == response.headers["x-request-id"]
+    error = response.json()["error"]
+    assert words in error["message"]
+    assert error["request_id"] == response.headers["x-request-id"]
     assert not (root / NAME).exists()
 
 
-def test_body_sent_in_pieces_is_limited_too(send: Send, root: Path) -> None:
+def test_body_in_pieces_is_limited_and_one_that_does_not_arrive_is_not_awaited(
+    send: Send, root: Path, coordinator: Coordinator
+) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b" " * (MAX_BODY_BYTES // 2)
 
-    assert (
-        send("POST", "/v1/drain", content=pieces(), headers=JSON).json()["error"]["code"]
-        == "TOO_LARGE"
-    )
-
-
-def test_body_that_does_not_arrive_is_not_awaited_for_ever(
-    root: Path, coordinator: Coordinator, worker: Worker
-) -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(3600)
 
-    send = sender(ServiceSettings(root=root, request_timeout_s=0.05), coordinator)
-    response = send("POST", "/v1/drain", content=stuck(), headers=JSON)
+    large = send("POST", "/v1/drain", content=pieces(), headers=JSON)
+    assert large.json()["error"]["code"] == "TOO_LARGE"
+    hasty = sender(ServiceSettings(root=root, request_timeout_s=0.05), coordinator)
+    response = hasty("POST", "/v1/drain", content=stuck(), headers=JSON)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "DEADLINE")
 
 
@@ -190,6 +151,7 @@ def test_without_tokens_only_names_of_this_machine_are_accepted(
         (MOVIES_TOKEN, "/v1/drain", 403, "PERMISSION_DENIED"),
         (BOOKS_TOKEN, "/v1/models/movies/unpin", 403, "PERMISSION_DENIED"),
         (BOOKS_TOKEN, "/v1/models/movies/deny/add", 403, "PERMISSION_DENIED"),
+        (None, "/v1/nothing", 401, "UNAUTHENTICATED"),
     ],
 )
 def test_token_decides_what_an_operator_may_do(
@@ -201,11 +163,6 @@ def test_token_decides_what_an_operator_may_do(
     if code:
         assert response.json()["error"]["code"] == code
         assert not (root / NAME).exists()
-
-
-def test_paths_without_a_token_reveal_nothing(send_with_tokens: Send) -> None:
-    for path in ("/openapi.json", "/v1/status", "/v1/nothing"):
-        assert send_with_tokens("GET", path).status_code == 401
 
 
 def test_operator_of_some_models_sees_these_alone(send_with_tokens: Send) -> None:
@@ -270,8 +227,3 @@ def test_command_that_a_worker_does_not_follow_yet_is_only_accepted(
         "revision": 1,
         "ids": ["7"],
     }
-
-
-def test_deny_list_is_hidden_from_operators_of_other_models(send_with_tokens: Send) -> None:
-    headers = {"authorization": f"Bearer {BOOKS_TOKEN}"}
-    assert send_with_tokens("GET", "/v1/models/movies/deny", headers=headers).status_code == 403

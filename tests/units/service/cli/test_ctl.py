@@ -104,28 +104,39 @@ def start(tmp_path: Path) -> Iterator[Start]:
         service.close()
 
 
+EFFECTS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (("label", "movies", "next", "2"), {"labels": ["next"]}),
+    (("rollback", "movies"), {"current": 1}),
+    (("unpin", "movies"), {"current": 2}),
+    (("unlabel", "movies", "next"), {"wanted": {}, "labels": []}),
+    (("pin", "movies", "1"), {"current": 1}),
+    (("load", "movies", "2"), {"wanted": {"pinned": [1], "loaded": [2]}}),
+    (("unload", "movies"), {"current": None}),
+    (("load", "movies"), {"current": 1}),
+    (("log-level", "debug"), {"log_level": "debug"}),
+    (("log-level", "setting"), {"log_level": "info"}),
+    (("drain",), {"draining": True}),
+    (("undrain",), {"draining": False}),
+]
+"""Commands, one after the other, and what the status shows after each."""
+
+
 def test_commands_are_in_effect_when_they_return(start: Start) -> None:
     service = start()
     publish(service.root, 2)
-    (model,) = service.status("label", "movies", "next", "2")["models"]
-    assert [(version["version"], version["labels"]) for version in model["versions"]] == [
-        (2, ["next"]),
-        (1, []),
-    ]
-    assert service.status("rollback", "movies")["models"][0]["current"] == 1
-    assert service.status("unpin", "movies")["models"][0]["current"] == 2
-    assert service.status("unlabel", "movies", "next")["models"][0]["wanted"] == {}
-    assert service.status("pin", "movies", "1")["models"][0]["current"] == 1
-    assert service.status("load", "movies", "2")["models"][0]["wanted"] == {
-        "pinned": [1],
-        "loaded": [2],
-    }
-    assert service.status("unload", "movies")["models"][0]["current"] is None
-    assert service.status("load", "movies")["models"][0]["current"] == 1
-    assert service.status("log-level", "debug")["log_level"] == "debug"
-    assert service.status("log-level", "setting")["log_level"] == "info"
-    assert service.status("drain")["draining"]
-    assert not service.status("undrain")["draining"]
+    for command, expected in EFFECTS:
+        status = service.status(*command)
+        (model,) = status["models"]
+        shown = {**status, **model, "labels": model["versions"][0]["labels"]}
+        assert {name: shown[name] for name in expected} == expected, command
+    printed = service.ctl("status").stdout
+    assert printed.startswith(f"{service.root}: revision ")
+    assert "1 available, current" in printed
+    assert "draining" in service.ctl("drain").stdout
+    # Options are accepted before and after the command.
+    assert service.ctl("status", "--json").exit_code == 0
+    assert service.ctl("pin", "movies", "1", "--wait-s=30", "--json").exit_code == 0
+    assert service.ctl("status", "--wait-s").exit_code == 2
 
 
 def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
@@ -134,63 +145,26 @@ def test_deny_list_takes_ids_and_files_and_prints_what_it_holds(
     service = start()
     file = tmp_path / "recalled"
     file.write_text("1007\n\n  m-7 \n")
-    assert (
-        "movies: denied 3" in service.ctl("deny", "add", "movies", "5", "--file", str(file)).stdout
-    )
-    assert service.ctl("deny", "list", "movies").stdout == "1007\n5\nm-7\n"
-    assert json.loads(service.ctl("--json", "deny", "list", "movies").stdout)["ids"] == [
-        "1007",
-        "5",
-        "m-7",
+    steps: list[tuple[tuple[str, ...], int, str]] = [
+        (("add", "movies", "5", "--file", str(file)), 0, "denied 3"),
+        (("list", "movies"), 0, "1007\n5\nm-7\n"),
+        (("list", "movies", "--json"), 0, '"m-7"'),
+        (("add", "movies", "5"), 0, "nothing changed"),
+        (("remove", "movies", "5", "6"), 2, "'6'"),
+        (("remove", "movies", "--file", str(file)), 0, ""),
+        (("add", "movies", "--", "-5", "--json"), 0, ""),
+        (("list", "movies"), 0, "--json\n-5\n5\n"),
+        (("add", "movies"), 2, "no ids"),
+        (("add", "movies", "--file", "/nowhere"), 2, "/nowhere"),
+        (("add", "films", "5"), 2, "NOT_FOUND"),
     ]
-    repeated = service.ctl("deny", "add", "movies", "5")
-    assert (repeated.exit_code, "nothing changed" in repeated.stderr) == (0, True)
-    unknown = service.ctl("deny", "remove", "movies", "5", "6")
-    assert (unknown.exit_code, "1 of 2 ids are not denied, such as '6'" in unknown.stderr) == (
-        2,
-        True,
-    )
-    assert service.ctl("deny", "remove", "movies", "--file", str(file)).exit_code == 0
-    assert service.ctl("deny", "add", "movies", "--", "-5").exit_code == 0
-    assert service.ctl("deny", "list", "movies").stdout == "-5\n5\n"
+    for arguments, code, words in steps:
+        done = service.ctl("deny", *arguments)
+        printed = done.stdout + done.stderr
+        assert (done.exit_code, words in printed) == (code, True), printed
     file.write_text("\n".join(map(str, range(100, 100_100))))
     many = service.ctl("deny", "add", "movies", "--file", str(file))
-    assert (
-        many.exit_code,
-        "would have 100002 ids; at most 100000 are accepted" in many.stderr,
-    ) == (2, True)
-    for arguments, message in (
-        ([], "no ids were given"),
-        (["--file", "/nowhere"], "--file /nowhere cannot be read: No su"),
-    ):
-        done = service.ctl("deny", "add", "movies", *arguments)
-        assert (done.exit_code, message in done.stderr) == (2, True)
-
-
-def test_options_are_accepted_before_and_after_the_command(start: Start) -> None:
-    service = start()
-    before = service.ctl("--json", "status")
-    after = service.ctl("status", "--json")
-    assert (before.exit_code, after.exit_code) == (0, 0)
-    assert json.loads(before.stdout).keys() == json.loads(after.stdout).keys()
-    for waiting in (["--wait-s", "30"], ["--wait-s=30"]):
-        assert service.ctl("pin", "movies", "1", *waiting, "--json").exit_code == 0
-    assert service.ctl("deny", "add", "movies", "--json", "--", "--json").exit_code == 0
-    assert service.ctl("deny", "list", "movies").stdout == "--json\n"
-    assert service.ctl("status", "--wait-s").exit_code == 2
-
-
-def test_status_is_printed_as_text(start: Start) -> None:
-    service = start()
-    service.status("label", "movies", "stable", "1")
-    done = service.ctl("status")
-    lines = done.stdout.splitlines()
-    assert (done.exit_code, lines[0].partition(" MiB")[0]) == (0, f"{service.root}: revision 1, 1")
-    assert lines[1:] == [
-        'movies: labels {"stable":1}',
-        "  1 [stable] available, current, up to 1 MiB in addition to its tables",
-    ]
-    assert "draining: calls are rejected" in service.ctl("drain").stdout
+    assert (many.exit_code, "at most 100000" in many.stderr) == (2, True)
 
 
 def test_report_has_versions_settings_states_and_problems_and_no_secret(
@@ -223,29 +197,19 @@ def test_report_has_versions_settings_states_and_problems_and_no_secret(
         assert secret not in printed.stdout
     assert service.ctl(*options, "--output", str(tmp_path / "report.json")).exit_code == 0
     assert set(json.loads((tmp_path / "report.json").read_text())) == set(report)
-    failed = service.ctl(*options, "--output", str(tmp_path / "no" / "report.json"))
-    assert (failed.exit_code, failed.stderr.partition(": ")[2]) == (
-        2,
-        f"--output {tmp_path}/no/report.json cannot be written: No such file or directory\n",
-    )
     os.mkfifo(tmp_path / "pipe")
-    failed = service.ctl(*options, "--output", str(tmp_path / "pipe"))
-    assert failed.exit_code == 2
-    assert f"--output: {tmp_path}/pipe is a pipe, which a rename would" in failed.stderr
+    for output in ("no/report.json", "pipe"):
+        failed = service.ctl(*options, "--output", str(tmp_path / output))
+        assert (failed.exit_code, "--output" in failed.stderr) == (2, True)
 
 
-def test_version_that_cannot_be_loaded_exits_5_and_reports_why(start: Start) -> None:
+def test_command_that_is_not_in_effect_in_time_exits_5_and_reports_why(start: Start) -> None:
     service = start()
     service.worker.failing[2] = "vectors.bin differs from its checksum"
     publish(service.root, 2)
     done = service.ctl("pin", "movies", "2")
-    assert done.exit_code == 5
-    assert "version 2 should be loaded, but is failed: vectors.bin" in done.stderr
+    assert (done.exit_code, "vectors.bin" in done.stderr) == (5, True)
     assert "1 available, current" in done.stdout
-
-
-def test_command_that_is_not_in_effect_in_time_exits_5(start: Start) -> None:
-    service = start()
     service.hang()
     assert service.ctl("--wait-s", "0", "drain").exit_code == 5
 
@@ -282,33 +246,21 @@ def test_tls_checks_the_certificates_of_both_sides(start: Start, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "code", "words"),
     [
         (["--admin", "http://127.0.0.1:1", "status"], 3, "cannot be reached"),
-        (["--admin", "ftp://127.0.0.1", "status"], 2, "http://HOST:PORT was expected"),
         (["--admin", "http://127.0.0.1:x", "status"], 3, "cannot be reached"),
-        (
-            ["--ports-file", "/nowhere/ports.json", "status"],
-            2,
-            "/nowhere/ports.json cannot be used: No such file",
-        ),
-        (["--ports-file", __file__, "status"], 2, f"{__file__} cannot be used: "),
-        (
-            ["--ca", __file__, "--admin", "https://127.0.0.1:1", "status"],
-            2,
-            f"{__file__} cannot be used: NO_CERT",
-        ),
-        (
-            ["--token-file", "/nowhere/token", "--ca", __file__, "status"],
-            2,
-            "/nowhere/token cannot be used",
-        ),
+        (["--admin", "ftp://127.0.0.1", "status"], 2, "http://HOST:PORT"),
+        (["--ports-file", "/nowhere/ports.json", "status"], 2, "/nowhere/ports.json"),
+        (["--ports-file", __file__, "status"], 2, __file__),
+        (["--ca", __file__, "--admin", "https://127.0.0.1:1", "status"], 2, __file__),
+        (["--token-file", "/nowhere/token", "status"], 2, "/nowhere/token"),
         (["pin", "movies"], 2, "VERSION"),
     ],
 )
 def test_service_that_cannot_be_reached_is_reported_in_one_line(
-    arguments: list[str], code: int, message: str
+    arguments: list[str], code: int, words: str
 ) -> None:
     done = ctl(*arguments)
-    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert (done.exit_code, words in done.stderr) == (code, True), done.stderr
     assert done.exception is None or isinstance(done.exception, SystemExit)

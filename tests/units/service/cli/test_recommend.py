@@ -20,12 +20,11 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from service.cli.batch_recommendation import BLOCK_USERS, Task, run
-from service.cli.recommend import ProgressLines
 from service.cli.serve import command
-from service.engine.calls import Condition, Filter, IdLists
-from tests.bundles.small import SmallBundle
+from tests.bundles.small import SmallBundle, write_small_bundle
+from tests.cases.ways import serving
 from tests.e2e.process import PROGRAM, until
-from tests.units.service.engine.served import Served, column
+from tests.units.service.cases import Case
 from tests.units.service.running import flip
 
 Write = Callable[..., SmallBundle]
@@ -60,10 +59,9 @@ def recommend(
 
 
 def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
-    write: Write, root: Path, tmp_path: Path
+    root: Path, small_towers: Path, tmp_path: Path
 ) -> None:
-    small = write(users=True, unread_inputs=("note",))
-    users = tmp_path / "users.parquet"
+    write_small_bundle(root, small_towers, users=True, unread_inputs=("note",))
     rows: dict[str, Any] = {
         "key": [10, 11, 12, 13, 14],
         "user": [2, None, 3, 4, None],
@@ -73,53 +71,31 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         "note": ["a", None, "b", "c", "d"],
         "seen": [[1000, 1007], None, [], None, None],
     }
-    parquet.write_table(pa.table(rows), users)
-    options: dict[str, Any] = {
-        "k": 4,
-        "attributes": ["title"],
-        "crowding": {"studio": 1},
-        "diversity": 0.25,
-    }
+    parquet.write_table(pa.table(rows), tmp_path / "users")
+    options = {"k": 4, "attributes": ["title"], "crowding": {"studio": 1}, "diversity": 0.25}
     options["filter"] = {"year": {"ge": 1992}}
     arguments = "--exclude", "seen", "--options", json.dumps(options)
-    done = recommend(root, users, tmp_path / "out.parquet", *arguments)
+    done = recommend(root, tmp_path / "users", tmp_path / "out", *arguments)
     assert done.exit_code == 0, done.stderr
-    progress = re.compile(r"\d of 5 users after \d+ s")  # on a busy machine
-    assert all(progress.fullmatch(line) for line in done.stderr.splitlines()), done.stderr
     assert "5 users by movies version 1" in done.stdout
-    assert "2 have an error instead of a list" in done.stdout
-    written_rows = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert [row["key"] for row in written_rows] == rows["key"]
-    service = Served(small)
-    same: dict[str, Any] = {
-        "k": 4,
-        "attributes": ("title",),
-        "crowding": {"studio": 1},
-        "diversity": 0.25,
-    }
-    same["filter"] = Filter({"year": Condition(ge=1992)})
-    requests: list[dict[str, Any]] = [
-        {
-            "context": {
-                "user": column(2),
-                "history": column(1000, 1007, offsets=[0, 2]),
-                "hour": column(1.0),
-            },
-            "exclude_ids": IdLists(np.array([1000, 1007])),
-        },
-        {"context": {"hour": column(2.0)}, "context_ids": np.array([7])},
-        {"context": {"user": column(3), "history": column(offsets=[0, 0])}},
+    assert "2 have an error" in done.stdout
+    written = parquet.read_table(tmp_path / "out").to_pylist()
+    assert [row["key"] for row in written] == rows["key"]
+    contexts: list[dict[str, Any]] = [
+        {"context": {"user": 2, "history": [1000, 1007], "hour": 1.0}, "exclude_ids": [1000, 1007]},
+        {"context_id": 7, "context": {"hour": 2.0}},
+        {"context": {"user": 3, "history": []}},
     ]
-    for row, request in zip(written_rows, requests, strict=False):
-        expected = service.recommend(**request, **same)
-        assert row["ids"] == expected.ids.tolist()
-        np.testing.assert_array_equal(np.float32(row["scores"]), expected.scores)
-        assert row["attribute:title"] == expected.attributes["title"]
-        assert row["error"] is None
-    for row, at_fault in zip(written_rows[3:], ("hour", "user"), strict=True):
+    with serving(root) as ways:
+        for row, context in zip(written, contexts, strict=False):
+            outcome = ways.by_json(Case("recommend", "", options | context))
+            (expected,) = outcome.value["results"]
+            assert (row["ids"], row["error"]) == (expected["ids"], None)
+            assert np.float32(row["scores"]).tolist() == expected["scores"]
+            assert row["attribute:title"] == expected["attributes"]["title"]
+    for row, at_fault in zip(written[3:], ("hour", "user"), strict=True):
         assert (row["ids"], row["scores"], row["attribute:title"]) == (None, None, None)
         assert at_fault in row["error"]
-    service.close()
 
 
 @pytest.mark.parametrize("options", ['{"k": 3}', '{"k": 5, "pool_size": 2}'])
@@ -136,95 +112,63 @@ def test_program_leaves_nothing_behind_that_python_warns_of(
     assert b"Warning" not in done.stderr
 
 
-def test_progress_without_a_terminal_is_a_line_every_few_seconds() -> None:
-    times = iter([0.0, 1.0, 10.0, 11.0, 19.9, 3600.0])
-    written = list[str]()
-    lines = ProgressLines(written.append, lambda: next(times), every_s=10)
-    for done in (0, 4096, 8192, 12288, 12345678):
-        lines.update(done, 20_000_000)
-    assert written == [
-        "4,096 of 20,000,000 users after 10 s\n",
-        "12,345,678 of 20,000,000 users after 3,600 s\n",
-    ]
-
-
-def test_progress_is_written_where_no_terminal_shows_a_bar(
+def test_progress_and_the_lists_of_a_file_without_users(
     write: Write, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.cli.recommend._LINE_S", 0.0)
-    write()
-    users = users_file(tmp_path / "users.parquet", 3)
-    done = recommend(root, users, tmp_path / "out.parquet", "--exclude", "")
+    write(id_kind="string")
+    done = recommend(root, users_file(tmp_path / "users", 3), tmp_path / "out", "--exclude", "")
     assert done.exit_code == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert re.fullmatch(r"3 of 3 users after \d+ s", lines[-1])
     assert all(re.fullmatch(r"\d of 3 users after \d+ s", line) for line in lines)
-
-
-def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_path: Path) -> None:
-    write(id_kind="string")
-    users = tmp_path / "users.parquet"
-    parquet.write_table(
-        pa.table({"key": pa.array([], pa.string()), "user": pa.array([], pa.int64())}), users
-    )
-    assert recommend(root, users, tmp_path / "out.parquet").exit_code == 0
-    table = parquet.read_table(tmp_path / "out.parquet")
-    assert table.num_rows == 0
-    assert table.schema.field("ids").type == pa.list_(pa.string())
+    assert lines[-1].startswith("3 of 3")
+    assert recommend(root, users_file(tmp_path / "users", 0), tmp_path / "out").exit_code == 0
+    table = parquet.read_table(tmp_path / "out")
+    assert (table.num_rows, table.schema.field("ids").type) == (0, pa.list_(pa.string()))
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "message"),
+    ("options", "code", "words"),
     [
-        (["--id", "name"], 2, "has no column 'name'; it has ['key', 'user']"),
-        (["--options", "{"], 2, "--options is not valid JSON"),
-        (["--options", '{"kk": 3}'], 2, "the body has the unknown field 'kk'"),
-        (["--options", '{"attributes": ["titel"]}'], 2, "did you mean 'title'?"),
-        (
-            ["--options", '{"k": 5, "pool_size": 2}'],
-            2,
-            "none of the first 3 users has a list; the first error: pool_size is 2",
-        ),
-        (["--version", "9"], 3, "model 'movies' has no version 9; it has [1]"),
+        (["--id", "name"], 2, "'name'"),
+        (["--options", "{"], 2, "JSON"),
+        (["--options", '{"kk": 3}'], 2, "'kk'"),
+        (["--options", '{"attributes": ["titel"]}'], 2, "'title'"),
+        (["--options", '{"k": 5, "pool_size": 2}'], 2, "pool_size is 2"),
+        (["--version", "9"], 3, "it has [1]"),
+        (["--model", "books"], 3, "it has movies"),
+        (["--users", "text"], 3, "Parquet"),
+        (["--out", "none/out"], 6, "none"),
+        (["--out", "pipe"], 2, "pipe"),
+        (["--out", "directory"], 2, "directory"),
+        (["--out", "link"], 2, "directory"),
     ],
 )
 def test_command_that_cannot_be_run_writes_nothing(
-    write: Write, root: Path, tmp_path: Path, options: list[str], code: int, message: str
+    write: Write, root: Path, tmp_path: Path, options: list[str], code: int, words: str
 ) -> None:
     write()
-    users = users_file(tmp_path / "users.parquet", 3)
-    out = tmp_path / "out.parquet"
-    done = recommend(root, users, out, *options)
-    assert done.exit_code == code
-    flat = " ".join(done.stderr.replace("│", " ").split())
-    assert message in flat
-    assert [*tmp_path.glob("*out*"), *tmp_path.glob(".out*")] == []
-
-
-def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(
-    write: Write, root: Path, tmp_path: Path
-) -> None:
-    write()
-    users = users_file(tmp_path / "users.parquet", 3)
-    (tmp_path / "text").write_text("no Parquet")
-    assert recommend(root, tmp_path / "text", tmp_path / "out").exit_code == 3
-    assert recommend(root, users, tmp_path / "none" / "out").exit_code == 6
-
-
-def test_output_that_is_not_a_file_is_rejected_before_anything_is_computed(
-    root: Path, tmp_path: Path
-) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "directory").mkdir()
     (tmp_path / "link").symlink_to("directory")
+    (tmp_path / "text").write_text("no Parquet")
+    users = users_file(tmp_path / "users", 3)
+    out = tmp_path / "out"
+    more: dict[str, str] = {}
+    match options:
+        case ["--users", name]:
+            users = tmp_path / name
+        case ["--out", name]:
+            out = tmp_path / name
+        case ["--model", name]:
+            more = {"model": name}
+    given = [] if options[0] in {"--users", "--out", "--model"} else options
     before = sorted(tmp_path.iterdir())
-    for name in ("pipe", "directory", "link"):
-        done = recommend(root, tmp_path / "not-read", tmp_path / name)  # no model, and no users
-        assert done.exit_code == 2
-        kind = "pipe" if name == "pipe" else "directory"
-        assert f"OUT: {tmp_path / name} is a {kind}, which a rename would replace" in done.stderr
-    done = recommend(root, tmp_path / "not-read", Path("-"))
-    assert (done.exit_code, "OUT: '-' is not the name of a file" in done.stderr) == (2, True)
+    done = recommend(root, users, out, *given, **more)
+    assert (done.exit_code, words in " ".join(done.stderr.replace("│", " ").split())) == (
+        code,
+        True,
+    )
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -245,17 +189,6 @@ def test_output_behind_a_link_is_replaced_and_the_link_stays(
     assert link.is_symlink()
     assert parquet.read_table(target).num_rows == 3
     assert [*target.parent.iterdir()] == [target]
-
-
-def test_model_that_does_not_exist_is_reported_with_those_that_do(
-    write: Write, root: Path, tmp_path: Path
-) -> None:
-    write()
-    (root / "unfinished").mkdir()
-    users = users_file(tmp_path / "users.parquet", 3)
-    done = recommend(root, users, tmp_path / "out", model="books")
-    assert done.exit_code == 3
-    assert "has no model 'books'; it has movies\n" in done.stderr
 
 
 @pytest.mark.nightly

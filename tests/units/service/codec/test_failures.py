@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import quote
 
 import pytest
 
 from service.codec.failures import (
-    MESSAGE_BYTES_MAX,
-    Failure,
-    details_message,
-    details_value,
     failure_of,
     log_failure,
     reason_of,
 )
-from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import (
-    INTERNAL_MESSAGE,
     Code,
     FieldViolation,
     Internal,
@@ -33,59 +25,8 @@ from service.errors import (
     Overloaded,
     PermissionDenied,
     RowNotFinite,
-    TooLarge,
 )
-from service.grpc_api.status import trailing_metadata_of
 from service.observability.logging import LIMITED_LINES_PER_S_MAX, PRINCIPAL, finish
-
-
-def test_failure_of_a_service_error_has_its_message_cut_to_what_headers_carry() -> None:
-    failure = failure_of(InvalidArgument("k is -1"), "r1")
-    assert failure == Failure(Code.INVALID_ARGUMENT, "k is -1", "r1", None, ())
-    assert len(failure_of(InvalidArgument("x" * 100_000), "r1").message) == MESSAGE_BYTES_MAX
-    assert failure_of(Overloaded("busy", 0.25), "r1").retry_after_s == 1
-    assert failure_of(Overloaded("busy", 2.5), "r1").retry_after_s == 3
-
-
-def test_failure_of_a_field_has_it_in_the_sentence_and_in_each_form() -> None:
-    problem = InvalidArgument.of_field("k", -1, "1 to 50 (max_k)", hint="leave it out")
-    failure = failure_of(problem, "r1")
-    assert failure.message == "k is -1; 1 to 50 (max_k) was expected; leave it out"
-    assert failure.violations == (FieldViolation("k", "-1", "1 to 50 (max_k)"),)
-    violation = {"field": "k", "value": "-1", "expected": "1 to 50 (max_k)"}
-    assert details_value(failure)["error"]["violations"] == [violation]
-    assert list(details_message(failure).violations) == [pb.FieldViolation(**violation)]
-
-
-def test_failure_of_a_limit_names_the_setting() -> None:
-    failure = failure_of(TooLarge.of_limit("request", "9 values", 8, "max_values"), "r1")
-    assert failure.message == "the request has 9 values; at most 8 are accepted (max_values)"
-    assert failure.violations == (FieldViolation("request", "9 values", "at most 8 (max_values)"),)
-
-
-def test_failure_of_an_overload_ends_with_its_request_id_in_either_form() -> None:
-    failure = failure_of(Overloaded("busy", 1.5), "1")
-    error = details_value(failure)["error"]
-    assert list(error) == ["code", "message", "retry_after_s", "request_id"]
-    assert error["retry_after_s"] == 2
-    assert details_message(failure).SerializeToString().endswith(b"1")
-
-
-@pytest.mark.parametrize("letter", ["x", "\n", "ж", "😀"])
-def test_failure_of_long_texts_fits_into_the_headers_of_grpc(letter: str) -> None:
-    text = letter * 9_000
-    failure = failure_of(InvalidArgument.of_field(text, text, text), "r1")
-    sizes = [len(key) + len(value) for key, value in trailing_metadata_of(failure)]
-    # Base64 takes four bytes for three, and a byte of the message is one, or three with a %.
-    assert sum(sizes) * 4 / 3 + len(quote(failure.message)) < 8_192
-
-
-@pytest.mark.parametrize(
-    "bug", [KeyError("secret"), Internal("secret"), MemoryError("secret"), ValueError("secret")]
-)
-def test_failure_of_a_bug_has_only_the_fixed_message(bug: Exception) -> None:
-    failure = failure_of(bug, "r1")
-    assert (failure.code, failure.message) == (Code.INTERNAL, INTERNAL_MESSAGE)
 
 
 def test_failure_of_a_row_names_it_to_the_client_and_its_table_alone_to_the_log(
@@ -103,29 +44,6 @@ def test_failure_of_a_row_names_it_to_the_client_and_its_table_alone_to_the_log(
         "a row of table items holds NaN or an infinity"
     )
     assert "19998" not in str(record.__dict__)
-
-
-def test_failure_of_a_cancelled_task_is_cancelled() -> None:
-    assert failure_of(asyncio.CancelledError(), "r1").code is Code.CANCELLED
-
-
-def test_log_failure_of_a_clients_mistake_leaves_out_what_was_sent(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    problem = InvalidArgument.of_field("features.user", "'secret'", "an integer", "holds")
-    with caplog.at_level(logging.DEBUG):
-        log_failure(logging.getLogger("rowcast.test"), "rank", failure_of(problem, "r1"), problem)
-    assert len(caplog.records) == 1
-    record = caplog.records[0]
-    assert (record.message, record.levelname, record.exc_info) == ("request_failed", "INFO", None)
-    assert record.__dict__["rowcast_fields"] == {
-        "call": "rank",
-        "code": "INVALID_ARGUMENT",
-        "model": "",
-        "reason": "features.…: an integer was expected",
-        "request_id": "r1",
-    }
-    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -206,10 +124,3 @@ def test_log_failure_of_one_client_is_one_line_per_second(
     assert [code for _, code, _ in logged].count("INTERNAL") == 3
     written_and_suppressed = len(lines) + sum(line.get("suppressed", 0) for line in lines)
     assert written_and_suppressed == 4 * 50 + 100 + 3
-
-
-def test_log_failure_of_a_bug_has_its_traceback_once(caplog: pytest.LogCaptureFixture) -> None:
-    problem = KeyError("the cause")
-    log_failure(logging.getLogger("rowcast.test"), "rank", failure_of(problem, "r1"), problem)
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "the cause" in caplog.text

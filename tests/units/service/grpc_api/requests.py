@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +88,19 @@ def code_of(details: pb.ErrorDetails) -> str:
     """The code of an error as JSON names it."""
     name: str = pb.ErrorCode.Name(details.code)
     return name.removeprefix("ERROR_CODE_")
+
+
+def never_sends(channel: grpc.Channel, method: str, metadata: Any = ()) -> Any:
+    """A call whose message never comes."""
+    silent = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        silent.wait(WAIT_S)
+        yield from ()
+
+    pending = channel.stream_unary(f"/{SERVICE}/{method}").future(messages(), metadata=metadata)
+    pending.add_done_callback(lambda _: silent.set())
+    return pending
 
 
 def users(*ids: int) -> pb.Column:

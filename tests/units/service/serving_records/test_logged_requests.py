@@ -17,38 +17,22 @@ from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.manifest import File, WarmUpRequests, dump
 from service.codec.stubs import tensorflow_serving_pb2 as pb
-from service.config import ServiceSettings, SettingsError
-from service.engine.calls import RankingRequest
+from service.config import ServiceSettings
 from service.request_log.record import read_newest, record_directory
 from service.request_log.replay import Replay
 from service.serving_records import recordings, warm_up
-from service.serving_records.recordings import check_readable, read_recordings
+from service.serving_records.recordings import read_recordings
 from service.tensorflow_serving.protocol import PREDICTION_SERVICE
 from tests.bundles.small import SmallBundle
 from tests.bundles.tfrecords import record, write_records
+from tests.cases.test_tensor_requests import tensor
 from tests.e2e.process import until
 from tests.units.service.running import RunningService
-from tests.units.service.tensorflow_serving.conftest import PROTOCOLS
+from tests.units.service.tensorflow_serving.protocols import PROTOCOLS
+from tests.units.service.tensorflow_serving.test_protocol import example
 from tests.units.service.versions.driven import Driven
 
 Write = Callable[..., SmallBundle]
-
-
-def tensor(dtype: Any, *sizes: int, **values: Any) -> pb.TensorProto:
-    dims = [pb.TensorShapeProto.Dim(size=size) for size in sizes]
-    return pb.TensorProto(dtype=dtype, tensor_shape=pb.TensorShapeProto(dim=dims), **values)
-
-
-def feature(*values: Any) -> pb.Feature:
-    if isinstance(values[0], bytes):
-        return pb.Feature(bytes_list=pb.BytesList(value=values))
-    if isinstance(values[0], float):
-        return pb.Feature(float_list=pb.FloatList(value=values))
-    return pb.Feature(int64_list=pb.Int64List(value=values))
-
-
-def example(**features: pb.Feature) -> pb.Example:
-    return pb.Example(features=pb.Features(feature=features))
 
 
 def predict_log(signature: str, spec: dict[str, Any] | None = None, **inputs: Any) -> bytes:
@@ -61,16 +45,16 @@ def predict_log(signature: str, spec: dict[str, Any] | None = None, **inputs: An
 USERS = tensor(pb.DT_INT64, 3, int64_val=[5, 7, 9])
 QUERY = predict_log("query", user=USERS)
 RETRIEVE = predict_log("retrieve", {"name": "of another server", "version_label": "a"}, user=USERS)
-CONTEXT = example(user=feature(5), other=feature(1.0))
+CONTEXT = example(user=5, other=1.0)
 CANDIDATES = [
-    example(movie=feature(1000), genres=feature(b"comedy"), year=feature(0.5)),
-    example(movie=feature(1007), genres=feature(b"drama", b"horror"), year=feature(0.25)),
+    example(movie=1000, genres="comedy", year=0.5),
+    example(movie=1007, genres=["drama", "horror"], year=0.25),
 ]
 ELWC = pb.ExampleListWithContext(examples=CANDIDATES, context=CONTEXT)
 EXAMPLES = pb.ExamplesRequest(input=pb.Input(example_list_with_context=ELWC))
 CLASSIFY = pb.PredictionLog(classify_log=pb.ExamplesLog(request=EXAMPLES)).SerializeToString()
 REGRESS = pb.PredictionLog(regress_log=pb.ExamplesLog(request=EXAMPLES)).SerializeToString()
-UNKNOWN_MOVIE = [example(movie=feature(5), genres=feature(b"drama"), year=feature(0.5))]
+UNKNOWN_MOVIE = [example(movie=5, genres="drama", year=0.5)]
 
 
 def with_warm_up(small: SmallBundle, data: bytes, size: int) -> None:
@@ -166,11 +150,6 @@ def test_damaged_and_foreign_requests_reject_the_version(
         assert message in problem_of(service, write, data, size), name
 
 
-def test_more_requests_than_tensorflow_serving_takes_are_rejected(write: Write) -> None:
-    with pytest.raises(ValueError, match="less than or equal to 1000"):
-        with_warm_up(write(), record(QUERY) * 1_001, 1_001)
-
-
 def test_computations_end_when_time_is_up_and_all_records_are_read(
     write: Write,
     serve: Callable[..., RunningService],
@@ -221,10 +200,10 @@ def replaying(write: Write, root: Path) -> Iterator[Callable[..., Replaying]]:
         service.driven.manager.close()
 
 
-def without_default(small: SmallBundle) -> None:
+def without_default(small: SmallBundle, name: str = "city") -> None:
     """Removes the default of a feature: requests without it fail from then on."""
     features = dict(small.manifest.features)
-    features["city"] = features["city"].model_copy(update={"default": None})
+    features[name] = features[name].model_copy(update={"default": None})
     (small.directory / "manifest.json").write_bytes(
         dump(small.manifest.model_copy(update={"context": features, "features": features}))
     )
@@ -271,21 +250,18 @@ def test_requests_of_the_protocol_are_recorded_and_replayed(
     )
 
 
-def test_elwc_recordings_are_rankings_by_the_signature(
+def test_elwc_recordings_are_computed_by_their_signature(
     replaying: Callable[..., Replaying], write: Write
 ) -> None:
     service = replaying(replay_format="elwc", replay_signature="ranking")
     service.write("a.tfrecord", [ELWC.SerializeToString()])
-    (request,) = read_recordings(service.settings, "movies")
-    with service.driven.manager.acquire("movies") as version:
-        bound = request.bind(version, service.settings)
-        request.compute(version, service.settings)
-    assert (request.call, bound.signature.name) == ("classify", "ranking")
-    ranking = bound.request
-    assert isinstance(ranking, RankingRequest)
-    assert ranking.candidate_features["movie"].values.tolist() == [1000, 1007]
-    assert ranking.candidate_features["year"].values.tolist() == [0.5, 0.25]
-    assert ranking.context["user"].values.tolist() == [5, 5]
+    for version, size in ((2, 40), (3, 40)):
+        small = write(version=version, size=size)
+        if version == 3:
+            without_default(small, "hour")
+        service.driven.scan()
+        assert service.driven.serving() == 2
+    assert "'hour'" in service.driven.problem(3)
 
 
 def test_newest_files_are_read_first_and_damaged_ones_as_far_as_they_are_sound(
@@ -321,9 +297,3 @@ def test_records_beyond_the_size_of_recorded_requests_are_left_out(
     assert [
         b"query" in request.body for request in read_recordings(service.settings, "movies")
     ] == [True]
-
-
-def test_directory_of_recordings_must_exist(root: Path) -> None:
-    settings = ServiceSettings(root=root, replay_dir=root / "none")
-    with pytest.raises(SettingsError, match=r"--replay-dir .* is no directory"):
-        check_readable(settings)

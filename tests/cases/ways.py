@@ -1,0 +1,169 @@
+"""All ways in which a request reaches a service: a JSON body, messages over HTTP and gRPC, and the
+client, which waits or is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rowcast_client import AsyncClient, Client, InvalidArgument, Retries, RowcastError
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from tests.units.client.plain import plain
+from tests.units.service.cases import LIMITS, Case
+from tests.units.service.clients import Clients
+from tests.units.service.running import RunningService
+
+_HEAD = ("model", "version", "searched", "degraded", "degraded_reason")
+
+
+class Outcome(NamedTuple):
+    """What a request gets.
+
+    Attributes:
+      code: "OK", or the code of the error.
+      value: The response as JSON has it for a list of requests, without fields that are null.
+      field: The field at fault.
+      message: The sentence of the error.
+    """
+
+    code: str
+    value: Any = None
+    field: str = ""
+    message: str = ""
+
+
+class Ways:
+    """A service, and clients of each kind."""
+
+    def __init__(self, service: RunningService) -> None:
+        self.service = service
+        self.clients = Clients(service)
+        self._urls = {"http": service.http, "grpc": f"grpc://{service.grpc}"}
+        once = Retries(attempts_max=1)
+        self.waiting = {name: Client(url, retries=once) for name, url in self._urls.items()}
+        self._awaited = {name: AsyncClient(url, retries=once) for name, url in self._urls.items()}
+        self._loop = asyncio.Runner()
+
+    def close(self) -> None:
+        for client in self.waiting.values():
+            client.close()
+        for awaited in self._awaited.values():
+            self._loop.run(awaited.close())
+        self._loop.close()
+        self.clients.close()
+
+    def by_json(self, case: Case) -> Outcome:
+        """Sends the JSON body."""
+        response = self.clients.post(case, protobuf=False)
+        body = response.json()
+        if response.status_code == 200:
+            return Outcome("OK", _listed(body))
+        error = body["error"]
+        fields = [violation["field"] for violation in error.get("violations", [])]
+        return Outcome(error["code"], None, ", ".join(fields), error["message"])
+
+    def by_clients(self, case: Case) -> dict[str, Outcome]:
+        """Sends what the client makes of the JSON body, by each client over each transport.
+
+        What the client rejects itself, it rejects once.
+        """
+        try:
+            call = case.sent()
+        except (InvalidArgument, TypeError, UnicodeEncodeError) as problem:
+            return {"client": Outcome("INVALID_ARGUMENT", message=str(problem))}
+        outcomes = {}
+        for transport in self._urls:
+            for way, client in (("waits", self.waiting), ("is awaited", self._awaited)):
+                try:
+                    result: Any = client[transport].send(call)
+                    if way == "is awaited":
+                        result = self._loop.run(_result(result))
+                except RowcastError as error:
+                    fields = ", ".join(violation.field for violation in error.violations)
+                    outcome = Outcome(error.code, None, fields, error.message)
+                else:
+                    outcome = Outcome("OK", _value(case, result))
+                outcomes[f"{transport} {way}"] = outcome
+        return outcomes
+
+    def by_messages(self, case: Case) -> list[tuple[str, pb.ErrorDetails | None]]:
+        """Sends the message over HTTP and gRPC; returns the code and the error of each. gRPC
+        measures messages itself, and has no error for what is too large.
+        """
+        codes = [self.clients.by_http(case, protobuf=True)[0], self.clients.by_grpc(case)[0]]
+        errors: list[pb.ErrorDetails | None] = [None, None]
+        if codes[0] != "OK":
+            errors = self.clients.errors(case)[1:]
+        return list(zip(codes, errors, strict=True))
+
+
+@contextmanager
+def serving(root: Path, **settings: Any) -> Iterator[Ways]:
+    """A service with small limits over the bundles of a root."""
+    service = RunningService(root, **{**LIMITS, **settings})
+    ways = Ways(service)
+    try:
+        yield ways
+    finally:
+        ways.close()
+        service.close()
+
+
+async def _result(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _listed(value: dict[str, Any]) -> Any:
+    """Returns a JSON response in the form of a list of requests, with numbers as the float32 that
+    they stand for.
+    """
+    if "results" not in value and "vectors" not in value:
+        head = {key: value.pop(key) for key in _HEAD if key in value}
+        value = head | {"results": [value]}
+    return float32(value)
+
+
+def _value(case: Case, result: Any) -> Any:
+    """Returns what a client returns, in the same form."""
+    value: dict[str, Any] = {name: getattr(result, name) for name in ("model", "version")}
+    if case.call == "lookup":
+        names = ["table", "vectors", "found"]
+        if case.json.get("not_found") == "skip":
+            names.append("not_found")
+        return float32(plain(value | {name: getattr(result, name) for name in names}))
+    if case.call == "embed":
+        return float32(plain(value | {"results": [{"vector": row} for row in result.vectors]}))
+    own = {"retrieve": ["searched"], "recommend": ["degraded", "degraded_reason"]}
+    value |= {name: getattr(result, name) for name in own.get(case.call, [])}
+    value["results"] = [plain(records) for records in result]
+    for number, explanation in enumerate(getattr(result, "explanations", ())):
+        value["results"][number]["explanation"] = plain(explanation)
+    for failed in getattr(result, "failed", ()):
+        failures = value["results"][failed.context].setdefault("failed", [])
+        failures.append({"position": failed.position, "message": failed.message})
+    (part, *_) = case.json.get("requests", [case.json])
+    if case.json.get("not_found") == "skip" and {"ids", "candidate_ids"} & {*part}:
+        for number, ids in enumerate(result.not_found):
+            value["results"][number]["not_found"] = plain(ids)
+    return float32(plain(value))
+
+
+def float32(value: Any) -> Any:
+    """Returns a value whose numbers are the float32 that they stand for, without what is null and
+    without times.
+    """
+    if isinstance(value, list):
+        return [float32(entry) for entry in value]
+    if isinstance(value, dict):
+        return {
+            name: float32(entry)
+            for name, entry in value.items()
+            if entry is not None and name != "search_ms"
+        }
+    return float(np.float32(value)) if isinstance(value, float) else value

@@ -1,0 +1,317 @@
+"""Calls, health checks, reflection and connections of the gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
+from service.grpc_api.servicer import SERVICE
+from service.observability import logging
+from tests.bundles.small import SmallBundle, write_small_bundle
+from tests.e2e.process import until
+from tests.units.service.cases import REQUESTS
+from tests.units.service.grpc_api.requests import (
+    PREFACE,
+    WAIT_S,
+    call,
+    connect,
+    frame,
+    lookup,
+    never_sends,
+    outcome,
+    read_to_end,
+    request_frames,
+    retrieve,
+    users,
+)
+from tests.units.service.running import RunningService
+
+MAX_REQUEST_BYTES = 1 << 20
+STATUSES = health_pb2.HealthCheckResponse
+HEALTH = "grpc.health.v1.Health"
+REFLECTION = reflection_pb2.ServerReflectionRequest
+CALLS_PER_CONNECTION = 800
+HEADERS = 1
+PING = 6
+
+
+@pytest.fixture(scope="module")
+def service(
+    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    root = tmp_path_factory.mktemp("root")
+    write_small_bundle(root, small_towers)
+    limits = {"max_request_bytes": MAX_REQUEST_BYTES, "body_timeout_s": 1, "keep_alive_s": 1}
+    running = RunningService(root, **limits)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def channel(service: RunningService) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(service.grpc, [("grpc.max_send_message_length", -1)]) as channel:
+        yield channel
+
+
+def counted(service: RunningService, name: str, code: str) -> float:
+    return service.value("rowcast_requests_total", transport="grpc", call=name, code=code)
+
+
+def test_every_method_of_the_contract_works_with_the_generated_stub(channel: grpc.Channel) -> None:
+    features = {"user": users(5)}
+    details = pb.GetModelRequest(model=pb.ModelSpec(name="movies"))
+    requests = {
+        "Retrieve": retrieve(),
+        "Rank": pb.RankRequest(context=features, candidate_ids=pb.Ids(int64s=users(1000).int64s)),
+        "Recommend": pb.RecommendRequest(k=2, context=features),
+        "Embed": pb.EmbedRequest(tower="query", features=features),
+        "Lookup": lookup(3),
+        "ListModels": pb.ListModelsRequest(),
+        "GetModel": details,
+    }
+    methods = pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods
+    assert {method.name for method in methods} == {"Change", "GetChanges", *requests}
+    stub = EmbeddingServiceStub(channel)
+    for name, request in requests.items():
+        assert getattr(stub, name)(request).ByteSize() > 0, name
+
+
+@pytest.mark.parametrize("compression", list(grpc.Compression))
+@pytest.mark.parametrize("ids", [3, 50_000])
+def test_messages_are_read_whatever_their_size_and_compression(
+    ids: int, compression: grpc.Compression, channel: grpc.Channel
+) -> None:
+    looked_up = call(channel, "Lookup", lookup(*range(ids)), compression=compression)
+    assert len(pb.LookupResponse.FromString(looked_up.response).found) == ids
+    phases = [part.split(";")[0] for part in looked_up.trailing["server-timing"].split(", ")]
+    assert (phases[0], phases[-1]) == ("decode", "encode")
+
+
+@pytest.mark.parametrize("method", [*map(str.capitalize, REQUESTS), "ListModels", "GetModel"])
+def test_message_that_does_not_decode_is_refused(method: str, channel: grpc.Channel) -> None:
+    sizes = {3: "INVALID_ARGUMENT", 200_000: "INVALID_ARGUMENT"}
+    if "Model" in method:  # which names a model at most
+        sizes[200_000] = "TOO_LARGE"
+    for size, code in sizes.items():
+        assert call(channel, method, b"\xff" * size).code == code
+
+
+def test_message_over_the_limit_is_too_large_as_sent_or_decompressed(
+    service: RunningService, channel: grpc.Channel
+) -> None:
+    before = counted(service, "retrieve", "CANCELLED")
+    rejected = call(channel, "Retrieve", bytes(8 * MAX_REQUEST_BYTES))
+    assert rejected.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "retry-after" not in rejected.trailing
+    until(lambda: counted(service, "retrieve", "CANCELLED") == before + 1)
+    large = pb.RetrieveRequest(index="x" * MAX_REQUEST_BYTES)
+    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+        with grpc.insecure_channel(service.grpc, compression=compression) as compressing:
+            assert call(compressing, "Retrieve", large).code == "TOO_LARGE"
+            # A message that begins with field 15 looks like the beginning of `deflate`.
+            small = pb.RecommendRequest(context={"user": users(5)}).SerializeToString()
+            assert call(compressing, "Recommend", b"\x78\x01" + small).code == "OK"
+    until(lambda: service.dataplane.budget.held == 0)
+
+
+def test_calls_without_a_message_or_of_no_method_are_refused(
+    service: RunningService, channel: grpc.Channel
+) -> None:
+    empty = outcome(channel.stream_unary(f"/{SERVICE}/Retrieve").future(iter(())))
+    assert empty.code == "INVALID_ARGUMENT"
+    assert outcome(never_sends(channel, "Embed")).code == "DEADLINE"
+    unknown = call(channel, "Nothing")
+    assert (unknown.code, SERVICE in unknown.response) == ("UNIMPLEMENTED", True)
+    with pytest.raises(grpc.RpcError) as error:
+        channel.unary_unary("/other.Service/Method")(b"", timeout=WAIT_S)
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert counted(service, "other", "UNIMPLEMENTED") == 2
+    assert service.dataplane.budget.held == 0
+
+
+def test_request_ids_are_returned_and_malformed_ones_replaced(channel: grpc.Channel) -> None:
+    trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+    for metadata, expected in (
+        ([("x-request-id", "r-1")], "r-1"),
+        ([("traceparent", trace)], "0123456789abcdef0123456789abcdef"),
+        ([("x-request-id", "a"), ("x-request-id", "b")], None),
+        ([("x-request-id", "no spaces")], None),
+    ):
+        for message in (lookup(3), b"\xff"):
+            returned = call(channel, "Lookup", message, metadata=metadata).trailing["x-request-id"]
+            assert returned == expected or (expected is None and len(returned) == 32)
+
+
+def test_response_counts_as_bytes_in_flight_until_its_client_reads_it(
+    service: RunningService,
+) -> None:
+    budget = service.dataplane.budget
+    message = lookup(*range(8_000)).SerializeToString()
+    with connect(service.grpc) as client:
+        client.sendall(PREFACE + request_frames(f"/{SERVICE}/Lookup", message))
+        until(lambda: budget.held > 8_000 * 4 * 8)
+    until(lambda: budget.held == 0)
+
+
+@pytest.mark.parametrize("message", [lookup(1).SerializeToString(), b""])
+def test_client_that_leaves_amid_its_call_is_counted_as_cancelled(
+    message: bytes, service: RunningService
+) -> None:
+    before = counted(service, "lookup", "CANCELLED")
+    frames = request_frames(f"/{SERVICE}/Lookup", message)
+    with connect(service.grpc) as client:
+        client.sendall(PREFACE + frames[:-1])
+    until(lambda: counted(service, "lookup", "CANCELLED") == before + 1)
+
+
+def test_metadata_that_is_not_text_is_not_logged(
+    service: RunningService, stream: TextIO, tmp_path: Path
+) -> None:
+    value = b"Bearer secret\xff\xfe"
+    metadata = b"\0\x0dauthorization" + bytes([len(value)]) + value
+    frames = request_frames(f"/{SERVICE}/Lookup", lookup(1).SerializeToString())
+    size = int.from_bytes(frames[:3], "big")
+    before = counted(service, "lookup", "OK")
+    headers = frame(1, 4, 1, frames[9 : 9 + size] + metadata)
+    with connect(service.grpc) as client:
+        client.sendall(PREFACE + headers + frames[9 + size :])
+        until(lambda: counted(service, "lookup", "OK") == before + 1)
+    logging.shutdown()
+    assert "secret" not in (tmp_path / "log").read_text()
+
+
+def test_health_reports_and_watches_the_server_and_the_service(
+    service: RunningService, channel: grpc.Channel
+) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    for name in ("", SERVICE):
+        assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == STATUSES.SERVING
+        watch = health.Watch(health_pb2.HealthCheckRequest(service=name), timeout=WAIT_S)
+        assert next(watch).status == STATUSES.SERVING
+        for serving in (False, True):
+            service.worker.grpc.set_serving(serving)
+            assert next(watch).status == (STATUSES.SERVING if serving else STATUSES.NOT_SERVING)
+        watch.cancel()
+    for name, message, code in (
+        ("Check", health_pb2.HealthCheckRequest(service="else").SerializeToString(), "NOT_FOUND"),
+        *[(name, b"\xff", "INVALID_ARGUMENT") for name in ("Check", "Watch")],
+        # A watch keeps at most 1 KiB of what its client sent.
+        *[(name, b"\x0a\x88\x27" + b"x" * 5000, "TOO_LARGE") for name in ("Check", "Watch")],
+    ):
+        pending = channel.stream_unary(f"/{HEALTH}/{name}").future(iter([message]), timeout=WAIT_S)
+        assert outcome(pending).code == code
+
+
+@pytest.mark.parametrize("version", ["v1alpha", "v1"])
+def test_reflection_lists_services_and_their_files(version: str, channel: grpc.Channel) -> None:
+    names = {SERVICE, HEALTH, reflection.SERVICE_NAME}
+    requests = [REFLECTION(list_services="")]
+    requests += [REFLECTION(file_containing_symbol=name) for name in sorted(names)]
+    path = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo".replace("v1alpha", version)
+    listed, *described = channel.stream_stream(
+        path, REFLECTION.SerializeToString, reflection_pb2.ServerReflectionResponse.FromString
+    )(iter(requests), timeout=WAIT_S)
+    assert {service.name for service in listed.list_services_response.service} == names
+    for name, response in zip(sorted(names), described, strict=True):
+        files = b"".join(response.file_descriptor_response.file_descriptor_proto)
+        assert name.rpartition(".")[0].encode() in files
+
+
+def test_stop_waits_for_calls_and_ends_watches(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(inline_max_us=0)
+    tower = service.waiting()
+    with grpc.insecure_channel(service.grpc) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert next(watch).status == STATUSES.SERVING
+        method = channel.unary_unary(f"/{SERVICE}/Retrieve")
+        pending = method.future(retrieve().SerializeToString(), timeout=WAIT_S)
+        assert tower.entered.wait(WAIT_S)
+        service.drain()
+        assert {response.status for response in watch} <= {STATUSES.NOT_SERVING}
+        assert watch.code() is grpc.StatusCode.OK
+        tower.release.set()
+        assert outcome(pending).code == "OK"
+
+
+def test_idle_connections_and_those_without_ping_responses_are_closed(
+    service: RunningService,
+) -> None:
+    """Bound: keep_alive_s for a connection without calls; for one with a call, the same and as long
+    for the response.
+    """
+    idle = [connect(service.grpc) for _ in range(50)]
+    for client in idle[:25]:
+        client.sendall(PREFACE)
+    watching = connect(service.grpc)
+    watching.sendall(PREFACE + frame(4, 1, 0) + request_frames(f"/{HEALTH}/Watch", b""))
+    for client in (*idle, watching):
+        with client:
+            received = read_to_end(client)
+    assert b"ping_timeout" in received
+
+
+def test_connections_beyond_max_connections_are_closed(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(max_connections=2)
+    with grpc.insecure_channel(service.grpc) as channel, connect(service.grpc) as second:
+        assert call(channel, "Lookup", lookup(1)).code == "OK"
+        second.sendall(PREFACE)
+        assert second.recv(1)
+        with connect(service.grpc) as third:
+            assert read_to_end(third) == b""
+        assert call(channel, "Lookup", lookup(1)).code == "OK"
+
+
+def test_calls_that_wait_to_be_accepted_are_not_cancelled(service: RunningService) -> None:
+    """Bound: 10,000. gRPC's own limit is 1,000, and it ends further calls as CANCELLED."""
+    begun = threading.Event()
+    release = threading.Event()
+
+    async def block() -> None:
+        begun.set()
+        release.wait(WAIT_S)
+
+    blocking = asyncio.run_coroutine_threadsafe(block(), service.loop)
+    assert begun.wait(WAIT_S)
+    message = lookup(1).SerializeToString()
+    streams = range(1, 2 * CALLS_PER_CONNECTION, 2)
+    calls = b"".join(request_frames(f"/{SERVICE}/Lookup", message, stream) for stream in streams)
+    with ExitStack() as closing:
+        clients = [closing.enter_context(connect(service.grpc)) for _ in range(4)]
+        for client in clients:
+            client.sendall(PREFACE + calls + frame(PING, 0, 0, bytes(8)))
+        # The response to the ping comes once all calls before it have arrived.
+        seen = [frame_types_until_ping(client) for client in clients]
+        release.set()
+    blocking.result(WAIT_S)
+    assert HEADERS not in {frame_type for types in seen for frame_type in types}
+    with grpc.insecure_channel(service.grpc) as channel:
+        assert call(channel, "Lookup", lookup(1)).code == "OK"
+
+
+def frame_types_until_ping(client: Any) -> list[int]:
+    """Reads frames until the response to a ping; returns their types."""
+    types: list[int] = []
+    with client.makefile("rb") as received:
+        while not types or types[-1] != PING:
+            head = received.read(9)
+            received.read(int.from_bytes(head[:3], "big"))
+            types.append(head[3])
+    return types

@@ -1,0 +1,165 @@
+"""The page, its assets, and the OpenAPI document: valid, complete, and in agreement with what the
+service reads and writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import validate
+
+from service.codec.changes import ACTIONS
+from service.errors import Code
+from service.http.error_schemas import ErrorResponse
+from service.http.model_schemas import LiveResponse, ModelDetails, ModelsResponse, ReadyResponse
+from service.http.schemas import SCHEMAS
+from tests.bundles.small import write_small_bundle
+from tests.cases.bad_values import BODIES
+from tests.units.service.cases import REQUESTS
+from tests.units.service.running import RunningService
+
+Value = dict[str, Any]
+MODEL = "/v1/models/movies"
+MODELS = [f"/v1/models/{{model}}{end}" for end in ("", "/versions/{version}", "/labels/{label}")]
+STREAM = "/v1/models/{model}/changes"
+
+
+@pytest.fixture
+def document(http: httpx.Client) -> Value:
+    response: Value = http.get("/openapi.json").json()
+    return response
+
+
+def test_page_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
+    links = re.findall(r"""(?:src|href)=["']([^"']+)["']""", http.get("/docs").text)
+    assert len(links) >= 3
+    for link in links:
+        assert "//" not in link
+        assert len(http.get(link).raise_for_status().content) > 1000
+
+
+def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> None:
+    validate(document)
+    paths = document["paths"]
+    pages = {"/v1/models", "/livez", "/readyz", "/metrics", STREAM}
+    copies = {f"{STREAM}/records", f"{STREAM}/segments/{{segment}}"}
+    assert {path for path in paths if "get" in paths[path]} == pages | copies | {*MODELS}
+    posts = {path: item["post"] for path, item in paths.items() if "post" in item}
+    changes = [(kind, action) for kind, actions in ACTIONS.items() for action in actions]
+    assert set(posts) == {f"{path}:{name}" for path in MODELS for name in REQUESTS} | {
+        f"/v1/models/{{model}}/{kind}/{action}" for kind, action in changes
+    }
+    for operation in posts.values():
+        assert set(operation["requestBody"]["content"]) == {"application/json"}
+        assert all(code.value in operation["responses"]["default"]["description"] for code in Code)
+
+
+def test_document_is_one_from_which_clients_can_be_generated(document: Value) -> None:
+    """Methods have names, types have names, nothing is sent that was left out, and responses may
+    grow.
+    """
+    operations = [each for item in document["paths"].values() for each in item.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len({*names}) == len(names)
+    assert [name for name in names if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name)] == []
+    schemas = document["components"]["schemas"]
+    fields = [
+        (f"{name}.{field}", schema)
+        for name, owner in schemas.items()
+        for field, schema in owner.get("properties", {}).items()
+    ]
+    bodies = [
+        (operation["operationId"], content["schema"])
+        for operation in operations
+        for owner in (operation.get("requestBody", {}), *operation["responses"].values())
+        for content in owner.get("content", {}).values()
+    ]
+    assert [name for name, schema in fields + bodies if has_inline_type(schema)] == []
+    assert [name for name, schema in fields if "default" in schema] == []
+    closed = [name for name, schema in schemas.items() if "additionalProperties" in schema]
+    assert [name for name in closed if "Response" in name or "Result" in name] == []
+    assert "RetrieveRequest" in closed
+
+
+def has_inline_type(schema: Any) -> bool:
+    """Whether a schema has an object or an enumeration that a generated client must name itself."""
+    if isinstance(schema, list):
+        return any(map(has_inline_type, schema))
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("type") == "object" or "enum" in schema:
+        return True
+    return has_inline_type([*schema.values()])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"id_kind": "string", "users": True}, {"without": {"ranking"}}]
+)
+def test_document_has_a_body_of_each_call_that_the_loaded_model_takes(
+    options: Value, serve: Callable[..., RunningService], root: Path, small_towers: Path
+) -> None:
+    write_small_bundle(root, small_towers, **options)
+    with httpx.Client(base_url=serve().http, timeout=20) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        # Changes have none: a click would change what is served.
+        for path in [path for path in paths if ":" in path]:
+            operation = paths[path]["post"]
+            examples = operation["requestBody"]["content"]["application/json"].get("examples")
+            if "without" in options and path.endswith(("rank", "recommend")):
+                assert examples is None
+                continue
+            prefilled = {each["name"]: each.get("example") for each in operation["parameters"]}
+            assert (prefilled["model"], [*examples]) == ("movies", ["movies"])
+            if "{label}" not in path:  # the model has none
+                url = path.format(model="movies", version=prefilled.get("version"))
+                response = client.post(url, json=examples["movies"]["value"])
+                assert response.status_code == 200, (path, response.text)
+                assert response.json().get("found", [True]) == [True]
+
+
+@pytest.mark.parametrize(
+    ("path", "schema"),
+    [
+        ("/v1/models", ModelsResponse),
+        (MODEL, ModelDetails),
+        ("/livez", LiveResponse),
+        ("/readyz", ReadyResponse),
+        ("/v1/models/x", ErrorResponse),
+    ],
+)
+def test_page_matches_its_schema(path: str, schema: Any, http: httpx.Client) -> None:
+    schema.model_validate_json(http.get(path).content, strict=True, extra="forbid")
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_reader_and_writer_of_a_call_have_the_fields_of_its_schema(
+    name: str, http: httpx.Client
+) -> None:
+    request, response = SCHEMAS[name]
+    request.model_validate(request.model_json_schema()["examples"][0])
+    bodies = [BODIES[name]]
+    part_fields = set[str]()
+    if name != "lookup":
+        part = {key: value for key, value in BODIES[name].items() if key != "tower"}
+        options = {key: value for key, value in BODIES[name].items() if key == "tower"}
+        bodies.append({**options, "requests": [part] * 2})
+        parts: Any = request.model_validate({"requests": [{}]})
+        part_fields = set(type(parts.requests[0]).model_fields)
+    for body in bodies:
+        request.model_validate(body)
+        sent = http.post(f"{MODEL}:{name}", json=body)
+        response.model_validate_json(sent.content, strict=True, extra="forbid")
+    schemas = {field for model, _ in SCHEMAS.values() for field in model.model_fields}
+    contract = {each.name for message in REQUESTS.values() for each in message.DESCRIPTOR.fields}
+    for field in schemas | contract | {"zzzzzz"}:
+        refused = http.post(f"{MODEL}:{name}", json={field: None}).json()["error"]["message"]
+        assert ("unknown" in refused) == (field not in request.model_fields), field
+        if part_fields:
+            listed = http.post(f"{MODEL}:{name}", json={"requests": [{field: None}]})
+            refused = listed.json()["error"]["message"]
+            assert ("unknown" in refused) == (field not in part_fields), field

@@ -1,0 +1,3 @@
+"""The name of TensorFlow Serving's protocols."""
+
+PROTOCOLS = ("tensorflow-serving",)
