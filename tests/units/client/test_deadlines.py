@@ -56,17 +56,10 @@ def test_timeout_bounds_a_response_that_comes_byte_by_byte(way: Way, slow_url: s
     assert caught.value.message == f"{slow_url} did not respond within 0.5 s"
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("way", HTTP_WAYS, ids=str)
-def test_timeout_bounds_a_request_that_nobody_reads(way: Way) -> None:
+def test_timeout_bounds_a_request_or_a_handshake_that_nobody_reads(way: Way, scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(DeadlineExceeded):
-            way.send(url, EMBED, timeout_s=0.5)
-
-
-def test_timeout_bounds_a_tls_handshake() -> None:
-    way = Way("http", asynchronous=False)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(DeadlineExceeded):
             way.send(url, EMBED, timeout_s=0.5)

@@ -14,7 +14,7 @@ import pytest
 from service.admin.service import Service
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
-from service.errors import NotFound, NotReady
+from service.errors import NotReady
 from service.versions.state_file import NAME
 from tests.units.service.admin.workers import Worker, publish
 
@@ -28,22 +28,6 @@ def model(status: dict[str, Any]) -> dict[str, Any]:
 
 def unmet(status: dict[str, Any]) -> list[tuple[int, str, str]]:
     return [(wish["version"], wish["wanted"], wish["state"]) for wish in model(status)["unmet"]]
-
-
-def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
-    settings: ServiceSettings, root: Path, coordinator: Coordinator
-) -> None:
-    publish(root, 2)
-    worker = Worker(settings, coordinator)
-    service = Service(settings, coordinator)
-    try:
-        status = service.apply("rollback", b"", "movies")
-        assert (model(status)["current"], unmet(status)) == (2, [(1, "loaded", "missing")])
-        worker.scan()
-        status = service.status()
-        assert (model(status)["current"], unmet(status)) == (1, [])
-    finally:
-        worker.close()
 
 
 def test_rollback_to_a_version_that_fails_is_unmet_until_a_newer_one_is_published(
@@ -62,22 +46,6 @@ def test_rollback_to_a_version_that_fails_is_unmet_until_a_newer_one_is_publishe
         assert (model(service.status())["current"], unmet(service.status())) == (3, [])
     finally:
         worker.close()
-
-
-def test_newest_version_is_unmet_until_it_is_loaded_or_fails(
-    apply: Apply, service: Service, worker: Worker, root: Path
-) -> None:
-    apply("pin", versions=[1])
-    publish(root, 3)
-    publish(root, 4)
-    worker.scan()
-    assert unmet(apply("unpin")) == [(4, "loaded", "missing")]
-    worker.failing[4] = "vectors.bin differs from its checksum"
-    worker.scan()
-    assert (model(service.status())["current"], unmet(service.status())) == (3, [])
-    status = apply("pin", versions=[4])
-    assert unmet(status) == [(4, "loaded", "failed")]
-    assert "vectors.bin" in model(status)["unmet"][0]["problem"]
 
 
 def test_version_that_only_one_worker_has_loaded_is_unmet(
@@ -107,35 +75,6 @@ def test_damaged_state_file_is_reported_and_what_was_desired_stays(
     assert model(service.status())["wanted"] == {"pinned": [1]}
     with pytest.raises(NotReady, match="is damaged"):
         apply("drain")
-
-
-def test_deny_list_is_counted_in_the_status_and_listed_by_itself(
-    apply: Apply, service: Service
-) -> None:
-    status = apply("deny/add", ids=[7, "a"])
-    assert (status["changed"], model(status)["wanted"]) == (True, {"denied": 2})
-    assert service.denied("movies") == {"model": "movies", "revision": 1, "ids": ("7", "a")}
-    assert apply("deny/add", ids=["7"])["changed"] is False
-    assert model(apply("deny/remove", ids=["7", "a"]))["wanted"] == {}
-    assert service.denied("movies")["ids"] == ()
-    with pytest.raises(NotFound, match="no model 'films'"):
-        service.denied("films")
-
-
-def test_deny_list_that_cannot_be_written_is_not_acknowledged(
-    apply: Apply, service: Service, root: Path
-) -> None:
-    apply("deny/add", ids=[7])
-    (root / f"{NAME}.lock").unlink()
-    (
-        root / f"{NAME}.lock"
-    ).mkdir()  # as on a file system that is read-only, for a user who may write anywhere
-    with pytest.raises(
-        NotReady, match="cannot be written: Is a directory; --state-file names another path"
-    ):
-        apply("deny/add", ids=[8])
-    assert service.denied("movies")["ids"] == ("7",)
-    assert service.status()["revision"] == 1
 
 
 MEASURED = """

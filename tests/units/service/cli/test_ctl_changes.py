@@ -145,16 +145,6 @@ def test_rows_are_changed_by_number_and_by_id(service: ChangingService, tmp_path
     assert service.row("movies", 3) == [2.0] * 8
 
 
-def test_contexts_are_added_and_deleted(service: ChangingService, tmp_path: Path) -> None:
-    features = {"user": 3, "liked": {"ids": [1007], "weights": [2.0]}, "mood": [0.5, 0.25]}
-    file = lines(tmp_path / "contexts", {"id": 99, "features": features})
-    service.printed("contexts", "upsert", "movies", "--store", "users", "--file", file)
-    assert service.document("changes", "status", "movies")["versions"][0]["changed"] == {
-        "contexts users": 1
-    }
-    assert service.document("contexts", "delete", "movies", "99", "100")["unknown"] == [100]
-
-
 def test_items_that_do_not_fit_together_are_sent_one_after_the_other(
     service: ChangingService, tmp_path: Path
 ) -> None:
