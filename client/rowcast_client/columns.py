@@ -189,7 +189,7 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
             values = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
         if counts is None and len(values) > 1:
             counts = [len(values)]
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"vectors cannot be read: expected numbers, [dim] or [m, dim]: {error}"
         ) from error

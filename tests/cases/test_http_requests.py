@@ -363,7 +363,8 @@ def test_request_id_is_that_of_the_client_of_its_trace_or_a_new_one(http: httpx.
     malformed = [{"x-request-id": text} for text in unsafe]
     malformed += [{"traceparent": text} for text in ("00-xyz-1-01", f"00-{'0' * 32}-0-01", trace)]
     new = [
-        http.post(RETRIEVE, json=BODY, headers=each).headers["x-request-id"] for each in malformed
+        http.post(RETRIEVE, json=BODY, headers=headers).headers["x-request-id"]
+        for headers in malformed
     ]
     assert all(re.fullmatch("[0-9a-f]{32}", request_id) for request_id in new)
     assert len({*new}) == len(new)

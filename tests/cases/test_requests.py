@@ -82,8 +82,8 @@ def test_accepted_requests_get_by_every_way_what_the_reference_computes(
         if case.message is not None:
             assert {code for code, _ in ways.by_messages(case)} == {outcome.code}, problem
             continue
-        for way, other in ways.by_clients(case).items():
-            assert (other.code, other.value) == (outcome.code, outcome.value), f"{way}, {problem}"
+        for way, by_way in ways.by_clients(case).items():
+            assert (by_way.code, by_way.value) == (outcome.code, outcome.value), f"{way}, {problem}"
         if outcome.code == "OK":
             assert outcome.value["version"] == 1
             results = outcome.value.get("results", [outcome.value])
@@ -154,12 +154,14 @@ def test_refused_request_gets_the_code_and_the_field_by_every_way(case: Case, wa
     outcome = ways.by_json(case)
     assert (outcome.code, case.field in outcome.field) == (case.code, True), outcome
     (_, _, name) = case.field.rpartition(".")
-    for way, other in ways.by_clients(case).items():
-        assert other.code == case.code, (way, other)
+    for way, by_way in ways.by_clients(case).items():
+        assert by_way.code == case.code, (way, by_way)
         if way == "client":
-            assert name in other.message or "feature '" in other.message or name == "request", other
+            assert name in by_way.message or "feature '" in by_way.message or name == "request", (
+                by_way
+            )
         else:
-            assert case.field in other.field, (way, other)
+            assert case.field in by_way.field, (way, by_way)
 
 
 def test_values_of_another_type_are_refused_by_json_and_the_client(ways: Ways) -> None:
@@ -170,26 +172,30 @@ def test_values_of_another_type_are_refused_by_json_and_the_client(ways: Ways) -
         # JSON itself has no numbers that are not finite.
         assert top in outcome.field or "a finite number" in outcome.message, (case, outcome)
         if is_for_clients(case):
-            for way, other in ways.by_clients(case).items():
-                assert other.code == "INVALID_ARGUMENT", (case, way, other)
+            for way, by_way in ways.by_clients(case).items():
+                assert by_way.code == "INVALID_ARGUMENT", (case, way, by_way)
                 named = (top, "feature", "unexpected keyword argument")
-                assert any(words in other.message for words in named), (case, way, other)
+                assert any(words in by_way.message for words in named), (case, way, by_way)
 
 
 def test_fields_that_json_does_not_have_are_in_a_message_that_is_refused() -> None:
-    sent = {name for *_, fields in BROKEN.values() if isinstance(fields, dict) for name in fields}
-    assert NO_FIELDS - sent == {"model"}
+    sent_names = {
+        name for *_, fields in BROKEN.values() if isinstance(fields, dict) for name in fields
+    }
+    assert NO_FIELDS - sent_names == {"model"}
 
 
 @pytest.mark.parametrize(("call", "code", "field", "message"), BROKEN.values(), ids=BROKEN)
 def test_broken_message_gets_the_code_and_the_field_over_http_and_grpc(
     call: str, code: str, field: str, message: Any, ways: Ways
 ) -> None:
-    (by_http, error), (by_grpc, other) = ways.by_messages(Case(call, "broken", {}, message=message))
+    (by_http, error), (by_grpc, by_way) = ways.by_messages(
+        Case(call, "broken", {}, message=message)
+    )
     assert by_http == by_grpc == code
     assert error is not None
     assert [violation.field for violation in error.violations] == [field]
-    assert other == error or field == "body"
+    assert by_way == error or field == "body"
 
 
 @pytest.mark.parametrize("body", SECRETS.values(), ids=SECRETS)

@@ -270,8 +270,8 @@ def raw(*tensors: bytes, **fields: Any) -> pb.ModelInferRequest:
 
 def with_parameter(name: str, of_tensor: bool = False, **value: Any) -> pb.ModelInferRequest:
     message = raw(bytes(8))
-    place = message.inputs[0].parameters if of_tensor else message.parameters
-    place[name].CopyFrom(pb.InferParameter(**value))
+    parameters_of_it = message.inputs[0].parameters if of_tensor else message.parameters
+    parameters_of_it[name].CopyFrom(pb.InferParameter(**value))
     return message
 
 

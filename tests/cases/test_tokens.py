@@ -215,7 +215,9 @@ def test_document_requires_a_token_and_shows_permitted_models_alone(ways: Ways) 
         body = document["paths"]["/v1/models/{model}:retrieve"]["post"]["requestBody"]
         assert ("examples" in body["content"]["application/json"]) == is_shown
     items = document["paths"].values()
-    assert all(each["security"] == [{"token": []}] for item in items for each in item.values())
+    assert all(
+        operation["security"] == [{"token": []}] for item in items for operation in item.values()
+    )
     scheme = {"type": "http", "scheme": "bearer"}
     assert document["components"]["securitySchemes"] == {"token": scheme}
 

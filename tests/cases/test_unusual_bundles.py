@@ -52,9 +52,9 @@ def outcome(ways: Ways, call: str, body: dict[str, Any], model: str) -> Outcome:
     """Returns what a request gets, once it is known to be the same by every way."""
     case = Case(call, "", body, model=model)
     by_json = ways.by_json(case)
-    for way, other in ways.by_clients(case).items():
-        assert (other.code, other.value) == (by_json.code, by_json.value), way
-        assert way == "client" or other.message == by_json.message
+    for way, by_way in ways.by_clients(case).items():
+        assert (by_way.code, by_way.value) == (by_json.code, by_json.value), way
+        assert way == "client" or by_way.message == by_json.message
     return by_json
 
 
@@ -107,7 +107,9 @@ def test_row_of_a_candidate_that_is_not_finite_fails_this_candidate_alone(
     failed = (
         ways.waiting["grpc"].rank([{"user": 6}, {"user": 7}], [[1000], MOVIES], model=model).failed
     )
-    assert [(each.context, each.position) for each in failed] == [(1, 2)]
+    assert [
+        (failed_candidate.context, failed_candidate.position) for failed_candidate in failed
+    ] == [(1, 2)]
     assert "1014" in failed[0].message
     by_json = ways.clients.http.post(
         f"/v1/models/{model}:rank", json=of_user(7) | {"candidate_ids": MOVIES}
@@ -126,15 +128,15 @@ def test_inputs_that_no_tower_reads_change_no_response(ways: Ways) -> None:
     bodies |= {"recommend": {"k": 3, **of_user(7)}}
     bodies |= {"rank": of_user(7) | {"candidate_features": candidates}}
     for call, body in bodies.items():
-        sent = dict(body)
+        sent_body = dict(body)
         for field in {"context", "features", "candidate_features"} & {*body}:
             count = 2 if field == "candidate_features" else 0
             more = {name: [value] * count if count else value for name, value in UNREAD.items()}
-            sent[field] = body[field] | more
+            sent_body[field] = body[field] | more
             expected = outcome(ways, call, body, "unread")
             assert expected.code == "OK"
-            assert outcome(ways, call, sent, "unread") == expected
-            wrong = {**sent, field: sent[field] | {"lenght": [3] * count or 3}}
+            assert outcome(ways, call, sent_body, "unread") == expected
+            wrong = {**sent_body, field: sent_body[field] | {"lenght": [3] * count or 3}}
             assert outcome(ways, call, wrong, "unread").code == "INVALID_ARGUMENT"
 
 

@@ -45,9 +45,11 @@ class Ways:
         self.service = service
         self.clients = Clients(service)
         self._urls = {"http": service.http, "grpc": f"grpc://{service.grpc}"}
-        once = Retries(attempts_max=1)
-        self.waiting = {name: Client(url, retries=once) for name, url in self._urls.items()}
-        self._awaited = {name: AsyncClient(url, retries=once) for name, url in self._urls.items()}
+        one_attempt = Retries(attempts_max=1)
+        self.waiting = {name: Client(url, retries=one_attempt) for name, url in self._urls.items()}
+        self._awaited = {
+            name: AsyncClient(url, retries=one_attempt) for name, url in self._urls.items()
+        }
         self._loop = asyncio.Runner()
 
     def close(self) -> None:
@@ -55,6 +57,8 @@ class Ways:
             client.close()
         for awaited in self._awaited.values():
             self._loop.run(awaited.close())
+        # Transports are closed in the next turn of the loop.
+        self._loop.run(asyncio.sleep(0))
         self._loop.close()
         self.clients.close()
 
@@ -139,8 +143,8 @@ def _value(case: Case, result: Any) -> Any:
         return float32(plain(value | {name: getattr(result, name) for name in names}))
     if case.call == "embed":
         return float32(plain(value | {"results": [{"vector": row} for row in result.vectors]}))
-    own = {"retrieve": ["searched"], "recommend": ["degraded", "degraded_reason"]}
-    value |= {name: getattr(result, name) for name in own.get(case.call, [])}
+    names_by_call = {"retrieve": ["searched"], "recommend": ["degraded", "degraded_reason"]}
+    value |= {name: getattr(result, name) for name in names_by_call.get(case.call, [])}
     value["results"] = [plain(records) for records in result]
     for number, explanation in enumerate(getattr(result, "explanations", ())):
         value["results"][number]["explanation"] = plain(explanation)

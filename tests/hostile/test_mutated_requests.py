@@ -345,13 +345,13 @@ def test_mutated_bodies_get_the_same_as_json_and_by_the_client(
             assert outcome.code not in FAULTS, case
             if not isinstance(body, dict) or not is_list_of_dicts(body.get("requests", [])):
                 continue
-            for way, other in ways.by_clients(case).items():
+            for way, by_way in ways.by_clients(case).items():
                 # The client rejects what it cannot pack, such as integers beside decimal strings.
                 if way == "client" or is_pythonic(body):
                     continue
                 compared[outcome.code] += 1
-                assert other.code == outcome.code, (way, case, outcome, other)
-                assert other.value == outcome.value, (way, case)
+                assert by_way.code == outcome.code, (way, case, outcome, by_way)
+                assert by_way.value == outcome.value, (way, case)
     assert compared["OK"] > COMPARED
     assert compared["INVALID_ARGUMENT"] > COMPARED / 10
 
@@ -372,17 +372,17 @@ def test_mutated_messages_get_the_same_over_http_and_grpc(
         for seed in seeds(request, COMPARED, 1):
             rng = random.Random(seed)
             case = random_request(seed)
-            sent = Case(case.call, case.name, None, message=reword(rng, case.body()))
-            code, response = ways.clients.by_http(sent, protobuf=True)
+            sent_case = Case(case.call, case.name, None, message=reword(rng, case.body()))
+            code, response = ways.clients.by_http(sent_case, protobuf=True)
             # The path of HTTP names the model, too.
             if "send the model once" in str(response):
                 continue
-            other_code, other = ways.clients.by_grpc(sent)
-            assert code == other_code, sent
-            assert code not in FAULTS, sent
+            other_code, by_way = ways.clients.by_grpc(sent_case)
+            assert code == other_code, sent_case
+            assert code not in FAULTS, sent_case
             if code == "OK":
-                assert parsed(case.call, response) == parsed(case.call, other), sent
+                assert parsed(case.call, response) == parsed(case.call, by_way), sent_case
             else:
-                assert response == other, sent
+                assert response == by_way, sent_case
                 refused += 1
     assert refused > COMPARED / 4

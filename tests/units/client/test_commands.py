@@ -178,8 +178,8 @@ def test_token_is_that_of_the_environment_or_of_a_file(
         assert rowcast(*EMBED) == 0
         assert rowcast("--token-file", str(tmp_path / "token"), *EMBED) == 0
         assert rowcast("--token-file", str(tmp_path / "none"), *EMBED) == 2
-    sent = [headers["authorization"] for _, headers, _ in server.requests]
-    assert sent == ["bearer from-the-environment", "bearer from-a-file"]
+    authorizations = [headers["authorization"] for _, headers, _ in server.requests]
+    assert authorizations == ["bearer from-the-environment", "bearer from-a-file"]
     assert "--token-file" in capsys.readouterr().err
 
 

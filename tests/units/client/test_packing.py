@@ -221,6 +221,7 @@ WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.retrieve, (USER,), {"version": "1"}, "version is '1'"),
     (calls.retrieve, (USER,), {"version": 1, "label": "live"}, "label is 'live'"),
     (calls.retrieve, (), {"vectors": np.ones((2, 2, 2, 2))}, "vectors"),
+    (calls.retrieve, (), {"vectors": [10**400, 1]}, "vectors"),
     (calls.retrieve, (), {"ids": {str(n): n for n in range(10_000)}}, "ids"),
     (calls.recommend, (USER,), {"sources": [{"index": "", "ids": [1]}]}, "exactly one of index"),
     (calls.rank, (USER, [[1], [2]]), {}, "candidate_ids"),

@@ -79,10 +79,10 @@ def test_client_of_an_overloaded_service_waits_as_required_and_tries_again(way: 
     assert headers["x-request-id"] == later_headers["x-request-id"] == "abc-1"
     assert body == later_body != b""
     before, after = [
-        float(each["x-request-timeout-ms"]) / 1000
-        if "x-request-timeout-ms" in each
-        else float(each["remaining_s"])
-        for each in (headers, later_headers)
+        float(sent_headers["x-request-timeout-ms"]) / 1000
+        if "x-request-timeout-ms" in sent_headers
+        else float(sent_headers["remaining_s"])
+        for sent_headers in (headers, later_headers)
     ]
     assert 0 < after <= before - 0.15
     assert before <= 3.1  # gRPC rounds up

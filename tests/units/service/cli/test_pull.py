@@ -145,8 +145,8 @@ def test_pull_downloads_what_a_role_reads_once_and_adds_the_rest(
     assert sent_bytes(store) - before < size + 20_000
     assert os.listdir(root / "m") == ["2"]
 
-    again = pulled(store, root, *options)
-    assert (again["downloaded_bytes"], again["kept_bytes"]) == (0, size)
+    repeated = pulled(store, root, *options)
+    assert (repeated["downloaded_bytes"], repeated["kept_bytes"]) == (0, size)
     inodes = {path: (bundle / path).stat().st_ino for path in PARTS[options]}
     whole = pulled(store, root)
     assert whole["downloaded_bytes"] == WHOLE_BYTES - size
