@@ -103,7 +103,7 @@ def cluster(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield start_cluster(root, small_towers, launch)
 
 
-# An explanation tells how long the search took.
+# An explanation reports how long the search took.
 REQUESTS = [case for case in (*CASES, *REFUSALS) if "explain" not in case.json]
 
 

@@ -30,7 +30,7 @@ REQUESTS: dict[str, Any] = {
     "embed": pb.EmbedRequest,
     "lookup": pb.LookupRequest,
 }
-_EMPTY = {"context": {}, "features": {}}
+_EMPTY: dict[str, Any] = {"context": {}, "features": {}, "exclude_ids": [], "negative_ids": []}
 _OF_EACH = {
     *("context", "context_id", "vectors", "ids", "exclude_ids", "negative_ids"),
     *("candidate_ids", "candidate_features", "features"),
@@ -74,7 +74,9 @@ class Case:
             if _OF_EACH & {*arguments}:
                 raise TypeError("a field of each request is among the options")
             for name in dict.fromkeys(name for part in parts for name in part):
-                arguments[name] = [part.get(name, _EMPTY.get(name, [])) for part in parts]
+                arguments[name] = [part.get(name, _EMPTY.get(name)) for part in parts]
+                if None in arguments[name]:
+                    raise TypeError(f"some requests have no {name}")
         if "context_id" in arguments:
             arguments["context_ids"] = arguments.pop("context_id")
         call: calls.Call[Any] = getattr(calls, self.call)(
