@@ -352,8 +352,8 @@ def test_mutated_bodies_get_the_same_as_json_and_by_the_client(
                 compared[outcome.code] += 1
                 assert by_way.code == outcome.code, (way, case, outcome, by_way)
                 assert by_way.value == outcome.value, (way, case)
-    assert compared["OK"] > COMPARED
-    assert compared["INVALID_ARGUMENT"] > COMPARED / 10
+    assert compared["OK"] > COMPARED / 4, compared
+    assert compared["INVALID_ARGUMENT"] > COMPARED / 10, compared
 
 
 def parsed(call: str, response: bytes) -> Any:
