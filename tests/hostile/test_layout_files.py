@@ -18,16 +18,9 @@ from export.checkpoint.inventory.specs import Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import ExportError
 from export.tables.plan import plan_tables
+from tests.cases.checkpoints.layout_files import KEY, SPEC_TEXT, STACK, TOML, spec_bytes
 from tests.hostile.mutations import NUMBERS, flip, reword
 from tests.hostile.ordeal import deadline
-from tests.units.export.checkpoint.inventory.test_layout_file import (
-    KEY,
-    SPEC_TEXT,
-    STACK,
-    TOML,
-    spec_bytes,
-    stated,
-)
 from tests.units.export.checkpoint.tensor_bundles import write_bundle
 
 STATED = TOML.partition("[tables.words]")[0]
@@ -54,7 +47,6 @@ CLAIMS = {
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """Variables that the sound files speak of."""
     root = tmp_path_factory.mktemp("layouts")
-    stated(root, TOML)
     files = {KEY: STACK, "genres": STACK[:10], "ages": STACK[:128]}
     write_bundle(root / "all/ckpt-1", files)
     return open_checkpoint(root / "all")
