@@ -67,6 +67,8 @@ class Format(NamedTuple):
       descriptions: Returns which bytes of a file describe arrays: shapes, dtypes and places.
       descriptions_are_summed: Whether a checksum covers these. Otherwise, they may describe other
         arrays if one is damaged.
+      sizes_are_stated: Whether it says how many values a file holds. Otherwise, a shorter file may
+        be another array.
     """
 
     write: Callable[[Path, Arrays], Stored]
@@ -77,6 +79,7 @@ class Format(NamedTuple):
     in_stores: bool = False
     descriptions: Callable[[Path], Mask] = no_bytes
     descriptions_are_summed: bool = False
+    sizes_are_stated: bool = True
 
 
 def values_of(arrays: Arrays) -> Stored:
@@ -187,7 +190,7 @@ def sok_head(file: Path) -> Mask:
     return np.arange(file.stat().st_size) < SOK_HEAD_BYTES
 
 
-Dump = partial(Format, dtypes=("float32",), ranks=(2,), extent_min=1)
+Dump = partial(Format, dtypes=("float32",), ranks=(2,), extent_min=1, sizes_are_stated=False)
 Zarr = partial(Format, descriptions=descriptions_of_arrays)
 
 FORMATS = {

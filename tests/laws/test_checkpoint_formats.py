@@ -1,5 +1,5 @@
 """Storage formats of checkpoints: any array, cut anyhow, is read bit for bit, and a flipped bit in
-any file is a typed error or changes nothing.
+any file, a file that is cut short, or one that is gone is a typed error or changes nothing.
 
 Where a format keeps no checksum, nobody can notice other bits. A bit that is flipped among its
 values changes this bit alone, or, if they are compressed, values of one chunk. One that is flipped
@@ -8,9 +8,10 @@ where it describes its arrays may describe others, and raises no error of anothe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.variables import NUMPY_DTYPES, StorageKind
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
 from tests.laws.flipped_bits import (
@@ -29,7 +31,13 @@ from tests.laws.flipped_bits import (
     opened_rows,
     read_unless_rejected,
 )
-from tests.laws.stored_arrays import StoredArray, Values, stored_arrays
+from tests.laws.stored_arrays import (
+    DTYPES,
+    StoredArray,
+    Values,
+    random_values,
+    stored_arrays,
+)
 from tests.laws.stored_formats import FORMATS, HDF5_FORMATS, Format
 from tests.units.object_store.memory_stores import uploaded
 
@@ -92,6 +100,39 @@ def check_that_arrays_are_read(kind: Format, data: st.DataObject, arrays_max: in
                 assert Path(array.file).is_relative_to(directory)
 
 
+def every_dtype_and_encoding(kind: Format) -> Iterator[dict[str, StoredArray]]:
+    """Yields checkpoints that together hold arrays of each dtype and each encoding."""
+    encodings = tuple(kind.encodings)
+    count = max(len(kind.dtypes), len(encodings))
+    arrays = [
+        StoredArray(
+            random_values(kind.dtypes[number % len(kind.dtypes)], (4, 3), seed=number + 1),
+            (((0, 1), (0, 3)), ((1, 3), (0, 3))),
+            (2, 2),
+            encodings[number % len(encodings)],
+        )
+        for number in range(count)
+    ]
+    for first in range(0, count, len(KEYS)):
+        yield dict(zip(KEYS, arrays[first : first + len(KEYS)], strict=False))
+
+
+def test_formats_are_all_that_are_read(tmp_path: Path) -> None:
+    assert set(DTYPES) == set(NUMPY_DTYPES)
+    kinds = set()
+    for number, kind in enumerate((FORMATS | HDF5_FORMATS).values()):
+        for arrays in every_dtype_and_encoding(kind):
+            directory = tmp_path / f"{number}-{len(list(tmp_path.iterdir()))}"
+            directory.mkdir()
+            stored = kind.write(directory, arrays)
+            checkpoint = open_checkpoint(directory)
+            kinds.add(checkpoint.storage.kind)
+            for key, values in stored.items():
+                assert checkpoint.entries[key].dtype == values.dtype.name
+                assert checkpoint.read_all(key).tobytes() == values.tobytes()
+    assert kinds == set(get_args(StorageKind))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=MANY)
 @given(data=st.data())
@@ -131,7 +172,22 @@ def draw_place(data: st.DataObject, masks: Mapping[Path, NDArray[np.bool_]]) -> 
     return Place(file, byte, data.draw(st.integers(0, 7)), is_description)
 
 
-def check_that_a_flipped_bit_is_noticed(kind: Format, data: st.DataObject) -> None:
+def check_that_a_shorter_file_is_noticed(
+    kind: Format, data: st.DataObject, directory: Path, stored: Mapping[str, Values]
+) -> None:
+    """Cuts one of the files short, or removes it."""
+    files = sorted(file for file in directory.rglob("*") if file.is_file())
+    file = files[data.draw(NUMBERS) % len(files)]
+    content = file.read_bytes()
+    file.unlink()
+    if content and data.draw(st.booleans()):
+        file.write_bytes(content[: data.draw(NUMBERS) % len(content)])
+    for key, values in read_unless_rejected(directory, stored):
+        if kind.sizes_are_stated or values.shape == stored[key].shape:
+            assert not difference(stored[key], values).any(), (file, key)
+
+
+def check_that_damage_is_noticed(kind: Format, data: st.DataObject) -> None:
     # Of an array without values there is only a description.
     arrays = data.draw(checkpoints(kind._replace(extent_min=1), arrays_max=3))
     with TemporaryDirectory() as directory:
@@ -152,21 +208,22 @@ def check_that_a_flipped_bit_is_noticed(kind: Format, data: st.DataObject) -> No
                 array = arrays.get(key, next(iter(arrays.values())))
                 reach = kind.encodings[array.encoding]
                 assert_within_reach(differing, reach, array.chunk, place)
+        check_that_a_shorter_file_is_noticed(kind, data, Path(directory), stored)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=MANY)
 @given(data=st.data())
-def test_flipped_bit_is_rejected_or_changes_at_most_what_no_checksum_covers(
+def test_damage_is_rejected_or_changes_at_most_what_no_checksum_covers(
     name: str, data: st.DataObject
 ) -> None:
-    check_that_a_flipped_bit_is_noticed(FORMATS[name], data)
+    check_that_damage_is_noticed(FORMATS[name], data)
 
 
 @pytest.mark.parametrize("name", ["weights.h5", "keras"])
 @settings(max_examples=FEW, phases=[Phase.generate])
 @given(data=st.data())
-def test_flipped_bit_in_hdf5_is_rejected_or_changes_at_most_what_no_checksum_covers(
+def test_damage_in_hdf5_is_rejected_or_changes_at_most_what_no_checksum_covers(
     name: str, data: st.DataObject
 ) -> None:
-    check_that_a_flipped_bit_is_noticed(HDF5_FORMATS[name], data)
+    check_that_damage_is_noticed(HDF5_FORMATS[name], data)

@@ -5,10 +5,11 @@ and every crc.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from hypothesis import strategies as st
 from bundle.arithmetic import ceil_div
 from export.checkpoint.inventory.recognition import recognize
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
-from export.checkpoint.layouts import Layout, Mod, SparseCore, StoredOrder, stored_rows
+from export.checkpoint.layouts import (
+    Layout,
+    Mod,
+    Plain,
+    SparseCore,
+    StoredOrder,
+    stored_rows,
+)
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, VerificationFailed
 from export.tables.plan import WriteOptions
@@ -145,21 +153,31 @@ def test_plain_variable_with_padding_rows_and_columns_gives_the_table_and_every_
         assert written == {"t": np.ascontiguousarray(values[:rows, :dim]).tobytes()}
 
 
-@settings(max_examples=50)
-@given(
-    cores=st.integers(1, 9),
-    rows=st.integers(1, 60),
-    offset=st.integers(0, 5),
-    rotation=st.integers(0, 8),
-    mod=st.booleans(),
-)
+def mod(lanes: int, rows: int) -> Mod:
+    """Returns the layout of rows that are dealt to lanes, which lie one behind the other."""
+    sizes = [len(range(lane, rows, lanes)) for lane in range(lanes)]
+    return Mod((0, *np.cumsum(sizes)[:-1].tolist()))
+
+
+LAYOUTS: dict[type[Layout], Callable[[int, int, int], Layout]] = {
+    Plain: lambda lanes, rows, number: Plain(),
+    Mod: lambda lanes, rows, number: mod(lanes, rows),
+    SparseCore: lambda lanes, rows, number: SparseCore(lanes, 70, number % 6, number % lanes),
+}
+"""Each layout, by the number of its lanes, the rows of a table, and a number."""
+
+
+def test_layouts_are_all_that_there_are() -> None:
+    assert LAYOUTS.keys() == set(get_args(Layout))
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@settings(max_examples=30)
+@given(lanes=st.integers(1, 9), rows=st.integers(1, 60), number=st.integers(0, 40))
 def test_stored_order_is_the_order_of_the_stored_rows(
-    cores: int, rows: int, offset: int, rotation: int, mod: bool
+    kind: type[Layout], lanes: int, rows: int, number: int
 ) -> None:
-    sizes = [ceil_div(rows - lane, cores) if lane < rows else 0 for lane in range(cores)]
-    layout: Layout = SparseCore(cores, 70, offset, rotation % cores)
-    if mod:
-        layout = Mod((0, *np.cumsum(sizes)[:-1].tolist()))
+    layout = LAYOUTS[kind](lanes, rows, number)
     order = StoredOrder(layout, rows)
     ranks = np.arange(rows)
     expected = np.argsort(stored_rows(layout, ranks))
