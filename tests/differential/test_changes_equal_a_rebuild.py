@@ -21,8 +21,6 @@ from export.jobs.staged import Published
 from export.model_code.factories import load_factory
 from export.recipe.schema import read_recipe
 from export.verify.published import verify_against_recipe
-from service.changes import absorption
-from service.codec.changes import read_change
 from service.engine.calls import (
     Condition,
     Filter,
@@ -33,6 +31,9 @@ from service.engine.calls import (
     RetrievalRequest,
     Target,
 )
+from tests.differential.random_changes import Change
+from tests.e2e.process import until
+from tests.random_cases import seeds
 from tests.units.export.movies_job import (
     MOVIE_IDS,
     Recipe,
@@ -45,13 +46,14 @@ from tests.units.export.movies_job import (
 )
 from tests.units.export.movies_job import changed as edited
 from tests.units.export.traced_models import MODELS, movies_recipe, save_checkpoint
+from tests.units.service.changes.making import change, indexed, log_of, status
 from tests.units.service.running import RunningService
 
 TARGET = Target("movies")
 TABLES = {"users": (50, 8), "movies": (40, 8), "hours": (24, 4), "genres_all": (9, 4)}
 STEPS = 120
-ABSORBED_SHARE = 0.03
-"""Of the changes, those after which all changed candidates are absorbed into a segment."""
+ABSORB_AT = 40
+"""The number of changes from which on changed candidates are absorbed into a segment."""
 SHARES = {"rows": 0.3, "add": 0.3, "replace": 0.2, "delete": 0.1, "attributes": 0.1}
 
 
@@ -84,11 +86,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(movies_recipe(), tmp_path_factory.mktemp("checkpoint"))
 
 
-@pytest.fixture(autouse=True)
-def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
-
-
 @pytest.fixture
 def changed(checkpoint: Path, tmp_path: Path) -> Iterator[RunningService]:
     """A service of the bundle as it was first exported."""
@@ -97,24 +94,23 @@ def changed(checkpoint: Path, tmp_path: Path) -> Iterator[RunningService]:
     service.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_responses_after_any_history_equal_those_of_a_rebuild(
-    changed: RunningService, checkpoint: Path, tmp_path: Path, seed: int
+    changed: RunningService, checkpoint: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     history = History(_first_movies())
+    (seed,) = seeds(request, 1, 1)[:1]
     random = np.random.default_rng(seed)
     for _ in range(STEPS):
-        kind, action, body = _change(random, history)
-        changed.worker.changes.change(TARGET, read_change(kind, action, body))
-        if random.random() < ABSORBED_SHARE:
-            changed.worker.changes.absorb(1)
+        _make(changed, _change(random, history))
+    until(lambda: indexed(changed) > 0)
 
     final = _with_rows(checkpoint, history, tmp_path / "final")
     rebuilt = _served(tmp_path / "rebuilt", final, history.movies)
     try:
-        for request, call in _requests(history):
-            result = changed.execute(request, call)
-            expected = rebuilt.execute(request, call)
+        for call_request, call in _requests(history):
+            result = changed.execute(call_request, call)
+            expected = rebuilt.execute(call_request, call)
             _assert_equal(result, expected)
     finally:
         rebuilt.close()
@@ -128,42 +124,30 @@ def test_an_export_with_the_log_equals_a_rebuild_and_leaves_nothing_to_apply(
     random = np.random.default_rng(4)
     shares = {**SHARES, "rows": 0.0, "add": 0.6}
     for _ in range(STEPS):
-        kind, action, body = _change(random, history, shares)
-        changed.worker.changes.change(TARGET, read_change(kind, action, body))
-    assert changed.worker.changes.absorb(1)
-    log = changed.worker.changes.path_of("movies")
+        _make(changed, _change(random, history, shares))
+    until(lambda: indexed(changed) > 0)
+    log = log_of(changed)
 
     project = changed.settings.root.parent / "recipe.toml"
     published = export(project, 2, with_changes=log)
-    assert any("120 changes of" in note for note in published.notes)
-    assert published.manifest.changes_included == STEPS + 1
+    assert any(f"{STEPS} changes of" in note for note in published.notes)
+    assert published.manifest.changes_included > STEPS
     _assert_verified(project, published, log)
     changed.scan()
-    current = changed.current()
-    assert (current.version, current.changes) == (2, STEPS + 1)
-    assert current.indexes["movies"].is_changed is False
+    assert changed.current().version == 2
+    until(lambda: status(changed)["versions"][-1]["changed"] == {})
     rebuilt = _served(tmp_path / "rebuilt", checkpoint, history.movies)
     try:
-        for request, call in _requests(history):
-            _assert_equal(changed.execute(request, call), rebuilt.execute(request, call))
+        for call_request, call in _requests(history):
+            _assert_equal(changed.execute(call_request, call), rebuilt.execute(call_request, call))
     finally:
         rebuilt.close()
 
 
-def test_a_restarted_service_answers_as_before(changed: RunningService, tmp_path: Path) -> None:
-    history = History(_first_movies())
-    random = np.random.default_rng(3)
-    for _ in range(STEPS):
-        kind, action, body = _change(random, history)
-        changed.worker.changes.change(TARGET, read_change(kind, action, body))
-        if random.random() < ABSORBED_SHARE:
-            changed.worker.changes.absorb(1)
-    second = RunningService(changed.settings.root)
-    try:
-        for request, call in _requests(history):
-            _assert_equal(second.execute(request, call), changed.execute(request, call))
-    finally:
-        second.close()
+def _make(service: RunningService, drawn: Change) -> None:
+    path, body = drawn
+    options = {name: value for name, value in body.items() if name != "items"}
+    change(service, path, *body["items"], **options)
 
 
 def _first_movies() -> dict[int, Movie]:
@@ -175,7 +159,7 @@ def _first_movies() -> dict[int, Movie]:
 
 def _change(
     random: np.random.Generator, history: History, shares: Mapping[str, float] | None = None
-) -> tuple[Any, Any, dict[str, Any]]:
+) -> Change:
     """Returns a random change, which the history has then."""
     known = [*history.movies]
     shares = shares or SHARES
@@ -187,19 +171,18 @@ def _change(
         vector = random.normal(0, 0.3, dim).astype(np.float32)
         history.rows.setdefault(table, {})[row] = vector
         item = {"id": row, "vector": [float(number) for number in vector]}
-        return "rows", "upsert", {"table": table, "items": [item]}
+        return "rows/upsert", {"table": table, "items": [item]}
     if kind == "delete" and len(known) > 10:
         key = int(random.choice(known))
         del history.movies[key]
-        return "candidates", "delete", {"items": [{"id": key}]}
+        return "candidates/delete", {"items": [{"id": key}]}
     key = int(random.choice(known))
     if kind == "attributes":
         movie = history.movies.pop(key)
         movie.year = int(random.integers(1900, 2030))
         history.movies[key] = movie
         return (
-            "candidates",
-            "attributes",
+            "candidates/attributes",
             {"items": [{"id": key, "attributes": {"year": movie.year}}]},
         )
     if kind == "add":
@@ -220,8 +203,7 @@ def _change(
         "genres": [str(genre) for genre in movie.genres],
     }
     return (
-        "candidates",
-        "upsert",
+        "candidates/upsert",
         {"items": [{"id": key, "features": features, "attributes": attributes}]},
     )
 
@@ -274,7 +256,7 @@ def _served(directory: Path, checkpoint: Path, movies: Mapping[int, Movie]) -> R
             genres = "|".join(map(str, movie.genres))
             writer.writerow([key, movie.movie, movie.title, genres, movie.feature_year, movie.year])
     export(project)
-    return RunningService(project.parent / "bundles")
+    return RunningService(project.parent / "bundles", absorb_changed_at=ABSORB_AT)
 
 
 def _with_rows(checkpoint: Path, history: History, directory: Path) -> Path:

@@ -27,6 +27,6 @@ def start(
         followed = ""
         if writer is not None:
             followed = writer.http
-        return serve(**hosted(host, followed), **options)
+        return serve(**{**hosted(host, followed), **options})
 
     return start

@@ -1,19 +1,26 @@
-"""Makes changes of a service in the process of the tests."""
+"""Changes models as operators and their programs do: by the admin API of a service in the process
+of the tests, and by its files.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import httpx
 import numpy as np
+from fastapi import FastAPI
 from numpy.typing import NDArray
 
-from service.changes.requests import ChangeRequest, ChangeResult
-from service.codec.changes import read_change
-from service.engine.calls import RetrievalRequest, RetrievalResult, Target
+from service.admin.api import create_admin_app
+from service.coordinator import Coordinator
+from service.versions.state_file import StateFile
+from tests.e2e.process import until
 from tests.units.service.running import RunningService
 
-TARGET = Target("movies")
 TREE = {
     "index_kind": "tree_ah",
     "parameters": {
@@ -24,17 +31,104 @@ TREE = {
     },
 }
 
+_APPLICATIONS: WeakKeyDictionary[RunningService, FastAPI] = WeakKeyDictionary()
+"""The admin API of each service."""
 
-def request_of(path: str, *items: Any, **options: Any) -> ChangeRequest:
-    """Returns a request; `path`: such as `candidates/upsert`."""
-    kind, action = path.split("/")
+
+class Rejected(Exception):
+    """A service rejected a request.
+
+    Attributes:
+      code: The code of the error.
+      message: Its message.
+    """
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(f"{error['code']}: {error['message']}")
+        self.code = error["code"]
+        self.message = error["message"]
+
+
+def operate(
+    service: RunningService, method: str, path: str, timeout_s: float = 60.0, **options: Any
+) -> dict[str, Any]:
+    """Calls the admin API; returns the response.
+
+    Args:
+      service: The service.
+      method: The HTTP method.
+      path: The path behind the model.
+      timeout_s: The deadline of the request.
+      options: The options of httpx.
+
+    Raises:
+      Rejected: The service responded with an error.
+    """
+    if service not in _APPLICATIONS:
+        plane = service.worker.change_plane
+        _APPLICATIONS[service] = create_admin_app(service.settings, Coordinator(), None, plane)
+    app = _APPLICATIONS[service]
+
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        headers = {"x-request-timeout-ms": str(round(1000 * timeout_s))}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:8090", headers=headers, timeout=60
+        ) as client:
+            return await client.request(method, f"/v1/models/movies/{path}", **options)
+
+    content: dict[str, Any] = asyncio.run(send()).json()
+    if "error" in content:
+        raise Rejected(content["error"])
+    return content
+
+
+def change(
+    service: RunningService, path: str, *items: Any, timeout_s: float = 60.0, **options: Any
+) -> dict[str, Any]:
+    """Makes a change.
+
+    Args:
+      service: The service.
+      path: What is done, such as `candidates/upsert`.
+      items: The items of the body.
+      timeout_s: The deadline of the request.
+      options: The other fields of the body.
+
+    Raises:
+      Rejected: The change was rejected.
+    """
     body = {"items": list(items), **options}
-    return read_change(kind, action, body)  # type: ignore[arg-type]
+    return operate(service, "POST", path, timeout_s, json=body)
 
 
-def change(service: RunningService, path: str, *items: Any, **options: Any) -> ChangeResult:
-    """Makes a change; see `request_of`."""
-    return service.worker.changes.change(TARGET, request_of(path, *items, **options))
+def status(service: RunningService, timeout_s: float = 60.0) -> dict[str, Any]:
+    """Returns what was changed since the export, as operators see it."""
+    return operate(service, "GET", "changes", timeout_s)
+
+
+def applied(service: RunningService) -> int:
+    """Returns the sequence of the last change that is served."""
+    return int(service.value("rowcast_change_sequence", model="movies"))
+
+
+def until_applied(writer: RunningService, *services: RunningService) -> None:
+    """Waits until services serve all that is in the log of one of them."""
+    sequence = status(writer)["sequence"]
+    followed = "rowcast_changes_followed"
+    for service in (writer, *services):
+        until(lambda: applied(service) >= sequence)  # noqa: B023
+        # A router that waits for shards has read what it does not serve.
+        until(lambda: service.value(followed, model="movies") == 1)  # noqa: B023
+
+
+def deny(service: RunningService, *keys: Any) -> None:
+    """Has a service, and all that share its state file, withdraw candidates."""
+    denied = tuple([str(key) for key in keys])
+    StateFile.of(service.settings).update(
+        lambda desired: desired.with_model("movies", desired.of("movies").changed(denied=denied))
+    )
+    until(lambda: service.value("rowcast_denied_ids", model="movies") == len(denied))
 
 
 def candidate(key: Any, movie: Any = 1007, **parts: Any) -> dict[str, Any]:
@@ -48,19 +142,57 @@ def deletion(keys: Iterable[Any]) -> list[dict[str, Any]]:
     return [{"id": key} for key in keys]
 
 
-def nearest(service: RunningService, vector: Any, k: int = 5, **options: Any) -> RetrievalResult:
-    """Returns the candidates nearest to a vector."""
-    retrieval = RetrievalRequest(TARGET, vectors=vector, k=k, **options)
-    result: RetrievalResult = service.execute(retrieval, "retrieve")
-    return result
+def responds(
+    service: RunningService, call: str, headers: dict[str, str] | None = None, **body: Any
+) -> dict[str, Any]:
+    """Returns the response to a call over HTTP.
+
+    Raises:
+      Rejected: The service responded with an error.
+    """
+    response = httpx.post(
+        f"{service.http}/v1/models/movies:{call}", json=body, headers=headers, timeout=60
+    )
+    content: dict[str, Any] = response.json()
+    if "error" in content:
+        raise Rejected(content["error"])
+    return content
+
+
+def nearest(service: RunningService, vectors: Any, k: int = 5, **options: Any) -> list[list[Any]]:
+    """Returns the ids and scores of the candidates nearest to each of some vectors."""
+    of_each = {name: options.pop(name) for name in ("exclude_ids",) if name in options}
+    requests = [
+        {"vectors": [vector], **of_each} for vector in np.reshape(vectors, (-1, 8)).tolist()
+    ]
+    content = responds(service, "retrieve", requests=requests, k=k, **options)
+    return [[result["ids"], result["scores"]] for result in content["results"]]
+
+
+def ids_of(service: RunningService, **options: Any) -> set[Any]:
+    """Returns the ids of all candidates."""
+    return {*nearest(service, [1.0] * 8, **{"k": 1000, **options})[0][0]}
 
 
 def absorb(service: RunningService) -> None:
-    """Has a service absorb all changed candidates that are searched exactly."""
-    assert service.worker.changes.absorb(1)
+    """Waits until a service, whose `absorb_changed_at` is 1, has absorbed all changed candidates
+    into segments with an index.
+    """
+    exact = {"model": "movies", "search": "exact"}
+    until(lambda: service.value("rowcast_changed_candidates", **exact) == 0)
 
 
-def random_vectors(count: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
+def indexed(service: RunningService) -> float:
+    """Returns how many positions of changed candidates are in segments with an index."""
+    return service.value("rowcast_changed_candidates", model="movies", search="index")
+
+
+def log_of(service: RunningService) -> Path:
+    """Returns the change log of a service."""
+    return (service.settings.changes_dir or service.settings.root) / "movies" / "changes.log"
+
+
+def random_vectors(count: int, dim: int = 8, seed: int = 0) -> NDArray[np.float32]:
     """Returns vectors, [count, dim]."""
     return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
 
@@ -73,14 +205,3 @@ def add(service: RunningService, vectors: Any, first: int = 5000) -> None:
     ]
     for start in range(0, len(items), 500):
         change(service, "candidates/upsert", *items[start : start + 500])
-
-
-def segments_of(service: RunningService) -> int:
-    """Returns how many segments a service searches."""
-    return len(service.current().indexes["movies"].segments)
-
-
-def listed(service: RunningService, vectors: Any, **options: Any) -> list[Any]:
-    """Returns the lists of the candidates nearest to vectors: ids, scores, offsets."""
-    result = nearest(service, vectors, **options)
-    return [result.ids.tolist(), result.scores.tolist(), result.offsets.tolist()]

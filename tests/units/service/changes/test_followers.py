@@ -1,162 +1,318 @@
-"""Services that copy the change log of another one, over real sockets."""
+"""Services that copy the change log and the segments of another one: what breaks on the way, and
+what they serve meanwhile and afterwards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+import httpx
 import pytest
 
-from service.changes import absorption
-from service.errors import InvalidArgument, Unimplemented
+from bundle.changes.segments import TEMPORARY
 from tests.e2e.process import until
 from tests.units.service.changes.making import (
-    absorb,
+    Rejected,
+    applied,
     candidate,
     change,
-    listed,
+    deletion,
+    ids_of,
+    indexed,
+    log_of,
     nearest,
-    segments_of,
+    operate,
+    random_vectors,
+    status,
+    until_applied,
 )
-from tests.units.service.changes.wire import wire_to
-from tests.units.service.running import RunningService
+from tests.units.service.changes.wire import Wire, wire_to
+from tests.units.service.conftest import COPIES_TOKEN
+from tests.units.service.running import RunningService, flip
+
+Start = Callable[..., RunningService]
+READS = {"headers": {"authorization": f"Bearer {COPIES_TOKEN}"}}
+UNUSABLE = "rowcast_segments_unusable"
+ABSORBED = [candidate(key) for key in range(5000, 5020)]
 
 
-def problem_of(service: RunningService) -> str:
-    return service.worker.changes.problem
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.changes.segment_copying._AGAIN_S", 0.05)
 
 
-def sequence_of(service: RunningService) -> int:
-    return service.current().changes
+def segments_of(service: RunningService) -> Path:
+    return log_of(service).with_name("changes.segments")
 
 
-def all_have(followers: list[RunningService], writer: RunningService) -> bool:
-    """Returns whether services have all changes of the writer."""
-    return all(sequence_of(follower) == sequence_of(writer) for follower in followers)
+def lists_of(service: RunningService, **options: Any) -> list[Any]:
+    return nearest(service, random_vectors(5), k=60, **READS, **options)
 
 
-def test_a_follower_has_all_changes_before_it_is_ready_and_serves_those_that_come(
-    start: Callable[..., RunningService],
-) -> None:
-    writer = start("writer")
-    for number in range(20):
-        change(writer, "candidates/upsert", candidate(5000 + number))
-    change(writer, "candidates/upsert", candidate(6000, expires_s=1.0))
-    change(writer, "rows/upsert", {"id": 1007, "vector": [2.0] * 8}, feature="movie")
-    follower = start("follower", writer)
-    until(lambda: not problem_of(follower))
-    assert follower.current().changes >= 22
-    change(writer, "candidates/delete", {"id": 1000})
-
-    def is_equal() -> bool:
-        return follower.current().changes == writer.current().changes
-
-    until(is_equal)
-    vector = np.full((1, 8), 0.5, np.float32)
-    ours = nearest(follower, vector, k=100)
-    theirs = nearest(writer, vector, k=100)
-    assert ours.ids.tolist() == theirs.ids.tolist()
-    assert ours.scores.tolist() == theirs.scores.tolist()
-    status = follower.worker.changes.status("movies")
-    assert (status["follows"], status["lag"], status["problem"]) == (writer.http, 0, "")
-    paths = [service.worker.changes.path_of("movies") for service in (writer, follower)]
-    assert paths[0] != paths[1]
-    until(lambda: paths[0].read_bytes() == paths[1].read_bytes())
+def absorb_all(writer: RunningService) -> None:
+    """Adds candidates, and waits until they are in a segment; deletes one of them then."""
+    before = indexed(writer)
+    change(writer, "candidates/upsert", *ABSORBED)
+    until(lambda: indexed(writer) > before)
+    change(writer, "candidates/delete", {"id": 5003})
 
 
-def test_a_follower_rejects_changes_and_names_the_writer(
-    start: Callable[..., RunningService],
-) -> None:
+def test_follower_rejects_changes_and_names_the_writer(start: Start) -> None:
     writer = start("writer")
     follower = start("follower", writer)
-    with pytest.raises(Unimplemented, match=f"follows the changes of {writer.http}, which alone"):
+    with pytest.raises(Rejected, match=f"UNIMPLEMENTED: .*{writer.http}"):
         change(follower, "candidates/upsert", candidate(5000))
 
 
-def test_a_log_that_another_writer_began_is_not_followed(
-    start: Callable[..., RunningService],
-) -> None:
+def test_log_that_another_writer_began_is_not_followed(start: Start) -> None:
     writer = start("writer")
     second_writer = start("other")
     change(writer, "candidates/upsert", candidate(5000))
     change(second_writer, "candidates/upsert", candidate(5001))
     follower = start("other", writer)
-    until(lambda: "the copy is of another log" in problem_of(follower))
-    assert follower.worker.changes.status("movies")["sequence"] == 1
-    with pytest.raises(InvalidArgument, match="no such record 2"):
-        writer.worker.changes.after("movies", 2, 0)
+    until(lambda: "another log" in status(follower)["problem"])
+    assert status(follower)["sequence"] == 1
+    assert 5001 in ids_of(follower, **READS)
 
 
-def test_a_follower_that_restarts_is_not_ready_before_the_writer_responds(
-    start: Callable[..., RunningService],
-) -> None:
+def test_follower_that_restarts_serves_its_copy_though_the_writer_is_gone(start: Start) -> None:
     writer = start("writer")
     change(writer, "candidates/upsert", candidate(5000))
     follower = start("follower", writer)
-    until(lambda: not problem_of(follower))
-    follower.close()
-    writer.close()
-
+    until_applied(writer, follower)
+    for service in (follower, writer):
+        service.close()
     restarted = start("follower", writer)
-    until(lambda: writer.http in problem_of(restarted))
-    assert restarted.current().changes == 1, "what it had copied is served"
+    until(lambda: writer.http in status(restarted)["problem"])
+    until(lambda: httpx.get(f"{restarted.http}/readyz").status_code == 503)
+    assert 5000 in ids_of(restarted, **READS)
 
 
-def test_workers_of_a_follower_share_one_copy(start: Callable[..., RunningService]) -> None:
-    writer = start("writer")
-    workers = [start("follower", writer) for _ in range(3)]
-    for number in range(30):
-        change(writer, "candidates/upsert", candidate(5000 + number))
-    until(lambda: {worker.current().changes for worker in workers} == {30})
-    paths = [service.worker.changes.path_of("movies") for service in (writer, workers[0])]
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-
-
-def test_the_follower_with_the_highest_sequence_becomes_the_writer(
-    start: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
+@pytest.mark.slow
+def test_follower_with_the_highest_sequence_becomes_the_writer(start: Start) -> None:
     writer = start("writer")
     with wire_to(writer.http) as first_wire, wire_to(writer.http) as second_wire:
         follower = start("first", first_wire)
         late_follower = start("second", second_wire)
         # Each change is known to fewer services: the last one to the writer alone.
         change(writer, "candidates/upsert", *[candidate(key) for key in range(5000, 5010)])
-        until(lambda: all_have([follower, late_follower], writer))
+        until_applied(writer, follower, late_follower)
         second_wire.passing = lambda _, content: None
-        change(writer, "candidates/upsert", candidate(5010, movie=1014))
-        until(lambda: all_have([follower], writer))
+        change(writer, "candidates/upsert", candidate(6010, movie=1014))
+        until_applied(writer, follower)
         first_wire.passing = lambda _, content: None
-        change(writer, "candidates/upsert", candidate(5011))
+        change(writer, "candidates/upsert", candidate(6011))
         services = [late_follower, follower, writer]
-        assert [sequence_of(service) for service in services] == [1, 2, 3]
+        assert [applied(service) for service in services] == [1, 2, 3]
         for service in services:
             service.close()
 
-    new_writer = start("first")
+    new_writer = start("first", absorb_changed_at=1)
     late_follower = start("second", new_writer)
-    change(new_writer, "candidates/upsert", candidate(5012))
-    absorb(new_writer)
-    change(new_writer, "candidates/delete", {"id": 5000})
-    until(lambda: all_have([late_follower], new_writer))
-
+    absorb_all(new_writer)
+    until_applied(new_writer, late_follower)
     former_writer = start("writer", new_writer)
-    until(lambda: "the copy is of another log" in problem_of(former_writer))
-    assert sequence_of(former_writer) == 3
+    until(lambda: "another log" in status(former_writer)["problem"])
     former_writer.close()
-    log = former_writer.worker.changes.path_of("movies")
+    log = log_of(former_writer)
     log.rename(log.with_name("changes.log.of-the-former-writer"))
     former_writer = start("writer", new_writer)
-    until(lambda: not problem_of(former_writer))
+    until_applied(new_writer, late_follower, former_writer)
+    expected = lists_of(new_writer)
+    assert lists_of(late_follower) == lists_of(former_writer) == expected
+    ids = ids_of(new_writer, **READS)
+    assert 6010 in ids
+    assert not {5003, 6011} & ids
 
-    services = [new_writer, late_follower, former_writer]
-    until(lambda: all_have(services, new_writer))
-    vectors = np.eye(8, dtype=np.float32)
-    lists = [listed(service, vectors, k=60) for service in services]
-    assert lists[0] == lists[1] == lists[2]
-    ids = {*lists[0][0]}
-    assert {5001, 5010, 5012} <= ids
-    assert not {5000, 5011} & ids
-    assert [segments_of(service) for service in services] == [1, 1, 1]
-    logs = [service.worker.changes.path_of("movies").read_bytes() for service in services]
-    assert logs[0] == logs[1] == logs[2]
+
+@dataclass(frozen=True)
+class Break:
+    """Something that breaks while a follower copies a segment.
+
+    Attributes:
+      damage: Breaks it, before the segment is made: of a wire and the segments of a follower.
+      mend: Mends it.
+      waits: Whether changes wait until it is mended; else all candidates are searched exactly.
+    """
+
+    damage: Callable[[Wire, Path], object]
+    mend: Callable[[Wire, Path], object]
+    waits: bool = False
+
+
+def passing(part: str, damaged: Callable[[bytes], bytes | None]) -> Callable[[Wire, Path], None]:
+    """Returns what has the wire damage the files of a name."""
+
+    def damage(wire: Wire, _: Path) -> None:
+        wire.passing = lambda path, content: damaged(content) if part in path else content
+
+    return damage
+
+
+def pass_all(wire: Wire, _: Path) -> None:
+    wire.passing = lambda _, content: content
+
+
+def block(_: Wire, segments: Path) -> None:
+    """Leaves a file where the directory of segments belongs."""
+    segments.parent.mkdir(parents=True, exist_ok=True)
+    segments.touch()
+
+
+BREAKS = {
+    "the wire is cut within a file": Break(passing("vectors.bin", lambda _: None), pass_all, True),
+    "a file is damaged on the wire": Break(
+        passing("candidates.arrow", lambda content: bytes([content[0] ^ 1]) + content[1:]), pass_all
+    ),
+    "no segment can be written": Break(block, lambda _, segments: segments.unlink()),
+}
+
+
+@pytest.fixture
+def writer(start: Start) -> RunningService:
+    return start("writer", absorb_changed_at=20)
+
+
+@pytest.fixture
+def wire(writer: RunningService) -> Iterator[Wire]:
+    with wire_to(writer.http) as wire:
+        yield wire
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*BREAKS])
+def test_segment_that_cannot_be_copied_loses_no_change_and_is_copied_later(
+    name: str, start: Start, writer: RunningService, wire: Wire
+) -> None:
+    broken = BREAKS[name]
+    follower = start("follower", wire)
+    until_applied(writer, follower)
+    broken.damage(wire, segments_of(follower))
+    absorb_all(writer)
+    if broken.waits:
+        until(lambda: follower.value("rowcast_changes_followed", model="movies") == 0)
+        until(lambda: status(follower)["lag"] > 0)
+    else:
+        until_applied(writer, follower)
+        until(lambda: follower.value(UNUSABLE, model="movies") == 1)
+        assert indexed(follower) == 0
+        assert lists_of(follower, exact=True) == lists_of(writer, exact=True)
+    broken.mend(wire, segments_of(follower))
+    until_applied(writer, follower)
+    until(lambda: indexed(follower) == indexed(writer))
+    assert lists_of(follower) == lists_of(writer)
+    until(lambda: follower.value(UNUSABLE, model="movies") == 0)
+    until(lambda: follower.value("rowcast_changes_followed", model="movies") == 1)
+    paths = [segments_of(service) for service in (writer, follower)]
+    names = [sorted(path.name for path in directory.iterdir()) for directory in paths]
+    assert names[0] == [name for name in names[1] if not name.startswith(TEMPORARY)]
+
+
+@pytest.mark.slow
+def test_segments_that_a_follower_or_the_writer_lacks_lose_no_change(
+    start: Start, writer: RunningService
+) -> None:
+    follower = start("follower", writer)
+    absorb_all(writer)
+    until_applied(writer, follower)
+    follower.close()
+    (vectors,) = segments_of(follower).rglob("vectors.bin")
+    flip(vectors, 0)
+    restarted = start("follower", writer)
+    until(lambda: indexed(restarted) == indexed(writer))
+    assert lists_of(restarted) == lists_of(writer)
+    restarted.close()
+
+    shutil.rmtree(segments_of(follower))
+    (lost,) = segments_of(writer).iterdir()
+    shutil.rmtree(lost)
+    restarted = start("follower", writer)
+    until(lambda: restarted.value(UNUSABLE, model="movies") == 1)
+    change(writer, "candidates/upsert", *[candidate(key) for key in range(5100, 5110)])
+    until_applied(writer, restarted)
+    assert lists_of(restarted, exact=True) == lists_of(writer, exact=True)
+    # The next segment has none of the lost one, of which little is left.
+    change(writer, "candidates/delete", *deletion([*range(5000, 5003), *range(5004, 5019)]))
+    change(writer, "candidates/upsert", *[candidate(key) for key in range(5200, 5220)])
+    until(lambda: restarted.value(UNUSABLE, model="movies") == 0)
+    until_applied(writer, restarted)
+    assert lists_of(restarted) == lists_of(writer)
+
+
+@pytest.mark.slow
+def test_parts_of_segments_are_for_clients_that_copy_and_of_the_files_of_segments_alone(
+    writer: RunningService,
+) -> None:
+    absorb_all(writer)
+    directory = segments_of(writer)
+    (segment,) = [path for path in directory.iterdir() if not path.name.startswith(TEMPORARY)]
+    (directory / "secret").write_text("secret")
+    (directory / f"{TEMPORARY}{segment.name}").mkdir()
+    (directory / f"{TEMPORARY}{segment.name}" / "segment.json").write_text("{}")
+    (segment / "unlisted").write_text("secret")
+
+    def get(name: str, token: str = COPIES_TOKEN, **query: Any) -> httpx.Response:
+        query = {"file": "segment.json", "offset": 0, "bytes": 1 << 20, **query}
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        url = f"{writer.http}/v1/models/movies/changes/segments/{name}"
+        return httpx.get(url, params=query, headers=headers, timeout=20)
+
+    name = segment.name
+    whole = (segment / "segment.json").read_bytes()
+    assert get(name).content == whole
+    assert get(name, offset=10, bytes=20).content == whole[10:30]
+    assert get(name, offset=len(whole)).content == b""
+    for token, code in [("", 401), ("another", 401), (f"{COPIES_TOKEN}-of-a-reader", 403)]:
+        assert get(name, token=token).status_code == code
+    missing = [
+        ("1-00000000-movies-1-00000000", "segment.json"),
+        ("%2e%2e", "changes.log"),
+        ("%2e%2e%2fchanges.segments", "segment.json"),
+        ("secret", ""),
+        (f"{TEMPORARY}{name}", "segment.json"),
+        (name, ""),
+        (name, "unlisted"),
+        (name, "../secret"),
+        (name, "indexes/../segment.json"),
+        (name, str(directory / "secret")),
+        (name, "../../changes.log"),
+    ]
+    for wanted, file in missing:
+        assert get(wanted, file=file).status_code == 404, (wanted, file)
+    for query in ({"offset": -1}, {"bytes": 0}, {"bytes": 1 << 30}, {"offset": "x"}):
+        error = get(name, **query).json()["error"]
+        assert error["code"] == "INVALID_ARGUMENT"
+        assert next(iter(query)) in error["message"]
+
+
+def test_clients_that_the_setting_names_change_models_and_no_others(
+    start: Start, copies_token: Path
+) -> None:
+    service = start("writer")
+    tokens = copies_token.with_name("tokens-of-copies")
+    with tokens.open("a") as file:
+        file.write(f"books {COPIES_TOKEN}-of-books books\n")
+    service = start("writer", changes_from="copies,books")
+    path = f"{service.http}/v1/models/movies"
+    body = {"items": [candidate(5000)], "stream": "s", "offset": 7, "from_offset": 2}
+    for suffix, code in [("", 200), ("-of-a-reader", 403), ("-of-books", 403), ("-none", 401)]:
+        headers = {"authorization": f"Bearer {COPIES_TOKEN}{suffix}"}
+        upsert = httpx.post(f"{path}/candidates/upsert", json=body, headers=headers, timeout=20)
+        offsets = httpx.get(f"{path}/changes", headers=headers, timeout=20)
+        assert (upsert.status_code, offsets.status_code) == (code, code)
+    assert operate(service, "GET", "changes")["streams"] == {"s": 7}
+
+
+def test_clients_without_tokens_are_sent_to_the_admin_api(
+    write: Callable[..., Any], serve: Start
+) -> None:
+    write()
+    body = {"items": [candidate(5000)]}
+    url = f"{serve().http}/v1/models/movies/candidates/upsert"
+    response = httpx.post(url, json=body, timeout=20)
+    assert response.status_code == 403
+    assert "admin API" in response.json()["error"]["message"]

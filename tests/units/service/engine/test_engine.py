@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from bundle.features.sources import FetchedRows
-from service.config import ServiceSettings
-from service.engine.calls import RankingRequest, RankingResult, Target
-from service.engine.context import RequestContext
-from service.engine.engine import Engine
-from service.engine.execution import Execution, RowsLost
-from service.errors import (
-    DataLoss,
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-    NotReady,
-    Overloaded,
-    ServiceError,
+from service.engine.calls import (
+    RecommendationRequest,
+    RetrievalResult,
+    Target,
 )
-from service.observability.metrics import Metrics
-from service.versions.lifecycle import VersionManager
-from service.versions.policy import Arrangement
-from service.versions.version import ModelVersion
+from service.engine.context import RequestContext
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
+from tests.units.service.engine.served import CountingTower, column
 from tests.units.service.running import RunningService, WaitingTower, log_lines
 
 RETRIEVE = "/v1/models/movies:retrieve"
@@ -78,93 +62,35 @@ def test_failed_batch_is_counted_and_logged_and_its_requests_are_computed_alone(
     assert (failed["call"], failed["requests"]) == ("retrieve", QUERIES)
 
 
-def execute_together(compute: Callable[..., Any], count: int, root: Path) -> list[Any]:
-    """Executes rankings that are alike with one function; returns responses and failures."""
+class SlowRanking(CountingTower):
+    """Takes 15 ms for each candidate."""
 
-    async def execute() -> list[Any]:
-        nothing: Any = None
-        manifest: Any = SimpleNamespace(unread_inputs=())
-        versions = VersionManager()
-        versions.add(
-            ModelVersion("m", 1, Path(), manifest, {}, nothing, {}, {}, {}, {}, close=lambda: None)
-        )
-        versions.arrange("m", Arrangement(1, frozenset((1,))))
-        engine = Engine(
-            versions, ServiceSettings(root=root), Metrics(), 1, compute={RankingRequest: compute}
-        )
-        requests = [
-            RankingRequest(Target("m"), {}, candidate_ids=np.array([number]))
-            for number in range(count)
-        ]
-        try:
-            return await asyncio.gather(
-                *(
-                    engine.execute(request, RequestContext("rank", "id", math.inf))
-                    for request in requests
-                ),
-                return_exceptions=True,
-            )
-        finally:
-            engine.close()
-
-    return asyncio.run(execute())
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        time.sleep(0.015 * len(next(iter(inputs.values()))))
+        return super().run(inputs)
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        Overloaded("shard 1/2 is overloaded", 2.0, "shard"),
-        NotReady("shard 1/2 is gone"),
-        DeadlineExceeded("shard 1/2 took too long"),
-        DataLoss("shard 1/2 is damaged"),
-        Internal("shard 1/2 returned 3 rows of 4"),
-    ],
-)
-def test_failure_of_a_shard_fails_all_requests_of_a_batch_without_another_call(
-    problem: ServiceError, tmp_path: Path
+def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
 ) -> None:
-    batches = []
+    write()
+    service = serve(inline_max_us=1_000_000)
+    tower = SlowRanking(service.current().towers["ranking"].parts[0].network)
+    service.with_network("ranking", tower)
+    wanted = RecommendationRequest(Target("movies"), context={"user": column(1)}, pool_size=20, k=5)
+    service.execute(wanted, "recommend")
 
-    async def compute(_: Any, request: RankingRequest, __: Any, execution: Execution) -> Any:
-        batches.append(execution.request_count)
-        raise problem
+    async def execute(timeout_s: float) -> RetrievalResult:
+        context = RequestContext("recommend", "test-request", time.monotonic() + timeout_s)
+        response: RetrievalResult = await service.dataplane.engine.execute(wanted, context)
+        return response
 
-    assert execute_together(compute, 5, tmp_path) == [problem] * 5
-    assert batches == [5]
+    async def execute_both() -> tuple[RetrievalResult, RetrievalResult]:
+        # Ranking takes 0.3 s, and twice as much must be left.
+        return await asyncio.gather(execute(0.5), execute(25))
 
-
-def test_failure_that_a_request_may_have_caused_is_that_of_one_request(tmp_path: Path) -> None:
-    batches = []
-
-    async def compute(_: Any, request: RankingRequest, __: Any, execution: Execution) -> Any:
-        batches.append(execution.request_count)
-        if request.candidate_ids is not None and 3 in request.candidate_ids:
-            raise InvalidArgument("3")
-        return "ranked"
-
-    results = execute_together(compute, 5, tmp_path)
-    assert batches == [5, 1, 1, 1, 1, 1]
-    assert [str(result) for result in results] == ["ranked"] * 3 + ["3", "ranked"]
-
-
-def test_requests_of_a_batch_whose_rows_are_lost_use_what_the_batch_fetched(
-    tmp_path: Path,
-) -> None:
-    rows = FetchedRows(np.arange(2), np.zeros((2, 1), np.float32), np.array([False, True]))
-    calls = 0
-
-    async def compute(_: Any, request: RankingRequest, __: Any, execution: Execution) -> Any:
-        nonlocal calls
-        if execution.fetched_before is None:
-            calls += 1
-            raise RowsLost({"layout": rows})
-        assert request.candidate_ids is not None
-        lost = execution.fetched_before["layout"].is_lost(request.candidate_ids)
-        execution.rows_fetched = lost.size
-        execution.rows_lost = int(lost.sum())
-        none = np.empty(0, np.float32)
-        return RankingResult("m", 1, None, none.astype(np.int32), none, {}, np.zeros(2, np.int64))
-
-    results = execute_together(compute, 2, tmp_path)
-    assert calls == 1
-    assert [result.coverage for result in results] == [1.0, 0.0]
+    tower.examples.clear()
+    hasty, patient = service.call(execute_both())
+    assert "candidates are ranked" in hasty.degraded_reason
+    assert patient.degraded_reason == ""
+    assert tower.examples[-1] == 20

@@ -7,9 +7,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import numpy as np
@@ -17,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.changes import absorption, segments
 from service.config import ServiceSettings
 from service.engine.calls import (
     Condition,
@@ -29,16 +26,14 @@ from service.engine.calls import (
 )
 from service.engine.computation import completed
 from service.engine.execution import Execution
-from service.engine.live_recall import QUEUE_MAX, CpuBudget, LiveRecall
+from service.engine.live_recall import CpuBudget, LiveRecall
 from service.engine.retrieval import retrieve
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
 from service.versions.policy import Arrangement
-from service.versions.version import LoadedStore, ServedIndex
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
-from tests.units.service.changes.making import absorb, candidate, change, deletion
-from tests.units.service.engine.retrieval.large_index import load_index
+from tests.units.service.changes.making import candidate, change, deletion, indexed
 from tests.units.service.engine.served import load_version
 from tests.units.service.running import RunningService
 
@@ -135,10 +130,9 @@ def changing(
     write: Write, serve: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
 ) -> RunningService:
     """A service with a tree index, which makes trees of changed candidates, too."""
-    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
-    monkeypatch.setattr(segments, "_TREE_MIN", 100)
+    monkeypatch.setattr("service.changes.segments._TREE_MIN", 100)
     write(size=SIZE, index_kind="tree_ah", parameters=TREE)
-    return serve(live_recall_share=0.0)
+    return serve(live_recall_share=0.0, absorb_changed_at=200)
 
 
 def add(service: RunningService, first: int, count: int) -> None:
@@ -219,7 +213,7 @@ def test_recall_is_that_of_an_exact_search_among_what_each_query_may_find(
 
 def test_recall_is_that_of_lists_with_candidates_that_changed(changing: RunningService) -> None:
     add(changing, 5000, 500)
-    absorb(changing)
+    until(lambda: indexed(changing) == 500)
     add(changing, 6000, 100)
     add(changing, 5000, 10)
     base_ids = [1000 + 7 * position for position in range(30)]
@@ -260,61 +254,6 @@ def test_recall_is_that_of_lists_with_candidates_that_changed(changing: RunningS
     assert any(key >= 6000 for key in nearest_ids)
 
 
-def test_queries_of_a_segment_that_was_merged_are_dropped(changing: RunningService) -> None:
-    sampled = SampledChanges(changing)
-    add(changing, 5000, 200)
-    absorb(changing)
-    sampled.inflight = 1
-    sampled.retrieve(queries(3))
-    until(lambda: sampled.recall.queued == 3)
-    merged = weakref.ref(changing.current().indexes["movies"].segments[0])
-    add(changing, 6000, 200)
-    absorb(changing)
-    until(lambda: bool(gc.collect() >= 0 and merged() is None))
-    sampled.inflight = 0
-    until(lambda: sampled.dropped() == 3)
-    sampled.retrieve(queries(2))
-    until(lambda: sampled.searched() == 2)
-    sampled.recall.close()
-
-
-@pytest.mark.parametrize("distance", ["cosine", "squared_l2"])
-def test_recall_is_measured_by_the_distance_of_the_index(
-    sampled: Sampled, tmp_path: Path, distance: Literal["cosine", "squared_l2"]
-) -> None:
-    random = np.random.default_rng(5)
-    lengths = random.uniform(0.1, 3, (SIZE, 1))
-    vectors = (random.normal(size=(SIZE, 8)) * lengths).astype(np.float32)
-    index = load_index(tmp_path, vectors, {}, distance=distance, parameters=TREE)
-    assert isinstance(index.corpus, LoadedStore)
-    with sampled.manager.acquire("movies") as version:
-        served = ServedIndex("movies", index.entry, index.corpus, index, None, index.compiled)
-        sampled.manager.add(replace(version, version=2, indexes={"movies": served}))
-    sampled.manager.arrange("movies", Arrangement(2, frozenset({2})))
-
-    sent_queries = queries(20)
-    result = sampled.retrieve(sent_queries)
-    differences = vectors[np.newaxis] - sent_queries[:, np.newaxis]
-    scores = -(differences**2).sum(axis=2)
-    if distance == "cosine":
-        scores = sent_queries @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T
-    nearest = np.argsort(-scores, axis=1)[:, :K]
-    pairs = zip(nearest, result.ids.reshape(20, K), strict=True)
-    hits = sum(np.isin(expected, returned).sum() for expected, returned in pairs)
-    until(lambda: sampled.searched() == 20)
-    assert sampled.value("rowcast_live_recall_hits_total") == hits
-    assert 0 < hits < 20 * K
-
-
-def test_queries_are_not_searched_while_requests_are_in_progress(sampled: Sampled) -> None:
-    sampled.inflight = 1
-    sampled.retrieve(queries(3))
-    until(lambda: sampled.looks > 10)
-    assert (sampled.recall.queued, sampled.searched()) == (3, 0)
-    sampled.inflight = 0
-    until(lambda: sampled.searched() == 3)
-
-
 def test_retired_version_is_closed_and_freed_while_its_queries_wait(sampled: Sampled) -> None:
     sampled.inflight = 1
     sampled.retrieve(queries(3))
@@ -333,40 +272,6 @@ def test_retired_version_is_closed_and_freed_while_its_queries_wait(sampled: Sam
     until(lambda: sampled.searched() == 2)
 
 
-def test_window_of_a_new_version_begins_anew(sampled: Sampled) -> None:
-    sampled.retrieve(queries(30))
-    until(lambda: sampled.searched() == 30)
-    sampled.serve(2)
-    assert math.isnan(sampled.value("rowcast_live_recall"))
-    sampled.retrieve(queries(1))
-    until(lambda: sampled.searched() == 31)
-    assert sampled.value("rowcast_live_recall_window", sum="neighbors") == K
-
-
-def test_queries_beyond_the_queue_are_dropped_and_counted(sampled: Sampled) -> None:
-    sampled.inflight = 1
-    sampled.retrieve(queries(QUEUE_MAX + 10))
-    assert (sampled.recall.queued, sampled.dropped()) == (QUEUE_MAX, 10)
-
-
-def test_queries_that_no_index_answers_as_exported_are_not_sampled(sampled: Sampled) -> None:
-    sampled.inflight = 1
-    sampled.retrieve(queries(3), exact=True)
-    sampled.retrieve(queries(3), recall=0.5)
-    sampled.retrieve(queries(4), query_offsets=np.array([0, 2, 4]))
-    assert (sampled.recall.queued, sampled.dropped()) == (0, 0)
-    sampled.retrieve(queries(1), min_score=1000.0)
-    assert sampled.recall.queued == 1
-
-
-def test_share_of_the_queries_is_sampled(sampled: Sampled) -> None:
-    sampled.recall = LiveRecall(sampled.manager, sampled.metrics, 0.1, 1.0, lambda: 1)
-    for seed in range(20):
-        sampled.retrieve(queries(100, seed))
-    sampled_count = sampled.recall.queued + sampled.dropped()
-    assert 130 <= sampled_count <= 270  # 200 are expected, and the deviation is 13
-
-
 def test_budget_lets_a_thread_spend_its_share_and_save_little() -> None:
     times = {"wall": 100.0, "cpu": 5.0}
     budget = CpuBudget(0.02, lambda: times["wall"], lambda: times["cpu"])
@@ -379,15 +284,6 @@ def test_budget_lets_a_thread_spend_its_share_and_save_little() -> None:
     assert budget.pause_s() == 0
     times["cpu"] += 0.06
     assert budget.pause_s() == pytest.approx(0.5)  # 0.05 s were saved
-
-
-def test_closed_sampler_ends_its_thread_and_takes_no_queries(sampled: Sampled) -> None:
-    sampled.inflight = 1
-    sampled.retrieve(queries(1))
-    sampled.recall.close()
-    sampled.retrieve(queries(1))
-    assert not [thread for thread in threading.enumerate() if thread.name == "rowcast-live-recall"]
-    assert sampled.dropped() == 1
 
 
 def test_service_measures_its_responses_unless_the_share_is_zero(

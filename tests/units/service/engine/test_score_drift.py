@@ -76,15 +76,6 @@ def test_scores_are_counted_by_bin_and_compared_with_those_at_export(
     assert counted(service) == counts
 
 
-def test_few_scores_of_each_context_are_counted(write: Write, serve: Serve) -> None:
-    small = write(scores=AT_EXPORT)
-    service = serve()
-    request = RankingRequest(Target(), context={"user": column(5)}, candidate_ids=small.ids)
-    service.execute(request)
-    until(lambda: sum(counted(service)) == PER_CONTEXT)
-    assert service.value("rowcast_score_psi") == 0  # too few for an index
-
-
 def test_new_version_begins_anew_and_one_without_a_distribution_has_no_index(
     write: Write, serve: Serve
 ) -> None:

@@ -57,20 +57,6 @@ def test_rank_crosses_context_and_candidate_for_each_candidate(load: Load, parts
     assert not np.allclose(other_features["tv"], other_features["web"])
 
 
-def test_rank_without_a_crossed_context_input_takes_its_default(load: Load) -> None:
-    service = load(features=CROSSED)
-    with_feature = service.rank(
-        context={"user": column(3), "device": column("web")}, candidate_ids=service.small.ids[:9]
-    )
-    without_feature = service.rank(context={"user": column(3)}, candidate_ids=service.small.ids[:9])
-    assert without_feature.scores.tolist() == with_feature.scores.tolist()
-    recommended = service.recommend(context={"user": column(3), "device": column("tv")}, k=3)
-    ranked_again = service.rank(
-        context={"user": column(3), "device": column("tv")}, candidate_ids=recommended.ids
-    )
-    np.testing.assert_allclose(recommended.scores, ranked_again.scores, 1e-6)
-
-
 def test_input_read_as_id_and_as_number_is_sent_once(load: Load) -> None:
     service = load(features=NUMBERED)
     small = service.small

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.units.service.engine.served import Served, column, examples
+from tests.units.service.engine.served import Served, column
 
 Load = Callable[..., Served]
 
@@ -29,53 +29,6 @@ REQUEST: dict[str, Any] = {
 
 def rank(service: Served, **request: Any) -> Any:
     return service.rank(**{**REQUEST, **request})
-
-
-@pytest.mark.parametrize(
-    ("heads", "expected"),
-    [
-        ((), {"context": [3], "trunk": [6], "score": [6]}),
-        (("watch",), {"context": [3], "trunk": [6], "score": [6], "watch": [6]}),
-        (
-            ("watch", "rating"),
-            {"context": [3], "trunk": [6], "score": [6], "watch": [6], "rating": [6]},
-        ),
-    ],
-)
-def test_rank_runs_only_the_parts_of_the_wanted_outputs(
-    load: Load, heads: tuple[str, ...], expected: dict[str, list[int]]
-) -> None:
-    service = load(parts=True)
-    counters = service.counted()
-    result = rank(service, heads=heads)
-    assert set(result.heads) == set(heads)
-    assert examples(counters) == expected
-    for part in ALL:
-        counted = service.value(
-            "rowcast_tower_examples_total", model="movies", tower="ranking", part=part
-        )
-        assert counted == sum(expected.get(part, []))
-
-
-def test_embed_of_a_tower_in_parts_runs_them_for_each_example(load: Load) -> None:
-    service = load(parts=True)
-    counters = service.counted()
-    movie = {
-        "movie": column(1000, 1007),
-        "genres": column(offsets=[0, 0, 0]),
-        "year": column(0.5, 0.25),
-    }
-    features = {"user": column(3, 5), **movie}
-    vectors = service.embed("ranking", features).vectors
-    ranked = rank(
-        service,
-        context={"user": column(3, 5)},
-        candidate_features=movie,
-        candidate_ids=None,
-        offsets=np.arange(3),
-    )
-    assert examples(counters) == {"context": [2, 2], "trunk": [2, 2], "score": [2, 2]}
-    np.testing.assert_allclose(vectors[:, 0], ranked.scores, 1e-6)
 
 
 def test_rank_many_candidates_in_parts_and_blocks_has_the_same_bits(

@@ -66,11 +66,3 @@ def test_search_for_more_candidates_than_are_held_returns_all(stub: Stub) -> Non
         )
     )
     assert sorted(np.frombuffer(response.positions, "<u4").tolist()) == list(range(40))
-
-
-def test_rows_of_nothing_are_rejected(stub: Stub) -> None:
-    shard, bundle = stub
-    with pytest.raises(grpc.RpcError) as failed:
-        shard.Rows(shard_pb.RowsRequest(bundle=bundle, rows=[shard_pb.Rows()]))
-    message = "tables is empty; at least one table or index was expected"
-    assert (failed.value.code(), failed.value.details()) == (INVALID, message)

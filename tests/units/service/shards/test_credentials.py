@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from service.codec.stubs.shard_service_pb2_grpc import add_ShardServiceServicer_to_server
-from service.config import ServiceSettings, SettingsError, read_settings
+from service.config import ServiceSettings
 from service.observability.metrics import Metrics
 from service.security import watched_files
 from service.shards.credentials import ShardCredentials
@@ -81,27 +81,6 @@ def test_router_connects_with_the_certificates_that_replaced_its_own(tmp_path: P
     asyncio.run(run())
 
 
-def test_certificate_without_its_key_leaves_the_credentials_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watched_files, "INTERVAL_S", 0.0)
-    authority = Authority(tmp_path)
-    first_certificate = authority.sign("own")
-    next_one = authority.sign("next")
-    settings = ServiceSettings(
-        root=tmp_path,
-        shard_ca=authority.file,
-        tls_cert=first_certificate.cert,
-        tls_key=first_certificate.key,
-    )
-    credentials = ShardCredentials(settings)
-    before = credentials.channel()
-    shutil.copy(next_one.cert, first_certificate.cert)
-    assert credentials.channel() is before
-    shutil.copy(next_one.key, first_certificate.key)
-    assert credentials.channel() is not before
-
-
 def test_token_that_is_replaced_is_sent_with_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,17 +91,3 @@ def test_token_that_is_replaced_is_sent_with_the_next_call(
     assert credentials.metadata() == (("authorization", "Bearer first"),)
     token.write_text("second, longer\n")
     assert credentials.metadata() == (("authorization", "Bearer second, longer"),)
-
-
-@pytest.mark.parametrize("option", ["shard_ca", "shard_token"])
-def test_file_that_does_not_exist_is_named_by_its_option(option: str, tmp_path: Path) -> None:
-    settings = read_settings({"root": tmp_path, option: tmp_path / "none"})
-    with pytest.raises(SettingsError, match="none"):
-        ShardCredentials(settings)
-
-
-def test_file_without_certificates_is_rejected(tmp_path: Path) -> None:
-    authorities = tmp_path / "authorities.pem"
-    authorities.write_text("nothing")
-    with pytest.raises(SettingsError, match="not authorities of shards"):
-        ShardCredentials(ServiceSettings(root=tmp_path, shard_ca=authorities))

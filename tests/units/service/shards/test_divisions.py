@@ -47,6 +47,7 @@ def requests(router: RunningService) -> Iterator[list[tuple[int, Any]]]:
             sending.result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
 def test_router_follows_a_change_of_the_number_of_shards_without_a_failed_request(
     before: int, after: int, cluster: Cluster, write: Callable[..., SmallBundle]

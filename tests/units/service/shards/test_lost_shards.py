@@ -14,11 +14,18 @@ from rowcast_client import Client
 
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
-from service.engine.calls import RecommendationRequest, Target
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
-from tests.units.service.engine.merging.together import alone, together
-from tests.units.service.running import RunningService, column
+from tests.units.service.changes.keyed import KeyedBundles
+from tests.units.service.changes.making import (
+    Rejected,
+    change,
+    nearest,
+    responds,
+    status,
+    until_applied,
+)
+from tests.units.service.running import RunningService
 from tests.units.service.shards.cluster import Cluster, response
 
 IDS = [1, 2, 26, 27, 1_000_000]
@@ -70,21 +77,6 @@ def test_lookup_tells_lost_ids_from_unknown_ones_over_both_transports(
         assert looked_up.lost is not None
         assert looked_up.lost.tolist() == content["lost"]
         assert looked_up.coverage == pytest.approx(0.6)
-
-
-def test_recommendations_of_a_batch_are_degraded_by_their_own_lost_rows(
-    cluster: Cluster, small: SmallBundle
-) -> None:
-    router = start_and_lose(cluster, shard_min_searched=0.1, inline_max_us=1_000_000)
-    features = [{"user": column(user), "history": column(*small.ids[:3])} for user in IDS]
-    requests = [
-        ("recommend", RecommendationRequest(Target("movies"), context=context, k=5))
-        for context in features
-    ]
-    expected = alone(router, requests)
-    batches = router.value("rowcast_batch_requests_count", call="recommend")
-    assert together(router, requests) == expected
-    assert router.value("rowcast_batch_requests_count", call="recommend") == batches + 1
 
 
 @pytest.mark.parametrize(("minimum", "status"), [(0.6, 200), (0.7, 503)])
@@ -163,17 +155,37 @@ def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: Sma
     assert np.isin(content["ids"], small.ids[: len(small.ids) // 2]).all()
 
 
-def test_request_that_reads_no_lost_row_succeeds_though_unknown_ids_would_read_one(
-    cluster: Cluster, write: Callable[..., SmallBundle]
+def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
+    cluster: Cluster, bundles: KeyedBundles, serve: Callable[..., RunningService]
 ) -> None:
-    small = write(partitions=2)
+    small = bundles.write(partitions=4)
+    last = int(small.ids[-1])  # its row and its vector are on the second shard
     router = start_and_lose(cluster)
-    features = {"movie": int(small.ids[0]), "genres": ["comedy"], "year": 0.5}
-    with httpx.Client(base_url=router.http, timeout=60) as client:
-        body = {"tower": "candidate", "features": features}
-        assert response(client, "embed", body)[0] == 200
-        body = {"tower": "candidate", "features": {**features, "genres": ["unheard of"]}}
-        code, content = response(client, "embed", body)
-    assert code == 503
-    # The message depends on whether the router has noticed the loss before the request.
-    assert "shard 2/2" in content["error"]["message"]
+    alone = serve()
+    attributes = {"id": last, "attributes": {"year": 2031}}
+    rows = [{"id": key, "vector": [1.0] * 8} for key in (last, 77)]
+    for path, items, options in [
+        ("candidates/attributes", [attributes], {}),
+        ("rows/upsert", rows, {"feature": "movie"}),
+    ]:
+        with pytest.raises(Rejected, match=r"NOT_READY: .*2/2"):
+            change(router, path, *items, **options)
+    assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [False]
+    change(router, "rows/upsert", {"id": 7, "vector": [1.0] * 8}, feature="user")
+    assert responds(router, "lookup", feature="user", ids=[7])["vectors"] == [[1.0] * 8]
+
+    # What another process has made waits for the shard, and no half of it is served.
+    change(alone, "candidates/attributes", attributes)
+    change(alone, "rows/upsert", *rows, feature="movie")
+    until(lambda: "waits for shards" in status(router)["problem"])
+    assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [False]
+    with pytest.raises(Rejected, match="NOT_READY"):
+        change(router, "candidates/delete", {"id": 1000})
+    cluster.add("2/2")
+    until(lambda: not status(router)["problem"])
+    until_applied(alone, router)
+    options = {"k": 60, "attributes": ["year"]}
+    assert nearest(router, small.vectors[:3], **options) == nearest(
+        alone, small.vectors[:3], **options
+    )
+    assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [True]

@@ -128,25 +128,3 @@ def test_deny_list_holds_in_every_loaded_version_and_in_those_that_come(
     assert denied(two, 3) == [ids[1]]
     two.want(denied=())
     assert (denied(two, 3), two.value("rowcast_denied_ids", model="movies")) == ([], 0)
-
-
-def test_deny_list_of_string_ids_takes_numbers_as_text(write: Write, drive: Drive) -> None:
-    small = write(id_kind="string")
-    driven = drive()
-    driven.want(denied=("5", small.ids[7]))
-    with driven.manager.acquire("movies") as version:
-        (corpus,) = version.corpora.values()
-        assert corpus.denied.positions.tolist() == [7]
-
-
-def test_deny_list_changed_during_a_load_holds_once_the_version_serves(
-    two: Driven, write: Write
-) -> None:
-    small = write(version=3)
-
-    def change(version: ModelVersion, throttle: LoadThrottle) -> None:
-        two.want(denied=(str(small.ids[2]),))
-
-    two.warm_up = change
-    two.scan()
-    assert denied(two, 3) == denied(two, 2) == [small.ids[2]]

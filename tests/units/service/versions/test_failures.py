@@ -88,28 +88,6 @@ def test_version_failed_by_the_machine_is_reported_once_and_tried_again(
     assert events() == ["version_failed", "version_available"]
 
 
-def test_scan_unreadable_directory_keeps_no_other_model_from_being_served(
-    write: Write, drive: Drive, root: Path, monkeypatch: pytest.MonkeyPatch, events: Events
-) -> None:
-    write()
-    (root / "circle").symlink_to(root / "circle")
-    (root / "closed").mkdir()
-    (root / "movies" / "9").symlink_to(root / "movies" / "9")
-    listed = os.listdir
-
-    def deny(path: Path) -> list[str]:  # what the system does to any user but root
-        if Path(path).name == "closed":
-            raise PermissionError(13, "Permission denied", str(path))
-        return listed(path)
-
-    monkeypatch.setattr(os, "listdir", deny)
-    driven = drive()
-    driven.scan()
-    assert driven.states() == {1: "available"}
-    assert driven.manager.settled
-    assert sorted(events()) == ["model_unreadable", "version_available"]
-
-
 def test_scan_missing_root_is_reported_once_and_keeps_serving(
     write: Write, drive: Drive, root: Path, events: Events
 ) -> None:
@@ -125,15 +103,3 @@ def test_scan_missing_root_is_reported_once_and_keeps_serving(
     driven.scan()
     assert events() == ["root_unreadable"]
     assert driven.value("rowcast_root_readable") == 1
-
-
-def test_scrub_of_files_that_cannot_be_opened_is_not_data_loss(
-    write: Write, drive: Drive, events: Events
-) -> None:
-    write()
-    driven = drive()
-    with files_left(0):
-        driven.poller.maintenance.scrub()
-    driven.poller.maintenance.scrub()
-    assert driven.states() == {1: "available"}
-    assert events() == ["version_available", "scrub_unreadable", "version_scrubbed"]

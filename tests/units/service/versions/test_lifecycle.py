@@ -35,20 +35,6 @@ def manager() -> VersionManager:
     return VersionManager()
 
 
-def test_release_of_the_last_lease_closes_a_retired_version(manager: VersionManager) -> None:
-    closed = list[int]()
-    serve(manager, loaded(close=lambda: closed.append(1)))
-    first = manager.acquire("m")
-    second = manager.acquire("m", 1)
-    serve(manager, loaded(version=2))
-    for lease, expected in ((first, []), (first, []), (second, [1])):
-        assert [version.state for version in manager.models()["m"]] == ["available", "retiring"]
-        lease.release()
-        manager.wait_closed()
-        assert closed == expected
-    assert [version.version for version in manager.models()["m"]] == [2]
-
-
 @pytest.mark.parametrize(
     ("version", "label", "kind", "message"),
     [
@@ -122,16 +108,3 @@ def test_acquire_without_a_current_version_reports_why(
     prepare(manager)
     with pytest.raises(kind, match=message):
         manager.acquire(model)
-
-
-def test_acquire_without_a_name_serves_the_only_model_that_has_a_version(
-    manager: VersionManager,
-) -> None:
-    manager.settle()
-    serve(manager, loaded("m"))
-    manager.mark("damaged", 1, "failed", "no manifest")
-    with manager.acquire("") as version:
-        assert version.model == "m"
-    serve(manager, loaded("other"))
-    with pytest.raises(InvalidArgument, match="must name a model"):
-        manager.acquire("")

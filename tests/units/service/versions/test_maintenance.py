@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
 
-from bundle.storage import mapped_files
 from service.errors import DataLoss
 from tests.units.service.versions.driven import Driven, Write, flip
 
@@ -71,30 +69,6 @@ def test_scrub_reads_each_byte_once_and_finds_one_that_is_flipped(
         assert f"tables/{file}.bin' differs from its checksum" in worker.problem(1)
 
 
-def test_scrub_finds_a_flipped_byte_of_large_vector_files(
-    write: Write, drive: Drive, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write()
-    flip(write(version=2).directory / "indexes/movies/vectors.bin")
-    monkeypatch.setattr(mapped_files, "VECTORS_BYTES_MAX", 64)
-    driven = drive()
-    assert driven.states() == {2: "available"}
-    driven.poller.maintenance.scrub()
-    driven.scan()
-    assert driven.states() == {2: "failed", 1: "available"}
-    assert "indexes/movies/vectors.bin' differs" in driven.problem(2)
-
-
-def test_scrub_of_a_version_removed_from_the_root_is_not_data_loss(
-    write: Write, drive: Drive
-) -> None:
-    small = write()
-    driven = drive()
-    shutil.rmtree(small.directory)
-    driven.poller.maintenance.scrub()
-    assert driven.serving() == 1
-
-
 def prefetched(driven: Driven) -> float:
     return driven.value("rowcast_prefetched_bytes_total", model="movies")
 
@@ -112,15 +86,3 @@ def test_prefetch_reads_whole_tables_the_smallest_first_and_once(
     prefetched_before = prefetched(driven)
     driven.poller.maintenance.prefetch()
     assert prefetched(driven) > prefetched_before
-
-
-def test_report_memory_of_the_loaded_versions(write: Write, drive: Drive) -> None:
-    tables = write().manifest.tables.values()
-    driven = drive()
-    driven.poller.maintenance.report_memory()
-    (state,) = driven.manager.models()["movies"]
-    assert driven.value("rowcast_model_memory_bytes", model="movies") == state.memory_bytes > 0
-    assert driven.value("rowcast_model_table_bytes", model="movies") == sum(
-        table.bytes for table in tables
-    )
-    assert driven.value("rowcast_model_resident_table_bytes", model="movies") > 0

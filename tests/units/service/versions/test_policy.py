@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,56 +12,6 @@ from service.versions.desired_state import DesiredModel, RolledBack
 from service.versions.policy import Arrangement, arrange, rank_versions
 
 SETTINGS = ServiceSettings(root=Path.cwd())
-NOTHING = DesiredModel()
-BACK = DesiredModel(rolled_back=RolledBack(to=1, above=2))
-BACK_TO_2 = DesiredModel(rolled_back=RolledBack(to=2, above=3))
-CANARY = DesiredModel(labels={"canary": 3})
-
-
-def roles(
-    current: int | None, *further: int, previous: int | None = None, **labels: int
-) -> Arrangement:
-    return Arrangement(current, frozenset({*further, current} - {None}), previous, labels)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "root_versions", "loaded", "failed", "before", "expected"),
-    [
-        (NOTHING, {1, 2, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3, previous=2)),
-        (NOTHING, {1, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3)),  # 2 is gone from the root
-        (BACK, {1, 2}, {1, 2}, (), roles(2, previous=1), roles(1, previous=2)),
-        # Another worker had switched before the rollback. This one had not, and keeps the version.
-        (BACK, {1, 2}, {1, 2}, (), roles(1), roles(1, previous=2)),
-        (BACK_TO_2, {1, 2, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(2, previous=3)),
-        (DesiredModel(pinned=(1,)), {1, 2}, {1, 2}, (), roles(1), roles(1, previous=2)),
-        (DesiredModel(pinned=(1,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded
-        (DesiredModel(pinned=(1,)), {1, 2}, {1, 2}, (), roles(2), roles(1, previous=2)),
-        (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded
-        (DesiredModel(unloaded=(2,)), {1, 2}, {1, 2}, (), roles(2), roles(1)),
-        (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (1,), roles(2), roles(None)),
-        (DesiredModel(unloaded=(2,)), {2}, {2}, (), roles(2), roles(None)),
-        (
-            CANARY,
-            {1, 2, 3},
-            {1, 2},
-            (),
-            roles(2, 1, canary=1),
-            roles(2, 1, canary=1),
-        ),  # until 3 is loaded
-        (CANARY, {1, 2, 3}, {1, 2, 3}, (), roles(2, 1, canary=1), roles(3, previous=2, canary=3)),
-    ],
-)
-def test_arrangement_of_what_is_loaded(
-    wanted: DesiredModel,
-    root_versions: set[int],
-    loaded: set[int],
-    failed: Any,
-    before: Arrangement,
-    expected: Arrangement,
-) -> None:
-    assert arrange(wanted, SETTINGS, root_versions, loaded, failed, before) == expected
-    alone = SETTINGS.model_copy(update={"keep_previous": False})
-    assert arrange(wanted, alone, root_versions, loaded, failed, before).previous is None
 
 
 VERSIONS = st.sets(st.integers(1, 6))

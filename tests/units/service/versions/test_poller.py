@@ -14,7 +14,6 @@ import pytest
 
 from bundle.format.manifest import dump
 from service.coordinator import Coordinator
-from service.versions.loader import LoadRejected
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from tests.bundles.small import SmallBundle
@@ -148,29 +147,6 @@ def test_scan_ignores_staging_and_foreign_files_and_names_foreign_directories_on
     assert named == ["movies/latest", "no bundles here", "songs"]
 
 
-@pytest.mark.parametrize(
-    ("raised", "problem"),
-    [
-        (LoadRejected("the parts do not fit"), "the parts do not fit"),
-        (RuntimeError("secret"), "unexpected RuntimeError while loading; the log has it"),
-        (MemoryError(), "memory ran out"),
-    ],
-)
-def test_scan_version_whose_warm_up_fails_is_not_served(
-    write: Write, drive: Drive, raised: Exception, problem: str
-) -> None:
-    def fail(version: ModelVersion, throttle: LoadThrottle) -> None:
-        raise raised
-
-    write()
-    driven = drive()
-    driven.warm_up = fail
-    write(version=2)
-    driven.scan()
-    assert driven.states() == {2: "failed", 1: "available"}
-    assert driven.problem(2) == problem
-
-
 def test_scan_keeps_the_memory_of_the_previous_version_only_while_there_is_room(
     write: Write, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,18 +190,3 @@ def test_scan_loads_in_one_worker_while_the_others_serve(write: Write, drive: Dr
     for worker in workers:
         worker.poller.follow()
     assert [worker.serving() for worker in workers] == [2, 2]
-
-
-def test_scan_in_two_threads_loads_a_version_once(write: Write, drive: Drive) -> None:
-    write(version=1)
-    loaded: list[int] = []
-
-    def warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
-        loaded.append(version.version)
-        time.sleep(0.05)
-
-    worker = drive(warm_up=warm_up)
-    write(version=2)
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(Driven.scan, [worker, worker]))
-    assert loaded == [1, 2]

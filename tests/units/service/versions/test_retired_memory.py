@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -14,8 +13,6 @@ from service.engine import warmup
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from tests.units.service.versions.driven import Driven, Write
-
-CANDIDATES = 2000
 
 
 @pytest.fixture
@@ -55,29 +52,3 @@ def test_retired_versions_are_freed_over_ten_switches(
         for version, references in held_by_version.items()
     }
     assert not any(alive.values()), alive
-
-
-def test_bytes_of_retired_versions_are_returned_over_ten_switches(
-    write: Write, drive: Callable[..., Driven]
-) -> None:
-    """A switch returns what Python and numpy held of one version, and takes as much for another,
-    but for the names of versions and pytest's copies of log records. One version is kept for a
-    rollback, so that the first switches return none.
-    """
-    write(size=CANDIDATES)
-    driven = drive(warm_up=warm_up)
-    grown = list[int]()
-    tracemalloc.start()
-    for version in range(2, 12):
-        write(size=CANDIDATES, version=version)
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        driven.scan()
-        driven.manager.wait_closed()
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-        grown.append(after - before)
-    tracemalloc.stop()
-
-    version_bytes = grown[0]
-    assert max(grown[2:]) < version_bytes / 10, grown

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import DeadlineExceeded, NotReady, TooLarge
+from service.errors import DeadlineExceeded, NotReady
 from service.versions.desired_state import Desired, DesiredModel
 from service.versions.state_file import BYTES_MAX, StateFile, StateUnreadable
 
@@ -38,18 +38,6 @@ def test_update_is_read_back_with_the_next_revision(file: StateFile) -> None:
         "state.json",
         "state.json.lock",
     ]
-
-
-def test_update_through_a_link_changes_what_it_leads_to(file: StateFile) -> None:
-    shared = file.path.parent / "shared"
-    shared.mkdir()
-    file.path.symlink_to("shared/desired.json")
-    shared_file = StateFile(shared / "desired.json")
-    assert file.update(pin) == shared_file.read() == file.read()
-    shared_file.update(lambda content: content.with_model("other", DesiredModel()))
-    assert file.path.is_symlink()
-    # One lock for all names of the file.
-    assert sorted(path.name for path in shared.iterdir()) == ["desired.json", "desired.json.lock"]
 
 
 def test_update_by_many_writers_loses_none(file: StateFile) -> None:
@@ -131,14 +119,6 @@ def test_refresh_without_the_directory_keeps_the_last_state(tmp_path: Path) -> N
     directory.rename(tmp_path / "aside")
     assert not file.refresh()
     assert (file.desired, file.problem) == (desired, "")
-
-
-def test_update_beyond_the_largest_file_that_is_read_changes_nothing(file: StateFile) -> None:
-    file.update(pin)
-    ids = tuple(f"{number:06}" + "\0" * 130 for number in range(100_000))  # six bytes each as JSON
-    with pytest.raises(TooLarge, match=f"at most {BYTES_MAX} are accepted"):
-        file.update(lambda content: content.with_model("m", DesiredModel(denied=ids)))
-    assert file.read() == pin(Desired()).model_copy(update={"revision": 1})
 
 
 def test_update_whose_lock_another_process_holds_changes_nothing(file: StateFile) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from bundle.format.manifest import TowerForm
-from runtime.errors import TowerUnreadable
 from service.versions.tower_forms import choose_forms
 from tests.bundles.small import SmallBundle
 
@@ -86,9 +85,3 @@ def test_choose_forms_by_precision_and_device(
     assert [part.name for part, _ in chosen] == (
         ["whole"] if parts_text == "whole" else [part.name for part in entry.parts]
     )
-
-
-def test_choose_forms_of_a_tower_without_a_form_that_runs_raises(write: Write) -> None:
-    entry = write().manifest.towers["ranking"].model_copy(update={"forms": ()})
-    with pytest.raises(TowerUnreadable, match="no form that runs here"):
-        choose_forms(entry, None, "cpu")

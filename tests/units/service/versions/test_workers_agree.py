@@ -72,23 +72,6 @@ def test_unloaded_version_is_current_until_every_worker_has_loaded_another(
     assert turn(*two, scan=False) == [3, 3]
 
 
-def test_rollback_before_all_workers_have_switched_is_undone_without_a_load(
-    two: tuple[Driven, Driven], write: Write
-) -> None:
-    first, second = two
-    assert turn(*two) == [1, 1]
-    write(version=2)
-    second.scan()
-    first.scan()
-    assert [worker.serving() for worker in two] == [2, 1]
-    first.want(rolled_back={"to": 1, "above": 2})
-    second.poller.follow()
-    assert turn(*two, scan=False) == [1, 1]
-    first.want(rolled_back=None)
-    second.poller.follow()
-    assert [worker.serving() for worker in two] == [2, 2]
-
-
 def test_label_moves_once_every_worker_has_loaded_its_version(
     two: tuple[Driven, Driven], write: Write
 ) -> None:
@@ -166,25 +149,6 @@ def test_worker_that_starts_beside_a_newer_version_responds_from_that_of_the_oth
         assert replacement.serving() == 1
         replacement.listens = True
     assert turn(first, *replacements) == [2, 2, 2]
-
-
-def test_worker_that_failed_to_load_what_the_others_serve_moves_none_of_them(
-    two: tuple[Driven, Driven], write: Write, drive: Drive, coordinator: Coordinator
-) -> None:
-    write(version=2)
-    assert turn(*two) == [2, 2]
-    coordinator.worker_ended(2, "SIGKILL")
-    coordinator.begin_load(4, "movies", 2, "")
-    coordinator.end_load(4, loaded=False)
-
-    def fail(version: object, _: object) -> None:
-        if getattr(version, "version", 0) == 2:
-            raise OSError("the disk cannot be read")
-
-    replacement = drive(coordinator=coordinator, worker=3, listens=False, warm_up=fail)
-    first, _ = two
-    assert turn(first, replacement) == [2, 1]
-    assert replacement.poller.disagreement()
 
 
 def test_version_that_ended_a_worker_is_failed_in_the_others_and_the_older_one_serves(

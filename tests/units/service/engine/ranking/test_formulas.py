@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
-from service.errors import InvalidArgument
 from tests.units.service.engine.served import Served, column, examples
 
 Load = Callable[..., Served]
@@ -42,20 +40,3 @@ def test_formula_runs_only_the_parts_of_its_outputs(load: Load) -> None:
     counters = service.counted()
     rank(service, candidate_ids=service.small.ids[:4], formula="watch * 2", heads=())
     assert examples(counters) == {"context": [1], "trunk": [4], "watch": [4]}
-
-
-@pytest.mark.parametrize(
-    ("formula", "message"),
-    [
-        ("watch *", "formula 'watch \\*': invalid syntax"),
-        (
-            "wach * 2",
-            "formula has the unknown name 'wach'; an output of tower 'ranking' was expected; did",
-        ),
-        ("log(score - 1000)", "no finite value for candidate 0, where score = .*its id is '1014'"),
-    ],
-)
-def test_invalid_formula_is_rejected_with_its_place(load: Load, formula: str, message: str) -> None:
-    service = load()
-    with pytest.raises(InvalidArgument, match=message):
-        rank(service, candidate_ids=service.small.ids[2:4], formula=formula)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,9 +20,7 @@ from runtime import partitions
 from runtime.exact import ExactIndex
 from runtime.scann import write_index
 from runtime.vectors import VectorFile
-from service.config import ServiceSettings
 from service.engine.calls import RetrievalRequest, Target
-from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval import retrieve, search
 from service.versions.filter_cache import FilterCache
@@ -116,15 +113,3 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
     queries = search.Queries(vectors, allowed)
     options = search.SearchOptions(k, request_object.exact, request_object.recall, explain=True)
     return search.nearest(index, queries, options, execution)
-
-
-def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
-    """Returns the ids of a Retrieval's neighbors, those of one query after the other."""
-    assert isinstance(index.corpus, LoadedStore)
-    served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
-    version: Any = SimpleNamespace(model="items", version=1, indexes={"items": served}, shards=None)
-    settings = ServiceSettings(root=Path.cwd())
-    request_object = RetrievalRequest(Target(), **request)
-    result = completed(retrieve.retrieve(version, request_object, settings, Execution("retrieve")))
-    ids: list[int] = result.ids.tolist()
-    return ids

@@ -11,101 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.calls import IdLists
 from service.engine.retrieval import reordering
-from service.errors import InvalidArgument, NotFound
-from tests.units.service import reference
 from tests.units.service.engine.served import Served, SlowTower, column
 
 Load = Callable[..., Served]
 
 
-def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(load: Load) -> None:
-    service = load(size=300)
-    result = service.recommend(context={"user": column(2)}, k=5)
-    (expected,) = reference.responses(service.small, "recommend", {"context": {"user": 2}, "k": 5})
-    assert result.ids.tolist() == expected["ids"]
-    service.recommend(context={"user": column(2)}, k=20)
-    assert service.value("rowcast_candidates_total", call="recommend") == 100 + 200
-
-
-def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
-    service = load()
-    result = service.recommend(context={"user": column(2)}, exclude_ids=IdLists(service.small.ids))
-    assert result.offsets.tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("without", "message"), [("ranking", "no ranking tower"), ("indexes", "has no index")]
-)
-def test_recommend_of_a_bundle_without_what_it_needs_is_not_found(
-    load: Load, without: str, message: str
-) -> None:
-    with pytest.raises(NotFound, match=message):
-        load(without=frozenset({without})).recommend(context={"user": column(1)})
-
-
 def ranked(service: Served, users: int = 1, **request: Any) -> Any:
     return service.recommend(context={"user": column(*range(2, 2 + users))}, **request)
-
-
-def test_formula_takes_outputs_the_retrieval_score_and_attributes(load: Load) -> None:
-    service = load()
-    plain = ranked(service, k=40, attributes=("year",))
-    ranking = service.rank(
-        context={"user": column(2)}, candidate_ids=plain.ids, heads=("watch", "rating")
-    )
-    years = [year or 0 for year in plain.attributes["year"]]
-    scores = (
-        ranking.heads["watch"]
-        + 0.1 * plain.retrieval_scores
-        + np.array(years) / 100
-        - ranking.heads["rating"]
-    )
-    recommended = ranked(
-        service, k=6, formula="watch + 0.1 * retrieval_score + year / 100 - rating"
-    )
-    assert recommended.ids.tolist() == plain.ids[np.argsort(-scores)][:6].tolist()
-    np.testing.assert_allclose(recommended.scores, np.sort(scores)[::-1][:6], 1e-5)
-    with pytest.raises(
-        InvalidArgument, match="formula has the unknown name 'title'; an output of tower 'ranking'"
-    ):
-        ranked(service, formula="title")
-
-
-def test_formula_without_outputs_runs_no_ranking_tower(load: Load) -> None:
-    service = load()
-    (counter,) = service.counted().values()
-    result = ranked(service, k=6, formula="year - 0 * retrieval_score", attributes=("year",))
-    assert (
-        result.scores.tolist()
-        == result.attributes["year"]
-        == [2029 - position for position in range(6)]
-    )
-    assert counter.examples == []
-
-
-def test_crowding_diversity_and_min_score_apply_to_the_scores_of_the_ranking(load: Load) -> None:
-    service = load(size=200)
-    plain = ranked(service, k=200, pool_size=200, attributes=("studio",))
-    studios = plain.attributes["studio"]
-    chosen_positions = list[int]()
-    for position, studio in enumerate(studios):
-        if studio is None or studio not in [
-            studios[chosen_position] for chosen_position in chosen_positions
-        ]:
-            chosen_positions.append(position)
-    crowded = ranked(service, k=30, pool_size=200, crowding={"studio": 1})
-    assert crowded.ids.tolist() == plain.ids[chosen_positions[:30]].tolist()
-    least = float(plain.scores[4])
-    assert (
-        ranked(service, k=30, pool_size=200, min_score=least).ids.tolist() == plain.ids[:5].tolist()
-    )
-    short_list = ranked(service, k=9, pool_size=9, crowding={"studio": 1})
-    assert short_list.ids.size == 9, "the pool of nine has grown"
-    diverse = ranked(service, k=9, pool_size=200, diversity=0.9)
-    assert diverse.ids[0] == plain.ids[0]
-    assert set(diverse.ids.tolist()) != set(plain.ids[:9].tolist())
 
 
 def slow(load: Load) -> tuple[Served, SlowTower]:
@@ -114,20 +27,6 @@ def slow(load: Load) -> tuple[Served, SlowTower]:
     (network,) = service.wrapped("ranking", SlowTower).values()
     ranked(service, k=5, pool_size=10)
     return service, network
-
-
-def test_explanation_of_a_short_list_names_what_left_the_others_out(load: Load) -> None:
-    service = load()
-    crowded = ranked(service, k=30, crowding={"studio": 1}, explain=True)
-    (explanation,) = crowded.explanations
-    assert explanation.matches == 40
-    assert explanation.shortfall == f"only {crowded.ids.size} candidates pass crowding"
-    (explanation,) = ranked(
-        service, k=5, min_score=1e9, crowding={"studio": 1}, explain=True
-    ).explanations
-    assert explanation.shortfall == "no candidates pass min_score and crowding"
-    (explanation,) = ranked(service, k=5, crowding={"studio": 1}, explain=True).explanations
-    assert explanation.shortfall == ""
 
 
 def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_of_retrieval(

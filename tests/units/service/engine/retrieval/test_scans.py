@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -99,22 +98,6 @@ def test_scan_has_the_recall_at_every_k(index: LoadedIndex, name: str, below: in
     assert hits / (k * len(QUERIES)) >= 0.9
 
 
-@pytest.mark.parametrize("recipe", [False, True], ids=["asked", "recipe"])
-def test_recall_of_one_with_a_filter_misses_no_neighbor(index: LoadedIndex, recipe: bool) -> None:
-    recall = index.entry.recall.model_copy(update={"target": 1.0})
-    entry = index.entry.model_copy(update={"recall": recall})
-    if recipe:
-        index = replace(index, entry=entry, plans={})
-    for name, below in (("percent", 20), ("cluster", 20), ("percent", 80)):
-        matching = attributes()[name] < below
-        percent_filter = Filter({name: Condition(lt=below)})
-        neighbors = find(
-            index, QUERIES[:20], 10, filter=percent_filter, recall=0.0 if recipe else 1.0
-        )
-        for row, query in zip(neighbors.positions.reshape(20, 10), QUERIES, strict=False):
-            assert row.tolist() == exact_list(index, query, matching, 10)
-
-
 def a_filter(random: Random) -> tuple[Filter, NDArray[np.bool_]]:
     """A filter of one to three conditions, and what matches it."""
     conditions = {}
@@ -168,45 +151,6 @@ def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
     assert scans >= len(cases) / 10
 
 
-def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
-    percent_filter = Filter({"percent": Condition(lt=20)})
-    matching = attributes()["percent"] < 20
-    for query in QUERIES[:10]:
-        free = find(index, query[np.newaxis], 30, filter=percent_filter).positions.tolist()
-        excluded = IdLists(np.array(free[3:20:4]))
-        fewer = find(index, query[np.newaxis], 30, filter=percent_filter, exclude_ids=excluded)
-        expected = [position for position in free if position not in {*free[3:20:4]}]
-        assert fewer.positions.tolist()[: len(expected)] == expected
-
-        # All that are near: others are found farther away.
-        seen = exact_list(index, query, matching, 2000)
-        allowed = matching.copy()
-        allowed[seen] = False
-        far = find(
-            index, query[np.newaxis], 30, filter=percent_filter, exclude_ids=IdLists(np.array(seen))
-        )
-        true = exact_list(index, query, allowed, 30)
-        assert len({*far.positions.tolist()} & {*true}) >= 24
-        assert allowed[far.positions].all()
-
-
-def test_codes_of_a_filter_are_cached_within_their_bytes(index: LoadedIndex) -> None:
-    cached = replace(index, compiled=FilterCache(4 << 20))
-    percent_filter = Filter({"percent": Condition(lt=20)})
-    matching = int((attributes()["percent"] < 20).sum())
-    assert scanned(index, matching, 10)
-    find(cached, QUERIES[:1], 10, filter=percent_filter)
-    # 4 bytes for each position and 8 of codes; neither a mask nor vectors.
-    assert 12 * matching <= cached.compiled.bytes <= 12 * matching + 2000
-
-
-def test_scan_is_not_used_where_exact_scores_cost_less(index: LoadedIndex) -> None:
-    assert plan_search(index, 0.9, 10, 24_000).scan is not None
-    assert plan_search(index, 0.9, 10, 200).scan is None
-    assert plan_search(index, 0.9, 5000, 24_000).scan is None
-    assert plan_search(replace(index, codes=None, plans={}), 0.9, 10, 24_000).scan is None
-
-
 def test_costs_in_the_manifest_choose_whether_codes_are_scanned(index: LoadedIndex) -> None:
     def scans(**costs: float) -> bool:
         changed = COSTS.model_copy(update={"fetched": 3e4, **costs})
@@ -218,26 +162,3 @@ def test_costs_in_the_manifest_choose_whether_codes_are_scanned(index: LoadedInd
     assert not scans(scanned=20)
     assert not scans(found=3e4)
     assert not scans(code_gathered=200)
-
-
-def test_more_is_reordered_for_a_higher_recall(index: LoadedIndex) -> None:
-    cluster_filter = Filter({"cluster": Condition(lt=20)})
-    scored = []
-    for recall in (0.8, 0.95, 0.99):
-        explanations = [
-            find(index, query[np.newaxis], 100, filter=cluster_filter, recall=recall).explanations[
-                0
-            ]
-            for query in QUERIES
-        ]
-        scored.append(sum(explanation.scored for explanation in explanations))
-    assert scored[0] < scored[1] < scored[2]
-
-
-def test_vectors_that_codes_cannot_tell_apart_are_found(tmp_path: Path) -> None:
-    vectors = np.ones((SIZE, 4), np.float32)
-    percent = np.arange(SIZE) % 100
-    index = load_index(tmp_path, vectors, {"percent": percent}, parameters=TREE, coded=True)
-    neighbors = find(index, vectors[:1], 20, filter=Filter({"percent": Condition(lt=20)}))
-    assert neighbors.positions.size == 20
-    assert (percent[neighbors.positions] < 20).all()

@@ -4,7 +4,6 @@ what is kept.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,14 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.indexes import DepthPoint
 from bundle.format.manifest import CostPoint
 from service.engine.calls import Condition, Filter, IdLists
 from service.engine.retrieval.search import Neighbors
-from service.engine.retrieval.search_depth import SearchDepth, Setting
 from service.versions.version import LoadedIndex, LoadedStore
 from tests.bundles.search_costs import COSTS
-from tests.units.service.engine.retrieval.large_index import find, load_index, retrieve_ids
+from tests.units.service.engine.retrieval.large_index import find, load_index
 
 SIZE = 100_000
 DIM = 32
@@ -129,22 +126,6 @@ def test_search_with_a_filter_of_any_selectivity_has_the_recall(
     assert path in paths
 
 
-@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
-def test_search_with_a_filter_of_matches_far_from_the_query_has_the_recall(
-    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, share: float
-) -> None:
-    clusters = attributes["cluster"]
-    centres = np.array([index.vectors[clusters == cluster].mean(axis=0) for cluster in range(200)])
-    hits = []
-    for query in queries[::4]:
-        farthest = np.argsort(centres @ query)[: int(200 * share)]
-        measured_recall, _ = recall(
-            index, query[np.newaxis], np.isin(clusters, farthest), filter=allow(cluster=farthest)
-        )
-        hits.append(measured_recall)
-    assert np.mean(hits) >= 0.95
-
-
 @pytest.mark.parametrize(("nearest", "path"), [(50, "index"), (3000, "index"), (6000, "exact")])
 def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
     index: LoadedIndex, queries: NDArray[np.float32], nearest: int, path: str
@@ -161,95 +142,9 @@ def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
     assert np.mean(shares) >= 0.95
 
 
-@pytest.mark.parametrize("name", ["half", "tenth"])
-def test_tree_that_reorders_few_for_each_neighbor_has_the_recall_with_a_filter(
-    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, name: str
-) -> None:
-    """Few of the candidates fetched match: they must be as many for each neighbor as without."""
-    k = 100
-    setting = {"leaves_to_search": 40, "reorder": 2 * k}
-    changes = {
-        "curve": (CostPoint(parameters=setting, recall=0.95, relative_cost=0.1),),
-        "recall": index.entry.recall.model_copy(update={"k": k}),
-        "costs": COSTS.model_copy(update={"exact_start": 1e6}),
-    }
-    reordering_few = replace(index, entry=index.entry.model_copy(update=changes), plans={})
-    everything = np.ones(SIZE, bool)
-
-    def recall_of(allowed: NDArray[np.bool_], **request: Any) -> float:
-        hits = 0
-        for query in queries:
-            neighbors = find(reordering_few, query[np.newaxis], k, recall=0.95, **request)
-            assert neighbors.explanations[0].path == "index"
-            hits += len(
-                {*neighbors.positions.tolist()} & {*best(reordering_few, query, allowed, k)}
-            )
-        return hits / (k * len(queries))
-
-    filtered = recall_of(attributes[name] == 1, filter=allow(**{name: 1}))
-    assert filtered >= recall_of(everything) - 0.01
-
-
-@pytest.mark.parametrize("k", [K, 5 * K, 50 * K])
-def test_search_for_more_neighbors_than_the_recipe_names_has_the_recall(
-    index: LoadedIndex, queries: NDArray[np.float32], k: int
-) -> None:
-    everything = np.ones(SIZE, bool)
-    hits = 0
-    for query in queries:
-        positions = find(index, query[np.newaxis], k).positions.tolist()
-        hits += len({*positions} & {*best(index, query, everything, k)})
-    assert hits / (len(queries) * k) >= 0.95
-
-
-@pytest.mark.parametrize("k", [10 * K, 50 * K, 100 * K])
-def test_higher_recall_than_that_of_the_recipe_is_reached_for_more_neighbors(
-    index: LoadedIndex, queries: NDArray[np.float32], k: int
-) -> None:
-    """The depths reach the recall of the recipe and no more."""
-    depths = (DepthPoint(k=50 * K, leaves_to_search=100, reorder=360, recall=0.9),)
-    entry = index.entry.model_copy(update={"depths": depths})
-    deep = replace(index, entry=entry, plans={})
-    everything = np.ones(SIZE, bool)
-    hits = 0
-    for query in queries[:20]:
-        neighbors = find(deep, query[np.newaxis], k, recall=0.95)
-        assert neighbors.explanations[0].path == "index"
-        hits += len({*neighbors.positions.tolist()} & {*best(index, query, everything, k)})
-    assert hits / (20 * k) >= 0.95
-
-
-def test_depth_between_measured_k_lies_between_what_was_measured(index: LoadedIndex) -> None:
-    depths = (DepthPoint(k=320, leaves_to_search=192, reorder=1920, recall=0.95),)
-    measured = replace(index, entry=index.entry.model_copy(update={"depths": depths}))
-    reorders = {}
-    leaves = {}
-    for k in (K // 2, K, 80, 320, 4 * 320):
-        depth = SearchDepth(measured, Setting(), k, SIZE, math.inf)
-        reorders[k] = depth.reorder
-        leaves[k] = depth.leaves(depth.pool)
-    # From 20 to 320, both are four times as large for each sixteenfold, fourfold k.
-    assert reorders == {10: 120, 20: 120, 80: 480, 320: 1920, 1280: 5431}
-    assert leaves == {10: 24, 20: 24, 80: 68, 320: 192, 1280: 300}
-
-
 def coarsely(index: LoadedIndex, vectors: NDArray[np.float32], k: int, **request: Any) -> Neighbors:
     """Searches so few leaves that the list shows how deep the search went."""
     return find(index, vectors, k, recall=0.3, **request)
-
-
-def test_list_does_not_depend_on_what_other_queries_exclude(
-    index: LoadedIndex, queries: NDArray[np.float32]
-) -> None:
-    k = 2 * K
-    alone = coarsely(index, queries, k).positions.reshape(-1, k)
-    sizes = [number % 2 * 500 for number in range(len(queries))]
-    ids = np.concatenate([np.arange(size) for size in sizes])
-    offsets = np.cumsum([0, *sizes])
-    neighbors = coarsely(index, queries, k, exclude_ids=IdLists(ids, offsets))
-    together = np.split(neighbors.positions, neighbors.offsets[1:-1])
-    for number in range(0, len(queries), 2):
-        assert together[number].tolist() == alone[number].tolist()
 
 
 def test_list_without_a_candidate_is_the_same_but_for_it(
@@ -264,55 +159,6 @@ def test_list_without_a_candidate_is_the_same_but_for_it(
             ).positions.tolist()
             remaining = [position for position in listed if position != absent]
             assert positions[: len(remaining)] == remaining
-
-
-def test_list_does_not_depend_on_what_was_requested_before(
-    index: LoadedIndex, queries: NDArray[np.float32]
-) -> None:
-    for name in ("half", "tenth", "twentieth", "hundredth"):
-        condition = allow(**{name: 1})
-        first = []
-        for query in queries:
-            index.compiled.forget(index)
-            first += coarsely(index, query[np.newaxis], K, filter=condition).positions.tolist()
-        repeated = coarsely(index, queries, K, filter=condition)
-        assert repeated.positions.tolist() == first
-
-
-def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
-    index: LoadedIndex, queries: NDArray[np.float32]
-) -> None:
-    earlier_lists: dict[tuple[int, int], bytes] = {}
-    requests: list[dict[str, Any]] = [
-        {},
-        {"exact": True},
-        {"exclude_ids": IdLists(np.arange(50))},
-        *(
-            {"filter": allow(**{name: value})}
-            for name in ("half", "tenth", "hundredth")
-            for value in (0, 0, 1)
-        ),
-        {"filter": Filter({"cluster": Condition(deny=np.arange(3))}), "exact": True},
-    ]
-    for request in requests:
-        for together in (queries, queries[5:6], queries[6:7]):
-            neighbors = find(index, together, 50, **request)
-            first = 0
-            if len(together) == 1:
-                first = 5 if together[0, 0] == queries[5, 0] else 6
-            for query_number, (start, end) in enumerate(
-                zip(neighbors.offsets[:-1], neighbors.offsets[1:], strict=True)
-            ):
-                for position, score in zip(
-                    neighbors.positions[start:end], neighbors.scores[start:end], strict=True
-                ):
-                    assert (
-                        earlier_lists.setdefault(
-                            (first + query_number, int(position)), score.tobytes()
-                        )
-                        == score.tobytes()
-                    )
-    assert len(earlier_lists) > 50 * len(queries)
 
 
 def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
@@ -367,22 +213,6 @@ def test_search_of_an_index_whose_candidates_are_nearly_all_denied_scores_the_ot
         assert {explanation.scored for explanation in neighbors.explanations} == {allowed.sum()}
 
 
-def test_filter_requested_while_all_candidates_were_denied_matches_them_later(
-    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes
-) -> None:
-    assert isinstance(index.corpus, LoadedStore)
-    for exact in (False, True):
-        condition = allow(tenth=7, half=int(exact))
-        allowed = (attributes["tenth"] == 7) & (attributes["half"] == exact)
-        index.corpus.denied.positions = np.arange(SIZE, dtype=np.uint32)
-        try:
-            assert not find(index, queries[:1], K, filter=condition, exact=exact).positions.size
-        finally:
-            index.corpus.denied.positions = np.empty(0, np.uint32)
-        neighbors = find(index, queries[:1], K, filter=condition, exact=True)
-        assert neighbors.positions.tolist() == best(index, queries[0], allowed, K)
-
-
 def test_costs_in_the_manifest_choose_the_way(
     index: LoadedIndex, queries: NDArray[np.float32]
 ) -> None:
@@ -403,46 +233,6 @@ def test_costs_in_the_manifest_choose_the_way(
     assert path(fetched=3e4) == "exact"
     assert path(leaf_vector=20) == "exact"
     assert path(tree_start=1e7) == "exact"
-
-
-def test_costs_that_cannot_be_true_choose_no_way(
-    index: LoadedIndex, queries: NDArray[np.float32]
-) -> None:
-    # As on a busy machine: beside the exact score of one vector, all else seemed to cost nothing.
-    nothing = dict.fromkeys(COSTS.model_dump(exclude={"measured", "cached"}), 0.0)
-    entry = index.entry.model_copy(update={"costs": COSTS.model_copy(update=nothing)})
-    believed = replace(index, entry=entry, plans={})
-    narrow = find(believed, queries[:1], K, filter=allow(thousandth=1))
-    assert narrow.explanations[0].path == "exact"
-    broad = find(believed, queries[:1], K, filter=allow(half=1))
-    assert broad.explanations[0].path == "index"
-
-
-def test_search_explains_matches_path_and_shortfall(
-    index: LoadedIndex, attributes: Attributes
-) -> None:
-    query = np.ones((1, DIM), np.float32)
-    matching = np.flatnonzero((attributes["thousandth"] == 5) & (attributes["tenth"] == 3))
-    filters = allow(thousandth=5, tenth=3)
-    neighbors = find(
-        index, query, 50, filter=filters, exclude_ids=IdLists(np.append(matching[:2], 0))
-    )
-    (explained,) = neighbors.explanations
-    assert sorted(neighbors.positions.tolist()) == matching[2:].tolist()
-    assert (explained.path, explained.matches, explained.scored) == (
-        "exact",
-        matching.size - 2,
-        matching.size,
-    )
-    assert explained.selectivity == (matching.size - 2) / SIZE
-    assert explained.search_ms > 0
-    contradiction = Filter({"half": Condition(ge=2)}, all=(allow(thousandth=5),))
-    nothing = find(index, query, 50, filter=contradiction)
-    assert (
-        nothing.positions.size,
-        nothing.explanations[0].path,
-        nothing.explanations[0].matches,
-    ) == (0, "none", 0)
 
 
 def test_filters_used_again_are_cached_within_their_bytes(tmp_path: Path) -> None:
@@ -483,54 +273,3 @@ def test_search_of_every_distance_finds_the_best_that_match(tmp_path: Path, dist
         neighbors = find(index, query[np.newaxis].astype(np.float32), 30, filter=allow(group=0))
         assert neighbors.positions.tolist() == expected.tolist()
         np.testing.assert_allclose(neighbors.scores, scores[expected], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
-def test_negative_examples_take_neighbors_like_them_off_the_list(
-    tmp_path: Path, distance: Any
-) -> None:
-    """A query between two clusters, of which one is disliked."""
-    random = np.random.default_rng(3)
-    centers = np.eye(8, dtype=np.float32)[:2] * 4
-    cluster = np.arange(200) % 2
-    vectors = centers[cluster] + random.normal(size=(200, 8)).astype(np.float32) * 0.3
-    tree = {"num_leaves": 4, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 50}
-    index = load_index(tmp_path, vectors, {"a": cluster}, distance=distance, parameters=tree)
-    query = centers.mean(axis=0, keepdims=True)
-
-    def neighbor_ids(**request: Any) -> list[int]:
-        return retrieve_ids(index, vectors=np.repeat(query, 2, axis=0), k=40, **request)
-
-    both_groups = neighbor_ids()
-    assert {position % 2 for position in both_groups[:40]} == {0, 1}
-    assert both_groups[:40] == both_groups[40:]
-    disliked = IdLists(np.array([1, 3, 5, 10**6]), np.array([0, 0, 4]))
-    moved = neighbor_ids(negative_ids=disliked)
-    assert moved[:40] == both_groups[:40]
-    assert {position % 2 for position in moved[40:]} == {0}
-    everyone = neighbor_ids(negative_ids=IdLists(np.array([1, 3, 5])))
-    assert everyone[:40] == everyone[40:] == moved[40:]
-    excluded = IdLists(np.array([0, 2]))
-    assert not {0, 2} & {*neighbor_ids(negative_ids=disliked, exclude_ids=excluded)}
-
-
-def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
-    tmp_path: Path, queries: NDArray[np.float32]
-) -> None:
-    """Candidates in the order of their clusters: the neighbors of a query are in few of the
-    partitions.
-    """
-    vectors, belongs = clustered(40_000, DIM)
-    half = np.random.default_rng(8).integers(0, 2, 40_000)
-    tree = {"num_leaves": 80, "leaves_to_search": 24, "dimensions_per_block": 2, "reorder": 120}
-    index = load_index(
-        tmp_path, vectors[np.argsort(belongs)], {"half": half}, parameters=tree, parts=4
-    )
-    for mask, request in ((half >= 0, {}), (half == 1, {"filter": allow(half=1)})):
-        share, paths = recall(index, queries[::2], mask, **request)
-        assert share >= 0.95
-        assert "index" in paths
-    allowed = np.ones(40_000, bool)
-    allowed[best(index, queries[0], allowed, 1000)] = False
-    share, _ = recall(index, queries[:1], allowed, exclude_ids=IdLists(np.flatnonzero(~allowed)))
-    assert share >= 0.9

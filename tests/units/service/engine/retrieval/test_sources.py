@@ -11,15 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.errors import UnknownCandidate
 from service.codec.json import read_recommendation, recommended_value
 from service.engine.calls import Target
 from service.errors import (
     DeadlineExceeded,
-    InvalidArgument,
-    NotFound,
-    ServiceError,
-    TooLarge,
 )
 from tests.random_cases import seeds
 from tests.units.service import reference_sources
@@ -141,57 +136,6 @@ def test_sources_are_merged_ranked_and_picked_as_by_loops(
                     np.testing.assert_allclose(result[scores], wanted[scores], 1e-4, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("sources", "error", "message"),
-    [
-        ([INDEX, {"index": "shorts"}], InvalidArgument, "of the corpora 'movies', 'shorts'; one"),
-        ([{"ids": [1000]}], InvalidArgument, "no source is an index or a list, and the model has"),
-        ([{"index": ""}], InvalidArgument, "one of 'movies', 'shorts' of"),
-        ([{"index": "film"}], NotFound, "has no index 'film'; it has 'movies', 'shorts'"),
-        ([INDEX, INDEX], InvalidArgument, "2 sources have the name 'movies'; distinct names"),
-        ([{}], InvalidArgument, "sources[0] has no candidates; exactly one of index, ids, li"),
-        ([{**INDEX, "ids": []}], InvalidArgument, "sources[0] has index and ids; exactly one"),
-        (
-            [{**INDEX, "min_count": 7}],
-            InvalidArgument,
-            "min_count of all sources is 7, more than k",
-        ),
-        ([{**INDEX, "pool_size": -2}], InvalidArgument, "sources[0].pool_size is -2; at least 0"),
-        ([{**INDEX, "maximum": 2}], InvalidArgument, "sources[0] has the unknown field 'maximum'"),
-        ([INDEX, 7], InvalidArgument, "sources[1] is 7; a JSON object was expected"),
-        ([{**INDEX, "fallback": 1}], InvalidArgument, "sources[0].fallback is 1; true or false"),
-        ([{"ids": [[1000], 7]}], InvalidArgument, "sources[0].ids[1] is 7; a list was expected"),
-        ([INDEX] * 17, TooLarge, "sources has 17 entries; at most 16 are accepted"),
-        (
-            [{**INDEX, "pool_size": 39}, {"ids": IDS}],
-            TooLarge,
-            "sources has 79 candidates; at most 78",
-        ),
-        ([INDEX, {"ids": ["x"]}], InvalidArgument, "sources[1].ids: 'x' is no integer id"),
-    ],
-)
-def test_sources_that_do_not_fit_are_rejected_by_name(
-    sources: list[Any], error: type[ServiceError], message: str, load: Load
-) -> None:
-    service = load(more_indexes=("shorts",), limits={"max_candidates": 78})
-    with pytest.raises((error, UnknownCandidate)) as problem:
-        recommended(service, {"k": 4, "sources": sources, "context": {"user": 1}})
-    assert message in str(problem.value)
-
-
-def test_unknown_ids_of_a_source_are_left_out_and_counted(load: Load) -> None:
-    service = load()
-    sources = [{"ids": [1, 1000, 2, 1007]}, {"name": "others", "ids": [[3], [1014]]}]
-    requests = [{"context": {"user": 1}}, {"context": {"user": 2}}]
-    response = recommended(service, {"sources": sources, "requests": requests})
-    assert [sorted(result["ids"]) for result in response["results"]] == [
-        [1000, 1007],
-        [1000, 1007, 1014],
-    ]
-    assert service.value("rowcast_not_found_ids_total", model="movies", call="recommend") == 3
-    assert response["degraded_reason"] == ""
-
-
 def test_source_without_time_is_left_out_with_its_reason_and_the_others_are_served(
     load: Load,
 ) -> None:
@@ -221,16 +165,3 @@ def test_request_without_time_for_any_source_has_passed_its_deadline(load: Load)
     recommended(service, body)
     with pytest.raises(DeadlineExceeded, match="ms remained, and it takes about"):
         recommended(service, body, timeout_s=0.9)
-
-
-def test_explanation_of_sources_is_that_of_the_first_index(load: Load) -> None:
-    service = load()
-    sources = [{"ids": IDS[:3]}, {"index": "movies", "pool_size": 5, "max_count": 1}]
-    body = {"k": 9, "sources": sources, "explain": True, "context": {"user": 1}}
-    (result,) = recommended(service, body)["results"]
-    assert result["explanation"]["path"] == "index"
-    assert result["explanation"]["matches"] == 40
-    assert "max_count leave" in result["explanation"]["shortfall"]
-    filtered = {**body, "filter": {"year": {"lt": 1992}}}
-    (result,) = recommended(service, filtered)["results"]
-    assert result["explanation"]["matches"] == 1, "the year of the second one is not known"

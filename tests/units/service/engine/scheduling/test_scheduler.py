@@ -14,7 +14,6 @@ import pytest
 
 from service.engine.computation import RemoteCall
 from service.engine.context import RequestContext
-from service.engine.scheduling.admission import Estimates
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.queues import Job
 from service.engine.scheduling.scheduler import Scheduler
@@ -22,7 +21,6 @@ from service.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
-    NotReady,
     Overloaded,
     ServiceError,
 )
@@ -175,17 +173,6 @@ async def test_scheduler_batch_on_the_loop_is_as_short_as_its_limit(simulate: Ma
     assert [len(batch) for batch in simulation.batches] == [2, 2, 2]
 
 
-async def test_scheduler_batch_of_long_jobs_is_as_short_as_its_limit(simulate: Make) -> None:
-    simulation = simulate(inline_max_s=0.0)
-    simulation.scheduler.estimates.observe("slow", 0.002)
-    first = await simulation.hold()
-    jobs = [simulation.run(number, key="same", kind="slow") for number in range(5)]
-    await asyncio.sleep(0)
-    simulation.release.set()
-    await asyncio.gather(first, *jobs)
-    assert [len(batch) for batch in simulation.batches] == [1, 2, 2, 1]
-
-
 async def test_scheduler_batch_of_a_kind_of_unknown_time_is_limited_by_cost(simulate: Make) -> None:
     simulation = simulate(max_queued=100_000)
     first = await simulation.hold()
@@ -205,50 +192,6 @@ async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(simulate: Ma
     with pytest.raises(InvalidArgument):
         await simulation.run("fails")
     assert (simulation.scheduler.estimates.expected("kind") or 0.0) > before
-
-
-async def test_scheduler_kinds_that_only_failed_are_not_kept(simulate: Make) -> None:
-    simulation = simulate()
-    simulation.before = lambda: simulation.advance(0.02)
-    simulation.compute = lambda request: InvalidArgument("no")
-    for number in range(3):
-        with pytest.raises(InvalidArgument):
-            await simulation.run("fails", kind=f"named by a client {number}")
-        assert simulation.scheduler.estimates.expected(f"named by a client {number}") is None
-
-
-async def test_scheduler_cost_of_failed_requests_keeps_nobody_out(simulate: Make) -> None:
-    simulation = simulate(max_queued=10)
-    simulation.compute = lambda request: InvalidArgument("no")
-    for _ in range(3):
-        with pytest.raises(InvalidArgument):
-            await simulation.run("fails", cost=1_000)
-    waiting = simulation.run("a", cost=5)
-    await asyncio.sleep(0)
-    assert simulation.scheduler.overload("m", "rank", FAR) is None
-    await asyncio.gather(waiting, return_exceptions=True)
-
-
-async def test_scheduler_expensive_requests_keep_none_out_of_a_queue_that_is_half_empty(
-    simulate: Make,
-) -> None:
-    simulation = simulate(max_queued=10)
-    for _ in range(3):
-        await simulation.run("a", cost=1_000)
-    waiting = simulation.run("a", cost=5)
-    await asyncio.sleep(0)
-    assert simulation.scheduler.overload("m", "rank", FAR) is None
-    await waiting
-
-
-async def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(simulate: Make) -> None:
-    simulation = simulate(inline_max_s=0.0)
-    first = await simulation.hold()
-    later = [simulation.run(n, key="same") for n in range(2)]
-    await asyncio.sleep(0)
-    simulation.release.set()
-    assert await asyncio.gather(first, *later) == ["first", 0, 1]
-    assert simulation.batches == [["first"], [0, 1]]
 
 
 async def test_scheduler_queue_full_by_cost_rejects_with_retry_after(simulate: Make) -> None:
@@ -342,24 +285,6 @@ async def test_scheduler_long_turns_of_the_loop_are_added_once_whatever_the_queu
     await asyncio.gather(*waiting)
 
 
-async def test_scheduler_batches_get_their_share_of_a_loop_that_is_busy_with_other_things(
-    simulate: Make,
-) -> None:
-    simulation = simulate()
-    await simulation.learn()
-
-    simulation.before = lambda: simulation.advance(0.001)
-    waiting = [simulation.run(number) for number in range(12)]
-    while not simulation.batches:
-        await asyncio.sleep(0)
-    assert len(simulation.batches) == 1
-    simulation.now += 0.004  # a turn of rejections
-    while len(simulation.batches) == 1:
-        await asyncio.sleep(0)
-    assert len(simulation.batches) == 1 + 4
-    await asyncio.gather(*waiting)
-
-
 async def test_scheduler_overloaded_lets_grpc_accept_calls_before_the_next_batch(
     simulate: Make,
 ) -> None:
@@ -377,23 +302,6 @@ async def test_scheduler_overloaded_lets_grpc_accept_calls_before_the_next_batch
     assert simulation.batches == [["second"]]
 
     simulation.advance(0.001)  # No call was accepted: none waits.
-    assert await third == "third"
-
-
-async def test_scheduler_overloaded_computes_although_grpc_accepts_calls_without_end(
-    simulate: Make,
-) -> None:
-    simulation = simulate()
-    await simulation.learn()
-    simulation.before = lambda: simulation.advance(0.01)
-    await simulation.run("second")
-    assert simulation.scheduler.overload("m", "rank", simulation.now) is None
-    third = simulation.run("third")
-    for _ in range(1000):
-        simulation.scheduler.call_accepted()
-        simulation.advance(0.0001)
-        await asyncio.sleep(0)
-    assert simulation.batches == [["second"], ["third"]]
     assert await third == "third"
 
 
@@ -487,25 +395,6 @@ def test_compute_pool_parallel_that_fails_raises_the_failure_and_is_idle_again()
     pool.close()
 
 
-def test_compute_pool_thread_that_has_done_its_part_is_idle_before_the_slowest() -> None:
-    pool = ComputePool(2)
-    idle = threading.Event()
-    pool.when_idle = idle.set
-    both_started = threading.Barrier(2)
-    caller = threading.current_thread()
-    seen: list[int] = []
-
-    def compute(_: int) -> None:
-        both_started.wait(20)  # both threads have one
-        if threading.current_thread() is caller:
-            assert idle.wait(20)
-            seen.append(pool.idle)
-
-    pool.parallel(2, compute)
-    assert seen == [2]  # the calling thread is not one of the pool's here
-    pool.close()
-
-
 async def test_scheduler_batch_takes_the_thread_that_has_done_its_part_of_another(
     simulate: Make,
 ) -> None:
@@ -569,66 +458,3 @@ async def test_scheduler_job_that_waits_for_another_process_takes_no_thread(
     process.release.set()
     assert await waiting == "response"
     assert simulation.on_loop[1:] == [inline_max_s > 0] * 4
-
-
-async def test_scheduler_failed_call_of_another_process_reaches_the_computation(
-    simulate: Make,
-) -> None:
-    simulation = simulate()
-    process = OtherProcess(simulation, "fails", Overloaded("the shard is overloaded", 3.0, "shard"))
-    failing = simulation.run("fails")
-    process.release.set()
-    with pytest.raises(Overloaded, match="the shard is overloaded"):
-        await failing
-
-
-async def test_scheduler_time_that_another_process_takes_is_no_time_of_computation(
-    simulate: Make,
-) -> None:
-    simulation = simulate()
-    await simulation.learn()
-    expected_s = simulation.scheduler.estimates.expected("kind")
-    process = OtherProcess(simulation, "waits")
-    waiting = simulation.run("waits")
-    await process.called.wait()
-    simulation.advance(100)
-    process.release.set()
-    await waiting
-    assert simulation.scheduler.estimates.expected("kind") == pytest.approx(expected_s, abs=1e-2)
-
-
-async def test_scheduler_deadline_passes_while_another_process_is_called(simulate: Make) -> None:
-    simulation = simulate()
-    process = OtherProcess(simulation, "late")
-    late = simulation.run("late", deadline=simulation.now + 10)
-    await process.called.wait()
-    simulation.advance(11)
-    with pytest.raises(DeadlineExceeded):
-        await late
-    process.release.set()
-    assert await simulation.run("next") == "next"
-
-
-async def test_scheduler_close_fails_jobs_that_wait_for_another_process(simulate: Make) -> None:
-    simulation = simulate()
-    process = OtherProcess(simulation, "waits")
-    waiting = simulation.run("waits")
-    await process.called.wait()
-    simulation.scheduler.close()
-    with pytest.raises(NotReady):
-        await waiting
-    simulation.versions.close()
-    simulation.versions.wait_closed()
-    assert simulation.closed == 1
-
-
-async def test_estimates_of_too_many_kinds_forget_the_one_not_observed_for_longest() -> None:
-    estimates = Estimates()
-    for kind in range(4096):
-        estimates.observe(kind, 1.0)
-    estimates.observe(0, 1.0)
-    estimates.observe("new", 2.0)
-    assert estimates.expected(0) == 1.0
-    assert estimates.expected(1) is None
-    assert estimates.expected(4095) == 1.0
-    assert estimates.expected("new") == 2.0

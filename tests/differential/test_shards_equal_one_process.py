@@ -11,8 +11,18 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.differential.random_requests import (
+    IDS,
+    OPTIONS,
+    RandomRequests,
+    Services,
+    differences,
+    options_of,
+    response,
+    responses,
+    serving,
+)
 from tests.random_cases import seeds
-from tests.units.service.shards.comparing import IDS, Services, differences, response, serving
 
 REQUESTS = 300
 LOST_ROWS = {"users": 3, "movies": 7900}
@@ -20,6 +30,11 @@ LOST_ROWS = {"users": 3, "movies": 7900}
 
 
 TREE = {"num_leaves": 40, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 40}
+
+
+def drawn_requests(seed: int) -> list[Any]:
+    requests = RandomRequests(seed)
+    return [requests.draw() for _ in range(REQUESTS)]
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +60,16 @@ EDGES: list[tuple[str, dict[str, Any], int]] = [
 """Requests that need several messages, or that only the search finds to be at fault, and their
 statuses.
 """
-SKIPPING: list[tuple[str, dict[str, Any], int]] = [
-    ("rank", {"context": {"user": 1}, "candidate_ids": [1, IDS[5], 2], "not_found": "skip"}, 200),
-    ("retrieve", {"requests": [{"ids": [1]}, {"ids": [IDS[5], 2]}], "not_found": "skip"}, 200),
-    ("retrieve", {"ids": [1], "negative_ids": IDS[:2], "not_found": "skip"}, 200),
-    ("lookup", {"feature": "movie", "ids": [1, IDS[5]], "not_found": "skip"}, 200),
-    ("lookup", {"feature": "movie", "ids": [1], "not_found": "skip"}, 200),
-    ("lookup", {"feature": "movie", "ids": [1, IDS[5]]}, 400),
-]
-"""Requests with ids that do not exist, and their statuses."""
 
 
 def test_router_responds_to_random_requests_as_one_process(
     services: Services, request: pytest.FixtureRequest
 ) -> None:
     (seed,) = seeds(request, 1, 43)[:1]
-    differing = differences(services, seed, REQUESTS, lambda received: received)
+    drawn = drawn_requests(seed)
+    assert not OPTIONS - options_of(drawn), "never drawn"
+    received = [responses(service, drawn) for service in services]
+    differing = differences(drawn, *received)
     assert not differing, f"{len(differing)} of {REQUESTS} differ: {differing[0]}"
 
 
@@ -72,11 +81,13 @@ def test_router_with_trees_responds_to_random_requests_with_the_statuses_of_one_
 
     (seed,) = seeds(request, 1, 44)[:1]
     with serving(tmp_path, small_towers, index_kind="tree_ah", parameters=TREE) as services:
-        differing = differences(services, seed, REQUESTS, status_and_message)
+        drawn = drawn_requests(seed)
+        received = [responses(service, drawn) for service in services]
+    differing = differences(drawn, *received, status_and_message)
     assert not differing, f"{len(differing)} of {REQUESTS} differ: {differing[0]}"
 
 
-@pytest.mark.parametrize(("call", "body", "status"), [*EDGES, *SKIPPING])
+@pytest.mark.parametrize(("call", "body", "status"), EDGES)
 def test_router_responds_to_chosen_requests_as_one_process(
     call: str,
     body: dict[str, Any],

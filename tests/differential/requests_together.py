@@ -15,10 +15,8 @@ from service.codec.operations import OPERATIONS
 from service.engine.calls import Explanation, Target
 from service.engine.context import RequestContext
 from service.errors import ServiceError
+from tests.differential.random_requests import IDS, Call, RandomRequests
 from tests.units.service.running import RunningService
-from tests.units.service.shards.comparing import IDS, RandomRequests
-
-Call = tuple[str, dict[str, Any]]
 
 
 class AlikeRequests(RandomRequests):
@@ -28,46 +26,36 @@ class AlikeRequests(RandomRequests):
 
     def family(self, size: int) -> Iterator[Call]:
         """Yields requests that are alike."""
-        call, body = self._any()
+        call, body = self.draw()
         yield call, body
         for _ in range(size - 1):
-            yield call, {name: self._redrawn(name, value) for name, value in body.items()}
+            alike = {name: self._redrawn(name, value) for name, value in body.items()}
+            if "candidate_features" in body:
+                alike["candidate_features"] = {"year": [0.5] * len(alike["candidate_ids"])}
+            yield call, alike
 
     def order(self, count: int) -> list[int]:
         """Returns the numbers below `count` in any order."""
         return [int(number) for number in self._random.permutation(count)]
 
-    def _any(self) -> Call:
-        if self._chance(0.1):
-            context = self._context()["context"]
-            return "embed", {"tower": "query", "features": context}
-        call, body = self.draw()
-        if call in ("retrieve", "recommend"):
-            body |= self._options()
-        if call == "rank":
-            body |= self._ranking()
-        return call, body
-
-    def _options(self) -> dict[str, Any]:
-        """Returns options that responses of services at different places cannot agree on, and
-        exclusions that make searches go deeper.
+    def draw(self) -> Call:
+        """Returns a call and its body, with options that responses of services at different places
+        cannot agree on, and exclusions that make searches go deeper.
         """
-        options: dict[str, Any] = {}
-        if self._chance(0.2):
-            options["explain"] = True
-        if self._chance(0.1):
-            options["exclude_ids"] = self._ids(200, 900)
-        return options
-
-    def _ranking(self) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        if self._chance(0.5):
-            options["k"] = self._number(0, 20)
-        if self._chance(0.3):
-            options["heads"] = ["watch"]
-        if self._chance(0.3):
-            options["context"] = {"user": 1, "liked": {"ids": IDS[:2], "weights": [0.5, 2.0]}}
-        return options
+        call, body = super().draw()
+        if call in ("retrieve", "recommend"):
+            if self._chance(0.2):
+                body["explain"] = True
+            if self._chance(0.2):
+                body["recall"] = 0.5
+            if self._chance(0.1):
+                body["exclude_ids"] = self._ids(200, 900)
+        if call == "rank":
+            if self._chance(0.3):
+                body["heads"] = ["watch"]
+            if self._chance(0.3):
+                body["context"] = {"user": 1, "liked": {"ids": IDS[:2], "weights": [0.5, 2.0]}}
+        return call, body
 
     def _redrawn(self, name: str, value: Any) -> Any:
         match name:

@@ -1,0 +1,224 @@
+"""Changes that a model cannot take: the code of the error, and words that its message must have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from tests.units.service.changes.making import candidate
+
+BAD = "INVALID_ARGUMENT"
+LARGE = "TOO_LARGE"
+GONE = "NOT_FOUND"
+VECTOR = [1.0] * 8
+ROW = {"id": 3, "vector": VECTOR}
+USERS = {"table": "users"}
+KEYED = {"feature": "user"}
+LIMITS = {
+    "max_changed_candidates": 3,
+    "max_changed_rows": 3,
+    "max_features": 8,
+    "max_log_bytes": 1 << 20,
+}
+
+
+def featured(**features: Any) -> dict[str, Any]:
+    """Returns a candidate with other features; None: without the feature."""
+    item = candidate(1)
+    item["features"] = {
+        name: value for name, value in (item["features"] | features).items() if value is not None
+    }
+    return item
+
+
+Bodies = list[tuple[str, list[Any], dict[str, Any], str, list[str]]]
+ROWS: Bodies = [
+    ("rows/upsert", [], USERS, BAD, ["items", "empty"]),
+    ("rows/upsert", [5], USERS, BAD, ["items[0]", "object"]),
+    ("rows/upsert", [{"vector": [1]}], USERS, BAD, ["items[0]", "id"]),
+    ("rows/upsert", [{**ROW, "vectr": [1]}], USERS, BAD, ["items[0]", "'vectr'"]),
+    ("rows/upsert", [ROW], {"table": "user"}, GONE, ["'user'", "'users'"]),
+    ("rows/upsert", [ROW], {"feature": "usr"}, GONE, ["'usr'", "'user'"]),
+    ("rows/upsert", [ROW], {**KEYED, "table": "movies"}, BAD, ["'movies'", "'users'"]),
+    ("rows/upsert", [ROW], {"feature": "hour"}, BAD, ["'hour'", "dense"]),
+    ("rows/upsert", [{"id": 50, "vector": VECTOR}], USERS, BAD, ["50", "'users'"]),
+    ("rows/upsert", [{"id": -1, "vector": VECTOR}], USERS, BAD, ["-1", "'users'"]),
+    ("rows/upsert", [{"id": 7, "vector": VECTOR}], {"feature": "movie"}, BAD, ["7", "'movies'"]),
+    ("rows/upsert", [{"id": "a", "vector": VECTOR}], USERS, BAD, ["ids", "rows"]),
+    ("rows/upsert", [ROW, ROW], USERS, BAD, ["id 3", "twice"]),
+    ("rows/upsert", [{"id": 3, "vector": [1] * 7}], USERS, BAD, ["vectors", "[1, 8]"]),
+    ("rows/upsert", [ROW, {"id": 4, "vector": [1] * 7}], USERS, BAD, ["items[1].vector", "8"]),
+    ("rows/upsert", [{"id": 3, "vector": [1e39] * 8}], USERS, BAD, ["vector", "float32"]),
+    ("rows/upsert", [{"id": 3, "vector": "1 2"}], USERS, BAD, ["items[0].vector", "'1 2'"]),
+    ("rows/upsert", [{"id": 3}], USERS, BAD, ["vector"]),
+    (
+        "rows/upsert",
+        [{"id": row, "vector": VECTOR} for row in range(4)],
+        USERS,
+        LARGE,
+        ["'users'", "max_changed_rows"],
+    ),
+    (
+        "rows/upsert",
+        [{"id": 1, "vector": [1] * 4}],
+        {"table": "genres"},
+        LARGE,
+        ["8", "max_changed_candidates"],
+    ),
+    ("rows/upsert", [{"id": 6, "vector": [1] * 4}], {"table": "genres"}, BAD, ["6", "'genres'"]),
+    (
+        "rows/upsert",
+        [{**ROW, "sequence": 1}, {"id": 4, "vector": VECTOR}],
+        USERS,
+        BAD,
+        ["items[1]", "sequence"],
+    ),
+    ("rows/upsert", [{**ROW, "sequence": -1}], USERS, BAD, ["items[0].sequence", "-1"]),
+    ("rows/upsert", [ROW], {**USERS, "stream": "s"}, BAD, ["stream", "offset"]),
+    ("rows/upsert", [ROW], {**USERS, "stream": "s" * 300, "offset": 5}, BAD, ["stream", "256"]),
+    (
+        "rows/upsert",
+        [ROW],
+        {**USERS, "stream": "s", "offset": 9, "from_offset": 9},
+        BAD,
+        ["from_offset", "9"],
+    ),
+    ("rows/upsert", [{"id": -5, "vector": VECTOR}], KEYED, BAD, ["-5", "'users'"]),
+    ("rows/upsert", [{"id": 999, "vector": VECTOR}], KEYED, BAD, ["999", "lists"]),
+    ("rows/upsert", [{"id": "a", "vector": VECTOR}], KEYED, BAD, ["ids", "'a'"]),
+    ("rows/upsert", [{"id": 2**63, "vector": VECTOR}], KEYED, BAD, [str(2**63)]),
+    ("rows/upsert", [{"id": 1.5, "vector": VECTOR}], KEYED, BAD, ["1.5"]),
+    (
+        "rows/upsert",
+        [{"id": key, "vector": VECTOR} for key in (7, 8, 10, 11)],
+        KEYED,
+        LARGE,
+        ["4", "max_changed_rows"],
+    ),
+]
+CANDIDATES: Bodies = [
+    ("candidates/upsert", [candidate(1)], {"corpus": "movie"}, GONE, ["'movie'", "'movies'"]),
+    ("candidates/upsert", [candidate("a")], {}, BAD, ["ids"]),
+    ("candidates/upsert", [featured(year=None)], {}, BAD, ["'year'", "features"]),
+    ("candidates/upsert", [featured(yeer=1)], {}, BAD, ["features", "'yeer'"]),
+    ("candidates/upsert", [featured(genres=[1])], {}, BAD, ["features.genres", "string"]),
+    ("candidates/upsert", [featured(movie=7)], {}, BAD, ["features.movie", "7"]),
+    (
+        "candidates/upsert",
+        [{**candidate(1), "attributes": {"titel": "x"}}],
+        {},
+        BAD,
+        ["attributes", "'titel'"],
+    ),
+    (
+        "candidates/upsert",
+        [{**candidate(1), "attributes": {"year": "x"}}],
+        {},
+        BAD,
+        ["attributes.year", "int64"],
+    ),
+    (
+        "candidates/upsert",
+        [candidate(1), {**candidate(2), "attributes": {}}],
+        {},
+        BAD,
+        ["items[1].attributes", "'title'"],
+    ),
+    (
+        "candidates/upsert",
+        [candidate(1, vectors={"movie": VECTOR})],
+        {},
+        BAD,
+        ["vectors", "'movie'"],
+    ),
+    (
+        "candidates/upsert",
+        [candidate(1, vectors={"movies": [1] * 7})],
+        {},
+        BAD,
+        ["vectors.movies", "[1, 8]"],
+    ),
+    (
+        "candidates/upsert",
+        [candidate(1, vectors={"movies": [1e19] * 8})],
+        {},
+        BAD,
+        ["vectors.movies[0]", "id 1"],
+    ),
+    ("candidates/upsert", [candidate(1, expires_s="x")], {}, BAD, ["items[0].expires_s", "'x'"]),
+    (
+        "candidates/upsert",
+        [candidate(key) for key in range(4)],
+        {},
+        LARGE,
+        ["4", "max_changed_candidates"],
+    ),
+    ("candidates/attributes", [{"id": 1000, "attributes": {}}], {}, BAD, ["attributes", "empty"]),
+    ("candidates/delete", [{"id": 1000, "features": {}}], {}, BAD, ["items[0]", "'features'"]),
+    (
+        "contexts/upsert",
+        [{"id": 1, "features": {"user": 3}}],
+        {},
+        BAD,
+        ["'liked'", "'users'"],
+    ),
+    (
+        "contexts/attributes",
+        [{"id": 7, "attributes": {"title": "x"}}],
+        {},
+        BAD,
+        ["attributes", "'title'"],
+    ),
+]
+
+IDS = pb.Ids(int64s=np.array([5000, 5001], "<i8").tobytes())
+UPSERT: dict[str, Any] = {
+    "kind": pb.CHANGE_KIND_CANDIDATES,
+    "action": pb.CHANGE_ACTION_UPSERT,
+    "ids": IDS,
+}
+UPSERTED_ROWS: dict[str, Any] = {**UPSERT, "kind": pb.CHANGE_KIND_ROWS}
+DELETION: dict[str, Any] = {**UPSERT, "action": pb.CHANGE_ACTION_DELETE}
+COLUMN = pb.Column(int64s=bytes(16))
+MESSAGES: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    ("candidates/upsert", {**UPSERT, "kind": 99}, BAD, ["kind", "99"]),
+    ("rows/upsert", {**DELETION, "kind": pb.CHANGE_KIND_ROWS}, BAD, ["upsert", "rows"]),
+    ("candidates/upsert", {**UPSERT, "ids": pb.Ids()}, BAD, ["ids", "empty"]),
+    ("candidates/upsert", {**UPSERT, "ids": pb.Ids(int64s=b"1")}, BAD, ["ids.int64s", "1"]),
+    ("candidates/upsert", {**UPSERT, "feature": "movie"}, BAD, ["feature"]),
+    ("candidates/delete", {**DELETION, "features": {"x": COLUMN}}, BAD, ["features", "delete"]),
+    ("candidates/delete", {**DELETION, "expires_s": bytes(16)}, BAD, ["expires_s"]),
+    ("rows/upsert", {**UPSERTED_ROWS, "attributes": {"y": pb.Attribute()}}, BAD, ["attributes"]),
+    ("rows/upsert", {**UPSERTED_ROWS, "vectors": {"": bytes(12)}}, BAD, ["vectors", "3"]),
+    ("rows/upsert", {**UPSERTED_ROWS, "vectors": {"": b""}}, BAD, ["vectors", "0"]),
+    ("rows/upsert", {**UPSERTED_ROWS, "sequences": b"12"}, BAD, ["sequences", "8"]),
+    (
+        "rows/upsert",
+        {**UPSERTED_ROWS, "sequences": np.array([1, -1], "<i8").tobytes()},
+        BAD,
+        ["sequences", "-1"],
+    ),
+    ("rows/upsert", {**UPSERTED_ROWS, "offset": 4}, BAD, ["stream", "offset"]),
+    ("rows/upsert", {**UPSERTED_ROWS, "from_offset": 4}, BAD, ["from_offset", "stream"]),
+    ("rows/upsert", {**UPSERTED_ROWS, "stream": "s", "offset": -4}, BAD, ["offset", "-4"]),
+    (
+        "rows/upsert",
+        {**UPSERTED_ROWS, "stream": "s", "offset": 4, "from_offset": -1},
+        BAD,
+        ["from_offset", "-1"],
+    ),
+    (
+        "candidates/upsert",
+        {**UPSERT, "attributes": {"year": pb.Attribute(nulls=[2])}},
+        BAD,
+        ["attributes.year", "2"],
+    ),
+    (
+        "candidates/upsert",
+        {**UPSERT, "features": {str(number): COLUMN for number in range(9)}},
+        LARGE,
+        ["features", "8"],
+    ),
+]

@@ -1,0 +1,96 @@
+"""Changes that a model cannot take are rejected as a whole, with the same error by one process and
+by a router of shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.codec.stubs import embedding_service_pb2 as pb
+from tests.bundles.small import write_small_bundle
+from tests.cases.rejected_changes import CANDIDATES, LIMITS, MESSAGES, ROWS
+from tests.units.service.changes.keyed import USER_KEYS, keyed_features
+from tests.units.service.changes.making import Rejected, change, log_of, status
+from tests.units.service.running import RunningService
+
+TOKEN = "0123456789abcdef-of-the-trainer"
+PROTOBUF = {
+    "authorization": f"Bearer {TOKEN}",
+    "content-type": "application/x-protobuf",
+    "accept": "application/json",
+}
+
+
+@pytest.fixture(scope="module")
+def services(
+    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[RunningService]]:
+    """One process that holds everything, and a router of two shards."""
+    root = tmp_path_factory.mktemp("root")
+    features = {"user": keyed_features(padding=999)["user"]}
+    keys = {"users": USER_KEYS}
+    write_small_bundle(root, small_towers, users=True, partitions=2, features=features, keys=keys)
+    with ExitStack() as started:
+
+        def start(**settings: Any) -> RunningService:
+            service = RunningService(root, **settings)
+            started.callback(service.close)
+            return service
+
+        shards = [start(shard=f"{number}/2", shard_min_bytes=1) for number in (1, 2)]
+        addresses = tuple([shard.grpc for shard in shards])
+        tokens = root.with_name("tokens")
+        tokens.write_text(f"trainer {TOKEN}\n")
+        clients = {"tokens": tokens, "changes_from": ("trainer",)}
+        yield [
+            start(**LIMITS, **clients),
+            start(shard_addresses=addresses, shard_min_bytes=1, **LIMITS),
+        ]
+
+
+def assert_rejected(
+    service: RunningService, problem: Rejected, code: str, words: list[str]
+) -> None:
+    assert problem.code == code
+    for word in words:
+        assert word in problem.message
+    assert status(service)["sequence"] == 0
+    assert not log_of(service).exists()
+
+
+@pytest.mark.parametrize(("path", "items", "options", "code", "words"), [*ROWS, *CANDIDATES])
+def test_change_that_does_not_fit_is_rejected_whole(
+    path: str,
+    items: list[Any],
+    options: dict[str, Any],
+    code: str,
+    words: list[str],
+    services: list[RunningService],
+) -> None:
+    messages = set()
+    for service in services:
+        with pytest.raises(Rejected) as problem:
+            change(service, path, *items, **options)
+        assert_rejected(service, problem.value, code, words)
+        messages.add(problem.value.message)
+    assert len(messages) == 1
+
+
+@pytest.mark.parametrize(("path", "fields", "code", "words"), MESSAGES)
+def test_message_that_is_no_change_is_rejected_whole(
+    path: str,
+    fields: dict[str, Any],
+    code: str,
+    words: list[str],
+    services: list[RunningService],
+) -> None:
+    body = pb.ChangeRequest(**fields).SerializeToString()
+    url = f"{services[0].http}/v1/models/movies/{path}"
+    response = httpx.post(url, content=body, headers=PROTOBUF, timeout=60)
+    assert_rejected(services[0], Rejected(response.json()["error"]), code, words)

@@ -1,0 +1,180 @@
+"""Random changes of every kind, with every field that the contract declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rowcast_client import Client
+
+from service.codec.changes import ACTIONS
+from service.codec.stubs import embedding_service_pb2 as pb
+from tests.bundles.small import GENRE_NAMES, STORED_USERS
+from tests.units.service.changes.keyed import MISSING, USER_KEYS
+
+Change = tuple[str, dict[str, Any]]
+"""What is done, such as `candidates/upsert`, and the body."""
+
+STORED = [1000 + 7 * number for number in range(40)]
+NEW = [*range(5000, 5030)]
+CONTEXTS = [*STORED_USERS, 99]
+KEYS = {
+    "user": [*USER_KEYS[:8].tolist(), 7, 8, 10, 100_000, 2**40, 2**63 - 1],
+    "movie": [1, *STORED[:8], MISSING, 77, 78, 2**33],
+}
+"""Keys that the tables have, and others."""
+NEVER_S = 4e9
+FIELDS = {field.name for field in pb.ChangeRequest.DESCRIPTOR.fields}
+NAMES = {f"{kind}/{action}" for kind, actions in ACTIONS.items() for action in actions} | (
+    # The path names the others.
+    FIELDS - {"model", "kind", "action"}
+)
+"""All that a change can have."""
+REJECTED = {"contexts/attributes"}
+"""What every service rejects: the contexts of small bundles have no attributes."""
+PLURALS = {
+    "id": "ids",
+    "vector": "vectors",
+    "sequence": "sequences",
+    "table": "target",
+    "corpus": "target",
+    "store": "target",
+}
+"""Fields of JSON bodies and their items, by which the contract has others."""
+
+
+class RandomChanges:
+    """Draws changes. Those of one kind follow each other, as a start applies them at once."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._offset = 0
+        paths = sorted(name for name in NAMES if "/" in name)
+        self._paths = [*paths, *["rows/upsert", "candidates/upsert"] * 3]
+        self._path = self._paths[0]
+
+    def draw(self) -> Change:
+        if self._chance(0.6):
+            self._path = self._pick(self._paths)
+        kind, action = self._path.split("/")
+        items = [self._item(kind, action, key) for key in self._keys(kind)]
+        body: dict[str, Any] = {"items": items}
+        if kind == "rows":
+            self._add_rows(body)
+        else:
+            name, target = {
+                "candidates": ("corpus", "movies"),
+                "contexts": ("store", "users"),
+            }[kind]
+            if self._chance(0.2):
+                body[name] = target
+        if self._chance(0.2):
+            for item in items:
+                item["sequence"] = self._number(0, 5)
+        if self._chance(0.2):
+            body |= self._part_of_stream()
+        return self._path, body
+
+    def _number(self, first: int, end: int) -> int:
+        return int(self._random.integers(first, end))
+
+    def _chance(self, share: float) -> bool:
+        return bool(self._random.random() < share)
+
+    def _pick(self, values: Sequence[Any]) -> Any:
+        return values[self._number(0, len(values))]
+
+    def _several(self, values: Sequence[Any], most: int) -> list[Any]:
+        count = self._number(1, most + 1)
+        order = self._random.permutation(len(values))
+        return [values[position] for position in order[:count]]
+
+    def _vector(self) -> list[float]:
+        return self._random.standard_normal(8).astype(np.float32).tolist()  # type: ignore[no-any-return]
+
+    def _keys(self, kind: str) -> list[int]:
+        if kind == "contexts":
+            return self._several(CONTEXTS, 2)
+        return self._several(STORED + NEW, 4)
+
+    def _item(self, kind: str, action: str, key: int) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": key}
+        if action == "attributes":
+            item["attributes"] = self._attributes()
+        if (kind, action) == ("candidates", "upsert"):
+            genres = self._several(GENRE_NAMES, 3)
+            features = {"movie": self._pick(STORED), "genres": genres}
+            item["features"] = {**features, "year": float(self._random.random())}
+            item["attributes"] = self._attributes()
+            item["expires_s"] = self._pick([None, NEVER_S])
+        if (kind, action) == ("contexts", "upsert"):
+            liked = {"ids": [self._pick(STORED)], "weights": [float(self._random.random())]}
+            item["features"] = {"user": key, "liked": liked, "mood": self._vector()[:2]}
+        return item
+
+    def _attributes(self) -> dict[str, Any]:
+        return {
+            "title": f"New {self._number(0, 1000)}",
+            "year": self._pick([None, self._number(1990, 2040)]),
+            "genres": self._several(GENRE_NAMES, 2),
+            "rating": float(self._random.random()),
+            "classic": self._chance(0.5),
+        }
+
+    def _add_rows(self, body: dict[str, Any]) -> None:
+        """Makes items those of rows of a feature, which may have new keys, or of a table."""
+        if self._chance(0.2):
+            body["table"] = "genres"
+            rows = self._several(range(6), 2)
+            items = [{"id": row, "vector": self._vector()[:4]} for row in rows]
+        else:
+            body["feature"] = self._pick([*KEYS])
+            keys = self._several(KEYS[body["feature"]], 4)
+            items = [{"id": key, "vector": self._vector()} for key in keys]
+        body["items"][:] = items
+
+    def _part_of_stream(self) -> dict[str, Any]:
+        """Returns where in a stream a change lies; some overlap with what was applied."""
+        self._offset += self._number(-2, 6)
+        part = {"stream": self._pick(["a", "b"]), "offset": max(self._offset, 1)}
+        if self._chance(0.5):
+            part["from_offset"] = self._number(0, part["offset"])
+        return part
+
+
+def names_of(change: Change) -> set[str]:
+    """Returns what a change has, by the names of `NAMES`."""
+    path, body = change
+    fields = {*body, *[name for item in body["items"] for name in item]} - {"items"}
+    return {path, *[PLURALS.get(field, field) for field in fields]}
+
+
+def send(client: Client, change: Change) -> Any:
+    """Makes a change by the Python client; returns its result."""
+    path, body = change
+    items = body["items"]
+    names = {name for item in items for name in item}
+    options = {name: value for name, value in body.items() if name != "items"}
+    if "sequence" in names:
+        options["sequences"] = [item["sequence"] for item in items]
+    if "expires_s" in names:
+        options["expires_s"] = [item["expires_s"] for item in items]
+    for name in {"features", "attributes"} & names:
+        options[name] = _columns([item[name] for item in items])
+    if path == "rows/upsert":
+        options["vectors"] = [item["vector"] for item in items]
+    method = {
+        "rows/upsert": client.upsert_rows,
+        "candidates/upsert": client.upsert_candidates,
+        "candidates/delete": client.delete_candidates,
+        "candidates/attributes": client.set_candidate_attributes,
+        "contexts/upsert": client.upsert_contexts,
+        "contexts/delete": client.delete_contexts,
+        "contexts/attributes": client.set_context_attributes,
+    }[path]
+    return method([item["id"] for item in items], model="movies", **options)  # type: ignore[operator]
+
+
+def _columns(values: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [value[name] for value in values] for name in values[0]}

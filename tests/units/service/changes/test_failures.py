@@ -1,0 +1,253 @@
+"""What breaks while changes are made, kept or absorbed, and what the caller and the candidates get:
+nothing is lost, nothing is made twice, and nobody waits beyond a deadline.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bundles.small import SmallBundle
+from tests.e2e.process import until
+from tests.units.service.changes.making import (
+    Rejected,
+    absorb,
+    candidate,
+    change,
+    deletion,
+    ids_of,
+    indexed,
+    log_of,
+    nearest,
+    operate,
+    status,
+    until_applied,
+)
+from tests.units.service.running import RunningService, flip
+
+Serve = Callable[..., RunningService]
+Write = Callable[..., SmallBundle]
+UNUSABLE = "rowcast_segments_unusable"
+SOON_S = 0.4
+
+
+def test_damaged_log_is_served_once_it_is_recovered(write: Write, serve: Serve) -> None:
+    small = write()
+    running = serve()
+    change(running, "candidates/upsert", candidate(5000))
+    path = log_of(running)
+    position = path.stat().st_size
+    change(running, "candidates/upsert", candidate(5001))
+    change(running, "candidates/upsert", candidate(5002))
+    flip(path, position + 40)
+
+    restarted = serve()
+    assert restarted.states() == {1: "failed"}
+    assert str(path) in restarted.problem(1)
+    assert operate(restarted, "POST", "changes/recover", json={})["lost_sequences"] == [[2, 2]]
+    restarted.worker.poller.look_again()
+    until(lambda: restarted.states() == {1: "available"})
+    recovered = ids_of(restarted)
+    assert recovered == {*small.ids.tolist(), 5000, 5002}
+
+    change(restarted, "candidates/upsert", candidate(5003))
+    until(lambda: ids_of(running) == recovered | {5001, 5003})
+
+
+def test_log_that_cannot_be_written_changes_nothing(write: Write, serve: Serve) -> None:
+    write()
+    service = serve()
+    change(service, "candidates/upsert", candidate(5000))
+    lock = log_of(service).with_name("changes.log.lock")
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(Rejected, match=r"NOT_READY: .*Is a directory"):
+        change(service, "candidates/upsert", candidate(5001))
+    assert 5001 not in ids_of(service)
+    lock.rmdir()
+    assert change(service, "candidates/upsert", candidate(5001))["sequence"] == 2
+    assert {5000, 5001} <= ids_of(service)
+
+
+def test_full_log_rejects_changes_and_still_loses_what_has_expired(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    services = [serve(max_log_bytes=1 << 20), serve(max_log_bytes=1 << 20)]
+    change(services[0], "candidates/upsert", candidate(5000, expires_s=time.time() + 1))
+    large = candidate(6000, attributes={"title": "x" * 300_000})
+    for _ in range(3):
+        change(services[0], "candidates/upsert", large)
+    with pytest.raises(Rejected, match=r"TOO_LARGE: .*max_log_bytes"):
+        change(services[0], "candidates/upsert", large)
+    for service in services:
+        until(lambda: 5000 not in ids_of(service))  # noqa: B023
+        assert 6000 in ids_of(service)
+    assert log_of(services[0]).stat().st_size <= 1 << 20
+
+
+@contextmanager
+def locked(service: RunningService) -> Iterator[None]:
+    """Holds the lock of the log, as another process of the host would."""
+    with log_of(service).with_name("changes.log.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_changes_that_waited_for_a_held_lock_are_never_made(write: Write, serve: Serve) -> None:
+    write()
+    service = serve()
+    change(service, "candidates/upsert", candidate(5000))
+    with locked(service), ThreadPoolExecutor(20) as pool:
+        waiting = [
+            pool.submit(change, service, "candidates/upsert", candidate(key), timeout_s=SOON_S)
+            for key in range(6000, 6020)
+        ]
+        for result in waiting:
+            with pytest.raises(Rejected, match="DEADLINE"):
+                result.result()
+        # Whatever needs no news of the log responds from what was applied.
+        assert status(service, SOON_S)["sequence"] == 1
+    deleted = change(service, "candidates/delete", *deletion(range(6000, 6020)))
+    assert (deleted["sequence"], deleted["changed"], deleted["unknown_count"]) == (0, 0, 20)
+
+
+@pytest.fixture
+def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, Any]]:
+    """Lets every write hang from the first event on, until the second one."""
+    hangs = threading.Event()
+    responds = threading.Event()
+    sync = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        if hangs.is_set():
+            assert responds.wait(60)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    yield hangs, responds
+    responds.set()
+
+
+@pytest.mark.parametrize(
+    ("item", "options", "expected"),
+    [
+        ({"sequence": 7}, {}, {"outdated": [5000]}),
+        ({}, {"stream": "events", "offset": 9}, {"is_repeated": True}),
+        ({}, {}, {"changed": 1}),
+    ],
+)
+def test_change_that_a_disk_holds_up_is_made_once_however_often_it_is_sent(
+    write: Write,
+    serve: Serve,
+    hanging_disk: tuple[threading.Event, threading.Event],
+    item: dict[str, Any],
+    options: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
+    hangs, responds = hanging_disk
+    write()
+    service = serve()
+    hangs.set()
+    first = candidate(5000, **item)
+    with pytest.raises(Rejected, match=r"DEADLINE: .*may have been made"):
+        change(service, "candidates/upsert", first, timeout_s=SOON_S, **options)
+    # Nobody waits for the disk: what comes behind is withdrawn, and readers get an error.
+    with pytest.raises(Rejected, match="DEADLINE"):
+        change(service, "candidates/upsert", candidate(5001), timeout_s=SOON_S)
+    with pytest.raises(Rejected, match="DEADLINE"):
+        status(service, SOON_S)
+
+    responds.set()
+    repeated = change(service, "candidates/upsert", first, **options)
+    assert {name: repeated[name] for name in expected} == expected
+    deleted = change(service, "candidates/delete", *deletion([5000, 5001]))
+    assert (deleted["changed"], deleted["unknown"]) == (1, [5001])
+
+
+def test_changes_that_are_rejected_leave_those_written_with_them_alone(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    service = serve(max_streams=2)
+    with ThreadPoolExecutor(16) as pool, locked(service):
+        results = [
+            pool.submit(change, service, "candidates/upsert", candidate(5000 + number), **options)
+            for number in range(8)
+            for options in ({}, {"stream": f"stream {number}", "offset": 5})
+        ]
+        time.sleep(0.3)
+    problems = [result.exception() for result in results]
+    codes = [problem.code for problem in problems if isinstance(problem, Rejected)]
+    assert codes == ["TOO_LARGE"] * 6
+    assert all(result.result()["changed"] == 1 for result in results[::2])
+
+
+def test_files_of_changes_are_private_and_become_so(write: Write, serve: Serve) -> None:
+    write()
+    path = log_of(serve())
+    change(serve(), "candidates/upsert", candidate(5000))
+    path.chmod(0o644)
+    absorb(serve(absorb_changed_at=1))
+    segments = path.with_name("changes.segments")
+    files = [*path.parent.glob("changes.*"), *segments.rglob("*")]
+    assert {file.stat().st_mode & 0o777 for file in files if file.is_file()} == {0o600}
+    assert segments.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.slow
+def test_damaged_segments_are_not_used_and_made_anew(
+    write: Write, serve: Serve, tmp_path: Path
+) -> None:
+    small = write()
+    service = serve(changes_dir=tmp_path / "host", absorb_changed_at=1)
+    change(service, "candidates/upsert", *[candidate(key) for key in range(5000, 5020)])
+    change(service, "candidates/delete", {"id": 1000})
+    absorb(service)
+    expected = nearest(service, small.vectors[:3], k=60)
+    for file in ("segment.json", "candidates.arrow", "ended.bin", "vectors.bin"):
+        host = tmp_path / file
+        shutil.copytree(tmp_path / "host", host)
+        (damaged,) = host.rglob(file)
+        flip(damaged, 0)
+        restarted = serve(changes_dir=host)
+        assert restarted.value(UNUSABLE, model="movies") == 1
+        assert indexed(restarted) == 0
+        assert nearest(restarted, small.vectors[:3], k=60) == expected
+    mending = serve(changes_dir=host, absorb_changed_at=1)
+    until(lambda: indexed(mending) > 0)
+    until_applied(mending, restarted)
+    for running in (mending, restarted, serve(changes_dir=host)):
+        until(lambda: running.value(UNUSABLE, model="movies") == 0)  # noqa: B023
+        assert nearest(running, small.vectors[:3], k=60) == expected
+
+
+@pytest.mark.slow
+def test_candidates_are_searched_exactly_where_no_segment_can_be_written(
+    write: Write, serve: Serve
+) -> None:
+    write()
+    service = serve(absorb_changed_at=1)
+    directory = log_of(service).with_name("changes.segments")
+    directory.parent.mkdir(exist_ok=True)
+    directory.touch()  # no directory can be made there
+    change(service, "candidates/upsert", candidate(5000))
+    failed = {"model": "movies", "outcome": "failed"}
+    until(lambda: service.value("rowcast_absorptions_total", **failed) > 0)
+    assert 5000 in ids_of(service)
+    directory.unlink()
+    absorb(service)
+    assert 5000 in ids_of(service)
+    change(service, "candidates/delete", {"id": 5000})
+    until(lambda: indexed(service) == 0)
+    assert 5000 not in ids_of(service)
