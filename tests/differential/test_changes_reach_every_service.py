@@ -178,7 +178,7 @@ def test_every_service_responds_as_one_that_received_each_change(
         Client(writer.http, headers=HEADERS) as by_http,
         Client(f"grpc://{router.grpc}", headers=HEADERS) as by_grpc,
     ):
-        ways = [writer, by_http, by_grpc]
+        ways: list[RunningService | Client] = [writer, by_http, by_grpc]
         for number in range(CHANGES):
             if number == CHANGES // 2:
                 # The vectors of earlier rows belong to the first version.

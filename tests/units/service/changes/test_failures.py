@@ -180,11 +180,12 @@ def test_changes_that_are_rejected_leave_those_written_with_them_alone(
 ) -> None:
     write()
     service = serve(max_streams=2)
+    no_stream: dict[str, Any] = {}
     with ThreadPoolExecutor(16) as pool, locked(service):
         results = [
             pool.submit(change, service, "candidates/upsert", candidate(5000 + number), **options)
             for number in range(8)
-            for options in ({}, {"stream": f"stream {number}", "offset": 5})
+            for options in (no_stream, {"stream": f"stream {number}", "offset": 5})
         ]
         time.sleep(0.3)
     problems = [result.exception() for result in results]

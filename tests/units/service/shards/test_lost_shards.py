@@ -164,10 +164,11 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     alone = serve()
     attributes = {"id": last, "attributes": {"year": 2031}}
     rows = [{"id": key, "vector": [1.0] * 8} for key in (last, 77)]
-    for path, items, options in [
+    rejected: list[tuple[str, list[Any], dict[str, Any]]] = [
         ("candidates/attributes", [attributes], {}),
         ("rows/upsert", rows, {"feature": "movie"}),
-    ]:
+    ]
+    for path, items, options in rejected:
         with pytest.raises(Rejected, match=r"NOT_READY: .*2/2"):
             change(router, path, *items, **options)
     assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [False]
@@ -184,8 +185,9 @@ def test_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     cluster.add("2/2")
     until(lambda: not status(router)["problem"])
     until_applied(alone, router)
-    options = {"k": 60, "attributes": ["year"]}
-    assert nearest(router, small.vectors[:3], **options) == nearest(
-        alone, small.vectors[:3], **options
-    )
+    lists = [
+        nearest(service, small.vectors[:3], k=60, attributes=["year"])
+        for service in (router, alone)
+    ]
+    assert lists[0] == lists[1]
     assert responds(router, "lookup", feature="movie", ids=[77])["found"] == [True]
