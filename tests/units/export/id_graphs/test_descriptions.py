@@ -1,4 +1,4 @@
-"""Rules in a few words; those of graphs are in tests/units/bundle/features/ids/test_graphs.py."""
+"""Rules in a few words."""
 
 from __future__ import annotations
 

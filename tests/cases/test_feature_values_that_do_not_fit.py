@@ -1,0 +1,249 @@
+"""Values, defaults and changes that features do not take are errors that name the feature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from bundle.errors import BundleError, FeatureError, FormatError, RowOutOfRange
+from bundle.features.columns import Column, OutputBlock
+from bundle.features.ids.crosses import COMBINATIONS_MAX
+from bundle.features.reader import FeatureReader
+from bundle.features.sources import RemoteRows, RemoteTable
+from bundle.format import manifest as entries
+from bundle.tables.changed_rows import ChangedRows
+from bundle.tables.new_keys import NewKeys
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import IntegerKeys, Vocabulary
+from tests.bundles.tables import write_table
+from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
+from tests.units.bundle.features.readers import column, objects
+
+ROWS = 9
+FEATURE = TypeAdapter(entries.Feature)
+BAG = {"kind": "bag", "combiner": "sum"}
+CROSS = {
+    "kind": "crossed",
+    "keys": [{"dtype": "int64", "default": 4}, {"dtype": "string"}],
+    "buckets": 9,
+}
+TEXT = {"kind": "text", "split": "whitespace", "ids": hash_ids(9, "string")}
+FEATURES: dict[str, dict[str, Any]] = {
+    "row": {"kind": "single"},
+    "bag": {**BAG, "weighted": True},
+    "recent": {"kind": "sequence", "length": 3},
+    "hashed": {"kind": "single", "ids": hash_ids(9)},
+    "keyed_hash": {"kind": "single", "ids": hash_ids(9, key=(1, 2))},
+    "text_hash": {"kind": "single", "ids": hash_ids(9, "string")},
+    "number_hash": {"kind": "single", "ids": hash_ids(9, "int64")},
+    "listed": {"kind": "single", "ids": vocabulary_ids("numbers")},
+    "listed_number": {"kind": "single", "ids": vocabulary_ids("numbers", "int64")},
+    "computed": {"kind": "single", "ids": computed_ids(("FloorMod", 3))},
+    "bucket": {"kind": "single", "ids": bucket_ids((0.0,))},
+    "cross": {**BAG, "ids": CROSS, "inputs": ["user", "genre"]},
+    "text": {**BAG, "ids": TEXT},
+    "second": {"kind": "single", "inputs": ["wide"], "place": 1, "places": 2},
+    "age": {"kind": "dense"},
+    "grid": {"kind": "dense", "shape": [2, 2], "dtype": "int32"},
+    "name": {"kind": "dense", "dtype": "string"},
+    "padded": {"kind": "dense", "take": "padded", "shape": [3], "dtype": "int64"},
+    "weights": {"kind": "dense", "take": "weights", "shape": [3]},
+    "inside": {"kind": "dense", "dtype": "int64", "below": 4},
+}
+TWO = [0, 1, 2]
+
+
+def feature(**fields: Any) -> entries.Feature:
+    table = {} if fields["kind"] == "dense" else {"table": "t"}
+    return FEATURE.validate_python({"role": "context", **table, **fields})
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> TableReader:
+    root = tmp_path_factory.mktemp("table")
+    return TableReader(root, write_table(root, "t", np.ones((ROWS, 3), "<f4"), "float32", []))
+
+
+@pytest.fixture(scope="module")
+def reader(table: TableReader) -> FeatureReader:
+    features = {name: feature(**fields) for name, fields in FEATURES.items()}
+    numbers = Vocabulary(IntegerKeys(np.arange(10)))
+    return FeatureReader(features, {"t": table}, {"numbers": numbers})
+
+
+LONG = int(COMBINATIONS_MAX**0.5) + 1
+VALUES: list[tuple[str, dict[str, Column], str]] = [
+    *(
+        ("row", {"row": Column(np.array([value, value]))}, "'row'")
+        for value in (
+            1.5,
+            1e20,
+            np.nan,
+            True,
+            b"1",
+            np.uint64(1 << 63),
+            np.datetime64("2020-01-01"),
+        )
+    ),
+    *(
+        ("row", {"row": column("1", value)}, "no integer id|is no id")
+        for value in (None, 3.5, "", "1.0", " 1", "+1", "1_0", "007", "\u0663", str(1 << 63))
+    ),
+    ("row", {"row": column("1", "9" * 5000)}, "no integer id"),
+    ("row", {}, "no value was sent"),
+    ("row", {"row": column(1)}, "1 values for 2 examples"),
+    ("row", {"row": column(1, 2, 3)}, "3 values"),
+    ("row", {"row": column(1, 2, 3, offsets=[0, 2, 3])}, "2 values in example 0"),
+    ("row", {"row": column(1, offsets=[0, 1, 1])}, "no value"),
+    ("row", {"row": column(1, 2, weights=[1, 1])}, "weights"),
+    ("row", {"row": Column(np.ones((2, 1), int))}, "shape"),
+    ("bag", {"bag": column(1, 5, weights=[1.0])}, "1 weights for 2 values"),
+    ("bag", {"bag": column(1, 5, weights=[1.0, np.nan])}, "finite"),
+    *(
+        ("bag", {"bag": column(1, 5, offsets=offsets)}, "offsets")
+        for offsets in ([0, 1], [0, 3, 2], [1, 1, 2], [0, 1, 3])
+    ),
+    ("bag", {"bag": Column(np.array([1, 5]), np.array([0.0, 1.0, 2.0]))}, "integers"),
+    ("bag", {"bag": column(1, 5, 8)}, "3 values"),
+    ("recent", {"recent": column(1, 5, offsets=TWO, weights=[1, 1])}, "weights"),
+    ("hashed", {"hashed": column(0.5, 1.5)}, r"0\.5"),
+    ("hashed", {"hashed": column("a", "\ud800")}, "UTF-8"),
+    ("keyed_hash", {"keyed_hash": column("a", "\ud800")}, "Unicode"),
+    ("text_hash", {"text_hash": column(5, 6)}, "5 is an integer"),
+    ("number_hash", {"number_hash": column("a", "1")}, "'a' is no integer id"),
+    ("listed", {"listed": column(5, 6)}, "5 is an integer"),
+    ("listed_number", {"listed_number": column("a", "1")}, "'a' is no integer id"),
+    ("computed", {"computed": column("a", "1")}, "'a' is no integer id"),
+    *(
+        (
+            "bucket",
+            {"bucket": Column(objects(1, 2) if number == "1" else np.array([1, number]))},
+            "'bucket'",
+        )
+        for number in (np.nan, np.inf, 1e300, "1")
+    ),
+    ("bucket", {"bucket": column(True, False)}, "no number"),
+    ("cross", {}, "'genre'"),
+    ("cross", {"genre": column(3, 4)}, "'genre': 3 is an integer"),
+    ("cross", {"user": column("x", "1"), "genre": column("a", "b")}, "'user': 'x'"),
+    (
+        "cross",
+        {
+            "user": Column(np.zeros(LONG, np.int64), np.array([0, LONG, LONG])),
+            "genre": Column(np.full(LONG, "a", object), np.array([0, LONG, LONG])),
+        },
+        f"more than {COMBINATIONS_MAX}",
+    ),
+    ("text", {"text": column(7, 8)}, "7 is an integer"),
+    ("text", {"text": column("a", "b", offsets=[0, 2, 2])}, "2 values in example 0"),
+    ("text", {"text": column("a", "b", weights=[1, 1])}, "weights"),
+    ("text", {"text": column("a", "\ud800")}, "Unicode"),
+    ("second", {"wide": column(0, 1, 2, offsets=[0, 2, 3])}, "'wide': 1 values in example 1"),
+    ("second", {"wide": column(0, 1, 2, 3, weights=[1] * 4)}, "'wide': weights"),
+    *(
+        ("age", {"age": column(*values)}, "'age'")
+        for values in (
+            (np.nan, 1.0),
+            (1.0, np.inf),
+            (1e39, 1.0),
+            ("1", "2"),
+            (True, False),
+            (1.0,) * 4,
+        )
+    ),
+    ("age", {"age": column(1.0, 2.0, weights=[1, 1])}, "weights"),
+    ("age", {}, "no value"),
+    *(
+        ("grid", {"grid": Column(values)}, "'grid'")
+        for values in (np.ones(2), np.full(8, 1 << 31), np.full(8, 0.5), np.arange(7))
+    ),
+    ("name", {"name": column(1, 2)}, "1 is an integer"),
+    ("padded", {"padded": column(1, 2, 3, 4, offsets=[0, 0, 4])}, "4 values in example 1"),
+    ("weights", {"weights": column(1, 2, offsets=TWO, weights=[1.0])}, "1 weights for 2 values"),
+    ("inside", {"inside": column(4, 1)}, "id 4"),
+    ("absent", {}, "no such feature"),
+]
+
+
+@pytest.mark.parametrize(("name", "columns", "words"), VALUES)
+def test_values_of_two_examples_that_do_not_fit_are_rejected(
+    reader: FeatureReader, name: str, columns: dict[str, Column], words: str
+) -> None:
+    beside = {"hashed": column("a", "b")} | columns
+    names = [name] if name == "hashed" else ["hashed", name]
+    blocks = [OutputBlock(np.zeros((2, 30), np.float32), tuple(names), (3, 6))]
+    with pytest.raises(FeatureError, match=words) as rejected:
+        reader.activations(names, beside, 2)
+    assert rejected.value.feature in {name, *columns, "genre"}
+    assert len(str(rejected.value)) < 300
+    with pytest.raises(FeatureError, match=words):
+        reader.write(blocks, beside, 2)
+
+
+def test_rows_of_a_dense_feature_are_rejected(reader: FeatureReader) -> None:
+    with pytest.raises(FeatureError, match=r"'age'.*dense"):
+        reader.rows("age", {"age": column(1.0)}, 1)
+
+
+PLACE = {"kind": "single", "place": 1, "places": 2}
+DEFAULTS: list[dict[str, Any]] = [
+    *({"kind": "single", "default": default} for default in ([1], 1.5, "x")),
+    {"kind": "single", "default": 99, "unknown": {"rule": "refuse"}},
+    *(BAG | {"default": default} for default in (1, [[1], [2, 3]], [1, None], {"ids": [1]})),
+    BAG | {"default": {"ids": [1], "weights": [1]}},
+    {"kind": "sequence", "length": 2, "default": {"ids": [1]}},
+    *(PLACE | {"default": default} for default in (1, [1], [1, 2, 3])),
+    {"kind": "single", "table": "gone"},
+    {"kind": "dense", "default": [1.0]},
+    *({"kind": "dense", "shape": [2], "default": wrong} for wrong in (["a", "b"], [[1], [2, 3]])),
+    {"kind": "sequence", "length": 2, "input_length": {"values": 2, "pad": "x"}},
+    {
+        "kind": "single",
+        "inputs": ["f", "g"],
+        "ids": CROSS | {"keys": [CROSS["keys"][0], {"dtype": "string", "default": ["a"]}]},
+    },
+]
+
+
+@pytest.mark.parametrize("fields", DEFAULTS, ids=str)
+def test_a_default_that_does_not_fit_is_rejected_when_features_are_opened(
+    table: TableReader, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(FormatError, match=r"features\.[fg]"):
+        FeatureReader({"f": feature(**fields)}, {"t": table}, {})
+
+
+@pytest.mark.parametrize(
+    ("changed", "keys", "words"),
+    [
+        ({"t": (ROWS, 3)}, {}, "row 9 of table 't'"),
+        ({"t": (0, 4)}, {}, "4 values"),
+        ({"absent": (0, 3)}, {}, "'absent'"),
+        ({"remote": (0, 3)}, {}, "'remote'"),
+        ({}, {"t": 4}, "no keys from row 4"),
+    ],
+)
+def test_changes_that_do_not_fit_their_table_are_rejected(
+    table: TableReader, changed: dict[str, tuple[int, int]], keys: dict[str, int], words: str
+) -> None:
+    remote = RemoteTable(ROWS, RemoteRows("float32[3]", 3))
+    reader = FeatureReader({"f": feature(kind="single")}, {"t": table, "remote": remote}, {})
+    rows = {
+        name: ChangedRows.none(dim).with_rows(np.array([row]), np.ones((1, dim), np.float32))
+        for name, (row, dim) in changed.items()
+    }
+    with pytest.raises((BundleError, ValueError), match=words):
+        reader.with_changes(rows, {name: NewKeys.none(first) for name, first in keys.items()})
+
+
+def test_a_view_is_closed_with_its_reader(tmp_path: Path) -> None:
+    table = TableReader(tmp_path, write_table(tmp_path, "t", np.ones((9, 3), "<f4"), "float32", []))
+    reader = FeatureReader({"f": feature(kind="single")}, {"t": table}, {})
+    view = reader.with_changes({})
+    reader.close()
+    with pytest.raises(RowOutOfRange, match="closed"):
+        view.activation("f", {"f": column(1)}, 1)

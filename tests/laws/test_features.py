@@ -1,0 +1,396 @@
+"""Features of any kind read what their definition says: from files, with changed rows and new
+keys, and from rows that other processes hold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import BaseModel
+
+from bundle.errors import RowUnavailable, UnknownRejected
+from bundle.features.columns import Column, OutputBlock
+from bundle.features.reader import FeatureReader
+from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
+from bundle.format import manifest as entries
+from bundle.tables.changed_rows import ChangedRows, rounded
+from bundle.tables.key_index import KeyIndex, KeyIndexWriter
+from bundle.tables.new_keys import NewKeys
+from bundle.tables.reader import TableReader
+from bundle.tables.vocabularies import StringKeys, Vocabulary
+from tests.bundles.tables import write_floats
+from tests.laws.random_features import (
+    DIMS,
+    DTYPES,
+    KEYS,
+    NEW_KEYS,
+    ROWS,
+    TABLES,
+    WORDS,
+    Model,
+    Rejected,
+    State,
+    random_model,
+)
+from tests.random_cases import seeds
+
+CASES = 150
+VOCABULARIES = {"words": Vocabulary(StringKeys(list(WORDS)))}
+READERS = ("compiled", "numpy")
+
+
+class Files(NamedTuple):
+    """Tables and key indexes, open.
+
+    Attributes:
+      entries: The entries of the tables.
+      tables: The tables, as compiled code reads them and as NumPy does.
+      keys: The key index of each table, and a further one.
+      state: What they hold.
+    """
+
+    entries: Mapping[str, entries.Table]
+    tables: Mapping[str, Mapping[str, TableReader]]
+    keys: Mapping[str, KeyIndex]
+    state: State
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    root = tmp_path_factory.mktemp("tables")
+    with KeyIndexWriter(root / "keys") as writer:
+        writer.append(np.array(KEYS))
+        index = KeyIndex(root / "keys", writer.finish())
+    tables = {}
+    vectors = {}
+    for number, name in enumerate(TABLES):
+        rows = np.random.default_rng(number).standard_normal((ROWS, DIMS[name])).astype("f4")
+        dtype = dtype_of(name)
+        vectors[name] = rounded(rows, dtype)
+        tables[name] = write_floats(root, name, vectors[name], dtype, [4])
+    opened = {
+        reader: {
+            name: TableReader(root, entry, reader == "compiled") for name, entry in tables.items()
+        }
+        for reader in READERS
+    }
+    # The index of an indicator is the one that several tables may share.
+    keys = dict.fromkeys((*TABLES, "shared"), index)
+    return Files(tables, opened, keys, State(vectors, {}))
+
+
+def dtype_of(table: str) -> str:
+    return table if table in DTYPES else "float32"
+
+
+def reader_of(files: Files, model: Model, tables: Mapping[str, Any]) -> FeatureReader:
+    return FeatureReader(model.features, tables, VOCABULARIES, files.keys)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> set[str]:
+    """The fields of features, and their values, that the cases had."""
+    return set()
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_features_read_what_their_definition_says_through_any_history_of_changes(
+    files: Files, drawn: set[str], request: pytest.FixtureRequest, way: str
+) -> None:
+    for seed in seeds(request, CASES, first=40_000):
+        random = Random(seed)
+        model = random_model(random)
+        for feature in model.features.values():
+            drawn |= {*names_in(feature)}
+        reader = reader_of(files, model, files.tables[way])
+        assert reader.growing_tables == growing(model), seed
+        history = [(reader, files.state)]
+        changes = Changes()
+        for _ in range(random.randint(0, 3)):
+            view, state = history[-1]
+            state = changes.change(random, state, reader.growing_tables)
+            # A view of a view, or of the files, has the given changes and no others.
+            base = random.choice([view, reader])
+            history.append((base.with_changes({**changes.rows}, {**changes.keys}), state))
+        history.append((history[-1][0].with_changes({}), files.state))
+        random.shuffle(history)
+        for view, state in history:
+            assert_reads(view, model, state, seed)
+
+
+def test_rows_of_other_processes_read_like_files_and_lost_rows_like_unknown_ids(
+    files: Files, request: pytest.FixtureRequest
+) -> None:
+    for seed in seeds(request, CASES, first=50_000):
+        random = Random(seed)
+        model = random_model(random)
+        loses = random.random() < 0.5
+        tables = {
+            name: entry.model_copy(update={"unavailable": "unknown" if loses else "error"})
+            for name, entry in files.entries.items()
+        }
+        remote = remote_tables(tables)
+        reader = reader_of(files, model, remote)
+        state = files.state
+        changes = Changes()
+        for _ in range(random.randint(0, 2)):
+            state = changes.change(random, state, reader.growing_tables)
+        view = reader.with_changes({}, changes.keys)
+        lost = {name: lost_rows(random, model, name) for name in TABLES if loses}
+
+        columns = model.columns()
+        names = [name for name in model.features if not rejects(model, name, state)]
+        fetched = {}
+        for layout, rows in view.remote_rows(names, columns, model.n).items():
+            assert (np.diff(rows) > 0).all(), "each row is wanted once"
+            fetched[layout] = fetched_rows(rows, layout, remote, state, lost)
+        for name in names:
+            try:
+                expected = model.read(name, state, lost)
+            except Rejected:
+                with pytest.raises(RowUnavailable, match="is unavailable"):
+                    view.activations([name], columns, model.n, fetched)
+                continue
+            activation = view.activations([name], columns, model.n, fetched)[name]
+            assert_equal(activation.values, expected[0], f"{name} of seed {seed}")
+            block = room_for(model, {name: expected[0]}, [name])
+            if block.names:
+                view.write([block], columns, model.n, fetched)
+                assert_equal(block.array, flat(expected[0]), f"{name} of {seed}")
+
+
+def test_a_row_that_is_not_finite_is_named_as_the_row_is_now(files: Files) -> None:
+    features = {
+        table: entries.EmbeddedFeature(kind="single", table=table, role="context")
+        for table in ("float32", "small3")
+    }
+    columns = {name: Column(np.array([1, 2])) for name in features}
+    view = FeatureReader(features, files.tables["compiled"], {}).with_changes(
+        {
+            table: ChangedRows.none(DIMS[table]).with_rows(
+                np.array([row]), np.full((1, DIMS[table]), number, np.float32)
+            )
+            for table, row, number in (("float32", 1, 2.0), ("small3", 2, np.inf))
+        }
+    )
+    (lost,) = view.rows_not_finite([*features], columns, 2)
+    assert (lost.feature, lost.table, lost.id, lost.example) == ("small3", "small3", 2, 1)
+
+
+def test_every_field_of_a_feature_and_every_value_was_drawn(drawn: set[str]) -> None:
+    models: tuple[type[BaseModel], ...] = (
+        entries.EmbeddedFeature,
+        entries.DenseFeature,
+        entries.Unknown,
+        entries.CrossKey,
+        *get_args(get_args(entries.IdRule)[0]),
+    )
+    wanted = {f"EmbeddedFeature.table {dtype}" for dtype in DTYPES}
+    for model in models:
+        if model is entries.GraphIds:
+            continue  # tests/differential/test_id_operations.py draws its operations
+        for name, info in model.model_fields.items():
+            wanted |= {f"{model.__name__}.{name}"}
+            wanted |= {f"{model.__name__}.{name} {value}" for value in literals(info.annotation)}
+    # tests/laws/test_input_lengths.py draws lengths of inputs.
+    wanted = {name for name in wanted if "input_length" not in name}
+    missing = wanted - drawn
+    assert not missing
+
+
+def names_in(model: BaseModel) -> Iterator[str]:
+    """Yields the fields that a part of the manifest states, and their words."""
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, str):
+            yield f"{type(model).__name__}.{name} {value}"
+        if value != type(model).model_fields[name].default:
+            yield f"{type(model).__name__}.{name}"
+        for part in value if isinstance(value, tuple) else [value]:
+            if isinstance(part, BaseModel):
+                yield from names_in(part)
+    yield f"{type(model).__name__}.kind"
+
+
+def literals(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if value]
+    return [value for part in get_args(annotation) for value in literals(part)]
+
+
+def growing(model: Model) -> dict[str, str]:
+    """Returns the tables that one key index leads to, which leads to no other."""
+    pairs = {
+        (feature.table, feature.ids.keys)
+        for feature in model.features.values()
+        if isinstance(feature, entries.EmbeddedFeature)
+        and isinstance(feature.ids, entries.KeyedIds)
+        and feature.table
+    }
+    tables = [table for table, _ in pairs]
+    indexes = [index for _, index in pairs]
+    return {
+        table: index
+        for table, index in pairs
+        if tables.count(table) == 1 and indexes.count(index) == 1
+    }
+
+
+class Changes:
+    """The changed rows and new keys of tables, as readers take them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, ChangedRows] = {}
+        self.keys: dict[str, NewKeys] = {}
+
+    def change(self, random: Random, state: State, growing: Mapping[str, str]) -> State:
+        """Changes rows of some tables, and adds keys to those that grow; returns the new state."""
+        vectors = {**state.vectors}
+        keys = {**state.keys}
+        for table in {
+            *random.sample(TABLES, 5),
+            *random.sample(sorted(growing), len(growing) // 2),
+        }:
+            before = vectors[table]
+            rows = random.sample(range(len(before)), random.randint(1, 4))
+            known = keys.get(table, KEYS)
+            if table in growing and growing[table] != "shared":
+                added = [key for key in NEW_KEYS if key not in known and random.random() < 0.5]
+                new_keys = self.keys.get(table, NewKeys.none(ROWS)).with_keys(np.array(added, int))
+                self.keys[table] = new_keys
+                rows += range(len(before), len(before) + len(added))
+                keys[table] = (*known, *added)
+                before = np.vstack([before, np.zeros((len(added), DIMS[table]), np.float32)])
+            values = [random.gauss(0, 3) for _ in range(len(rows) * DIMS[table])]
+            new = rounded(np.array(values, np.float32).reshape(len(rows), -1), dtype_of(table))
+            changed = self.rows.get(table, ChangedRows.none(DIMS[table]))
+            self.rows[table] = changed.with_rows(np.array(rows), new)
+            vectors[table] = before.copy()
+            vectors[table][rows] = new
+        return replace(state, vectors=vectors, keys=keys)
+
+
+def rejects(model: Model, name: str, state: State) -> bool:
+    try:
+        model.read(name, state)
+    except Rejected:
+        return True
+    return False
+
+
+def assert_reads(reader: FeatureReader, model: Model, state: State, seed: int) -> None:
+    """Compares all that a reader reads of a model's features with their definition."""
+    columns = model.columns()
+    expected: dict[str, NDArray[Any]] = {}
+    unknown = {}
+    for name, feature in model.features.items():
+        if rejects(model, name, state):
+            inputs = feature.inputs or (name,)
+            with pytest.raises(UnknownRejected, match="is not in table") as rejected:
+                reader.activation(name, columns, model.n)
+            assert rejected.value.feature in inputs
+            continue
+        expected[name], unknown[name] = model.read(name, state)
+
+    activations = reader.activations(expected, columns, model.n)
+    for name, activation in activations.items():
+        where = f"{name} of seed {seed}"
+        assert_equal(activation.values, expected[name], where)
+        assert activation.unknown == unknown[name], where
+        alone = reader.activation(name, columns, model.n)
+        assert alone.values.tolist() == activation.values.tolist(), where
+        if isinstance(model.features[name], entries.EmbeddedFeature):
+            rows, offsets = reader.rows(name, columns, model.n)
+            by_example = model.rows(name, state)
+            expected_rows = [
+                row if isinstance(row, int) else -1 for part in by_example for row in part
+            ]
+            assert rows.tolist() == expected_rows, where
+            lengths = [len(example) for example in by_example]
+            assert offsets.tolist() == [0, *itertools.accumulate(lengths)], where
+    if model.n:
+        number = model.random.randrange(model.n)
+        single = reader.activations(expected, model.example(number).columns(), 1)
+        for name, activation in activations.items():
+            actual = single[name].values[0]
+            same = np.array_equal(actual, activation.values[number])
+            assert same, f"{name} of seed {seed} has other bits in another batch"
+    for table in ("float16", "small3"):
+        read = np.arange(-1, ROWS)
+        actual = reader.take(table, read)
+        assert_equal(actual, np.vstack([0 * actual[0], state.vectors[table][:ROWS]]), table)
+
+    # Cut into arrays anywhere, in any order; what is kept of the first call serves the second one.
+    names = model.random.sample(sorted(expected), len(expected))
+    cut = model.random.randint(0, len(names))
+    blocks = [room_for(model, expected, part) for part in (names[:cut], names[cut:])]
+    blocks = [block for block in blocks if block.names]
+    counts = {name: unknown[name] for block in blocks for name in block.names if unknown[name]}
+    for _ in range(2):
+        actual_counts = reader.write(blocks, columns, model.n)
+        assert actual_counts == counts, seed
+        for block in blocks:
+            parts = [flat(expected[name]) for name in block.names]
+            assert_equal(block.array, np.hstack(parts), str(seed))
+            block.array[...] = np.nan
+
+
+def room_for(model: Model, expected: Mapping[str, NDArray[Any]], names: list[str]) -> OutputBlock:
+    """Returns an array, amid other numbers, for those of some features that are float32."""
+    numbers = [name for name in names if expected[name].dtype == np.float32]
+    widths = [math.prod(expected[name].shape[1:]) for name in numbers]
+    ends = tuple(itertools.accumulate(widths))
+    array = np.full((model.n, sum(widths) + 3), np.nan, np.float32)[:, 1 : sum(widths) + 1]
+    return OutputBlock(array, tuple(numbers), ends)
+
+
+def flat(values: NDArray[Any]) -> NDArray[Any]:
+    return values.reshape(len(values), math.prod(values.shape[1:]))
+
+
+def assert_equal(actual: NDArray[Any], expected: NDArray[Any], where: str) -> None:
+    assert actual.shape == expected.shape or not expected.size, where
+    if expected.dtype == object:
+        assert actual.tolist() == expected.tolist(), where
+        return
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5, err_msg=where)
+
+
+def lost_rows(random: Random, model: Model, table: str) -> frozenset[int]:
+    """Returns rows of a table that are lost, other than those that features read in place of
+    others.
+    """
+    needed = set[int | None]()
+    for feature in model.features.values():
+        if isinstance(feature, entries.EmbeddedFeature) and feature.table == table:
+            needed |= {feature.empty_row, feature.filler_row, feature.unknown.row}
+    return frozenset(row for row in range(ROWS) if row not in needed and random.random() < 0.3)
+
+
+def fetched_rows(
+    rows: NDArray[np.int64],
+    layout: str,
+    remote: Mapping[str, RemoteTable],
+    state: State,
+    lost: Mapping[str, frozenset[int]],
+) -> FetchedRows:
+    """Returns rows of the tables of a layout as processes that hold them send them."""
+    dim = DIMS[next(name for name in TABLES if remote[name].among.name == layout)]
+    vectors = np.full((rows.size, dim), np.nan, np.float32)
+    is_lost = np.zeros(rows.size, bool)
+    for name, table in remote.items():
+        if table.among.name != layout:
+            continue
+        own = rows - table.first
+        for index in np.flatnonzero((own >= 0) & (own < len(state.vectors[name]))).tolist():
+            is_lost[index] = int(own[index]) in lost.get(name, frozenset())
+            vectors[index] = 0 if is_lost[index] else state.vectors[name][own[index]]
+    return FetchedRows(rows, vectors, is_lost if is_lost.any() else None)
