@@ -21,7 +21,7 @@ SHOW = Console(highlight=False, soft_wrap=True, markup=False)
 
 def run(count: int) -> int:
     """Compares histories of stores with integers and with strings as ids; returns the exit code."""
-    from tests.units.bundle.stores.test_changed import IDS
+    from tests.laws.test_stores import IDS
 
     for kind in IDS:
         try:
@@ -39,7 +39,7 @@ def compare(kind: str, count: int) -> None:
     Raises:
       AssertionError: One differs; Hypothesis has printed its changes.
     """
-    from tests.units.bundle.stores.test_changed import EARLIER, HISTORIES, check_history
+    from tests.laws.test_stores import EARLIER, HISTORIES, check_history
 
     @settings(
         max_examples=count,

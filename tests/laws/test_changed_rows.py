@@ -1,0 +1,167 @@
+"""Any history of changes of rows, in memory and in files, has the last vector of each row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bundle.errors import BundleError, RowOutOfRange, VectorRejected
+from bundle.format.tables import TableDtype
+from bundle.tables import changed_rows
+from bundle.tables.changed_rows import ChangedRows, rounded
+from bundle.tables.reader import TableReader
+from bundle.tables.row_file import RowFile, write_row_file
+from tests.bundles.tables import write_floats
+
+DTYPES: tuple[TableDtype, ...] = get_args(TableDtype)
+VECTORS = 60
+DIM = 3
+CHANGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, VECTORS - 1)), max_size=9)
+HISTORIES = st.lists(st.tuples(st.integers(0, 99), st.booleans(), CHANGES), max_size=9)
+"""The state before a change, modulo their number; whether a file takes its rows; new vectors."""
+
+
+def floats() -> NDArray[np.float32]:
+    """Vectors of many sizes, some with ties to round, some with zeros of both signs."""
+    random = np.random.default_rng(0)
+    sizes = 10.0 ** random.uniform(-7, 3, (VECTORS, 1))
+    vectors = (random.standard_normal((VECTORS, DIM)) * sizes).astype(np.float32)
+    vectors[::5] = np.round(vectors[::5] * 64) / 64 + 1
+    vectors[::7, 0] = -0.0
+    return vectors
+
+
+def bits(vectors: Any) -> list[list[int]]:
+    return np.ascontiguousarray(vectors, np.float32).view(np.uint32).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_are_rounded_as_a_table_stores_them(tmp_path: Path, dtype: TableDtype) -> None:
+    stored = TableReader(tmp_path, write_floats(tmp_path, "t", floats(), dtype, [5]))
+    vectors = rounded(floats(), dtype)
+    assert bits(vectors) == bits(stored.take(np.arange(VECTORS)))
+    assert bits(rounded(vectors, dtype)) == bits(vectors)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(history=HISTORIES, in_files=st.booleans(), recent=st.sampled_from([3, 1 << 14]))
+def test_every_state_of_any_history_has_the_last_vector_of_each_row(
+    tmp_path_factory: pytest.TempPathFactory,
+    dtype: TableDtype,
+    history: list[tuple[int, bool, list[tuple[int, int]]]],
+    in_files: bool,
+    recent: int,
+) -> None:
+    directory = tmp_path_factory.mktemp("rows")
+    vectors = rounded(floats(), dtype)
+    states: list[tuple[ChangedRows, dict[int, int]]] = [(ChangedRows.none(DIM), {})]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(changed_rows, "_RECENT_MAX", recent)
+        for number, (before, is_written, changes) in enumerate(history):
+            state, sources = states[before % len(states)]
+            exchange = None
+            if in_files and is_written:
+                path = directory / str(number)
+                write_row_file(path, "t", dtype, state.rows, DIM, state.vectors_of)
+                exchange = state.exchange(RowFile(path))
+            rows = np.array([row for row, _ in changes], np.int64)
+            state = state.with_rows(rows, vectors[[source for _, source in changes]])
+            if exchange is not None:  # the change came while the file was written
+                exchanged = state.with_file(exchange)
+                assert exchanged is not None
+                state = exchanged
+            states.append((state, {**sources, **dict(changes)}))
+    for state, sources in states:
+        rows = np.arange(-2, 12)
+        assert state.rows.tolist() == sorted(sources)
+        assert (state.count, state.end_row) == (len(sources), max(sources, default=-1) + 1)
+        assert bits(state.vectors) == bits(vectors[[sources[row] for row in sorted(sources)]])
+        assert state.contains(rows).tolist() == [row in sources for row in rows.tolist()]
+        replaced = np.full((rows.size, DIM), 7, np.float32)
+        state.replace(rows, replaced)
+        expected = [vectors[sources[row]] if row in sources else [7] * DIM for row in rows.tolist()]
+        assert bits(replaced) == bits(expected)
+
+
+def test_a_file_with_rows_that_did_not_change_is_not_taken(tmp_path: Path) -> None:
+    ones = np.ones((2, DIM), np.float32)
+    behind = ChangedRows.none(DIM).with_rows(np.array([1, 4]), ones)
+    ahead = behind.with_rows(np.array([4, 7]), 2 * ones)
+    write_row_file(tmp_path / "f", "t", "float32", ahead.rows, DIM, ahead.vectors_of)
+    file = RowFile(tmp_path / "f")
+    assert behind.with_file(behind.exchange(file)) is None
+    later = behind.with_rows(np.array([7]), ones[:1])  # one value differs, and stays in memory
+    exchanged = later.with_file(later.exchange(file))
+    assert exchanged is not None
+    assert exchanged.vectors.tolist() == later.vectors.tolist()
+    assert exchanged.memory_count == 2
+    assert exchanged.with_file(later.exchange(file)) is None  # of a state without a file
+
+
+@pytest.mark.parametrize("place", ["directory", "missing", "file"])
+def test_many_rows_wait_in_a_file_without_a_name_or_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(changed_rows, "_UNMAPPED_BYTES", 0)
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    state = ChangedRows.none(4, tmp_path / place)
+    state = state.with_rows(np.arange(9), np.ones((9, 4), np.float32))
+    assert state.vectors.tolist() == [[1.0] * 4] * 9
+    assert not [*(tmp_path / "directory").iterdir()]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_damaged_file_of_rows_is_rejected(tmp_path: Path, dtype: TableDtype) -> None:
+    state = ChangedRows.none(DIM).with_rows(np.arange(9), rounded(floats()[:9], dtype))
+    path = tmp_path / "rows"
+    write_row_file(path, "t", dtype, state.rows, DIM, state.vectors_of)
+    content = path.read_bytes()
+    damaged = [content[:size] for size in (0, 7, 4095, 4096, len(content) - 1)]
+    for position in (0, 9, 13, 20, 4096, 4096 + 9 * 8, len(content) - 1):
+        flipped = bytearray(content)
+        flipped[position] ^= 4
+        damaged.append(bytes(flipped))
+    for wrong in damaged:
+        path.write_bytes(wrong)
+        with pytest.raises(BundleError, match="file 'rows'"):
+            RowFile(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "words"),
+    [
+        *((dtype, value, "finite") for dtype in DTYPES for value in (np.nan, -np.inf)),
+        ("float16", 65_520.0, "float16"),
+        ("bfloat16", 3.4e38, "bfloat16"),
+    ],
+)
+def test_a_value_that_a_table_cannot_hold_is_rejected_with_its_vector(
+    dtype: str, value: float, words: str
+) -> None:
+    vectors = floats()[:4]
+    vectors[2, 1] = value
+    with pytest.raises(VectorRejected, match=f"vector 2: .*column 1.*{words}") as rejected:
+        rounded(vectors, dtype)
+    assert rejected.value.position == 2
+
+
+def test_the_largest_values_that_a_table_holds_are_taken() -> None:
+    largest = np.array([[65_519.0, -65_519.0]], np.float32)
+    assert (np.abs(rounded(largest, "float16")) == 65_504).all()
+    assert not rounded(np.full((1, 2), 1e-39, np.float32), "int8").any()
+    assert rounded(np.empty((0, 2), np.float32), "int8").shape == (0, 2)
+
+
+def test_rows_and_vectors_that_do_not_fit_are_rejected() -> None:
+    state = ChangedRows.none(2)
+    with pytest.raises(RowOutOfRange, match="row -1"):
+        state.with_rows(np.array([3, -1]), np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match=r"\(2, 3\)"):
+        state.with_rows(np.array([3, 1]), np.zeros((2, 3), np.float32))
