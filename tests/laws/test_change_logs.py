@@ -1,0 +1,267 @@
+"""A change log has what was acknowledged, whatever happens to its file or its writers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bundle.changes import log as change_log
+from bundle.changes.log import ChangeLog, recover
+from bundle.changes.records import Change, Head, decode, decode_head, decode_runs, encode
+from bundle.errors import FormatError, LogDamaged, LogUnwritable
+from tests.units.bundle.changes import writers
+from tests.units.bundle.changes.writers import append
+
+PAYLOADS = [b"first", b"second" * 7, b"\0" * 40]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log with some records."""
+    log = ChangeLog(tmp_path / "changes.log", "movies")
+    for payload in PAYLOADS:
+        append(log, payload)
+    return tmp_path / "changes.log"
+
+
+def payloads_of(path: Path) -> list[bytes]:
+    return [record.payload for record in ChangeLog(path, "movies").read()]
+
+
+@given(
+    groups=st.lists(st.lists(st.binary(min_size=1, max_size=100), max_size=3), max_size=6),
+    part=st.sampled_from([50, 1 << 20]),
+)
+def test_readers_and_writers_in_any_order_see_every_record_once(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[list[bytes]], part: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "movies" / "changes.log"
+    writers = [ChangeLog(path, "movies") for _ in range(2)]
+    reader = ChangeLog(path, "movies")
+    seen = []
+    for number, group in enumerate(groups):
+        append(writers[number % 2], *group)
+        seen += reader.read()
+    expected = [payload for group in groups for payload in group]
+    assert [record.payload for record in seen] == expected
+    assert [record.sequence for record in seen] == list(range(1, len(expected) + 1))
+    assert reader.read() == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(change_log, "_READ_BYTES", part)
+        parts = [*ChangeLog(path, "movies").batches()]
+    assert [record for records in parts for record in records] == seen
+
+
+def test_a_record_torn_at_any_byte_is_cut_off_by_the_next_writer(path: Path) -> None:
+    whole = path.read_bytes()
+    zeros = whole + b"\0" * 5000
+    for content in (*(whole[:size] for size in range(len(whole) + 1)), zeros):
+        path.write_bytes(content)
+        before = payloads_of(path)
+        assert before == PAYLOADS[: len(before)]
+        append(ChangeLog(path, "movies"), b"next")
+        assert payloads_of(path) == [*before, b"next"]
+
+
+def test_any_flipped_bit_is_rejected_and_recovery_keeps_the_other_records(path: Path) -> None:
+    whole = path.read_bytes()
+    for position in range(len(change_log.MAGIC), len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        running = ChangeLog(path, "movies")
+        for _ in range(2):
+            with pytest.raises(LogDamaged, match=r"byte [0-9]+ of change log"):
+                running.read()
+        recovery = recover(path, "movies")
+        assert recovery.damaged is not None
+        assert recovery.damaged.read_bytes() == damaged
+        recovery.damaged.unlink()
+        records = running.read()
+        payloads = [record.payload for record in records]
+        assert payloads_of(path) == payloads
+        assert len(payloads) == recovery.records >= len(PAYLOADS) - 1
+        assert [payload for payload in PAYLOADS if payload in payloads] == payloads
+        (sequence,) = append(ChangeLog(path, "movies"), b"next")
+        assert sequence > len(PAYLOADS), "sequences of dropped records are not used again"
+        assert [record.payload for record in running.read()] == [b"next"]
+
+
+@pytest.mark.parametrize("change", ["overwritten", "replaced", "removed"])
+def test_a_log_that_is_changed_beside_its_writer_is_not_written(path: Path, change: str) -> None:
+    log = ChangeLog(path, "movies")
+    log.read()
+    whole = path.read_bytes()
+    if change != "overwritten":
+        path.rename(path.with_name("moved"))
+    if change != "removed":
+        path.write_bytes(whole[: len(whole) // 2])
+    for _ in range(2):
+        with pytest.raises(LogUnwritable, match=r"was removed|older copy"):
+            append(log, b"next")
+    if change == "removed":
+        assert not path.exists()
+        path.with_name("moved").rename(path)
+    else:
+        assert path.read_bytes() == whole[: len(whole) // 2]
+        path.write_bytes(whole)
+    assert append(log, b"next") == [len(PAYLOADS) + 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "model", "words"),
+    [(b"something else", "movies", "no change log"), (None, "books", "'movies'.*'books'")],
+)
+def test_a_file_that_is_no_log_of_the_model_is_rejected(
+    path: Path, content: bytes | None, model: str, words: str
+) -> None:
+    if content is not None:
+        path.write_bytes(content)
+    for opened in (ChangeLog(path, model).read, lambda: recover(path, model)):
+        with pytest.raises(FormatError, match=words):
+            opened()
+
+
+def test_what_cannot_be_written_leaves_the_log_as_it_was(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="0 bytes"):
+        append(ChangeLog(path, "movies"), b"")
+    assert "no change was made" in _in_child(writers.append_with_little_room, path)
+    assert path.read_bytes() == before
+    with pytest.raises(LogUnwritable, match="Not a directory"):
+        append(ChangeLog(path / "movies" / "changes.log", "movies"), b"first")
+
+
+def test_a_log_is_read_where_its_lock_is_gone_and_cannot_be_made(path: Path) -> None:
+    lock = path.with_name("changes.log.lock")
+    lock.unlink()
+    lock.symlink_to(path.parent / "no directory" / "lock")
+    assert payloads_of(path) == PAYLOADS
+
+
+def test_nothing_acknowledged_is_lost_or_twice_when_writers_are_killed(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    acknowledged = tmp_path / "acknowledged"
+    acknowledged.touch()
+    context = _context()
+    for number in range(8):
+        processes = [
+            context.Process(target=writers.append_until_killed, args=(path, acknowledged, name))
+            for name in (number, -number - 1)
+        ]
+        bytes_before = acknowledged.stat().st_size
+        for process in processes:
+            process.start()
+        while acknowledged.stat().st_size == bytes_before:
+            assert processes[0].is_alive()
+            threading.Event().wait(0.001)
+        threading.Event().wait(0.005 * (number % 5))
+        for process in processes:
+            os.kill(process.pid or 0, signal.SIGKILL)
+            process.join()
+    payloads = payloads_of(path)
+    assert len(set(payloads)) == len(payloads)
+    assert set(acknowledged.read_bytes().splitlines()) <= set(payloads)
+
+
+def _in_child(function: Callable[[Path], str], path: Path) -> str:
+    """Returns what a function returns in a process of its own."""
+    ours, theirs = _context().Pipe()
+    process = _context().Process(target=writers.send, args=(theirs, function, path))
+    process.start()
+    outcome: str = ours.recv()
+    process.join()
+    return outcome
+
+
+def _context() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.units.bundle.changes.writers"])
+    return context
+
+
+def upsert(prices: dict[int, int], offset: int = 0, target: str = "movies") -> Change:
+    """Returns a change of the prices of candidates."""
+    head = Head(kind="candidates", action="upsert", target=target, version=3, stream="prices")
+    ids = pa.array([*prices], pa.int64())
+    columns = {"id": ids, "attribute:price": pa.array([*prices.values()], pa.int64())}
+    return Change(head, pa.record_batch(columns), 12.5, offset)
+
+
+PRICES = st.dictionaries(st.integers(0, 5), st.integers(0, 1000))
+
+
+@given(states=st.lists(st.tuples(st.sampled_from(["movies", "books"]), PRICES), min_size=1))
+def test_runs_of_changes_hold_each_of_them_and_the_last_state_of_each_id(
+    states: list[tuple[str, dict[int, int]]],
+) -> None:
+    changes = [upsert(prices, at, target) for at, (target, prices) in enumerate(states)]
+    runs = decode_runs([*enumerate(map(encode, changes), 10)])
+    targets = [run.head.target for run in runs]
+    assert all(target != following for target, following in pairwise(targets))
+    decoded = [change for run in runs for change in run.changes]
+    assert [sequence for sequence, _ in decoded] == [*range(10, 10 + len(states))]
+    for change, (_, copy) in zip(changes, decoded, strict=True):
+        single = decode(encode(change))
+        assert copy.columns.equals(change.columns) == single.columns.equals(change.columns) is True
+        for other in (copy, single):
+            assert (other.head, other.time_s, other.offset) == (change.head, 12.5, change.offset)
+    for run in runs:
+        expected: dict[int, int] = {}
+        for sequence in run.sequences:
+            for key, price in states[sequence - 10][1].items():
+                expected.pop(key, None)
+                expected[key] = price
+        last = run.last_states
+        prices = last.numbers("attribute:price")
+        assert prices is not None
+        assert dict(zip(last.ids.tolist(), prices.tolist(), strict=True)) == expected
+        assert run.joined.size == sum(change.size for _, change in run.changes)
+        assert last.offset == run.offset == run.sequences[-1] - 10
+        middle = run.sequences[len(run.sequences) // 2]
+        parts = [part for part in (run.up_to(middle), run.behind(middle)) if part is not None]
+        assert run.sequences == [sequence for part in parts for sequence in part.sequences]
+
+
+PAYLOAD = encode(upsert({7: 100}))
+PREFIX = struct.Struct("<dQII")
+HEAD_BYTES, SCHEMA_BYTES = struct.unpack_from("<II", PAYLOAD, 16)
+COLUMNS_BEGIN = PREFIX.size + HEAD_BYTES + SCHEMA_BYTES
+
+
+def prefixed(head_bytes: int = HEAD_BYTES, schema_bytes: int = SCHEMA_BYTES) -> bytes:
+    return PREFIX.pack(0.0, 0, head_bytes, schema_bytes) + PAYLOAD[PREFIX.size :]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(PAYLOAD[:size] for size in (10, PREFIX.size + 5, COLUMNS_BEGIN, len(PAYLOAD) - 40)),
+        pytest.param(PAYLOAD + PAYLOAD[COLUMNS_BEGIN:], id="with two batches"),
+        prefixed(head_bytes=1 << 31),
+        prefixed(schema_bytes=1 << 31),
+        prefixed(head_bytes=HEAD_BYTES - 8),
+        PAYLOAD.replace(b'"upsert"', b'"update"'),
+        PAYLOAD.replace(b'"version":3', b'"version":0'),
+        b"\xff" * 200,
+        b"\0" * 200,
+    ],
+)
+def test_a_payload_that_holds_no_change_is_rejected_alone_and_among_others(payload: bytes) -> None:
+    assert decode_head(PAYLOAD[:COLUMNS_BEGIN]) == decode(PAYLOAD).head
+    with pytest.raises(FormatError, match="no change"):
+        decode(payload)
+    with pytest.raises(FormatError, match="no change"):
+        [run.changes for run in decode_runs([(1, PAYLOAD), (2, payload), (3, PAYLOAD)])]
