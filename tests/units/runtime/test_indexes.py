@@ -1,0 +1,357 @@
+"""Indexes of ScaNN and codes of faiss: what they find beside exact scores, in whatever partitions
+and blocks, and the files that they do not load.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, get_args
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bundle.format import paths
+from bundle.format.manifest import Distance
+from bundle.tables.segments import RowRange
+from runtime import scann_build
+from runtime import vectors as vectors_module
+from runtime.codes import CodeBook, VectorCodes
+from runtime.errors import IndexUnreadable, InvalidIndex, InvalidInput
+from runtime.exact import ExactIndex, normalized
+from runtime.partitions import load_index, partition_rows
+from runtime.scann import TOKENS, Kind, ScannIndex, write_index
+from runtime.scann_build import build_files, match_stored
+from runtime.vectors import VectorFile
+
+Vectors = NDArray[np.float32]
+Written = Callable[[Distance, Kind, int], list[Path]]
+SIZE = 4000
+DIM = 16
+TREE: dict[str, Any] = {
+    "num_leaves": 40,
+    "leaves_to_search": 4,
+    "dimensions_per_block": 2,
+    "reorder": 40,
+}
+ALL_OF_IT = {"leaves_to_search": 40, "reorder": SIZE}
+EVERY_DISTANCE = pytest.mark.parametrize("distance", get_args(Distance))
+
+
+def clustered(size: int, seed: int = 0) -> Vectors:
+    random = np.random.default_rng(seed)
+    centers = np.random.default_rng(9).normal(size=(30, DIM))
+    spread = random.normal(0, 0.4, (size, DIM))
+    return (centers[random.integers(0, 30, size)] + spread).astype(np.float32)
+
+
+VECTORS = clustered(SIZE)
+
+
+def queries_of(distance: Distance, count: int) -> Vectors:
+    queries = clustered(count, seed=1)
+    return normalized(queries) if distance == "cosine" else queries
+
+
+def recall(positions: NDArray[np.int64], exact: NDArray[np.int64]) -> float:
+    pairs = zip(positions.tolist(), exact.tolist(), strict=True)
+    return float(np.mean([len({*row} & {*best}) / len(best) for row, best in pairs]))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Writes an index of VECTORS in partitions, once; returns their directories."""
+    cache: dict[tuple[str, str, int], list[Path]] = {}
+
+    def write(distance: Distance, kind: Kind, partitions: int) -> list[Path]:
+        key = (distance, kind, partitions)
+        if key not in cache:
+            base = tmp_path_factory.mktemp("index")
+            directories = paths.index_partitions("items/scann", partitions)
+            cache[key] = [base / directory for directory in directories]
+            parts = zip(cache[key], partition_rows(SIZE, partitions), strict=True)
+            for directory, rows in parts:
+                parameters = TREE if kind == "tree_ah" else {}
+                write_index(VECTORS[rows.first : rows.end], distance, kind, parameters, directory)
+        return cache[key]
+
+    return write
+
+
+@pytest.fixture
+def tree(written: Written, tmp_path: Path) -> Path:
+    """A tree that a test may damage."""
+    return shutil.copytree(written("dot_product", "tree_ah", 1)[0], tmp_path / "items" / "scann")
+
+
+def loaded(tree: Path, vectors: Vectors = VECTORS) -> ScannIndex:
+    return ScannIndex.load(tree, "dot_product", vectors)
+
+
+@EVERY_DISTANCE
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_search_of_everything_finds_what_exact_search_finds(
+    written: Written, distance: Distance, kind: Kind, partitions: int
+) -> None:
+    index = load_index(written(distance, kind, partitions), distance, VECTORS)
+    assert (index.size, index.dim, index.distance) == (SIZE, DIM, distance)
+    settings = ALL_OF_IT if kind == "tree_ah" else {}
+    for count in (1, 40):
+        queries = queries_of(distance, count)
+        for k in (1, 10, SIZE + 5):
+            positions, scores = index.search(queries, k, **settings)
+            exact, exact_scores = ExactIndex(VECTORS, distance).search(queries, k)
+            assert (positions.dtype, scores.dtype) == (np.int64, np.float32)
+            np.testing.assert_allclose(scores, exact_scores, rtol=1e-4, atol=1e-5)
+            assert recall(positions[:, :10], exact[:, :10]) > 0.99
+            assert (positions[:, SIZE:] == -1).all()
+    for query in queries[:3]:
+        candidates, scores = index.scored_candidates(query, 20)
+        np.testing.assert_array_equal(candidates, index.candidates(query, 20))
+        assert (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_search_of_few_leaves_finds_some_the_same_for_each_query_alone(
+    written: Written, partitions: int
+) -> None:
+    index = load_index(written("dot_product", "tree_ah", partitions), "dot_product", VECTORS)
+    queries = queries_of("dot_product", 20)
+    exact, _ = ExactIndex(VECTORS, "dot_product").search(queries, 10)
+    narrow = index.search(queries, 10, leaves_to_search=1, reorder=10)
+    wide = index.search(queries, 10, leaves_to_search=20)
+    assert 0.1 < recall(narrow[0], exact) < recall(wide[0], exact)
+    for k in (10, 300, SIZE):
+        positions, scores = index.search(queries, k, leaves_to_search=1)
+        for number, query in enumerate(queries[:, np.newaxis]):
+            alone = index.search(query, k, leaves_to_search=1)
+            assert positions[number].tobytes() == alone[0].tobytes()
+            assert scores[number].tobytes() == alone[1].tobytes()
+        is_candidate = positions >= 0
+        assert np.isneginf(scores[~is_candidate]).all()
+        assert is_candidate[0].any()
+    assert not is_candidate.all()
+    # k beyond the reorder that was written is still met.
+    assert (index.search(queries, 100, leaves_to_search=40)[0] >= 0).all()
+    empty = index.search(queries[:0], 5)
+    assert empty[0].shape == empty[1].shape == (0, 5)
+
+
+def test_settings_that_are_written_are_those_of_a_loaded_index(tree: Path) -> None:
+    queries = queries_of("dot_product", 40)
+    built = ScannIndex.build(VECTORS, "dot_product", "tree_ah", TREE)
+    built.write(tree, leaves_to_search=1, reorder=12)
+    narrow = built.search(queries, 10, leaves_to_search=1, reorder=12)[0]
+    assert not np.array_equal(built.search(queries, 10)[0], narrow)
+    np.testing.assert_array_equal(loaded(tree).search(queries, 10)[0], narrow)
+
+
+def test_an_index_holds_no_path_no_vectors_and_no_ids_and_opens_no_pickle(tree: Path) -> None:
+    assert not [*tree.glob("*.pkl"), *tree.glob("dataset*")]
+    assert not any(str(tree.parent).encode() in path.read_bytes() for path in tree.iterdir())
+    mark = tree / "opened"
+
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (mark,))
+
+    (tree / "scann_docids.pkl").write_bytes(pickle.dumps(Trap()))
+    queries = queries_of("dot_product", 3)
+    expected = loaded(tree).search(queries, 9)
+    assert not mark.exists()
+    # Bundles of before hold `dataset.npy` beside the codes, which is not read.
+    np.save(tree / "dataset.npy", VECTORS[::-1])
+    with (tree / "scann_assets.pbtxt").open("a") as assets:
+        assets.write('assets { asset_type: DATASET_NPY asset_path: "dataset.npy" }')
+    for actual, array in zip(loaded(tree).search(queries, 9), expected, strict=True):
+        np.testing.assert_array_equal(actual, array)
+
+
+def test_threads_search_one_index_at_once(tree: Path) -> None:
+    index = loaded(tree)
+    queries = queries_of("dot_product", 100)[:, np.newaxis]
+    expected = [index.search(query, 10)[0].tolist() for query in queries]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(4):
+            found = threads.map(lambda query: index.search(query, 10)[0].tolist(), queries)
+            assert [*found] == expected
+
+
+FILES = (
+    *("scann_assets.pbtxt", "scann_config.pb", "ah_codebook.pb", "serialized_partitioner.pb"),
+    *("hashed_dataset.npy", "datapoint_to_token.npy"),
+)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_index_is_unreadable(tree: Path, file: str) -> None:
+    content = (tree / file).read_bytes()
+    for damaged in (b"", content[: len(content) // 2], None):
+        (tree / file).unlink()
+        if damaged is not None:
+            (tree / file).write_bytes(damaged)
+        with pytest.raises(IndexUnreadable):
+            loaded(tree)
+
+
+def test_files_of_other_vectors_or_outside_are_unreadable(written: Written, tree: Path) -> None:
+    for vectors, distance, words in (
+        (clustered(SIZE + 1), "dot_product", "4001"),
+        (VECTORS, "squared_l2", "squared_l2"),
+    ):
+        with pytest.raises(IndexUnreadable, match=words):
+            ScannIndex.load(tree, distance, vectors)
+    parts = written("dot_product", "brute_force", 3)
+    missing = [parts[0], parts[1].with_name("missing"), parts[2]]
+    for directories, size, words in (
+        (parts, 2, "3 partitions"),
+        (parts, 900, "1334 vectors; 300"),
+        (missing, SIZE, "missing lacks scann_assets"),
+    ):
+        with pytest.raises(IndexUnreadable, match=words):
+            load_index(directories, "dot_product", VECTORS[:size])
+    many = np.broadcast_to(np.zeros((1, DIM), np.float32), ((1 << 32) + 1, DIM))
+    with pytest.raises(IndexUnreadable, match="32 bits"):
+        load_index(parts[:1], "cosine", many)
+    (tree / "hashed_dataset.npy").rename(tree.parent / "codes.npy")
+    assets = tree / "scann_assets.pbtxt"
+    text = assets.read_text()
+    assets.write_text(text.replace('"hashed_dataset.npy"', f'"{tree.parent}/codes.npy"'))
+    with pytest.raises(IndexUnreadable, match="not in its directory"):
+        loaded(tree)
+
+
+@pytest.mark.parametrize(
+    ("queries", "k", "words"),
+    [
+        (np.zeros((1, 15)), 3, r"\[n, 16\]"),
+        (np.zeros(16), 3, r"\[n, 16\]"),
+        (np.vstack([np.zeros(16), np.full(16, np.inf)]), 3, "vector 1 holds NaN"),
+        (np.zeros((1, 16)), 0, "k is 0"),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_query_that_does_not_fit_is_rejected(
+    written: Written, partitions: int, queries: NDArray[Any], k: int, words: str
+) -> None:
+    index = load_index(written("dot_product", "tree_ah", partitions), "dot_product", VECTORS)
+    with pytest.raises(InvalidInput, match=words):
+        index.search(queries.astype(np.float32), k)
+    assert (index.search(VECTORS[:1], 3)[0] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "changed", "words"),
+    [
+        (SIZE, {"leaves": 3}, "parameters"),
+        (SIZE, {"num_leaves": 5000}, "4000 vectors"),
+        (SIZE, {"leaves_to_search": 41}, "40 leaves"),
+        *((SIZE, {"reorder": wrong}, f"'reorder' is {wrong}") for wrong in (0, True)),
+        (SIZE, {"num_leaves": 2.5}, "'num_leaves'"),
+        (8, {"num_leaves": 2, "leaves_to_search": 1}, "8 vectors of dim 16"),
+    ],
+)
+def test_an_index_that_cannot_be_built_is_rejected(
+    size: int, changed: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidIndex, match=words):
+        ScannIndex.build(VECTORS[:size], "dot_product", "tree_ah", TREE | changed)
+
+
+@given(size=st.integers(1, 3000), count=st.integers(1, 3000))
+def test_partitions_hold_every_row_once_and_are_found_again_by_their_number(
+    size: int, count: int
+) -> None:
+    ranges = partition_rows(size, min(count, size))
+    firsts = [part.first for part in ranges]
+    assert [0, *(part.end for part in ranges)] == [*firsts, size]
+    assert len({part.rows for part in ranges[:-1]}) <= 1
+    assert 1 <= ranges[-1].rows <= ranges[0].rows
+    assert len(ranges) <= count
+    assert partition_rows(size, len(ranges)) == ranges
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VectorFile:
+    """More vectors than are sampled, in several blocks, amid others of a file."""
+    monkeypatch.setattr(scann_build, "SAMPLE_ROWS", 2000)
+    monkeypatch.setattr(vectors_module, "BLOCK_BYTES", 4 * DIM * 700)
+    np.concatenate([VECTORS[:7] * 9, VECTORS, VECTORS[:5]]).tofile(tmp_path / "vectors.bin")
+    return VectorFile(tmp_path / "vectors.bin", DIM, RowRange(7, SIZE))
+
+
+def backwards(function: Callable[[Any], None], tasks: Any) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(function, tasks[::-1]))
+
+
+@EVERY_DISTANCE
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_an_index_built_block_by_block_finds_its_vectors(
+    file: VectorFile, tmp_path: Path, distance: Distance, kind: Kind
+) -> None:
+    parameters = TREE if kind == "tree_ah" else {}
+    build_files(file, distance, kind, parameters, tmp_path / "built", backwards)
+    index = ScannIndex.load(tmp_path / "built", distance, file.mapped)
+    queries = queries_of(distance, 40)
+    exact, _ = ExactIndex(file, distance).search(queries, 10)
+    settings = {"leaves_to_search": 20, "reorder": 200} if kind == "tree_ah" else {}
+    assert recall(index.search(queries, 10, **settings)[0], exact) > 0.95
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["built", "vectors.bin"]
+
+    rows = np.arange(0, SIZE, 40)
+    assert match_stored(tmp_path / "built", file, rows, distance, kind).all()
+    VECTORS[::-1].tofile(tmp_path / "reversed.bin")
+    reversed_file = VectorFile(tmp_path / "reversed.bin", DIM)
+    assert match_stored(tmp_path / "built", reversed_file, rows, distance, kind).mean() < 0.2
+    if kind == "tree_ah":
+        tokens = tmp_path / "built" / TOKENS
+        assert np.load(tokens).shape == (SIZE,)
+        tokens.write_bytes(tokens.read_bytes()[:200])
+        with pytest.raises(IndexUnreadable, match=TOKENS):
+            match_stored(tmp_path / "built", file, rows, distance, kind)
+
+
+@EVERY_DISTANCE
+def test_codes_find_what_exact_scores_find_and_depend_on_no_other_vector(
+    tmp_path: Path, distance: Distance
+) -> None:
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(3)
+    book = CodeBook.train(VECTORS, distance)
+    codes = book.encode(VECTORS)
+    assert faiss.omp_get_max_threads() == 1, "training and encoding compute in one thread"
+    faiss.omp_set_num_threads(before)
+    book.write(tmp_path / "codebook.bin")
+    codes.tofile(tmp_path / "codes.bin")
+    files = (tmp_path / "codes.bin", tmp_path / "codebook.bin")
+    stored = VectorCodes.load(*files, SIZE, DIM, distance)
+    alone = [book.encode(VECTORS[row : row + 1]) for row in range(50)]
+    np.testing.assert_array_equal(stored.codes[:50], np.concatenate(alone))
+    np.testing.assert_array_equal(stored.part(100, 200).codes, codes[100:200])
+    assert CodeBook.train(VECTORS, distance).centroids.tobytes() == book.centroids.tobytes()
+
+    positions = np.arange(1, SIZE, 3, np.uint32)
+    packed = stored.pack(positions)
+    queries = queries_of(distance, 20)
+    exact, _ = ExactIndex(VECTORS[positions], distance).search(queries, 10)
+    found = np.array([packed.nearest(query, 200) for query in queries])
+    assert (packed.size, found.shape) == (positions.size, (20, 200))
+    assert recall(found, exact) > 0.95
+    few = book.pack(codes[:5])
+    assert sorted(few.nearest(queries[0], 9).tolist()) == [0, 1, 2, 3, 4]
+
+    for size, dim, words in ((SIZE - 1, DIM, "codes.bin"), (SIZE, DIM + 2, "codebook.bin")):
+        with pytest.raises(IndexUnreadable, match=words):
+            VectorCodes.load(*files, size, dim, distance)
+    files[0].unlink()
+    with pytest.raises(IndexUnreadable, match=r"codes\.bin"):
+        VectorCodes.load(*files, SIZE, DIM, distance)
