@@ -1,35 +1,166 @@
+"""Towers of both forms: what they compute in any batch and thread, and what they do not take."""
+
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bundle.format.manifest import Tower, TowerForm, TowerInput, TowerOutput
-from runtime.errors import TowerUnreadable
+from runtime.errors import InvalidInput, TowerUnreadable
 from runtime.litert import CompiledTower
+from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
+Arrays = dict[str, NDArray[Any]]
 F32 = "compiled-f32.tflite"
 INT8 = "compiled-int8.tflite"
+FORMS = pytest.mark.parametrize("form", [F32, INT8])
 
 
-def _query_spec(**changes: str) -> Tower:
+def inputs_of(n: int) -> Arrays:
+    random = np.random.default_rng(n)
+    return {
+        "user": random.normal(size=(n, 32)).astype(np.float32),
+        "history": random.normal(size=(n, 64)).astype(np.float32),
+    }
+
+
+@FORMS
+def test_a_tower_computes_its_model_with_the_same_bits_in_any_batch(
+    towers: Path, form: str
+) -> None:
+    tower = CompiledTower(towers / "query" / form)
+    with np.load(towers / "weights.npz") as stored:
+        weights = dict(stored)
+    inputs = inputs_of(500)
+    wide = np.hstack([inputs["user"], inputs["history"]]).astype(np.float64)
+    vectors = np.maximum(wide @ weights["query_in"], 0) @ weights["query_out"]
+    outputs = tower.run(inputs)
+    assert outputs["vector"].dtype == np.float32
+    assert np.corrcoef(outputs["vector"].ravel(), vectors.ravel())[0, 1] > 0.999
+    is_near = np.allclose(outputs["vector"], vectors, rtol=1e-5, atol=1e-5)
+    assert is_near == (form == F32)
+    norms = (inputs["user"].astype(np.float64) ** 2).sum(axis=1)
+    np.testing.assert_allclose(outputs["norm"], norms, rtol=1e-5)
+
+    kept = {name: values.copy() for name, values in outputs.items()}
+    for first, size in [(0, 1), (499, 1), (13, 3), (7, 16), (100, 200), (1, 499), (0, 0)]:
+        rows = slice(first, first + size)
+        sent = {name: values[rows] for name, values in inputs.items()}
+        buffers = tower.buffers(size)
+        assert {name: buffer.shape for name, buffer in buffers.items()} == {
+            name: values.shape for name, values in sent.items()
+        }
+        for name, buffer in buffers.items():
+            buffer[...] = sent[name]
+        for given in (sent, buffers, {**buffers, "user": sent["user"].copy()}):
+            part = tower.run(given)
+            for name, values in kept.items():
+                assert part[name].tobytes() == values[rows].tobytes()
+            part["vector"][...] = 0  # it is the caller's own
+    assert all((outputs[name] == values).all() for name, values in kept.items())
+    if form == F32:
+        inputs["user"][1, 0] = np.nan
+        assert np.isnan(tower.run(inputs)["vector"][1]).all()
+
+
+def test_a_tower_states_the_tensors_of_its_signature(towers: Path) -> None:
+    tower = CompiledTower(towers / "typed" / F32)
+    tensors = [(tensor.name, tensor.dtype, tensor.shape) for tensor in tower.inputs]
+    assert tensors == [("hour", "int64", (None,)), ("watched", "float32", (None, 5, 4))]
+    assert [(tensor.name, tensor.shape) for tensor in tower.outputs] == [("sum", (None,))]
+    watched = np.arange(40, dtype=np.float32).reshape(2, 5, 4)
+    sums = tower.run({"watched": watched, "hour": np.array([3, 23])})["sum"]
+    assert sums.tolist() == [sum(range(20)) + 3, sum(range(20, 40)) + 23]
+
+
+def test_threads_have_their_own_outputs_and_buffers(towers: Path) -> None:
+    tower = CompiledTower(towers / "query" / F32)
+    expected = {n: tower.run(inputs_of(n))["vector"].tobytes() for n in range(1, 9)}
+    tasks = Path("/proc/self/task")
+    before = {task.name for task in tasks.iterdir()}
+    tower.run(inputs_of(300))
+    assert {task.name for task in tasks.iterdir()} <= before, "computes in the calling thread"
+    start = threading.Barrier(8, timeout=60)
+
+    def are_equal(n: int) -> bool:
+        inputs = inputs_of(n)
+        start.wait()
+        if n % 2:
+            tower.prepare_thread()
+        results = {tower.run(inputs)["vector"].tobytes() for _ in range(100)}
+        if n % 4 == 1:
+            tower.release_thread()
+            tower.release_thread()  # nothing is left to release
+        results.add(tower.run(inputs)["vector"].tobytes())
+        return results == {expected[n]}
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(are_equal, range(1, 9)))
+        first = tower.buffers(8)["user"]
+        assert np.shares_memory(first, tower.buffers(5)["user"])
+        assert not np.shares_memory(first, threads.submit(tower.buffers, 8).result()["user"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"user": None}, r"lacks inputs \['user'\]"),
+        ({"user": np.zeros((2, 31), np.float32)}, r"'user'.*\(2, 31\); \[any, 32\]"),
+        ({"user": np.zeros(32, np.float32)}, r"'user'.*\(32,\); \[any, 32\]"),
+        ({"user": np.zeros((2, 32))}, "'user'.*float64; float32"),
+        ({"user": np.zeros((3, 32), np.float32)}, "shapes"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_rejected_and_the_next_call_works(
+    towers: Path, changed: Arrays, words: str
+) -> None:
+    tower = CompiledTower(towers / "query" / F32)
+    inputs = inputs_of(2)
+    wrong = {name: value for name, value in (inputs | changed).items() if value is not None}
+    with pytest.raises(InvalidInput, match=words):
+        tower.run(wrong)
+    assert tower.run(inputs)["vector"].shape == (2, 64)
+
+
+def test_a_tower_of_a_fixed_batch_takes_that_batch_alone(towers: Path) -> None:
+    tower = CompiledTower(towers / "single" / F32)
+    assert tower.buffers(1) == {}
+    vectors = tower.run({"context": np.ones((1, 3), np.float32)})["vector"]
+    assert vectors.tolist() == [[2, 2, 2]]
+    with pytest.raises(InvalidInput, match=r"\[1, 3\]"):
+        tower.run({"context": np.ones((2, 3), np.float32)})
+
+
+def test_files_that_are_no_tower_are_unreadable(towers: Path, tmp_path: Path) -> None:
+    content = (towers / "query" / F32).read_bytes()
+    path = tmp_path / F32
+    for wrong in (b"", b"not a tower", b"\x1c\0\0\0TFL3" + bytes(64), content[: len(content) // 2]):
+        path.write_bytes(wrong)
+        with pytest.raises(TowerUnreadable, match=F32):
+            CompiledTower(path)
+    with pytest.raises(TowerUnreadable, match="cannot be read"):
+        CompiledTower(tmp_path / "gone.tflite")
+
+
+def entry(**changes: str) -> Tower:
     forms = [
         TowerForm(kind="saved_model", precision="f32", path="query/saved_model", max_abs_error={}),
         TowerForm(kind="litert", precision="f32", path=f"query/{F32}", max_abs_error={}),
         TowerForm(kind="litert", precision="int8", path=f"query/{INT8}", max_abs_error={}),
     ]
+    inputs = {"user": 32, changes.get("second", "history"): 64}
     return Tower(
         role="query",
-        inputs=(
-            TowerInput(name="user", feature="user", dtype="float32", shape=(None, 32)),
-            TowerInput(
-                name=changes.get("second", "history"),
-                feature="history",
-                dtype="float32",
-                shape=(None, 64),
-            ),
+        inputs=tuple(
+            TowerInput(name=name, feature=name, dtype="float32", shape=(None, size))
+            for name, size in inputs.items()
         ),
         outputs=(
             TowerOutput(name="norm", dtype="float32", shape=(None,)),
@@ -41,42 +172,53 @@ def _query_spec(**changes: str) -> Tower:
     )
 
 
-def test_open_tower_takes_the_wanted_precision_else_the_served_one(towers: Path) -> None:
-    random = np.random.default_rng(4)
-    inputs = {
-        "user": random.normal(size=(4, 32)).astype("<f4"),
-        "history": random.normal(size=(4, 64)).astype("<f4"),
-    }
-    f32 = CompiledTower(towers / "query" / F32).run(inputs)["vector"]
-    int8 = CompiledTower(towers / "query" / INT8).run(inputs)["vector"]
-
-    assert np.array_equal(open_tower(towers, _query_spec()).run(inputs)["vector"], f32)
-    assert np.array_equal(open_tower(towers, _query_spec(serve="int8")).run(inputs)["vector"], int8)
-    assert np.array_equal(open_tower(towers, _query_spec(), "int8").run(inputs)["vector"], int8)
+def test_a_tower_is_opened_in_the_wanted_precision_else_the_served_one(towers: Path) -> None:
+    inputs = inputs_of(4)
+    f32, int8 = (
+        CompiledTower(towers / "query" / form).run(inputs)["vector"] for form in (F32, INT8)
+    )
+    for tower, expected in (
+        (open_tower(towers, entry()), f32),
+        (open_tower(towers, entry(serve="int8")), int8),
+        (open_tower(towers, entry(), "int8"), int8),
+    ):
+        np.testing.assert_array_equal(tower.run(inputs)["vector"], expected)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "precision", "words"),
     [
-        (
-            {"second": "watched"},
-            "inputs ['history', 'user'], the manifest says ['user', 'watched']",
-        ),
-        (
-            {"dtype": "int32"},
-            "output 'vector' is float32 [any, 64], the manifest says int32 [any, 64]",
-        ),
+        ({"second": "watched"}, None, "'history'.*'watched'"),
+        ({"dtype": "int32"}, None, "'vector' is float32.*int32"),
+        ({"only": "saved_model"}, "int8", "'int8'.*saved_model f32"),
     ],
 )
-def test_open_tower_other_than_the_manifest_is_unreadable(
-    towers: Path, changes: dict[str, str], message: str
+def test_a_tower_other_than_its_entry_is_unreadable(
+    towers: Path, changes: dict[str, str], precision: Any, words: str
 ) -> None:
-    with pytest.raises(TowerUnreadable) as rejection:
-        open_tower(towers, _query_spec(**changes))
-
-    assert message in str(rejection.value).replace("sorted", "")
+    with pytest.raises(TowerUnreadable, match=words):
+        open_tower(towers, entry(**changes), precision)
 
 
-def test_open_tower_without_the_precision_names_the_forms(towers: Path) -> None:
-    with pytest.raises(TowerUnreadable, match=r"'int8'.*forms: saved_model f32"):
-        open_tower(towers, _query_spec(only="saved_model"), "int8")
+@pytest.mark.parametrize("n", [0, 2])
+def test_inputs_of_towers_are_features_side_by_side_or_as_they_are(n: int) -> None:
+    values: Arrays = {
+        "user": np.arange(3.0 * n, dtype=np.float32).reshape(n, 3),
+        "age": np.arange(n),
+        "place": np.ones((n, 2)),
+        "context_0": np.zeros((n, 4), np.float32),
+    }
+    inputs = [
+        TowerInput(
+            name="packed", features=("age", "user", "place"), dtype="float32", shape=(None, 6)
+        ),
+        TowerInput(name="alone", feature="user", dtype="float32", shape=(None, 3)),
+        TowerInput(name="tensor", tensor="context_0", dtype="float32", shape=(None, 4)),
+        TowerInput(name="age", feature="age", dtype="int32", shape=(None,)),
+    ]
+    arrays = tower_inputs(inputs, values, n)
+    expected = np.hstack([values["age"][:, np.newaxis], values["user"], values["place"]])
+    np.testing.assert_array_equal(arrays["packed"], expected.astype(np.float32), strict=True)
+    np.testing.assert_array_equal(arrays["alone"], values["user"])
+    np.testing.assert_array_equal(arrays["tensor"], values["context_0"])
+    np.testing.assert_array_equal(arrays["age"], values["age"].astype(np.int32), strict=True)
