@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bundle.errors import BundleError, DigestMismatch, FormatError, UnknownFormat
-from bundle.format.manifest import FORMAT_VERSION, MANIFEST_BYTES_MAX, parse
+from bundle.format.manifest import FORMAT_VERSION, MANIFEST_BYTES_MAX, dump, parse
 from bundle.storage.catalog import read_manifest
 from tests.hostile.manifest_edits import Json, sealed, setting
 from tests.id_graphs import hash_ids
@@ -118,6 +118,24 @@ EDITS: list[tuple[str, Any, str]] = [
     *(
         ("model", wrong, "is no name")
         for wrong in ("../movies", ".hidden", "", "a b", "ä", "a" * 129, "-x", "a\n")
+    ),
+]
+SCORES = {"edges": [-0.5, 1.5], "shares": [0.25, 0.5, 0.25], "examples": 100}
+EDITS += [
+    ("unread_inputs", ["length", "length"], "lists an input twice"),
+    ("unread_inputs", ["user"], "'user', which feature 'user' reads"),
+    *(
+        ("towers.query.scores", SCORES | changed, words)
+        for changed, words in (
+            ({"edges": [1.5, -0.5]}, "ascend"),
+            ({"edges": [1.5, 1.5]}, "ascend"),
+            ({"edges": []}, "0 edges"),
+            ({"edges": [*range(10)]}, "10 edges"),
+            ({"shares": [0.5, 0.5]}, "2 shares for 2 edges"),
+            ({"shares": [0.0, 0.5, 0.5]}, "above 0"),
+            ({"shares": [0.5, 0.5, 0.5]}, "add up to 1.5"),
+            ({"examples": 0}, "greater than or equal to 1"),
+        )
     ),
 ]
 KEYS = [{"dtype": "string", "default": "nowhere"}, {"dtype": "int64", "role": "candidate"}]
@@ -273,6 +291,21 @@ def test_manifest_that_breaks_a_rule_is_rejected(
     with pytest.raises(FormatError, match=message) as rejected:
         parse(sealed(manifest))
     assert "manifest" in str(rejected.value)
+
+
+def test_manifest_is_written_as_it_was_read(committed_bundle: Path, manifest: Json) -> None:
+    data = (committed_bundle / "manifest.json").read_bytes()
+    assert dump(parse(data)) == data
+    assert data.startswith(b'{\n  "format_version": 2,\n  "digest": ')
+    assert b'"scores": {' not in data
+    setting("towers.query.scores", SCORES)(manifest)
+    scored = parse(sealed(manifest))
+    assert parse(dump(scored)) == scored
+    scores = scored.towers["query"].scores
+    assert scores is not None
+    assert scores.model_dump(mode="json") == SCORES
+    with pytest.raises(FormatError, match=f"{MANIFEST_BYTES_MAX}"):
+        dump(scored.model_copy(update={"created": "x" * MANIFEST_BYTES_MAX}))
 
 
 @pytest.mark.parametrize(("base", "changes", "message"), CHANGES)

@@ -35,42 +35,15 @@ def in_python(text: str, position: int) -> float:
     return float(value) if not isinstance(value, complex) else math.nan
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            " click^0.7 * like^0.3 ",
-            "-click^2",
-            "2^-click",
-            "2^3^0.5 * click",
-            "click - like - 1",
-            "click - -like",
-        ),
-        *(
-            "(click + like) * .5",
-            "1e-3 + 2.5E+1 * click + 3.",
-            "min(click, like, 0.3)",
-            "+".join(["click"] * 140),
-        ),
-    ],
+NUMBERS = st.floats(0.01, 10).map(lambda number: f"{number:.2f}") | st.sampled_from(
+    [".5", "3.", "1e-3", "2.5E+1"]
 )
-def test_formula_equals_python(text: str) -> None:
-    formula = parse_formula(text)
-    actual = formula.evaluate(HEADS)
-    assert actual.dtype == np.float32
-    np.testing.assert_allclose(
-        actual, [in_python(text.strip(), position) for position in range(3)], rtol=1e-6
-    )
-    assert set(formula.names) == {name for name in HEADS if name in text}
-
-
-NUMBERS = st.floats(0.01, 10).map(lambda number: f"{number:.2f}")
 FORMULAS = st.recursive(
     NUMBERS | st.sampled_from(sorted(HEADS)),
     lambda part: st.one_of(
         st.builds(lambda a, sign, b: f"{a} {sign} {b}", part, st.sampled_from("+-*/^"), part),
         part.map(lambda a: f"({a})"),
-        part.map(lambda a: f"-{a}"),
+        part.map(lambda a: f" -{a} "),
         st.builds(
             lambda name, a: f"{name}({a})", st.sampled_from(["exp", "log", "sqrt", "sigmoid"]), part
         ),
@@ -111,39 +84,38 @@ def test_any_formula_equals_python_or_is_undefined(text: str) -> None:
         # again.
         assert not np.isfinite(right).all() or float(np.abs(right).max()) > 1e37
         return
+    assert actual.dtype == np.float32
+    assert set(formula.names) == {name for name in HEADS if name in text}
     defined = np.isfinite(right)
     np.testing.assert_allclose(actual[defined], right[defined], rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "words"),
     [
         ("", "invalid syntax"),
-        ("click +* like", "invalid syntax at position 8; expected are numbers, names of outputs"),
-        ("  2 ^ click like", "invalid syntax at position 13"),
-        ("(click", r"'\(' was never closed at position 1"),
-        ("click)", r"unmatched '\)' at position 6"),
-        ("like^2 + min(click)", r"'min\(click\)' at position 10"),
-        ("exp(click, like)", r"'exp\(click, like\)' at position 1"),
-        ("eval(click)", r"'eval\(click\)' at position 1; expected .* exp, log, sqrt and sigmoid"),
-        ("click if like else 2", "'click if like else 2' at position 1"),
-        ("click; like", "';' at position 6"),
+        ("click +* like", "position 8; expected are numbers"),
+        ("  2 ^ click like", "position 13"),
+        ("(click", "never closed at position 1"),
+        ("click)", "position 6"),
+        ("like^2 + min(click)", "position 10"),
+        ("exp(click, like)", "position 1"),
+        ("eval(click)", "position 1; expected .* sigmoid"),
+        ("click if like else 2", "position 1"),
+        ("click; like", "position 6"),
         ("click  % 2", "'%' at position 8"),
-        ("click ** 2", r"'\*\*' at position 7"),
-        ("__import__('os')", '"\'" at position 12'),
+        ("click ** 2", "position 7"),
+        ("__import__('os')", "position 12"),
         ("clíck", "'í' at position 3"),
         ("1e999 * click", "'1e999' at position 1"),
         ("1 + 2", "names no output"),
-        ("click" * CHARACTERS_MAX, f"at most {CHARACTERS_MAX} are read"),
-        ("(" * 201 + "click" + ")" * 201, "too many nested parentheses"),
-        ("-" * 200 + "click", f"more than {DEPTH_MAX}"),
-        ("click^" * 150 + "2", f"more than {DEPTH_MAX}"),
+        ("click" * CHARACTERS_MAX, f"at most {CHARACTERS_MAX}"),
+        ("(" * 201 + "click" + ")" * 201, "nested"),
+        *((text, f"more than {DEPTH_MAX}") for text in ("-" * 200 + "click", "click^" * 150 + "2")),
     ],
 )
-def test_formula_with_a_syntax_error_names_the_position_and_what_was_expected(
-    text: str, message: str
-) -> None:
-    with pytest.raises(FormulaError, match=message):
+def test_a_formula_with_a_syntax_error_names_the_position(text: str, words: str) -> None:
+    with pytest.raises(FormulaError, match=words):
         parse_formula(text)
 
 
