@@ -173,15 +173,15 @@ VALUES: list[tuple[str, dict[str, Column], str]] = [
 def test_values_of_two_examples_that_do_not_fit_are_rejected(
     reader: FeatureReader, name: str, columns: dict[str, Column], words: str
 ) -> None:
-    beside = {"hashed": column("a", "b")} | columns
+    all_columns = {"hashed": column("a", "b")} | columns
     names = [name] if name == "hashed" else ["hashed", name]
     blocks = [OutputBlock(np.zeros((2, 30), np.float32), tuple(names), (3, 6))]
     with pytest.raises(FeatureError, match=words) as rejected:
-        reader.activations(names, beside, 2)
+        reader.activations(names, all_columns, 2)
     assert rejected.value.feature in {name, *columns, "genre"}
     assert len(str(rejected.value)) < 300
     with pytest.raises(FeatureError, match=words):
-        reader.write(blocks, beside, 2)
+        reader.write(blocks, all_columns, 2)
 
 
 def test_rows_of_a_dense_feature_are_rejected(reader: FeatureReader) -> None:
@@ -209,7 +209,7 @@ DEFAULTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fields", DEFAULTS, ids=str)
+@pytest.mark.parametrize("fields", DEFAULTS)
 def test_a_default_that_does_not_fit_is_rejected_when_features_are_opened(
     table: TableReader, fields: dict[str, Any]
 ) -> None:

@@ -128,9 +128,9 @@ def test_a_batch_that_does_not_fit_is_rejected_and_changes_nothing(
     store = changes.store
     good = batch(IDS["int64"][:2], [row(3), row(10)])
     arrays = dict(zip(good.schema.names, good.columns, strict=True)) | columns
-    sent = {name: values for name, values in arrays.items() if values is not None}
+    sent_columns = {name: values for name, values in arrays.items() if values is not None}
     with pytest.raises(FormatError, match=words):
-        changes.upsert(pa.record_batch(sent))
+        changes.upsert(pa.record_batch(sent_columns))
     twice = pa.record_batch([*good.columns, good["id"]], names=[*good.schema.names, "id"])
     with pytest.raises(FormatError, match="2 columns 'id'"):
         changes.upsert(twice)
@@ -204,7 +204,7 @@ def index_files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("columns", NO_INDEXES, ids=str)
+@pytest.mark.parametrize("columns", NO_INDEXES)
 def test_an_attribute_index_with_invalid_values_is_rejected(
     index_files: Path, columns: dict[str, Any]
 ) -> None:

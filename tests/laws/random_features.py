@@ -48,7 +48,7 @@ class Ids(NamedTuple):
     """A rule of ids: values with rows, values without, and the row of each by its definition."""
 
     entry: entries.IdRule
-    known: Sequence[Any]
+    known_values: Sequence[Any]
     unknown: Sequence[Any]
     row: Callable[[Any], int]
 
@@ -131,30 +131,30 @@ class Model:
     Attributes:
       n: The number of examples.
       features: The features.
-      sent: What is sent, by input.
+      sent_inputs: What is sent, by input.
       rules: The rule of the ids of each feature that reads a table by one input.
     """
 
     random: Random
     n: int
     features: dict[str, entries.Feature] = field(default_factory=dict)
-    sent: dict[str, Sent] = field(default_factory=dict)
+    sent_inputs: dict[str, Sent] = field(default_factory=dict)
     rules: dict[str, Ids] = field(default_factory=dict)
 
     def columns(self) -> dict[str, Column]:
         return {
-            name: sent.column(self.random)
-            for name, sent in self.sent.items()
-            if sent.lists is not None
+            name: sent_inputs.column(self.random)
+            for name, sent_inputs in self.sent_inputs.items()
+            if sent_inputs.lists is not None
         }
 
     def example(self, number: int) -> Model:
         """Returns the features with what is sent for one example."""
-        sent = {}
-        for name, column in self.sent.items():
+        sent_inputs = {}
+        for name, column in self.sent_inputs.items():
             lists = column.lists and [column.lists[number]]
-            sent[name] = Sent(lists, column.weights and [column.weights[number]])
-        return replace(self, n=1, sent=sent)
+            sent_inputs[name] = Sent(lists, column.weights and [column.weights[number]])
+        return replace(self, n=1, sent_inputs=sent_inputs)
 
     def read(
         self, name: str, state: State, lost: Mapping[str, frozenset[int]] | None = None
@@ -178,12 +178,14 @@ class Model:
         is_rejected = any(row == UNKNOWN or row in lost_rows for part in rows for row in part)
         if feature.unknown.rule == "refuse" and is_rejected:
             raise Rejected(name)
-        other = UNKNOWN if feature.unknown.row is None else feature.unknown.row
+        other_row = UNKNOWN if feature.unknown.row is None else feature.unknown.row
         rows = [
-            [other if row == UNKNOWN or row in lost_rows else row for row in example]
+            [other_row if row == UNKNOWN or row in lost_rows else row for row in example]
             for example in rows
         ]
-        if all(self.sent[input_name].lists is None for input_name in feature.inputs or (name,)):
+        if all(
+            self.sent_inputs[input_name].lists is None for input_name in feature.inputs or (name,)
+        ):
             unknown = 0  # a default is not the caller's
         vectors = _vectors(feature, state)
         if feature.kind == "single":
@@ -224,7 +226,7 @@ class Model:
             keys = state.keys.get(feature.table, KEYS) if feature.ids.keys != "shared" else KEYS
             return keys.index(int(value)) if int(value) in keys else UNKNOWN
         rule = self.rules[name]
-        row = rule.row(int(value) if isinstance(rule.known, range) else value)
+        row = rule.row(int(value) if isinstance(rule.known_values, range) else value)
         if feature.from_end and row < 0:
             row += ROWS
         return _within(row)
@@ -235,10 +237,14 @@ class Model:
         for lists in zip(*by_input, strict=True):
             numbers = []
             for key, values in zip(ids.keys, lists, strict=True):
-                kept = [value for value in values if key.padding is None or value != key.padding]
+                kept_ids = [
+                    value for value in values if key.padding is None or value != key.padding
+                ]
                 if key.ids is not None:
-                    kept = [bucket(v) if isinstance(v, float) else v % 5 for v in kept]
-                numbers.append([fingerprint(v) if isinstance(v, str) else v % 2**64 for v in kept])
+                    kept_ids = [bucket(v) if isinstance(v, float) else v % 5 for v in kept_ids]
+                numbers.append(
+                    [fingerprint(v) if isinstance(v, str) else v % 2**64 for v in kept_ids]
+                )
             combinations = itertools.product(*numbers)
             rows.append([_within(_hash_of(ids, combination)) for combination in combinations])
         return rows
@@ -252,7 +258,7 @@ class Model:
         if isinstance(feature, entries.DenseFeature) and feature.take == "values":
             default = np.array(default, object).reshape(-1).tolist()
         default = default if isinstance(default, list) else [default]
-        lists = self.sent[input_name].lists
+        lists = self.sent_inputs[input_name].lists
         if lists is None:
             return [default] * self.n
         is_single = isinstance(feature, entries.EmbeddedFeature) and feature.one_each
@@ -264,11 +270,11 @@ class Model:
     def _weights(
         self, name: str, feature: entries.EmbeddedFeature | entries.DenseFeature, lists: Any
     ) -> Lists:
-        sent = self.sent[(feature.inputs or (name,))[0]]
-        if feature.weighted and sent.lists is None and isinstance(feature.default, dict):
+        sent_inputs = self.sent_inputs[(feature.inputs or (name,))[0]]
+        if feature.weighted and sent_inputs.lists is None and isinstance(feature.default, dict):
             return [feature.default["weights"]] * self.n
-        if feature.weighted and sent.lists is not None and sent.weights is not None:
-            return sent.weights
+        if feature.weighted and sent_inputs.lists is not None and sent_inputs.weights is not None:
+            return sent_inputs.weights
         return [[1.0] * len(example) for example in lists]
 
     def _dense(self, name: str, feature: entries.DenseFeature) -> NDArray[Any]:
@@ -349,15 +355,15 @@ def _bag(
     feature: entries.EmbeddedFeature, vectors: Vectors, rows: Rows, weights: Sequence[float]
 ) -> NDArray[np.float64]:
     drops = feature.encoding == "sparse" and feature.combiner != "sum"
-    kept = [
+    kept_ids = [
         (row, weight)
         for row, weight in zip(rows, weights, strict=True)
         if row != UNKNOWN and row is not LEFT_OUT and not (drops and weight <= 0)
     ]
-    if not kept and feature.empty_row is not None:
-        kept = [(feature.empty_row, 1.0)]
+    if not kept_ids and feature.empty_row is not None:
+        kept_ids = [(feature.empty_row, 1.0)]
     total = np.zeros(vectors.shape[1])
-    for row, weight in kept:
+    for row, weight in kept_ids:
         vector = vectors[row].astype(np.float64)
         norm = np.linalg.norm(vector)
         if feature.max_norm is not None and norm > feature.max_norm:
@@ -365,8 +371,8 @@ def _bag(
         total += weight * vector
     divisor = {
         "sum": 1.0,
-        "mean": sum(weight for _, weight in kept),
-        "sqrtn": math.sqrt(sum(weight**2 for _, weight in kept)),
+        "mean": sum(weight for _, weight in kept_ids),
+        "sqrtn": math.sqrt(sum(weight**2 for _, weight in kept_ids)),
     }[feature.combiner or "sum"]
     return total / divisor if divisor else 0 * total
 
@@ -445,8 +451,12 @@ def _kind_fields(random: Random, kind: str) -> dict[str, Any]:
     return fields
 
 
-def _values(random: Random, rule: Ids, count: int, *, known: bool = False) -> list[Any]:
-    pool = [*rule.known] if known else [*rule.known, *rule.known, *rule.unknown]
+def _values(random: Random, rule: Ids, count: int, *, known_values: bool = False) -> list[Any]:
+    pool = (
+        [*rule.known_values]
+        if known_values
+        else [*rule.known_values, *rule.known_values, *rule.unknown]
+    )
     return [random.choice(pool) for _ in range(count)]
 
 
@@ -466,13 +476,15 @@ def _add_embedded(model: Model, name: str, kind: str) -> None:
     if random.random() < 0.5:
         fields["inputs"] = (f"{name}_input",)
     if kind != "single":
-        fields |= _maybe(random, padding=lambda: random.choice([*rule.known, *rule.unknown]))
+        fields |= _maybe(random, padding=lambda: random.choice([*rule.known_values, *rule.unknown]))
         if isinstance(fields.get("padding"), float):
             del fields["padding"]
     if random.random() < 0.5:
-        default = _values(random, rule, places or random.randint(0, 3), known=True)
+        default = _values(random, rule, places or random.randint(0, 3), known_values=True)
         fields["default"] = (
-            default if kind != "single" or places else _values(random, rule, 1, known=True)[0]
+            default
+            if kind != "single" or places
+            else _values(random, rule, 1, known_values=True)[0]
         )
         if fields.get("weighted") and random.random() < 0.5:
             fields["default"] = {"ids": default, "weights": [0.5] * len(default)}
@@ -495,24 +507,24 @@ def _add_embedded(model: Model, name: str, kind: str) -> None:
         weights = [[random.choice([-1, 0, 0.5, 2]) for _ in values] for values in lists]
     if feature.default is not None and random.random() < 0.3:
         lists = None
-    model.sent[(feature.inputs or (name,))[0]] = Sent(lists, weights)
+    model.sent_inputs[(feature.inputs or (name,))[0]] = Sent(lists, weights)
 
 
 def _add_reader(model: Model, name: str) -> None:
     """Adds another feature that reads the ids, or the weights, of an earlier bag."""
     random = model.random
     earlier = [
-        (other, feature)
-        for other, feature in model.features.items()
+        (other_row, feature)
+        for other_row, feature in model.features.items()
         if isinstance(feature, entries.EmbeddedFeature)
         and feature.kind == "bag"
-        and other in model.rules
+        and other_row in model.rules
     ]
     if not earlier:
         return
-    other, feature = random.choice(earlier)
+    other_row, feature = random.choice(earlier)
     fields: dict[str, Any] = {
-        "inputs": feature.inputs or (other,),
+        "inputs": feature.inputs or (other_row,),
         "role": feature.role,
         "default": feature.default,
     }
@@ -526,7 +538,7 @@ def _add_reader(model: Model, name: str) -> None:
         fields |= {"kind": take, "ids": feature.ids} | {**_kind_fields(random, take), **fields}
         fields["weighted"] = False
         model.features[name] = entries.EmbeddedFeature.model_validate(fields)
-        model.rules[name] = model.rules[other]
+        model.rules[name] = model.rules[other_row]
         return
     fields |= {"kind": "dense", "take": take, "shape": (6,)}
     if take == "lengths":
@@ -562,7 +574,7 @@ def _add_text(model: Model, name: str) -> None:
     lists: Lists | None = [[random.choice(TEXTS)] for _ in range(model.n)]
     if feature.default is not None:
         lists = random.choice([None, [values * random.randint(0, 1) for values in lists or ()]])
-    model.sent[name] = Sent(lists)
+    model.sent_inputs[name] = Sent(lists)
 
 
 def _lowered() -> entries.GraphIds:
@@ -622,7 +634,7 @@ def _add_several_inputs(model: Model, name: str) -> None:
             lists.append([random.choice(pool) for _ in range(count)])
         if "default" in key and random.random() < 0.4:
             lists = None
-        model.sent[input_name] = Sent(lists)
+        model.sent_inputs[input_name] = Sent(lists)
 
 
 def _add_dense(model: Model, name: str) -> None:
@@ -652,4 +664,4 @@ def _add_dense(model: Model, name: str) -> None:
     lists: Lists | None = [[random.choice(pool) for _ in range(size)] for _ in range(model.n)]
     if feature.default is not None:
         lists = random.choice([None, [values * random.randint(0, 1) for values in lists or ()]])
-    model.sent[name] = Sent(lists)
+    model.sent_inputs[name] = Sent(lists)

@@ -207,7 +207,7 @@ PRICES = st.dictionaries(st.integers(0, 5), st.integers(0, 1000))
 def test_runs_of_changes_hold_each_of_them_and_the_last_state_of_each_id(
     states: list[tuple[str, dict[int, int]]],
 ) -> None:
-    changes = [upsert(prices, at, target) for at, (target, prices) in enumerate(states)]
+    changes = [upsert(prices, number, target) for number, (target, prices) in enumerate(states)]
     runs = decode_runs([*enumerate(map(encode, changes), 10)])
     targets = [run.head.target for run in runs]
     assert all(target != following for target, following in pairwise(targets))
@@ -216,8 +216,12 @@ def test_runs_of_changes_hold_each_of_them_and_the_last_state_of_each_id(
     for change, (_, copy) in zip(changes, decoded, strict=True):
         single = decode(encode(change))
         assert copy.columns.equals(change.columns) == single.columns.equals(change.columns) is True
-        for other in (copy, single):
-            assert (other.head, other.time_s, other.offset) == (change.head, 12.5, change.offset)
+        for decoded_change in (copy, single):
+            assert (decoded_change.head, decoded_change.time_s, decoded_change.offset) == (
+                change.head,
+                12.5,
+                change.offset,
+            )
     for run in runs:
         expected: dict[int, int] = {}
         for sequence in run.sequences:

@@ -90,14 +90,14 @@ def test_a_search_equals_a_sort_by_float64(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("runtime.exact._BLOCK_BYTES", block)
         for positions in (None, allowed, None):
-            found, scores = index.search(queries, k, positions)
+            found_positions, scores = index.search(queries, k, positions)
             for run_each in (backwards, beside_each_other):
-                other = index.search(queries, k, positions, run_each=run_each)
-                assert ranking(*other) == ranking(found, scores)
+                other_result = index.search(queries, k, positions, run_each=run_each)
+                assert ranking(*other_result) == ranking(found_positions, scores)
             from_file = ExactIndex(VectorFile(path, 8), distance).search(queries, k, positions)
-            assert ranking(*from_file) == ranking(found, scores)
+            assert ranking(*from_file) == ranking(found_positions, scores)
             candidates = np.arange(size) if positions is None else positions
-            for query, row, row_scores in zip(queries, found, scores, strict=True):
+            for query, row, row_scores in zip(queries, found_positions, scores, strict=True):
                 wanted = scores_in_float64(vectors, query, distance)
                 count = min(k, candidates.size)
                 assert row[count:].tolist() == [-1] * (k - count)
@@ -162,16 +162,16 @@ def test_blocks_find_what_ranking_all_exactly_finds(
     for number, (best, best_scores) in enumerate(ranked):
         count = int(np.count_nonzero(best_scores >= floors[number]))
         positions, scores = floored[number]
-        kept = min(count, 20)
-        reached = ranking(positions[:kept], scores[:kept])
-        assert reached == ranking(best[:kept], best_scores[:kept])
+        kept_count = min(count, 20)
+        reached = ranking(positions[:kept_count], scores[:kept_count])
+        assert reached == ranking(best[:kept_count], best_scores[:kept_count])
         if reaching is not None:
             is_of_query = reaching.numbers == number
             indices = reaching.indices[is_of_query]
             order = np.lexsort((indices, -reaching.scores[is_of_query]))
             assert indices.size >= count
-            found = ranking(indices[order], reaching.scores[is_of_query][order])
-            assert found == ranking(best[: indices.size], best_scores[: indices.size])
+            found_positions = ranking(indices[order], reaching.scores[is_of_query][order])
+            assert found_positions == ranking(best[: indices.size], best_scores[: indices.size])
     assert reaching is not None or offset == 1000
 
 

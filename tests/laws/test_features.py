@@ -261,13 +261,13 @@ class Changes:
         }:
             before = vectors[table]
             rows = random.sample(range(len(before)), random.randint(1, 4))
-            known = keys.get(table, KEYS)
+            known_keys = keys.get(table, KEYS)
             if table in growing and growing[table] != "shared":
-                added = [key for key in NEW_KEYS if key not in known and random.random() < 0.5]
+                added = [key for key in NEW_KEYS if key not in known_keys and random.random() < 0.5]
                 new_keys = self.keys.get(table, NewKeys.none(ROWS)).with_keys(np.array(added, int))
                 self.keys[table] = new_keys
                 rows += range(len(before), len(before) + len(added))
-                keys[table] = (*known, *added)
+                keys[table] = (*known_keys, *added)
                 before = np.vstack([before, np.zeros((len(added), DIMS[table]), np.float32)])
             values = [random.gauss(0, 3) for _ in range(len(rows) * DIMS[table])]
             new = rounded(np.array(values, np.float32).reshape(len(rows), -1), dtype_of(table))
@@ -389,8 +389,10 @@ def fetched_rows(
     for name, table in remote.items():
         if table.among.name != layout:
             continue
-        own = rows - table.first
-        for index in np.flatnonzero((own >= 0) & (own < len(state.vectors[name]))).tolist():
-            is_lost[index] = int(own[index]) in lost.get(name, frozenset())
-            vectors[index] = 0 if is_lost[index] else state.vectors[name][own[index]]
+        own_rows = rows - table.first
+        for index in np.flatnonzero(
+            (own_rows >= 0) & (own_rows < len(state.vectors[name]))
+        ).tolist():
+            is_lost[index] = int(own_rows[index]) in lost.get(name, frozenset())
+            vectors[index] = 0 if is_lost[index] else state.vectors[name][own_rows[index]]
     return FetchedRows(rows, vectors, is_lost if is_lost.any() else None)

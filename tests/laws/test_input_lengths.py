@@ -43,8 +43,8 @@ def right(values: list[Any], entry: InputLength, default: list[Any] | None) -> l
 def fitted(
     entry: InputLength, lists: list[list[Any]], dtype: np.dtype[Any], default: list[Any] | None
 ) -> FittedColumn:
-    values = np.array([value for each in lists for value in each], dtype)
-    offsets = offsets_of([len(each) for each in lists])
+    values = np.array([value for example_list in lists for value in example_list], dtype)
+    offsets = offsets_of([len(example_list) for example_list in lists])
     stated = None if default is None else Column(np.array(default, dtype))
     return fit_length("recent", entry, Column(values, offsets), len(lists), stated)
 
@@ -62,7 +62,7 @@ def test_lists_are_padded_and_cut_as_slices_or_rejected(kind: Any, data: st.Data
     lists = data.draw(st.lists(st.lists(values, max_size=6), min_size=1, max_size=5))
     default = data.draw(st.none() | st.lists(values, min_size=size, max_size=size))
 
-    expected = [right(each, entry, default) for each in lists]
+    expected = [right(example_list, entry, default) for example_list in lists]
     if None in expected:
         with pytest.raises(WrongLength) as problem:
             fitted(entry, lists, dtype, default)
@@ -70,7 +70,7 @@ def test_lists_are_padded_and_cut_as_slices_or_rejected(kind: Any, data: st.Data
         return
     actual = fitted(entry, lists, dtype, default)
     assert actual.column.values.reshape(-1, size).tolist() == expected
-    lengths = [len(each) for each in lists]
+    lengths = [len(example_list) for example_list in lists]
     assert actual.cut == sum(length > size for length in lengths)
     assert actual.padded == sum(length < size for length in lengths if pad is not None)
     second = fit_length("recent", entry, actual.column, len(lists))

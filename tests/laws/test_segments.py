@@ -58,7 +58,7 @@ def written(
     digest = writer.close()
     assert (digest.bytes, digest.crc32c) == (content.size, crc32c(content))
     starts = range(0, content.size, BLOCK_BYTES)
-    assert digest.blocks == tuple(crc32c(content[at : at + BLOCK_BYTES]) for at in starts)
+    assert digest.blocks == tuple(crc32c(content[start : start + BLOCK_BYTES]) for start in starts)
     assert path.read_bytes() == content.tobytes()
     return writer
 
@@ -209,8 +209,8 @@ def test_a_table_is_warmed_and_reads_no_row_outside_of_it(tmp_path: Path, compil
 @given(rows=st.integers(1, 1000), total=st.integers(1, 40))
 def test_ranges_of_all_shards_hold_every_row_once_in_similar_numbers(rows: int, total: int) -> None:
     ranges = [row_range(rows, ShardNumber(number, total)) for number in range(1, total + 1)]
-    held = [row for part in ranges for row in range(part.first, part.end)]
-    assert held == [*range(rows)]
+    held_rows = [row for part in ranges for row in range(part.first, part.end)]
+    assert held_rows == [*range(rows)]
     assert max(part.rows for part in ranges) - min(part.rows for part in ranges) <= 1
     for number in range(1, total + 1):
         assert ShardNumber.parse(f"{number}/{total}") == (number, total)
@@ -231,10 +231,10 @@ def test_shards_of_a_table_hold_its_rows_and_scales(tmp_path: Path, total: int) 
     whole = TableReader(tmp_path, table).gather(np.arange(50))
     parts = []
     for number in range(1, total + 1):
-        held = row_range(50, ShardNumber(number, total))
-        if held.rows:
-            part = TableReader(tmp_path, table_of_rows(table, held))
-            parts.append(part.gather(np.arange(held.rows)))
+        held_rows = row_range(50, ShardNumber(number, total))
+        if held_rows.rows:
+            part = TableReader(tmp_path, table_of_rows(table, held_rows))
+            parts.append(part.gather(np.arange(held_rows.rows)))
     assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 

@@ -431,11 +431,11 @@ def test_candidates_are_filtered_as_by_a_scan_of_their_attribute(
             writer.finish()
         write_attribute_index(directory / "anew", "a", directory, ENTRY)
         values = [*chain(*batches)]
-        held = RowRange(len(values) // 3, len(values) - len(values) // 3)
+        held_rows = RowRange(len(values) // 3, len(values) - len(values) // 3)
         whole = AttributeIndex(directory, ENTRY, kind, first)
-        part = AttributeIndex(directory, ENTRY, kind, first, held)
+        part = AttributeIndex(directory, ENTRY, kind, first, held_rows)
         assert_filters(whole, kind, values, bounds)
-        assert_filters(part, kind, values[held.first :], bounds)
+        assert_filters(part, kind, values[held_rows.first :], bounds)
         assert_filters(ChangedAttributeIndex(changes.store, "a"), kind, values, bounds)
 
     law()

@@ -181,8 +181,10 @@ def test_threads_search_one_index_at_once(tree: Path) -> None:
     expected = [index.search(query, 10)[0].tolist() for query in queries]
     with ThreadPoolExecutor(4) as threads:
         for _ in range(4):
-            found = threads.map(lambda query: index.search(query, 10)[0].tolist(), queries)
-            assert [*found] == expected
+            found_positions = threads.map(
+                lambda query: index.search(query, 10)[0].tolist(), queries
+            )
+            assert [*found_positions] == expected
 
 
 FILES = (
@@ -343,11 +345,11 @@ def test_codes_find_what_exact_scores_find_and_depend_on_no_other_vector(
     packed = stored.pack(positions)
     queries = queries_of(distance, 20)
     exact, _ = ExactIndex(VECTORS[positions], distance).search(queries, 10)
-    found = np.array([packed.nearest(query, 200) for query in queries])
-    assert (packed.size, found.shape) == (positions.size, (20, 200))
-    assert recall(found, exact) > 0.95
-    few = book.pack(codes[:5])
-    assert sorted(few.nearest(queries[0], 9).tolist()) == [0, 1, 2, 3, 4]
+    found_positions = np.array([packed.nearest(query, 200) for query in queries])
+    assert (packed.size, found_positions.shape) == (positions.size, (20, 200))
+    assert recall(found_positions, exact) > 0.95
+    few_codes = book.pack(codes[:5])
+    assert sorted(few_codes.nearest(queries[0], 9).tolist()) == [0, 1, 2, 3, 4]
 
     for size, dim, words in ((SIZE - 1, DIM, "codes.bin"), (SIZE, DIM + 2, "codebook.bin")):
         with pytest.raises(IndexUnreadable, match=words):

@@ -49,22 +49,22 @@ def test_a_tower_computes_its_model_with_the_same_bits_in_any_batch(
     norms = (inputs["user"].astype(np.float64) ** 2).sum(axis=1)
     np.testing.assert_allclose(outputs["norm"], norms, rtol=1e-5)
 
-    kept = {name: values.copy() for name, values in outputs.items()}
+    kept_outputs = {name: values.copy() for name, values in outputs.items()}
     for first, size in [(0, 1), (499, 1), (13, 3), (7, 16), (100, 200), (1, 499), (0, 0)]:
         rows = slice(first, first + size)
-        sent = {name: values[rows] for name, values in inputs.items()}
+        sent_inputs = {name: values[rows] for name, values in inputs.items()}
         buffers = tower.buffers(size)
         assert {name: buffer.shape for name, buffer in buffers.items()} == {
-            name: values.shape for name, values in sent.items()
+            name: values.shape for name, values in sent_inputs.items()
         }
         for name, buffer in buffers.items():
-            buffer[...] = sent[name]
-        for given in (sent, buffers, {**buffers, "user": sent["user"].copy()}):
-            part = tower.run(given)
-            for name, values in kept.items():
+            buffer[...] = sent_inputs[name]
+        for given_inputs in (sent_inputs, buffers, {**buffers, "user": sent_inputs["user"].copy()}):
+            part = tower.run(given_inputs)
+            for name, values in kept_outputs.items():
                 assert part[name].tobytes() == values[rows].tobytes()
             part["vector"][...] = 0  # it is the caller's own
-    assert all((outputs[name] == values).all() for name, values in kept.items())
+    assert all((outputs[name] == values).all() for name, values in kept_outputs.items())
     if form == F32:
         inputs["user"][1, 0] = np.nan
         assert np.isnan(tower.run(inputs)["vector"][1]).all()

@@ -40,9 +40,9 @@ def rows(table: TableReader, ids: Any, columns: list[Column], **fields: Any) -> 
     assert content["format_version"] == 2
     features = {"f": EmbeddedFeature.model_validate(content["features"]["f"])}
     reader = FeatureReader(features, {"t": table}, VOCABULARIES)
-    sent = dict(zip(inputs, columns, strict=True))
-    found, offsets = reader.rows("f", sent, columns[0].values.size)
-    return [part.tolist() for part in np.split(found, offsets[1:-1])]
+    sent_column = dict(zip(inputs, columns, strict=True))
+    found_rows, offsets = reader.rows("f", sent_column, columns[0].values.size)
+    return [part.tolist() for part in np.split(found_rows, offsets[1:-1])]
 
 
 def hashed(**fields: Any) -> Any:
@@ -112,8 +112,8 @@ SINGLES: list[tuple[Any, list[Column], list[int]]] = [
     (hashed(key=[1, 2]), [column("a", "", "5", "\u00e9")], [646, 435, 233, 591]),
     (hashed(mask="a", buckets=999, first_row=1), [column("a", "b")], [0, 938]),
     *(
-        (hashed(mask=5, buckets=999, first_row=1), [sent], [0, 30, 714])
-        for sent in (column(5, -7, 6), column("5", "-7", "6"))
+        (hashed(mask=5, buckets=999, first_row=1), [sent_column], [0, 30, 714])
+        for sent_column in (column(5, -7, 6), column("5", "-7", "6"))
     ),
     # Positions are those of the layers IntegerLookup and StringLookup.
     (
@@ -203,13 +203,13 @@ CASTS: list[tuple[Any, Column, list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("cast", "sent", "expected"), CASTS)
+@pytest.mark.parametrize(("cast", "sent_column", "expected"), CASTS)
 def test_a_cast_gives_the_same_integers(
-    table: TableReader, cast: Any, sent: Column, expected: list[int]
+    table: TableReader, cast: Any, sent_column: Column, expected: list[int]
 ) -> None:
     for ids, added in ((computed(("add", 2)), 2), ({"kind": "identity"}, 0)):
         wanted = [row + added if 0 <= row + added < ROWS else -1 for row in expected]
-        assert rows(table, ids, [sent], cast=cast) == [[row] for row in wanted]
+        assert rows(table, ids, [sent_column], cast=cast) == [[row] for row in wanted]
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_a_text_that_is_split_gives_the_same_rows(
     table: TableReader, fields: Any, expected: list[list[int]]
 ) -> None:
     ids = text(("lower",), split="whitespace", **fields)
-    sent = column("Red  BLUE", " ", "red")
-    assert rows(table, ids, [sent], kind="bag", combiner="sum") == expected
+    sent_column = column("Red  BLUE", " ", "red")
+    assert rows(table, ids, [sent_column], kind="bag", combiner="sum") == expected
 
 
 def test_an_input_that_a_rule_did_not_take_is_rejected(table: TableReader) -> None:
