@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from export.errors import UsageError
 from export.graphs.loading import load_tensorflow
 from tests.units.export.movies_job import export
 
@@ -102,13 +101,6 @@ def test_draft_says_why_a_call_could_not_be_run(folder: Path) -> None:
     assert recipe["towers"]["tower"]["arguments"] == ["users", "movies", "known", "scale"]
     assert "# The call could not be run with these inputs: " in text
     assert "name examples as --examples FILE" in text
-
-
-def test_draft_of_nothing_says_what_is_missing(folder: Path) -> None:
-    with pytest.raises(UsageError, match="has no function 'missing'"):
-        drafted("missing", folder)
-    with pytest.raises(UsageError, match=r"\A--examples: .*none\.jsonl does not exist"):
-        drafted("retrieval", folder, Path("none.jsonl"))
 
 
 KERAS = """

@@ -79,10 +79,6 @@ def test_length_of_an_input_is_that_of_a_dense_tensor(
     assert length_of(spec, part) == expected
 
 
-def test_padding_of_rows_pads_no_ids_of_which_the_recipe_makes_rows() -> None:
-    assert length_of(bag(padding=-1), THREE, ids={"kind": "hash"}) == InputLength(values=3)
-
-
 def test_length_of_a_crossed_input_stands_with_its_key() -> None:
     keys = (CrossKey(dtype="int64", padding=-1), CrossKey(dtype="int64"))
     rule = CrossedIds(keys=keys, buckets=10)
@@ -97,11 +93,6 @@ def test_length_of_a_crossed_input_stands_with_its_key() -> None:
         InputLength(values=3, pad=-1),
         InputLength(values=1),
     ]
-
-
-WEIGHTED = embedded(
-    "seen", "items", kind="bag", combiner="mean", ids_max=3, weights="beside", padding=-1
-)
 
 
 @pytest.mark.parametrize(

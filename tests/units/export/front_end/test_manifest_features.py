@@ -14,7 +14,7 @@ from export.front_end.manifest_features import describe_features
 from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import ModelSpec, TableFacts
 from export.recipe.schema import ExportJob
-from tests.id_graphs import KeyDtype, cast_ids, hash_ids, vocabulary_ids
+from tests.id_graphs import cast_ids, hash_ids, vocabulary_ids
 from tests.units.export.traced_features import dense, embedded
 from tests.units.export.traced_models import movies_recipe
 
@@ -30,7 +30,6 @@ MODEL = ModelSpec(
     },
     towers={},
 )
-CAST = cast_ids("int64", "int32")
 LISTED = vocabulary_ids("kinds", oov_buckets=2, oov_first_row=3)
 
 
@@ -44,24 +43,6 @@ VOCABULARIES = {
 
 def job(**parts: Any) -> ExportJob:
     return movies_recipe(**parts)
-
-
-def listed(vocabulary: str, mask: int | str) -> dict[str, Any]:
-    return {"ids": {"kind": "vocabulary", "vocabulary": vocabulary, "mask": mask}}
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "mask", "dtype"), [("names", "", "string"), ("numbers", 0, "int64")]
-)
-def test_describe_features_mask_of_the_dtype_of_the_keys_is_in_the_manifest(
-    vocabulary: str, mask: int | str, dtype: KeyDtype
-) -> None:
-    entries = describe_features(
-        MODEL, job(features={"user": listed(vocabulary, mask)}, **VOCABULARIES)
-    )
-    user = entries["user"]
-    assert isinstance(user, manifest.EmbeddedFeature)
-    assert user.ids == vocabulary_ids(vocabulary, dtype, mask=mask)
 
 
 def test_describe_features_second_rule_beside_the_models_is_rejected() -> None:
@@ -128,55 +109,6 @@ def test_describe_features_recipe_that_does_not_fit_is_rejected(
         describe_features(MODEL, job(**parts))
 
 
-def of_rows(recipe_rule: dict[str, Any] | None) -> manifest.Feature:
-    """The entry of an input whose rows the model casts, pads and counts from the end."""
-    spec = embedded(
-        "user",
-        "users",
-        kind="bag",
-        combiner="sum",
-        weights="user_weights",
-        encoding="ragged",
-        padding=-1,
-        from_end=True,
-        ids=CAST,
-    )
-    spec = replace(spec, has_rule=False)
-    stated = {} if recipe_rule is None else {"ids": recipe_rule}
-    features = {"user": {"default": {"ids": [1], "weights": [0.5]}, **stated}}
-    model = ModelSpec(MODEL.tables, {"user": spec}, {})
-    return describe_features(model, job(features=features))["user"]
-
-
-def test_describe_features_without_a_rule_keeps_all_that_the_model_does_with_rows() -> None:
-    assert of_rows(None) == manifest.EmbeddedFeature(
-        kind="bag",
-        table="users",
-        role="context",
-        combiner="sum",
-        encoding="ragged",
-        padding=-1,
-        weighted=True,
-        default={"ids": [1], "weights": [0.5]},
-        ids=CAST,
-        from_end=True,
-    )
-
-
-def test_describe_features_of_a_stated_rule_takes_ids_and_no_rows() -> None:
-    """Padding, casts and negative rows are of the rows that the model was trained on."""
-    assert of_rows({"kind": "hash", "buckets": 7}) == manifest.EmbeddedFeature(
-        kind="bag",
-        table="users",
-        role="context",
-        ids=hash_ids(7),
-        combiner="sum",
-        encoding="ragged",
-        weighted=True,
-        default={"ids": [1], "weights": [0.5]},
-    )
-
-
 @pytest.mark.parametrize(("from_end", "rows"), [(False, [0, 0, 3, 9]), (True, [-10, -3, 3, 9])])
 def test_describe_features_cast_ids_outside_of_the_table_read_the_nearest_row(
     from_end: bool, rows: list[int]
@@ -189,24 +121,6 @@ def test_describe_features_cast_ids_outside_of_the_table_read_the_nearest_row(
     assert isinstance(user.ids, manifest.GraphIds)
     numbers = np.array([-99, -2.5, 3.5, 99], np.float32)
     assert rule_of(user.ids, {}).resolve("user", numbers).tolist() == rows
-
-
-def test_describe_features_of_a_cross_states_role_and_default_by_input() -> None:
-    keys = (manifest.CrossKey(dtype="int64"), manifest.CrossKey(dtype="int64"))
-    cross = manifest.CrossedIds(keys=keys, buckets=10)
-    spec = embedded("user*item", "users", inputs=("user", "item"), ids=cross)
-    model = ModelSpec(MODEL.tables, {"user*item": spec}, {})
-    stated = {"user": {"default": 3}, "item": {"role": "candidate"}}
-
-    entry = describe_features(model, job(features=stated))["user*item"]
-
-    assert isinstance(entry, manifest.EmbeddedFeature)
-    assert isinstance(entry.ids, manifest.CrossedIds)
-    assert [(key.role, key.default) for key in entry.ids.keys] == [
-        ("context", 3),
-        ("candidate", None),
-    ]
-    assert (entry.role, entry.default) == ("candidate", None)
 
 
 def stored(name: str) -> dict[str, Any]:
@@ -223,13 +137,6 @@ def test_describe_features_of_a_context_store_belong_to_the_context() -> None:
 
 KEYED = {"features": {"user": {"ids": {"kind": "keyed"}}}}
 DUMPED = {"tables": {"users": {"dump": "dump"}}}
-
-
-def test_describe_features_keyed_ids_are_those_of_the_dump() -> None:
-    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users")}, {})
-    user = describe_features(model, job(**KEYED, **DUMPED))["user"]
-    assert isinstance(user, manifest.EmbeddedFeature)
-    assert user.ids == manifest.KeyedIds(keys="users")
 
 
 @pytest.mark.parametrize(
@@ -268,24 +175,6 @@ def test_describe_features_ids_that_do_not_fit_the_table_are_rejected(
     model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **properties)}, {})
     with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         describe_features(model, job(**parts))
-
-
-def test_describe_features_input_with_one_reader_without_a_rule_takes_a_stated_one() -> None:
-    features = {
-        "user": embedded("user", "users"),
-        "hashed": embedded("hashed", "users", inputs=("user",), ids=hash_ids(10)),
-    }
-    stated = {"user": {"ids": {"kind": "hash", "buckets": 9}, "unknown": {"rule": "refuse"}}}
-    entries = describe_features(ModelSpec(MODEL.tables, features, {}), job(features=stated))
-    user = entries["user"]
-    hashed = entries["hashed"]
-    assert isinstance(user, manifest.EmbeddedFeature)
-    assert isinstance(hashed, manifest.EmbeddedFeature)
-    assert (user.ids, hashed.ids) == (
-        hash_ids(9),
-        hash_ids(10),
-    )
-    assert user.unknown == manifest.Unknown(rule="refuse")
 
 
 @pytest.mark.parametrize(("first", "buckets", "fits"), [(8, 2, True), (8, 3, False)])

@@ -7,7 +7,6 @@ from types import ModuleType
 
 import pytest
 
-from export import steps
 from export.graphs.loading import (
     TESTED,
     describe_tested,
@@ -31,15 +30,6 @@ def test_untested_release_of_a_library_is_a_note_that_names_the_tested_one(
 def test_tested_releases_need_no_note() -> None:
     load_tensorflow()
     assert note_untested_releases() == ()
-
-
-def test_versions_include_a_module_whose_distribution_has_another_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = ModuleType("unlisted")
-    module.__version__ = "2.20.0"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "unlisted", module)
-    assert steps.versions(("unlisted", "absent")) == {"unlisted": "2.20.0"}
 
 
 def test_tensorflow_is_loaded_for_cpus_and_with_tf_keras() -> None:

@@ -11,14 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features.columns import Column
-from bundle.features.ids.crosses import Crossed, Joined
 from bundle.features.ids.rules import rule_of
 from bundle.format import manifest
-from bundle.format.graph_builder import GraphBuilder
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.graphs.loading import tf
-from export.id_graphs import tensorflow_operations
 from export.id_graphs.tensorflow_operations import rows_by_tensorflow
 from export.recipe.schema import VocabularySection
 from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
@@ -77,50 +73,3 @@ def test_key_that_the_model_rejects_is_an_error(base: Path) -> None:
     rule = vocabulary_ids("names", is_complete=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match="not in vocabulary names"):
         rows_by_tensorflow(rule, TEXTS, PARTS, base)
-
-
-def test_words_are_changed_split_joined_and_cut() -> None:
-    builder = GraphBuilder("string")
-    lowered = builder.compute("StringLower", builder.last)
-    comma = {"pattern": ",", "rewrite": "", "replace_global": True}
-    builder.compute("StaticRegexReplace", lowered, **comma)
-
-    def words(**options: Any) -> list[list[bytes]]:
-        rule = manifest.TextIds(ids=hash_ids(9), text=builder.graph(), **options)
-        texts = tf.constant(["A b, c", "", "x"])
-        listed: list[list[bytes]] = tensorflow_operations.words(rule, texts, {}).to_list()
-        return listed
-
-    assert words(split="whitespace") == [[b"a", b"b", b"c"], [], [b"x"]]
-    assert words(split="whitespace", length=2) == [[b"a", b"b"], [], [b"x"]]
-    assert words(split="whitespace", ngrams=(1, 2))[0] == [b"a", b"b", b"c", b"a b", b"b c"]
-    by_space = {"split": "separator", "separator": " "}
-    assert words(**by_space) == [[b"a", b"b", b"c"], [b""], [b"x"]]
-    assert words(**by_space, length=2, padding="p") == [[b"a", b"b"], [b"", b"p"], [b"x", b"p"]]
-    assert words(split="characters", length=3)[0] == [b"a", b" ", b"b"]
-
-
-def test_joined_and_crossed_rows_are_those_of_the_bundle() -> None:
-    name = manifest.CrossKey(dtype="string")
-    builder = GraphBuilder("string")
-    number = builder.texts(builder.input("int64", 1))
-    builder.hashed(builder.compute("StringJoin", 0, number, separator="-"), 1000)
-    join = manifest.JoinedIds(keys=(name, manifest.CrossKey(dtype="int64")), ids=builder.graph())
-    names = np.array(["ann", "", "böb"], object)
-    numbers = np.array([3, 12, -1])
-    rows = tensorflow_operations.joined(join, [tf.constant(names), tf.constant(numbers)], {})
-    expected = Joined(["name", "number"], join, {}).ids([Column(names), Column(numbers)], 3)
-    assert rows.numpy().tolist() == expected.values.tolist()
-
-    small = manifest.CrossKey(dtype="int64", ids=computed_ids(("FloorMod", 5)))
-    cross = manifest.CrossedIds(keys=(name, small), buckets=100, hash_key=7)
-    offsets = [np.array(ends) for ends in ([0, 2, 2, 3], [0, 2, 3, 3])]
-    columns = [Column(names, offsets[0]), Column(numbers, offsets[1])]
-    ragged = [
-        tf.RaggedTensor.from_row_splits(tf.constant(values), splits)
-        for values, splits in zip((names, numbers), offsets, strict=True)
-    ]
-    pairs = tensorflow_operations.crossed(cross, ragged, {})
-    expected = Crossed(["name", "number"], cross, {}).ids(columns, 3)
-    assert pairs.indices.numpy()[:, 0].tolist() == [0, 0, 0, 0]
-    assert pairs.values.numpy().tolist() == expected.values.tolist()

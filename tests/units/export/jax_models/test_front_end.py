@@ -15,9 +15,7 @@ from bundle.features.columns import Column
 from bundle.features.reader import open_features
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
-from bundle.tables.reader import TableReader
-from export.errors import CheckpointError, NotConvertible, UsageError, VerificationFailed
-from export.graphs.elementwise import ELEMENTWISE
+from export.errors import UsageError
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
@@ -39,7 +37,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 SHAPES = json.loads(Path(__file__).with_name("shapes.json").read_text())
 
@@ -75,60 +72,7 @@ def build_two_towers():
     return shapes(), {"query": query, "candidate": candidate}
 
 
-def build_arrays():
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes()), {"query": query}
-
-
-def build_model_itself():
-    return query
-
-
-def build_with_dropout():
-    def noisy(parameters, inputs):
-        found = query(parameters, inputs)
-        return found["vector"] * jax.random.bernoulli(jax.random.key(1), 0.5, (3,))
-
-    return shapes(), {"query": noisy}
-
-
-def build_with_names_of_ours():
-    return shapes(), {"variables": query}
-
-
-def build_read_whole():
-    def shifted(parameters, inputs):
-        found = query(parameters, inputs)
-        return {**found, "vector": found["vector"] + parameters["genres"].mean(0)[:3]}
-
-    return shapes(), {"query": shifted}
-
-
-def build_with_more():
-    def shifted(parameters, inputs):
-        found = query(parameters, inputs)
-        return {**found, "vector": found["vector"] + parameters["more"]}
-
-    return {**shapes(), "more": jax.ShapeDtypeStruct((3,), jnp.float32)}, {"query": shifted}
-
-
-def build_with_narrow_bias():
-    (layer,) = shapes()["layers"]
-    narrow = {**layer, "b": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
-    return {**shapes(), "layers": [narrow]}, {"query": query}
 '''
-OF_A_STACK = """
-import jax
-import jax.numpy as jnp
-
-
-def query(parameters, inputs):
-    return jnp.take(parameters["embedding"]["users_movies"]["table"], inputs["user"], axis=0)
-
-
-def build():
-    stack = jax.ShapeDtypeStruct((64, 8), jnp.float32)
-    return {"embedding": {"users_movies": {"table": stack}}}, {"query": query}
-"""
 SHAPES = {
     "users": [USERS, DIM],
     "genres": [GENRES, DIM],
@@ -249,12 +193,6 @@ def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
         bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
 
 
-def rejected(folder: Path, **changes: Any) -> str:
-    with pytest.raises((CheckpointError, NotConvertible, UsageError)) as caught:
-        bundle_job.prepare(job_of(**changes), folder, ExportSettings())
-    return str(caught.value)
-
-
 def test_tables_and_rules_of_ids_are_found(published: Manifest) -> None:
     assert {name: table.rows for name, table in published.tables.items()} == {
         "users": USERS,
@@ -329,185 +267,3 @@ def expected(stored: dict[str, Any], users: Any, genres: Any, ages: Any) -> Any:
     liked = (stored["genres"][genres] * mask).sum(1) / np.maximum(mask.sum(1), 1)
     x = np.concatenate([stored["users"][users], liked, ages[:, np.newaxis]], axis=1)
     return np.tanh(x @ stored["layers"][0]["w"] + stored["layers"][0]["b"])
-
-
-def test_operation_that_is_evaluated_wrongly_is_not_published(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = ELEMENTWISE["logistic"]
-
-    def handle(equation: Any, operand: Any) -> Any:
-        return wrong(equation.sizes.full(operand))
-
-    from export.jax_models import evaluation
-
-    monkeypatch.setitem(evaluation.OPERATIONS, "tanh", handle)
-    prepared = bundle_job.prepare(job_of(model="wrong"), folder, ExportSettings())
-    with pytest.raises(VerificationFailed, match="tower 'query'"):
-        bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    assert not (folder / "bundles" / "wrong" / "1").exists()
-
-
-def test_array_among_the_parameters_is_rejected(folder: Path) -> None:
-    message = rejected(folder, code={"factory": "model.py:build_arrays"})
-    assert "returned a ndarray among the parameters, which takes memory" in message
-    assert "jax.eval_shape" in message
-
-
-def test_other_result_of_the_factory_is_rejected(folder: Path) -> None:
-    message = rejected(folder, code={"factory": "model.py:build_model_itself"})
-    assert "the checkpoint is Orbax's" in message
-    assert "shapes, {name: function}" in message
-
-
-def test_call_that_the_factory_lacks_is_rejected(folder: Path) -> None:
-    message = rejected(folder, towers={"query": {"role": "query", "call": "score"}})
-    assert message.startswith("towers.query.call is 'score'")
-    assert "'query'" in message
-
-
-def test_parameter_that_is_also_read_whole_stays_in_the_tower(folder: Path, tmp_path: Path) -> None:
-    changes = {
-        "code": {"factory": "model.py:build_read_whole"},
-        "output": {"root": str(tmp_path)},
-    }
-    message = rejected(folder, **changes)
-    assert "tables.genres: no tower reads a table of that name; they read users" in message
-
-    prepared = bundle_job.prepare(job_of(**changes, tables={"users": {}}), folder, ExportSettings())
-    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    assert list(read_manifest(tmp_path / "plain" / "1").tables) == ["users"]
-
-
-def test_function_may_have_any_name(folder: Path) -> None:
-    outputs = {"vector": "vector"}
-    towers = {"query": {"role": "query", "call": "variables", "outputs": outputs}}
-    job = job_of(code={"factory": "model.py:build_with_names_of_ours"}, towers=towers)
-    assert bundle_job.prepare(job, folder, ExportSettings()).traced.spec.towers["query"].inputs
-
-
-def test_dropout_left_on_is_rejected_with_its_line(folder: Path) -> None:
-    message = rejected(folder, code={"factory": "model.py:build_with_dropout"})
-    line = MODEL.splitlines().index(next(x for x in MODEL.splitlines() if "bernoulli" in x)) + 1
-    assert f"random_bits (model.py:{line})" in message
-    assert "deterministic=True" in message
-
-
-def test_parameter_that_is_missing_is_named(folder: Path) -> None:
-    message = rejected(folder, code={"factory": "model.py:build_with_more"})
-    assert "parameter more [3] is not in the checkpoint" in message
-
-
-def test_parameter_of_another_dtype_is_named(folder: Path) -> None:
-    message = rejected(folder, code={"factory": "model.py:build_with_narrow_bias"})
-    assert "parameter layers.0.b is bfloat16 [3] in the model and float32 [3] there" in message
-
-
-def test_ids_of_64_bits_are_rejected(folder: Path) -> None:
-    inputs = {
-        "user": {"dtype": "int64"},
-        "genres": {"dtype": "int32", "shape": [3]},
-        "age": {"dtype": "float32"},
-    }
-    assert "write int32 as inputs.user.dtype" in rejected(folder, inputs=inputs)
-
-
-def test_ragged_input_is_rejected(folder: Path) -> None:
-    inputs = {
-        "user": {"dtype": "int32"},
-        "genres": {"dtype": "int32", "kind": "ragged"},
-        "age": {"dtype": "float32"},
-    }
-    message = rejected(folder, inputs=inputs)
-    assert "'genres'" in message
-    assert 'inputs.genres.kind = "dense"' in message
-
-
-def test_parameters_in_several_places_need_an_object_path(tmp_path: Path, folder: Path) -> None:
-    for name in ("model.py", "shapes.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    save(tmp_path, {"params": parameters(), "ema": parameters(8)})
-    assert "'ema' or 'params'" in rejected(tmp_path)
-    averaged = {"path": "checkpoint", "object_path": "ema"}
-    prepared = bundle_job.prepare(job_of(checkpoint=averaged), tmp_path, ExportSettings())
-    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    table = read_manifest(tmp_path / "bundles" / "plain" / "1").tables["users"]
-    assert table.source.key == "ema.users"
-
-
-def test_averages_are_a_tree_of_their_own(folder: Path) -> None:
-    message = rejected(folder, checkpoint={"path": "checkpoint", "averages": True})
-    assert "write its path as checkpoint.object_path" in message
-
-
-def test_parameters_in_lists_without_names_are_rejected_with_a_remedy(
-    tmp_path: Path, folder: Path
-) -> None:
-    for name in ("model.py", "shapes.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    trainable = jax.tree.leaves(parameters())
-    untrained = [np.zeros(3, np.float32)]
-    save(tmp_path, [trainable, untrained, jax.tree.leaves(parameters(4))])
-    message = rejected(tmp_path)
-    assert "parameter users [60, 4] is not in the checkpoint" in message
-    assert "as RecML's KerasTrainer saves them, let the factory return the model" in message
-    assert "save them as a dict by name" in message
-
-
-@pytest.mark.parametrize("threshold", [0, 10_000])
-def test_stack_that_is_taken_as_a_parameter_is_rejected(tmp_path: Path, threshold: int) -> None:
-    (tmp_path / "model.py").write_text(OF_A_STACK)
-    stack = np.zeros((64, 8), np.float32)
-    save(tmp_path, {"embedding": {"users_movies": {"table": stack, "slot": {"0": stack}}}})
-    message = rejected(
-        tmp_path,
-        inputs={"user": {"dtype": "int32"}},
-        towers={"query": {"role": "query", "call": "query"}},
-        tables={},
-        code={"factory": "model.py:build", "table_threshold": threshold},
-    )
-    assert "embedding.users_movies.table" in message
-    assert "how its rows are spread over cores is not in the checkpoint" in message
-
-
-@pytest.mark.parametrize(("dtype", "largest"), [("bfloat16", 0.01), ("int8", 0.02)])
-def test_narrower_rows_are_written_and_measured(folder: Path, dtype: str, largest: float) -> None:
-    tables = {name: {"dtype": dtype, "max_abs_error": largest} for name in ("users", "genres")}
-    query = {
-        "role": "query",
-        "call": "query",
-        "outputs": {"vector": "vector"},
-        "max_abs_error": {"f32": largest},
-    }
-    job = job_of(model=f"narrow_{dtype}", tables=tables, towers={"query": query})
-    prepared = bundle_job.prepare(job, folder, ExportSettings())
-    manifest = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True))).manifest
-    assert {table.dtype for table in manifest.tables.values()} == {dtype}
-
-    stored = parameters()
-    bundle = folder / "bundles" / f"narrow_{dtype}" / "1"
-    for name, table in manifest.tables.items():
-        rows = TableReader(bundle, table).gather(np.arange(table.rows))
-        error = np.abs(rows - stored[name]).max()
-        assert 0 < error <= largest
-
-
-def test_parameter_that_is_not_finite_is_named_before_anything_is_written(
-    folder: Path, tmp_path: Path
-) -> None:
-    for name in ("model.py", "shapes.json"):
-        (tmp_path / name).write_text((folder / name).read_text())
-    tree = parameters()
-    tree["layers"][0]["b"][1] = np.inf
-    save(tmp_path, {"params": tree})
-    message = (
-        "variable 'params.layers.0.b' [3] holds NaN or an infinity in 1 of 3 values, the first at "
-        "[1]; take an older checkpoint"
-    )
-    assert message in rejected(tmp_path)
-    allowed = {"path": "checkpoint", "allow_non_finite": ["params.layers.0.b"]}
-    bundle_job.prepare(job_of(checkpoint=allowed), tmp_path, ExportSettings())
-    misspelled = {"path": "checkpoint", "allow_non_finite": ["params.layers.0.c"]}
-    assert "has no variable 'params.layers.0.c'; did you mean 'params.layers.0." in rejected(
-        tmp_path, checkpoint=misspelled
-    )

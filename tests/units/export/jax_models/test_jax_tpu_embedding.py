@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from export.jax_models.feature_specs import StackPosition, read_feature_specs
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
@@ -34,23 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (root / "layout.textproto").write_text(text_format.MessageToString(layout))
     return root
-
-
-def test_prepared_specifications_have_the_places_of_the_stacks() -> None:
-    from tests.models import jax_tpu_embedding_ranker as trained
-
-    tables = read_feature_specs(trained.feature_specs()).tables
-    assert tables.keys() == ranker.TABLES.keys()
-    for name, table in ranker.TABLES.items():
-        rows = sum(
-            stacked.padded_rows
-            for stacked in ranker.TABLES.values()
-            if stacked.stack == table.stack
-        )
-        position = StackPosition(table.stack, rows, table.padded_rows, table.offset, table.rotation)
-        assert tables[name].stack_position == position
-        assert (tables[name].rows, tables[name].dim) == (table.rows, table.dim)
-        assert tables[name].combiner == table.combiner
 
 
 @pytest.mark.parametrize("factory", ["build", "build_linen", "build_nnx"])

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from export.graphs.loading import TESTED
+from export.graphs.loading import TESTED, tf
 from export.jax_models.loading import check_release, load_jax
 
 
@@ -17,15 +18,13 @@ def test_other_release_of_jax_is_rejected() -> None:
     for supported in TESTED["jax"]:
         check_release(f"{supported}.0.1")
     for unsupported in ("0.9.0", "0.13.0", "0.1.1"):
-        with pytest.raises(
-            NotConvertible, match=rf"found jax {unsupported}; .*supports jax 0\.10, .*: i"
-        ):
+        with pytest.raises(NotConvertible, match=unsupported):
             check_release(unsupported)
 
 
 def test_missing_jax_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(NotConvertible, match=r"models in JAX need JAX: .*'\.\[export,jax\]'"):
+    with pytest.raises(NotConvertible, match=r"\[export,jax\]"):
         load_jax()
 
 
@@ -44,3 +43,23 @@ def test_jax_runs_on_cpus_unless_the_environment_says_otherwise(
         check=True,
     )
     assert done.stdout == f"{platforms}\n"
+
+
+def test_parameter_that_only_another_release_of_jax_has_is_rejected_by_name() -> None:
+    jax = pytest.importorskip("jax")
+    from export.jax_models.evaluation import Evaluator
+    from export.jax_models.values import Value
+
+    closed = jax.make_jaxpr(lambda x: x.sum(axis=1))(np.ones((3, 4), np.float32))
+    (eqn,) = closed.jaxpr.eqns
+
+    def evaluate(params: dict[str, object]) -> None:
+        changed = closed.jaxpr.replace(eqns=[eqn.replace(params=params)])
+        operand = Value((3, 4), tf.ones((3, 4)))
+        Evaluator({}).results(closed.replace(jaxpr=changed), [operand])
+
+    with pytest.raises(NotConvertible, match=r"reduce_sum .*'out_of'.* in JAX"):
+        evaluate({**eqn.params, "out_of": "pairs"})
+    renamed = {"axis" if name == "axes" else name: value for name, value in eqn.params.items()}
+    with pytest.raises(NotConvertible, match=r"reduce_sum .* in JAX"):
+        evaluate(renamed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 
 from bundle.features.columns import Column
 from export.checkpoint.reader import open_checkpoint
-from export.errors import CheckpointError, NotConvertible
 from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs
 from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
@@ -25,9 +22,6 @@ pytest.importorskip("jax")
 MODEL = """
 import jax
 import jax.numpy as jnp
-
-CALLS = []
-
 
 def shape(*sizes):
     return jax.ShapeDtypeStruct(sizes, jnp.float32)
@@ -43,7 +37,6 @@ SHAPES = {
 
 
 def score(parameters, inputs):
-    CALLS.append(1)
     rows = parameters["users"].at[inputs["user"]].get(mode="clip")
     return {
         "score": rows @ parameters["w"] + inputs["age"],
@@ -92,48 +85,9 @@ def looped(parameters, inputs):
     return {"last": last, "every": every.T, "counted": counted, "chosen": chosen}
 
 
-def failing(parameters, inputs):
-    raise ValueError("no such  thing " * 99)
-
-
-def reading_lost(parameters, inputs):
-    return inputs["age"] + parameters["lost"].sum()
-
-
-def of_rows(parameters, inputs):
-    return inputs["user"] @ parameters["w"]
-
-
-SPECS = {
-    "user": {
-        "table_spec": {
-            "name": "users",
-            "vocabulary_size": 1_000_000_000,
-            "embedding_dim": 2,
-            "combiner": "sum",
-        }
-    }
-}
-
-
-def in_batches_of_four(parameters, inputs):
-    CALLS.append(inputs["liked"].shape)
-    age = jnp.reshape(inputs["age"], (4,))
-    # The sum shows that the first example fills up the batch.
-    return {"own": jnp.reshape(inputs["liked"], (4, 2))[:, 1] + age, "sum": age.sum() + age * 0}
-
-
 def build():
-    return SHAPES, {
-        name: function
-        for name, function in globals().items()
-        if name
-        in ("score", "nested", "sliced", "looped", "failing", "reading_lost", "in_batches_of_four")
-    }
-
-
-def build_specified():
-    return {"w": SHAPES["w"]}, {"score": of_rows}, SPECS
+    functions = (score, nested, sliced, looped)
+    return SHAPES, {function.__name__: function for function in functions}
 """
 INPUTS = {
     "user": {"dtype": "int32"},
@@ -155,17 +109,14 @@ def tower(call: str, *inputs: str, **paths: tuple[str | int, ...]) -> TowerSpec:
     )
 
 
-@pytest.fixture
-def reference(tmp_path: Path) -> JaxReference:
-    return reference_of(tmp_path, "build", INPUTS)
-
-
-def reference_of(folder: Path, factory: str, inputs: dict[str, Any]) -> JaxReference:
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> JaxReference:
+    folder = tmp_path_factory.mktemp("reference")
     (folder / "model.py").write_text(MODEL)
     weights = {"params.w": np.array([1, 10], np.float32), "params.unread": np.zeros(3, np.float32)}
     write_item(folder / "checkpoint", weights)
     towers = {"tower": {"role": "query", "call": "score"}}
-    job = recipe(f"model.py:{factory}", inputs, towers)
+    job = recipe("model.py:build", INPUTS, towers)
     stored = StoredParameters(
         build_functions(job, folder), open_checkpoint(folder / "checkpoint"), ""
     )
@@ -245,71 +196,3 @@ def test_lookups_inside_of_loops_and_branches_are_read_in_each_step(
         "counted": (2 * first + second).tolist(),
         "chosen": second.tolist(),
     }
-
-
-def test_towers_of_one_call_run_it_once(reference: JaxReference) -> None:
-    names = ("user", "age")
-    score_tower = tower("score", *names, out=("score",))
-    second_tower = TowerSpec(
-        name="other",
-        role="query",
-        call=Call("score", names),
-        paths={"vector": ("rows",)},
-        inputs=(),
-        outputs=(),
-        result="vector",
-    )
-    results, read = run(reference, score_tower, second_tower)
-    assert set(results) == {"score", "other"}
-    assert len(read) == 1
-
-
-def test_error_of_the_model_is_told_with_its_line_and_cut(reference: JaxReference) -> None:
-    with pytest.raises(NotConvertible) as caught:
-        run(reference, tower("failing", "age", result=()))
-    line = MODEL.splitlines().index('    raise ValueError("no such  thing " * 99)') + 1
-    before, _, reason = str(caught.value).partition(": ")
-    assert before.endswith(f"raised an error on the examples (model.py:{line})")
-    text, _, remedy = reason.partition("...; ")
-    assert text.startswith("ValueError: no such thing no such thing")
-    assert len(text) == 300
-    assert remedy.endswith("name their file as verify.examples")
-
-
-@pytest.mark.parametrize(("examples", "sums"), [(3, [1.25] * 3), (5, [0.75] * 4 + [2.5])])
-def test_fixed_batch_is_filled_up_with_the_first_example(
-    examples: int, sums: list[float], reference: JaxReference
-) -> None:
-    called = tower("in_batches_of_four", "liked", "age", own=("own",), sum=("sum",))
-    own_batch = replace(reference, fixed_batches={called.call: 4})
-    liked = np.arange(2 * examples)
-    age = np.array([0.5, 0.25, 0.0, 0.0, 1.0][:examples], np.float32)
-    columns = {"liked": Column(liked), "age": Column(age)}
-    inputs = ReferenceInputs(examples, columns, {}, given()[0].read_rows)
-
-    outputs = own_batch.run(ModelSpec({}, {}, {called.name: called}), inputs).results[called.name]
-
-    assert outputs["own"].tolist() == (liked[1::2] + age).tolist()
-    assert outputs["sum"].tolist() == sums
-
-
-def test_parameter_that_the_checkpoint_lacks_matters_where_it_is_read(
-    reference: JaxReference,
-) -> None:
-    with pytest.raises((NotConvertible, CheckpointError)):
-        run(reference, tower("reading_lost", "age", result=()))
-
-
-def test_activations_are_combined_rows(tmp_path: Path) -> None:
-    ragged = {"user": {"dtype": "int32", "kind": "ragged"}}
-    reference = reference_of(tmp_path, "build_specified", ragged)
-    inputs, read = given()
-    bags = Column(np.array([1, 2, 3]), np.array([0, 2, 2, 3]))
-    columns = {"user": bags}
-    specified = ReferenceInputs(3, columns, {}, inputs.read_rows)
-    model = ModelSpec({}, {}, {"score": tower("score", "user", result=())})
-    actual = reference.run(model, specified).results["score"]["result"]
-    # Rows [1, 4], [2, 3] and [3, 2].
-    assert actual.tolist() == [1 + 2 + 10 * (4 + 3), 0, 3 + 10 * 2]
-    assert actual.dtype == np.float32
-    assert read == [[1, 2, 3]]

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from bundle.storage.catalog import read_manifest
 from export.errors import ExportError
 from export.jobs import bundle_job
-from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from tests.models import sparsecore_ranker as ranker
@@ -25,7 +22,6 @@ from tests.models import sparsecore_ranker as ranker
 pytest.importorskip("jax")
 
 PACKAGE = "jax_tpu_embedding"
-DENSE = ranker.recipe()["inputs"]["dense"]
 UTILS = """
 def num_sparsecores_per_device(device=None):
     raise ValueError("Unknown sparsecore count for device kind: cpu")
@@ -167,6 +163,11 @@ def build_with_layer_not_prepared():
     return build_with(embed, specs_of_objects(stacked_table_spec=None), feature_specs())
 
 
+def build_failing():
+    print("builds")
+    raise ValueError("no such file")
+
+
 def build_with_another_stack():
     from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 
@@ -222,49 +223,32 @@ def rejected(folder: Path, job: ExportJob) -> str:
 @pytest.mark.parametrize("factory", ["build_linen", "build_nnx", "build_with_lookup"])
 def test_layer_is_given_activations(folder: Path, factory: str) -> None:
     prepared = bundle_job.prepare(job_of(factory), folder, ExportSettings())
-    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
-    page = read_manifest(folder / "bundles" / "ranker" / "1")
-    sources = {source for tensor in page.towers["ranking"].inputs for source in tensor.sources}
-    assert sources == {*ranker.FEATURES, "dense"}
-    assert set(page.tables) == set(ranker.TABLES)
+    (tower,) = prepared.traced.towers
+    features = {tensor.feature for tensor in tower.spec.inputs}
+    assert features == {*ranker.FEATURES, "dense"}
+    assert set(prepared.traced.spec.tables) == set(ranker.TABLES)
 
 
-def test_layer_whose_specifications_are_not_returned_is_rejected(folder: Path) -> None:
-    inputs = {**{name: {"dtype": "int32"} for name in ranker.FEATURES}, "dense": DENSE}
-    message = rejected(folder, job_of("build_without_specs", inputs=inputs))
-    assert "the model calls SparseCoreEmbed, and the factory returned no feature_specs" in message
+INPUTS = ranker.recipe()["inputs"]
+WITHOUT_LIKED = {name: part for name, part in INPUTS.items() if name != "liked"}
+NUMBERS = {**{name: {"dtype": "int32"} for name in ranker.FEATURES}, "dense": INPUTS["dense"]}
+REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "build_without_specs": (NUMBERS, ("SparseCoreEmbed", "feature_specs")),
+    "build_with_lookup_alone": (NUMBERS, ("tpu_sparse_dense_matmul", "feature_specs")),
+    "build_with_lookup_of_stacks": (INPUTS, ("perform_unstacking=False", "(model.py:")),
+    "build_with_cores_of_this_machine": (INPUTS, ("num_sc_per_device=4", "(model.py:")),
+    "build_with_fewer_specs": ({**INPUTS, "liked": {"dtype": "int32"}}, ("'liked'",)),
+    "build_with_other_specs": (INPUTS, ("combiner 'sum'",)),
+    "build_linen": (WITHOUT_LIKED, ("'liked'", "inputs.liked = {")),
+    "build_failing": (INPUTS, ("ValueError: no such file",)),
+}
 
 
-def test_lookup_whose_specifications_are_not_returned_is_rejected(folder: Path) -> None:
-    inputs = {**{name: {"dtype": "int32"} for name in ranker.FEATURES}, "dense": DENSE}
-    message = rejected(folder, job_of("build_with_lookup_alone", inputs=inputs))
-    assert (
-        "the model calls tpu_sparse_dense_matmul, and the factory returned no feature_s" in message
-    )
-
-
-def test_lookup_of_whole_stacks_is_rejected(folder: Path) -> None:
-    message = rejected(folder, job_of("build_with_lookup_of_stacks"))
-    assert "tpu_sparse_dense_matmul is called with perform_unstacking=False" in message
-    assert "(model.py:" in message
-
-
-def test_model_that_reads_the_cores_of_this_machine_is_rejected(folder: Path) -> None:
-    message = rejected(folder, job_of("build_with_cores_of_this_machine"))
-    assert "reads the number of SparseCores of a device, and this machine has none" in message
-    assert "num_sc_per_device=4 (model.py:" in message
-
-
-def test_layer_with_a_feature_that_is_not_returned_is_rejected(folder: Path) -> None:
-    inputs = {**ranker.recipe()["inputs"], "liked": {"dtype": "int32"}}
-    message = rejected(folder, job_of("build_with_fewer_specs", inputs=inputs))
-    assert "SparseCoreEmbed looks up feature 'liked'" in message
-    assert "let it return those that the model looks up" in message
-
-
-def test_layer_with_another_combiner_is_rejected(folder: Path) -> None:
-    message = rejected(folder, job_of("build_with_other_specs"))
-    assert "between SparseCoreEmbed and feature_specs: combiner 'sum' and " in message
+@pytest.mark.parametrize("factory", REFUSED)
+def test_layer_that_contradicts_the_model_is_rejected(folder: Path, factory: str) -> None:
+    inputs, words = REFUSED[factory]
+    message = rejected(folder, job_of(factory, inputs=inputs))
+    assert [word for word in words if word not in message] == [], message
 
 
 @pytest.mark.parametrize("specs", ["layer_alone_prepared", "layer_not_prepared"])
@@ -277,52 +261,22 @@ def test_layer_may_be_prepared_for_training_or_not(folder: Path, specs: str) -> 
 
 def test_layer_with_another_place_in_the_stack_is_rejected(folder: Path) -> None:
     (folder / "model.py").write_text(ranker.model_file(prepared=True, more=MODEL))
-    message = rejected(folder, job_of("build_with_another_stack"))
-    assert "between SparseCoreEmbed and feature_specs: the position in its stack" in message
-    assert "stack_rows=512" in message
+    assert "stack_rows=512" in rejected(folder, job_of("build_with_another_stack"))
 
 
-def test_feature_of_the_layer_that_the_recipe_lacks_is_named(folder: Path) -> None:
-    inputs = ranker.recipe()["inputs"]
-    del inputs["liked"]
-    message = rejected(folder, job_of("build_linen", inputs=inputs))
-    assert "SparseCoreEmbed looks up feature 'liked', which is no input of the call" in message
-    assert "inputs.liked = {" in message
-
-
-def test_layer_that_was_moved_is_rejected(folder: Path) -> None:
+def test_layer_that_was_moved_matters_to_a_model_that_has_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_library(folder, layer="Embed")
-    page = (folder / "model.py").read_text()
-    (folder / "model.py").write_text(page.replace("module.SparseCoreEmbed", "module.Embed"))
+    page = (folder / "model.py").read_text().replace("module.SparseCoreEmbed", "module.Embed")
+    (folder / "model.py").write_text(page)
     message = rejected(folder, job_of("build_linen"))
     assert "linen.embed.SparseCoreEmbed" in message
-    assert "is not in jax-tpu-embedding" in message
-    assert "install 'jax-tpu-embedding>=0.1,<0.3'" in message
+    assert "install 'jax-tpu-embedding" in message
 
-
-def test_moved_layer_does_not_matter_to_a_model_without_it(folder: Path) -> None:
-    write_library(folder, layer="Embed")
-    page = (folder / "model.py").read_text()
-    imported = "\nimport jax_tpu_embedding.sparsecore.utils.utils\n"
-    (folder / "model.py").write_text(page + imported)
+    (folder / "model.py").write_text(f"{page}\nimport {PACKAGE}.sparsecore.utils.utils\n")
     assert bundle_job.prepare(job_of("build"), folder, ExportSettings()).traced.towers
-
-
-def test_error_of_the_model_is_told_though_a_layer_was_moved(folder: Path) -> None:
-    write_library(folder, layer="Embed")
-    page = (folder / "model.py").read_text()
-    imported = "\nimport jax_tpu_embedding.sparsecore.utils.utils\n"
-    failing = "\ndef build_failing():\n    raise ValueError('no such file')\n"
-    (folder / "model.py").write_text(page + imported + failing)
-    assert "calling it raised ValueError: no such file" in rejected(folder, job_of("build_failing"))
-
-
-@pytest.mark.parametrize("imported", ["", "import jax_tpu_embedding.sparsecore.utils.utils\n"])
-def test_failing_factory_is_called_once(
-    folder: Path, capsys: pytest.CaptureFixture[str], imported: str
-) -> None:
-    page = (folder / "model.py").read_text()
-    failing = "\ndef build_failing():\n    print('builds')\n    raise ValueError('no such file')\n"
-    (folder / "model.py").write_text(f"{page}\n{imported}{failing}")
-    assert "calling it raised ValueError: no such file" in rejected(folder, job_of("build_failing"))
+    capsys.readouterr()
+    assert "ValueError: no such file" in rejected(folder, job_of("build_failing"))
+    # It is not called again with another form of the library.
     assert capsys.readouterr().out == "builds\n"

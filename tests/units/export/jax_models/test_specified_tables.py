@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +25,21 @@ pytest.importorskip("jax")
 
 MORE = """
 
-def changed(**settings):
+def placed(only=(), **changes):
     specs = feature_specs()
-    users = specs["user"]["table_spec"]
-    setting = {**users["setting_in_stack"], **settings}
-    specs["user"]["table_spec"] = {**users, "setting_in_stack": setting}
-    return shapes(), {"score": score}, specs
+    for name, table in changes.items():
+        for spec in specs.values():
+            if spec["table_spec"]["name"] == name:
+                page = {**spec["table_spec"], **table}
+                setting = {**page["setting_in_stack"], **table.get("setting_in_stack", {})}
+                spec["table_spec"] = {**page, "setting_in_stack": setting}
+    chosen = {name: spec for name, spec in specs.items() if not only or name in only}
 
+    def scored(parameters, inputs):
+        rows = [jnp.sum(inputs[name], axis=-1) for name in chosen]
+        return {"score": sum(rows) * parameters["b"][0]}
 
-def build_turned():
-    return changed(shard_rotation=3)
-
-
-def build_in_another_stack():
-    return changed(stack_name="elsewhere")
-
-
-def build_for_more_cores():
-    return changed(row_offset_in_shard=2)
-
-
-def build_larger():
-    specs = feature_specs()
-    specs["genres"]["table_spec"] = {**specs["genres"]["table_spec"], "vocabulary_size": 25}
-    return shapes(), {"score": score}, specs
-
-
-def build_alone():
-    only = {"tags": feature_specs()["tags"]}
-    narrow = {"w": jax.ShapeDtypeStruct((2, 2), jnp.float32)}
-    return narrow, {"score": lambda p, x: {"score": (x["tags"] @ p["w"])[:, 0]}}, only
+    return shapes(), {"score": scored if only else score}, chosen
 """
 
 
@@ -105,43 +92,118 @@ def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
     assert not any(table.stated for table in prepared.inventory.tables)
 
 
+@dataclass(frozen=True)
+class Misplaced:
+    """Specifications that contradict the checkpoint of the ranker, or do not place a table.
+
+    Attributes:
+      words: Words of the message.
+      changes: Fields of tables that differ.
+      only: The features that the model has; empty: all.
+      layout: Whether the recipe names the layout that training wrote.
+      prepared: Whether the specifications have places in stacks.
+      chunk_rows: The rows that the checkpoint stores together.
+    """
+
+    words: tuple[str, ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    layout: bool = False
+    prepared: bool = True
+    chunk_rows: int = 1 << 20
+
+
+def in_stack(**settings: Any) -> dict[str, Any]:
+    return {"setting_in_stack": settings}
+
+
+def stack_of(rows: int, **settings: Any) -> dict[str, Any]:
+    return {"stacked_table_spec": {"stack_vocab_size": rows}, **in_stack(**settings)}
+
+
+MISPLACED: dict[str, Misplaced] = {
+    "another rotation than the layout": Misplaced(
+        ("'users'", "(256, 16, 3)", "(256, 16, 4)"),
+        {"users": in_stack(shard_rotation=3)},
+        layout=True,
+    ),
+    "another offset than the layout": Misplaced(
+        ("'users'", "(256, 0, 4)", "(256, 16, 4)"),
+        {"users": in_stack(row_offset_in_shard=0)},
+        layout=True,
+    ),
+    "another size": Misplaced(
+        ("'genres'", "[25, 3]", "[24, 3]"), {"genres": {"vocabulary_size": 25}}, layout=True
+    ),
+    "a stack that is not there": Misplaced(
+        ("'elsewhere'", "'movies_users'"), {"users": in_stack(stack_name="elsewhere")}
+    ),
+    "other devices": Misplaced(
+        ("'users'", "64 SparseCores"), {"users": in_stack(row_offset_in_shard=2)}
+    ),
+    "one place": Misplaced(
+        ("'users'", "128 SparseCores"), {"users": in_stack(row_offset_in_shard=0)}
+    ),
+    "cores that differ": Misplaced(
+        ("4 and 8 SparseCores",),
+        {
+            "genres": stack_of(128, stack_name="both"),
+            "tags": stack_of(128, stack_name="both", row_offset_in_shard=16),
+        },
+    ),
+    "a larger stack": Misplaced(
+        ("'movies_users'", "320", "256"),
+        {"users": stack_of(320, padded_vocab_size=192), "movies": stack_of(320)},
+    ),
+    "three tables in a stack of two": Misplaced(
+        ("'movies_users'", "320", "256"),
+        {
+            "users": stack_of(320),
+            "movies": stack_of(320),
+            "genres": stack_of(320, stack_name="movies_users", row_offset_in_shard=32),
+        },
+    ),
+    "stacks of one table": Misplaced(("'tags'", "create_proto_from_feature_specs"), only=("tags",)),
+    "another table of the stack left out": Misplaced(
+        ("'users'", "create_proto_from_feature_specs"), only=("user", "tags")
+    ),
+    "chunks of more devices": Misplaced(("8 SparseCores", "16 chunks"), chunk_rows=16),
+    "chunks of other devices": Misplaced(("8 SparseCores", "3 chunks"), chunk_rows=100),
+    "no places": Misplaced(
+        ("'users'", "embedding.movies_users.table", "checkpoint.layout"), prepared=False
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISPLACED)
+def test_specifications_that_do_not_place_their_tables_are_rejected(
+    case: str, tmp_path: Path
+) -> None:
+    misplaced = MISPLACED[case]
+    ranker.write(tmp_path, misplaced.prepared, MORE, chunk_rows=misplaced.chunk_rows)
+    page = ranker.recipe()
+    page["code"] = {
+        "factory": "model.py:placed",
+        "arguments": {"only": list(misplaced.only), **misplaced.changes},
+    }
+    if not misplaced.layout:
+        page["checkpoint"] = {"path": "checkpoint"}
+    if misplaced.only:
+        needed = {*misplaced.only, *(("tag_weights",) if "tags" in misplaced.only else ())}
+        page["inputs"] = {name: page["inputs"][name] for name in sorted(needed)}
+        page["features"] = {"tags": {"role": "candidate"}}
+    message = rejected(tmp_path, ExportJob.model_validate(page))
+    assert [word for word in misplaced.words if word not in message] == [], message
+
+
 def test_layout_of_another_combiner_is_rejected(tmp_path: Path) -> None:
     ranker.write(tmp_path)
     layout = tmp_path / "layout.textproto"
-    table = 'table_name: "tags"'
-    before, after = layout.read_text().split(table)
-    assert 'combiner: "sum"' in after
-    layout.write_text(before + table + after.replace('combiner: "sum"', 'combiner: "mean"', 1))
-    assert rejected(tmp_path, job_of()) == (
-        "feature 'tags' combines rows of table 'tags' by 'sum', and the checkpoint records that "
-        "training combined them by 'mean': write 'mean' in the model"
-    )
-
-
-def test_layout_that_contradicts_prepared_specifications_is_rejected(folder: Path) -> None:
-    message = rejected(folder, job_of("build_turned"))
-    assert "table 'users'" in message
-    assert "(256, 16, 3) by feature_specs, and (256, 16, 4) by the layout of" in message
-    assert "prepare feature_specs for the devices of training" in message
-
-
-def test_stack_that_the_checkpoint_lacks_is_rejected(folder: Path) -> None:
-    message = rejected(folder, without_layout("build_in_another_stack"))
-    assert "table 'users' in stack 'elsewhere', which is not in checkpoint" in message
-    assert "'movies_users'" in message
-
-
-def test_stack_for_other_devices_is_rejected(folder: Path) -> None:
-    message = rejected(folder, without_layout("build_for_more_cores"))
-    assert "pad table 'users' to 128 rows, no multiple of 8 on each of 64 SparseCores" in message
-
-
-def test_stacks_of_one_table_do_not_tell_the_cores(folder: Path) -> None:
-    inputs = {name: ranker.recipe()["inputs"][name] for name in ("tags", "tag_weights")}
-    features = {"tags": {"role": "candidate"}}
-    message = rejected(folder, without_layout("build_alone", inputs=inputs, features=features))
-    assert "table 'tags' in stack 'tags', and none of their stacks has two tables" in message
-    assert "create_proto_from_feature_specs" in message
+    before, after = layout.read_text().split('table_name: "tags"')
+    changed = after.replace('combiner: "sum"', 'combiner: "mean"', 1)
+    layout.write_text(f'{before}table_name: "tags"{changed}')
+    message = rejected(tmp_path, job_of())
+    assert [word for word in ("'tags'", "'sum'", "'mean'") if word not in message] == []
 
 
 def trained_rows() -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
@@ -202,35 +264,15 @@ def test_specifications_that_ids_of_training_contradict_are_rejected_whatever_th
     tmp_path: Path,
 ) -> None:
     ranker.write(tmp_path, prepared=True, more=MORE, trained=trained_rows())
-    verify = {"trained_ids": write_ids(tmp_path), "stated_layouts": "accept"}
-    message = rejected(tmp_path, without_layout("build_turned", verify=verify))
+    turned = {"users": in_stack(shard_rotation=3)}
+    page = ranker.recipe(
+        checkpoint={"path": "checkpoint"},
+        code={"factory": "model.py:placed", "arguments": turned},
+        verify={"trained_ids": write_ids(tmp_path), "stated_layouts": "accept"},
+    )
+    message = rejected(tmp_path, ExportJob.model_validate(page))
     assert "table 'users': its layout (8 cores, offset 16, rotation 3) contradicts" in message
     assert "by another layout (8 cores, offset 16, rotation 4)" in message
-
-
-def test_layout_without_ids_that_occur_in_training_is_not_derived(tmp_path: Path) -> None:
-    ranker.write(tmp_path, trained=trained_rows())
-    message = rejected(tmp_path, job_of(checkpoint={"path": "checkpoint", "layout": "derive"}))
-    assert "cannot be proved without ids that occur in training; give them" in message
-
-
-def test_stack_without_any_layout_is_rejected(tmp_path: Path) -> None:
-    ranker.write(tmp_path)
-    message = rejected(tmp_path, without_layout())
-    assert "table 'users' of feature_specs is in one of the stacks" in message
-    assert "embedding.movies_users.table" in message
-    assert "name the file as checkpoint.layout" in message
-
-
-def test_stack_in_chunks_of_more_devices_than_cores_is_rejected(tmp_path: Path) -> None:
-    ranker.write(tmp_path, prepared=True, chunk_rows=16)
-    message = rejected(tmp_path, without_layout())
-    assert "spread over 8 SparseCores by feature_specs, and stored in 16 chunks" in message
-
-
-def test_table_of_another_size_is_rejected(folder: Path) -> None:
-    message = rejected(folder, job_of("build_larger"))
-    assert "table 'genres' is [25, 3] in the model and [24, 3] in checkpoint" in message
 
 
 def test_table_that_is_no_stack_is_found_by_its_stated_key(tmp_path: Path) -> None:

@@ -218,36 +218,12 @@ def test_file_that_is_no_notebook_of_python_is_rejected(
         load_factory("note.ipynb:Model", tmp_path)
 
 
-def test_note_counts_what_was_taken_and_lists_what_was_left(tmp_path: Path) -> None:
-    text = """
-import json, no_such
-from pathlib import Path
-"A text"
-WIDTHS = [1, 2]
-class Model:
-  pass
-def run(): pass
-async def later(): pass
-class Failing(no_such.Model):
-  pass
-print(WIDTHS)
-data = Path("x" * 80).read_text() + json.loads("{}") + Path("y").read_text() + "z"
-"""
+def test_note_tells_what_was_left(tmp_path: Path) -> None:
+    text = "import no_such\nclass Model: pass\nclass Failing(no_such.Model): pass\nprint(1)\n"
     write(tmp_path / "script.py", text)
-    assert load_factory("script.py:Model", tmp_path, only_definitions=True).notes == (
-        "script.py: took 1 class, 2 functions, 1 import and 1 constant; left 2 statements, the "
-        "first at line 12: `print(WIDTHS)`; without `import json, no_such` (line 2: not "
-        "installed), `class Failing(no_such.Model): ...` (line 10: NameError)",
-    )
-
-
-def test_note_of_a_notebook_counts_cells_that_are_not_python(tmp_path: Path) -> None:
-    cells = ["%%writefile a.py\nclass A: pass", "%%bash\nls", "%%bash\nls", "class A:\n  pass"]
-    write_notebook(tmp_path / "note.ipynb", [*cells, "A()"])
-    assert load_factory("note.ipynb:A", tmp_path).notes == (
-        "note.ipynb: took 1 class; left 1 statement, the first at cell 5, line 1: `A()`; left 1 "
-        "cell of %%writefile; left 2 cells of %%bash",
-    )
+    (note,) = load_factory("script.py:Model", tmp_path, only_definitions=True).notes
+    for word in ("1 class", "line 4: `print(1)`", "import no_such", "class Failing"):
+        assert word in note
 
 
 def test_file_of_definitions_alone_has_no_note(tmp_path: Path) -> None:
@@ -260,9 +236,8 @@ def test_last_of_several_classes_is_used_and_noted(tmp_path: Path) -> None:
     write_notebook(tmp_path / "note.ipynb", cells)
     factory = load_factory("note.ipynb:Model", tmp_path)
     assert factory().units == 2
-    assert factory.notes == (
-        "note.ipynb defines Model at cell 1, line 1 and at cell 2, line 1: the last one is used",
-    )
+    (note,) = factory.notes
+    assert "cell 2, line 1: the last one is used" in note
 
 
 def test_failing_definition_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> None:
@@ -271,36 +246,6 @@ def test_failing_definition_is_not_replaced_by_an_earlier_one(tmp_path: Path) ->
     with pytest.raises(
         UsageError, match=r"'Model' is not defined: script\.py defines it at line 3"
     ):
-        load_factory("script.py:Model", tmp_path, only_definitions=True)
-
-
-def test_import_that_is_missing_is_told_where_it_is_used(tmp_path: Path) -> None:
-    text = """
-import json, metrics_of_mine.ndcg as ndcg
-class Model:
-  def __init__(self):
-    self.metric = json.loads(ndcg.VALUE)
-"""
-    write(tmp_path / "script.py", text)
-    missing = (
-        r"NameError: name 'ndcg' is not defined: script.py defines it at line 2: `import json, "
-        r"metrics_of_mine.ndcg as ndcg`, which raised ModuleNotFoundError: No module named "
-        r"'metrics_of_mine'; install it, or put it beside the file \(script.py:5\)"
-    )
-    with pytest.raises(UsageError, match=missing):
-        load_factory("script.py:Model", tmp_path, only_definitions=True)()
-    (tmp_path / "metrics_of_mine").mkdir()
-    write(tmp_path / "metrics_of_mine" / "ndcg.py", "VALUE = '[3]'")
-    write(tmp_path / "script.py", f"{text}\n")
-    assert load_factory("script.py:Model", tmp_path, only_definitions=True)().metric == [3]
-
-
-def test_import_that_fails_is_told_with_its_error(tmp_path: Path) -> None:
-    write(tmp_path / "broken_of_mine.py", "1 / 0")
-    text = "try:\n  import broken_of_mine\nexcept ImportError:\n  raise\n"
-    write(tmp_path / "script.py", f"{text}class Model(broken_of_mine.Model): pass")
-    message = r"defines it at line 1: `try: ...`, which raised ZeroDivisionError: division by zero"
-    with pytest.raises(UsageError, match=message):
         load_factory("script.py:Model", tmp_path, only_definitions=True)
 
 
@@ -391,28 +336,9 @@ def test_definitions_that_a_factory_cannot_take_are_told(
         load_factory("factory.py:build", tmp_path)
 
 
-def test_definitions_run_once_for_each_content_and_names(tmp_path: Path) -> None:
-    path = write(tmp_path / "script.py", "class Model: pass\nrows = input()\n")
-    first = definitions(path, rows={"a": [1, 2.5]})
-    assert definitions(path, rows={"a": [1, 2.5]}) is first
-    assert definitions(path, rows={"a": [1, 3.5]}).Model is not first.Model
-    assert definitions(path, rows={"a": [1, 3.5]}).rows == {"a": [1, 3.5]}
-    task = object()
-    assert definitions(path, rows=task).rows is task
-    path.write_text("class Model: pass\nrows = print()\n")
-    assert definitions(path, rows={"a": [1, 2.5]}) is not first
-
-
 def test_value_of_a_name_comes_before_the_constant_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "script.py", "UNITS = 3\nclass Model:\n  units = UNITS\n")
     assert definitions(path, UNITS=5).Model.units == 5
-
-
-def test_value_of_a_name_is_not_changed_by_the_file(tmp_path: Path) -> None:
-    text = "SIZES = {'a': 3}\nSIZES['a'] = 4\nclass Model:\n  sizes = SIZES\n"
-    path = write(tmp_path / "script.py", text)
-    assert definitions(path).Model.sizes == {"a": 4}
-    assert definitions(path, SIZES={"a": 5}).Model.sizes == {"a": 5}
 
 
 def test_autograph_reads_the_functions_of_a_notebook(tmp_path: Path) -> None:
