@@ -86,10 +86,12 @@ def differences(actual: Any, expected: Any) -> list[str]:
     return different
 
 
+@pytest.mark.slow
 def test_calls_of_ordinary_numbers_give_what_jax_gives(compute: Any) -> None:
     assert differences(*compute(model.ordinary_inputs())) == []
 
 
+@pytest.mark.slow
 def test_calls_of_numbers_at_the_limits_give_what_jax_gives(compute: Any) -> None:
     inputs = model.hostile_inputs()
     different = differences(*compute(inputs))
