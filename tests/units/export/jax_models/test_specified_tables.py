@@ -30,9 +30,9 @@ def placed(only=(), **changes):
     for name, table in changes.items():
         for spec in specs.values():
             if spec["table_spec"]["name"] == name:
-                page = {**spec["table_spec"], **table}
+                page = spec["table_spec"]
                 setting = {**page["setting_in_stack"], **table.get("setting_in_stack", {})}
-                spec["table_spec"] = {**page, "setting_in_stack": setting}
+                spec["table_spec"] = {**page, **table, "setting_in_stack": setting}
     chosen = {name: spec for name, spec in specs.items() if not only or name in only}
 
     def scored(parameters, inputs):
