@@ -1,0 +1,102 @@
+"""What was written is not what was trained, or not as good as the recipe requires: exit code 5, and
+nothing is published.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.units.export.commands import Command, CommandResult, rejected
+from tests.units.export.forked_runs import ForkedRuns
+from tests.units.export.movies_job import (
+    Recipe,
+    changed,
+    example_requests,
+    hidden,
+    run_arguments,
+    visible,
+    write_examples,
+    write_project,
+)
+from tests.units.export.small_job import save_small_recipe, with_tree
+
+TOWER = "towers/query/compiled-f32.tflite"
+USERS = "tables/users/rows-00000-of-00001.bin"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return save_small_recipe(tmp_path_factory.mktemp("small"))
+
+
+@pytest.mark.parametrize("what", ["towers.query.max_abs_error.int8", "the recipe requires 1.0"])
+def test_limit_that_is_not_reached_publishes_nothing(
+    command: Command, small: Recipe, tmp_path: Path, what: str
+) -> None:
+    write_examples(tmp_path, example_requests())
+    limited = changed(small, "verify.examples", "examples.jsonl")
+    if "int8" in what:
+        limits: dict[str, Any] = {"precisions": ["f32", "int8"], "max_abs_error": {"int8": 1e-6}}
+        limited["towers"]["query"] |= limits
+    else:
+        limited = with_tree(limited, value=1.0)
+    project = write_project(tmp_path, limited)
+    rejected(command, project, 5, what, "keeps what is finished")
+    done = command("clean", project.parent / "bundles")
+    assert (done.code, hidden(project.parent / "bundles")) == (0, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("after", "file", "words"),
+    [
+        (TOWER, TOWER, TOWER),
+        (TOWER, USERS, "tower 'query', SavedModel f32"),
+        ("indexes/movies/scann", USERS, "table 'users'"),
+    ],
+)
+def test_file_that_is_damaged_between_steps_is_found(
+    forked: ForkedRuns, small: Recipe, tmp_path: Path, after: str, file: str, words: str
+) -> None:
+    project = write_project(tmp_path / "project", small)
+    output = tmp_path / "output"
+    status = forked.run(run_arguments(project), output, damages={"after": after, "file": file})
+    assert (status, words in CommandResult(5, "", output.read_text()).message) == (5, True)
+    assert visible(project.parent / "bundles") == []
+
+
+def test_damaged_bundle_and_that_of_another_checkpoint_are_found(
+    command: Command, undisturbed: Path, tmp_path: Path
+) -> None:
+    other = save_small_recipe(tmp_path / "other", seed=6)["checkpoint"]["path"]
+    assert command("verify", undisturbed, "--checkpoint", other).code == 5
+    bundle = shutil.copytree(undisturbed, tmp_path / "bundle")
+    content = bytearray((bundle / TOWER).read_bytes())
+    content[100] ^= 0x10
+    (bundle / TOWER).write_bytes(content)
+    done = command("verify", bundle)
+    assert (done.code, TOWER in done.message) == (5, True)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_run_on_a_full_disk_exits_6_and_resumes_with_more_room(
+    forked: ForkedRuns, small: Recipe, tmp_path: Path
+) -> None:
+    """A limit of file sizes stands for the disk."""
+    project = write_project(tmp_path / "project", small)
+    root = project.parent / "bundles"
+    failed = 0
+    for size in range(1 << 10, 256 << 10, 9 << 10):
+        status = forked.run(run_arguments(project), tmp_path / "output", file_bytes=size)
+        if status == 0:
+            break
+        assert status == 6, (tmp_path / "output").read_text()
+        assert visible(root) == []
+        failed += 1
+    assert (status, failed >= 3, hidden(root)) == (0, True, [])
+    assert "of an earlier run" in (tmp_path / "output").read_text()

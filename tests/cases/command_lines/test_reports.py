@@ -1,0 +1,339 @@
+"""What commands print of what they found and wrote: JSON with every fact, and text that holds the
+facts that people act on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.storage.catalog import read_manifest
+from bundle.storage.integrity import check_files
+from bundle.storage.staging import Staging
+from bundle.tables.reader import TableReader
+from export.recipe.settings import ExportSettings
+from tests.units.export.checkpoint import single_tables
+from tests.units.export.checkpoint.tensor_bundles import (
+    GRAPH,
+    SUFFIX,
+    node,
+    object_graph,
+    write_bundle,
+)
+from tests.units.export.commands import Command
+from tests.units.export.movies_job import Recipe, write_project
+from tests.units.export.traced_models import TracedCheckpoint
+
+PAGE = Path(__file__).parents[3].joinpath("docs/reference/export.md").read_text()
+PROGRAM = Path(sys.executable).with_name("rowcast-export")
+TABLE = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
+
+
+def words_of(output: str) -> str:
+    """Returns the text of a report without the frames of its tables."""
+    return " ".join(output.replace("│", " ").split())
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Tables, one of them on cores and one in float64; slots, and variables that may be tables."""
+    graph = object_graph(
+        node({"e": 1, "dense": 6}),
+        node({"_variables": 2}),
+        node({"items[1]": 3}),
+        node({"parameters": 4, "accumulators": 5}),
+        *(node(key=name + SUFFIX) for name in ("e/t", "e/t.Sa", "dense")),
+    )
+    variables: dict[str, Any] = {name + SUFFIX: TABLE for name in ("e/t", "e/t.Sa", "dense")}
+    variables |= {"stack" + SUFFIX: np.zeros((160, 8), np.float32), GRAPH: graph}
+    variables |= {"wide/embeddings" + SUFFIX: TABLE.astype("f8")}
+    boxes: Any = {"stack" + SUFFIX: [[(0, 80), (0, 8)], [(80, 80), (0, 8)]]}
+    write_bundle(tmp_path / "c/ckpt-7", variables, boxes=boxes)
+    stack = {"kind": "sparse_core", "rows": 100, "dim": 6, "cores": 4, "offset": 8, "rotation": 2}
+    layout = {"tables": {"users": {"key": "stack" + SUFFIX, **stack}}}
+    (tmp_path / "layout.json").write_text(json.dumps(layout))
+    return tmp_path / "c"
+
+
+def test_inspect_lists_every_variable_once(command: Command, checkpoint: Path) -> None:
+    line = ["inspect", checkpoint, "--layout", checkpoint.with_name("layout.json")]
+    page = command(*line, "--json").json
+    listed = [part["key"] for part in (*page["tables"].values(), *page["slots"], *page["dense"])]
+    names = ("e/t", "e/t.Sa", "dense", "stack", "wide/embeddings")
+    assert sorted(listed) == sorted(name + SUFFIX for name in names)
+    users = page["tables"]["users"]
+    assert (users["rows"], users["dim"], users["slices"], users["stated"]) == (100, 6, 2, True)
+    assert users["layout"] == {
+        "kind": "sparse_core",
+        "cores": 4,
+        "core_rows": 40,
+        "offset": 8,
+        "rotation": 2,
+    }
+    items = page["tables"]["items[1]"]
+    assert (items["slots"], items["layout"], items["bytes"]) == (
+        ["accumulators"],
+        {"kind": "plain"},
+        TABLE.nbytes,
+    )
+    candidates = ["dense" + SUFFIX, "wide/embeddings" + SUFFIX]
+    assert (page["candidates"], page["slot_bytes"]) == (candidates, TABLE.nbytes)
+    text = words_of(command(*line).out)
+    facts = ["items[1] 30 7 float32", "4 x 40, offset 8, rotation 2", "1 optimizer variable"]
+    for fact in (*facts, "--table NAME=KEY", "dense"):
+        assert fact in text
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "slots"),
+    [(single_tables.orbax, "user", ["mu"]), (single_tables.keras, "embedding", [])],
+)
+def test_trees_of_orbax_and_files_of_keras_are_inspected_exported_and_verified(
+    command: Command, tmp_path: Path, write: Any, name: str, slots: list[str]
+) -> None:
+    (tmp_path / "c").mkdir()
+    checkpoint = write(tmp_path / "c")
+    page = command("inspect", checkpoint, "--json").json
+    assert (page["storage"].lower(), page["step"], page["complete"]) == (write.__name__, 7, True)
+    assert page["tables"][name]["slots"] == slots
+    command("tables", checkpoint, tmp_path / "out", "--only", name)
+    bundle = tmp_path / "out/tables/1"
+    table = read_manifest(bundle).tables[name]
+    rows = TableReader(bundle, table).gather(np.arange(table.rows))
+    np.testing.assert_array_equal(rows, single_tables.TABLE)
+    audit = command("verify", bundle, "--checkpoint", checkpoint, "--full", "--json").json
+    assert audit["tables"][name]["rows_compared"] == table.rows
+
+
+def test_incomplete_checkpoint_is_listed_and_exits_3(command: Command, tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"user/embeddings": TABLE, "other/embeddings": TABLE}, files=3)
+    (tmp_path / "c.data-00000-of-00003").unlink()
+    done = command("inspect", tmp_path / "c", "--json")
+    page = json.loads(done.out)
+    assert (done.code, page["complete"], set(page["tables"])) == (3, False, {"user", "other"})
+    assert "c.data-00000-of-00003" in done.message
+    assert "incomplete" in command("inspect", tmp_path / "c").out
+
+
+def test_lists_of_many_tables_are_cut_in_text_and_whole_in_json(
+    command: Command, tmp_path: Path
+) -> None:
+    tables = {f"t{number:03}/embeddings": TABLE[: number + 1] for number in range(101)}
+    write_bundle(tmp_path / "c", tables)
+    text = command("inspect", tmp_path / "c").out
+    assert "t100" in text
+    assert "t000 " not in text
+    assert len(command("inspect", tmp_path / "c", "--json").json["tables"]) == 101
+
+
+def test_tables_are_planned_written_in_their_dtypes_and_verified(
+    command: Command, checkpoint: Path, tmp_path: Path
+) -> None:
+    line: list[object] = ["tables", checkpoint, tmp_path / "out", "--table", "wide=wide/embeddings"]
+    page = command(*line, "--plan", "--json").json
+    assert set(page["tables"]) == {"wide"}
+    assert page["written_bytes"] == TABLE.nbytes
+    assert any("dense [30, 7]" in note for note in page["notes"])
+    assert "not exported" in words_of(command(*line, "--plan").out)
+    linked = command(
+        *line, "--plan", "--tables", "link", "--table", "t=dense", "--only", "t", "--json"
+    ).json
+    assert (linked["written_bytes"], linked["linked_bytes"]) == (0, TABLE.nbytes)
+    assert not (tmp_path / "out").exists()
+
+    line += ["--table", "a=dense", "--table", "b=e/t.Sa", "--dtype", "int8", "--dtype", "b=float32"]
+    written = command(*line, "--full", "--json").json
+    assert set(written["table_errors"]) == {"a", "wide"}
+    bundle = Path(written["bundle"])
+    manifest = read_manifest(bundle)
+    check_files(bundle, manifest, tables="full")
+    dtypes = {name: table.dtype for name, table in manifest.tables.items()}
+    assert dtypes == {"a": "int8", "b": "float32", "wide": "int8"}
+    for name, table in manifest.tables.items():
+        rows = TableReader(bundle, table).gather(np.arange(30))
+        assert np.abs(rows - TABLE).max() <= np.abs(TABLE).max() / 254 * 1.001, name
+    audit = command("verify", bundle, "--checkpoint", checkpoint, "--full", "--json").json
+    assert audit["tables"]["wide"] == {"rows_compared": 30, "rows": 30}
+    assert command(*line, "--version", 1).code == 6
+    assert command(*line, "--only", "a", "--json").json["version"] == 2
+
+
+def test_plan_lists_the_bundle_what_shards_hold_and_writes_nothing(
+    command: Command, project: Path
+) -> None:
+    options = ("--shards", "3", "--shard-min-bytes", str(40 * 8 * 4))
+    page = command("plan", project, *options, "--json").json
+    assert page["destination"] == str(project.parent / "bundles/movies/1")
+    assert page["tables"].keys() == {"users", "movies", "hours", "genres_all"}
+    assert page["towers"]["query"]["features"] == ["history", "hour", "user_id"]
+    assert page["features"]["history"]["combiner"] == "mean"
+    *shards, router = page["shards"]
+    row_bytes = 8 * 4
+    rows = [17 + 14, 17 + 13, 16 + 13]  # of 50 users and 40 movies
+    assert [shard["table_bytes"] for shard in shards] == [count * row_bytes for count in rows]
+    assert router["table_bytes"] == (24 + 9) * 4 * 4
+    assert router["index_bytes"] > 0, "an index without partitions is on every router"
+    text = command("plan", project, *options).out
+    assert "genres_all" in text.replace("…", "")
+    assert "2/3" in text
+    assert not (project.parent / "bundles").exists()
+
+
+def test_run_and_verify_tell_what_was_verified(
+    command: Command, undisturbed: Path, movies: TracedCheckpoint
+) -> None:
+    text = words_of((undisturbed.parents[2] / "output").read_text())
+    for fact in ("50 of 50 rows equal", "original model, 24", "recall@10 1.0000", "published"):
+        assert fact in text
+    line = ["verify", undisturbed, "--checkpoint", movies.prefix]
+    page = command(*line, "--full", "--json").json
+    assert page["tables"]["users"] == {"rows_compared": 50, "rows": 50}
+    filters = {"corpus movies, filter genres", "corpus movies, filter year"}
+    assert filters | {"tower ranking, litert int8", "index movies"} <= set(page["opened"])
+    text = words_of(command(*line).out)
+    assert "rows of table users" in text
+    assert "is whole" in text
+    (undisturbed / "extra").touch()
+    try:
+        assert "note: extra" in words_of(command("verify", undisturbed).out)
+    finally:
+        (undisturbed / "extra").unlink()
+
+
+@pytest.mark.slow
+def test_run_as_a_program_prints_json_alone_and_no_native_chatter(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    project = write_project(tmp_path, recipe)
+    model = project.parent / "two_towers.py"
+    model.write_text(model.read_text() + '\nprint("model code says")\n')
+    done = subprocess.run(
+        [PROGRAM, "run", project, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    page = json.loads(done.stdout)
+    assert page["bundle"] == str(tmp_path / "bundles/movies/1")
+    assert page["recall"]["movies"]["value"] == 1.0
+    assert page["max_abs_error"]["ranking"]["litert f32"]["score"] < 1e-4
+    assert_documented("run", [page])
+    lines = done.stderr.splitlines()
+    steps = [line for line in lines if re.search(r"^  \w.* [0-9.]+ s( |$)", line)]
+    assert {line for line in lines if line not in steps} == {"model code says"}
+    assert [line.split("  ")[1] for line in steps] == list(page["seconds"])
+
+
+def assert_documented(name: str, parts: Sequence[dict[str, Any]]) -> None:
+    section = re.search(rf"^\*\*`{name}`.*?(?=\n\n|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert section
+    assert {field for part in parts for field in part} <= set(re.findall(r"`(\w+)`", section[0]))
+
+
+@pytest.mark.parametrize("name", ["inspect", "plan", "verify"])
+def test_page_names_the_fields_of_each_command(
+    command: Command, undisturbed: Path, movies: TracedCheckpoint, name: str
+) -> None:
+    subjects = {"inspect": movies.prefix, "plan": undisturbed.parents[2] / "recipe.toml"}
+    page = command(name, subjects.get(name, undisturbed), "--json").json
+    parts = [page]
+    if name != "verify":
+        parts += page["tables"].values()
+    if name == "plan":
+        parts += page["towers"].values()
+    if name == "inspect":
+        parts += [*page["slots"], *page["dense"]]
+    assert_documented(name, parts)
+
+
+def test_page_names_every_setting() -> None:
+    names = {f"ROWCAST_EXPORT_{name.upper()}" for name in ExportSettings.model_fields}
+    assert names <= set(re.findall(r"`(\w+)`", PAGE))
+
+
+def test_clean_removes_staged_files_of_the_age_that_is_given(
+    command: Command, tmp_path: Path
+) -> None:
+    with Staging(tmp_path, "m", 1) as stage:
+        (stage.directory / "begun").write_text("x")
+        page = command("clean", tmp_path, "--json").json
+        assert page == {"removed": [], "busy": [str(stage.directory)]}
+        assert "a run is writing it" in words_of(command("clean", tmp_path).out)
+    assert command("clean", tmp_path, "--older-than", 1).out == "nothing is staged\n"
+    removed = command("clean", tmp_path, "--json").json["removed"]
+    assert removed == [str(tmp_path / "m/.staging-1")]
+    assert command("clean", tmp_path, "--json").json == {"removed": [], "busy": []}
+
+
+def test_program_lists_its_commands_and_its_version(command: Command) -> None:
+    done = command()
+    assert (done.code, done.err) == (0, "")
+    assert "inspect" in done.out
+    assert command("--version").out == f"rowcast-export {version('rowcast')}\n"
+
+
+def test_inspect_imports_no_tensorflow(movies: TracedCheckpoint) -> None:
+    program = (
+        "import sys, export.cli.main\n"
+        f"sys.argv = ['rowcast-export', 'inspect', {str(movies.prefix)!r}, '--json']\n"
+        "try: export.cli.main.main()\n"
+        "finally: assert 'tensorflow' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert (json.loads(done.stdout)["tables"]["users"]["rows"], done.stderr) == (50, "")
+
+
+def test_missing_package_is_named_with_the_command_that_installs_it() -> None:
+    program = (
+        "import sys; sys.modules['pydantic_settings'] = None; from export.cli.main import "
+        "main; main()"
+    )
+    command = [sys.executable, "-c", program, "run", "recipe.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install '.[export]'" in words_of(done.stderr)
+
+
+NATIVE = """
+import os, sys
+from export.errors import ExportError
+from export.cli.terminal import native_output_hidden
+with native_output_hidden():
+    os.write(1, b"native result\\n")
+    os.write(2, b"native warning\\n")
+    print("model code says")
+    ERROR
+print("result")
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ("pass", ["model code says"]),
+        ("raise ExportError('rejection')", ["model code says", "ExportError: rejection"]),
+        ("raise KeyError('bug')", ["native warning", "model code says", "KeyError: 'bug'"]),
+    ],
+)
+def test_native_lines_are_shown_with_a_bug_alone(error: str, shown: list[str]) -> None:
+    program = NATIVE.replace("ERROR", error)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == ("result\n" if error == "pass" else "")
+    assert all(line in done.stderr for line in shown)
+    assert ("native warning" in done.stderr) == ("native warning" in shown)
