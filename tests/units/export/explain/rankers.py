@@ -1,4 +1,4 @@
-"""Manifests of rankers of any size, and their drawings."""
+"""Manifests of rankers of any size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from bundle.format import manifest
 from bundle.format.manifest import Manifest
-from export.explain.drawing import Drawing, draw_bundle
 from tests.id_graphs import hash_ids
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"
@@ -71,11 +70,3 @@ def ranker(features: int, tables: int) -> Manifest:
         towers={"ranking": tower},
         **nothing,
     )
-
-
-def drawn(features: int, tables: int, **first: object) -> Drawing:
-    """The drawing of a ranker whose first feature is changed."""
-    page = ranker(features, tables)
-    if first:
-        page.features["f0"] = page.features["f0"].model_copy(update=first)
-    return draw_bundle(page, HOSTILE)
